@@ -90,9 +90,9 @@ ROWS = (
     ),
 )
 SLACK = 1.3  # of what is expected, which --check allows
-CHECKED = (
-    Row("resnet18", "layer3", contrastive=True, batch=2, expected=3.1),
-    Row("efficientnet_lite0", "features.11", contrastive=True, batch=2, expected=6.2),
+CHECKED = (  # medians of several runs on two cores with nothing else running
+    Row("resnet18", "layer3", contrastive=True, batch=2, expected=2.6),
+    Row("efficientnet_lite0", "features.11", contrastive=True, batch=2, expected=2.6),
 )
 
 

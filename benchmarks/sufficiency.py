@@ -23,8 +23,7 @@ from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.sources import Source
 from ebcli.models.keywords import METHODS
 from ebcli.models.methods import IMPLEMENTED
-from ebcli.nouns.explanation import Explanation
-from ebcli.nouns.sufficiency import Sufficiency
+from ebcli.nouns.explanation import Explanation, Sufficiency
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions

@@ -34,7 +34,7 @@ class LayerError(ConfigurationError):
 
 
 class ArgumentError(ConfigurationError, TypeError):
-    """An argument, or what a rule returns, is of the wrong type."""
+    """An argument, or the result of a rule, is of the wrong type."""
 
 
 class MissingRuleError(ConfigurationError, KeyError):

@@ -36,7 +36,7 @@ _of_answer = partial(SectionOption, section="Answer")
     _of_answer(["--answer"], metavar="TEXT", help="Explain this answer instead of the model's own."),
     _of_answer(["--word", "words"], metavar="WORD", multiple=True, help="Explain this word of the answer. Repeatable."),
     _of_answer(["--all-words"], is_flag=True, help="Also explain words such as 'the' and 'of'."),
-    _of_answer(["--against"], metavar="WORD", help="Contrast with a word that it could have said instead."),
+    _of_answer(["--against"], metavar="WORD", help="Contrast with a word that the model could have said instead."),
     _of_answer(["--max-tokens"], type=click.IntRange(1), default=64, help="Longest answer of the model, in tokens."),
     altered("output", help="Output directory, or a file for the figure alone, without the page."),
     altered("format", help="Format of the figure; auto is png."),
@@ -47,9 +47,9 @@ _of_answer = partial(SectionOption, section="Answer")
 def ask(options: Mapping[str, Any]) -> int:
     """Ask a vision-language model about a photo, and see which part made it say each word.
 
-    Writes a figure, and a page on which pointing at a word shows its map. Prints the answer, and of each word the share
-    of its evidence that is in the picture; the rest is in the question and in the words before it. Without QUESTION,
-    the model describes the photo.
+    Writes a figure, and a page on which pointing at a word shows its map. Prints the answer, and for each word the
+    share of its evidence that is in the picture. The rest of the evidence is in the question and in the earlier words.
+    Without QUESTION, the model describes the photo.
     """
     if options["model"] is None:
         raise ConfigurationError("ask needs a vision-language model: add --model hf/NAME, or a directory with one")

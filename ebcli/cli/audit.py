@@ -27,7 +27,7 @@ from ebcli.run.plan_parts import MapOptions, OutputOptions
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ebcli.gallery.findings import Candidate, Mask, Seen
+    from ebcli.gallery.audit import Candidate, Mask, Seen
     from ebcli.run.explainer import Explainer
 
 _TESTED = 40  # photos of a finding
@@ -79,23 +79,24 @@ class Finding:
         section="Input",
         metavar="FILE",
         type=PATH,
-        help="Boxes of the objects in COCO's format, by file name: also find photos that rest on what is outside.",
+        help="Boxes of the objects, in COCO's format. Also find photos that rest on places outside of the boxes.",
     ),
-    SectionOption(["--fail-on-findings"], section="Output", is_flag=True, help="Exit with status 1 if there are any."),
+    SectionOption(
+        ["--fail-on-findings"], section="Output", is_flag=True, help="Exit with status 1 if anything is found."
+    ),
     options=["overwrite"],
     settings=WITHOUT_ENVIRONMENT,
 )
 def audit(options: Mapping[str, Any]) -> int:
-    """Find what a run's maps rest on.
+    """Find places that the maps of a class rest on.
 
     DIRECTORY is that of a run with --raw. Looks for classes whose photos rest on a corner, an edge, or the same thing
-    at the same place, covers it in the photos, and prints those places without which photos change class. Writes a
-    page, audit/index.html. settings.toml is read like --config, so the directory must be one that you trust.
+    at the same place. Covers the place in the photos, and prints the place if this changes their class. Writes a page,
+    audit/index.html. Use only runs that you trust, because settings.toml is read like --config.
     """
     from ebcli.files.naming import AUDIT
     from ebcli.files.records import append_lines
-    from ebcli.gallery.audit_page import write_audit
-    from ebcli.gallery.findings import by_class, candidates, read_boxes, read_seen
+    from ebcli.gallery.audit import by_class, candidates, read_boxes, read_seen, write_audit
     from ebcli.gallery.page import check_page
 
     cluster = import_optional("sklearn.cluster", "scikit-learn")

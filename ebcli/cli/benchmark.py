@@ -253,7 +253,7 @@ def grid(session: Session) -> Benchmark:
 
 @_mosaics()
 def naming(session: Session) -> Benchmark:
-    """Naming game: is the class with the most evidence at a place that of the image there?
+    """Naming game: does the class with the most evidence at a place name the image there?
 
     The 20 most likely classes are compared, as in --style atlas. Mosaics are made of the images in the directory
     IMAGES.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,7 @@ from ebcli.run.plan import RunPlan, values_of
 from ebcli.run.plan_parts import OutputOptions
 
 if TYPE_CHECKING:
-    from ebcli.gallery.agreement import Comparison, Limits
-    from ebcli.gallery.raw_maps import MapPair
+    from ebcli.gallery.comparison import Comparison
 
 _SUITE = "eb-saliency check"
 
@@ -54,18 +52,18 @@ def _limit(name: str, default: float, text: str) -> SectionOption:
 def check(options: Mapping[str, Any]) -> int:
     """Repeat a run and compare its maps.
 
-    BASELINE is the directory of a run with --raw. Its settings.toml is read like --config, so it must be one that you
-    trust. Use --model or --weights to compare with another network; a checkpoint given to --model is loaded into the
-    one of BASELINE. Options that are not given are those of BASELINE. Prints what differs too much, worst first.
+    BASELINE is the directory of a run with --raw. Use only runs that you trust, because settings.toml is read like
+    --config. --model or --weights names another network; a checkpoint given to --model is loaded into the network of
+    BASELINE. Options that are not given are those of BASELINE. Prints the maps that differ too much, worst first.
 
     Exit status: 0 if all maps agree, 1 if some do not.
     """
-    from ebcli.gallery.agreement import Limits, changed_images
-    from ebcli.gallery.raw_maps import latest_records
+    from ebcli.evaluate import rank_correlation
+    from ebcli.gallery.comparison import Limits, changed_images, comparison_of, write_comparison
+    from ebcli.gallery.raw_maps import latest_records, read_pairs
 
-    names = {"correlation": "min_correlation", "overlap": "min_overlap", "shift": "max_shift", "changed": "max_changed"}
-    limits = Limits(**{field: options[name] for field, name in names.items()})
-    baseline, junit = options["baseline"], options["junit"]
+    limits = Limits(*(options[name] for name in ("min_correlation", "min_overlap", "max_shift", "max_changed")))
+    baseline, junit, page = options["baseline"], options["junit"], None
     plan = plan_of(baseline)
     if not any(path.endswith(".npz") for one in latest_records(baseline).values() for path in one.output):
         raise ConfigurationError(f"'{baseline}' has no raw maps: repeat that run with --raw")
@@ -79,8 +77,10 @@ def check(options: Mapping[str, Any]) -> int:
         directory = options["output"] or temporary / "maps"
         given = {name: options[name] for name in _OF_BASELINE if options[name] not in (None, ())}
         carry_out(_repeated(plan, given, directory, options["overwrite"]), quiet=options["quiet"])
-        photos = plan.inputs.images if options["output"] is not None else None
-        comparisons, page = _compared(baseline, directory, limits, photos, options["overwrite"])
+        comparisons = [comparison_of(pair, limits) for pair in read_pairs(baseline, directory)]
+        if comparisons and options["output"] is not None:
+            pairs, photos = read_pairs(baseline, directory), plan.inputs.images  # again: they need much memory
+            page = write_comparison(directory, pairs, rank_correlation, photos, options["overwrite"])
         comparisons += changed_images(baseline, directory, limits)
     comparisons.sort(key=lambda one: (not one.problems, one.correlation, one.input))
     wrong = [one for one in comparisons if one.problems]
@@ -108,31 +108,6 @@ def _repeated(plan: RunPlan, given: dict[str, Any], directory: Path, overwrite: 
     drawn_or_measured = {*values_of(OutputOptions, DrawingStyle), "scale", "compare_with", "sufficiency"}
     same = {name: value for name, value in plan.values.items() if name not in drawn_or_measured}
     return RunPlan.of(**same | given, output=directory, raw=True, overwrite=overwrite)
-
-
-def _compared(
-    baseline: Path, directory: Path, limits: Limits, photos: Sequence[Path] | None, overwrite: bool
-) -> tuple[list[Comparison], Path | None]:
-    """How well the maps agree; and with ``photos``, the page that compares them."""
-    from ebcli.evaluate import rank_correlation
-    from ebcli.gallery.agreement import comparison_of
-    from ebcli.gallery.comparison import write_comparison
-    from ebcli.gallery.raw_maps import read_pairs
-
-    comparisons: list[Comparison] = []
-
-    def compared() -> Iterator[MapPair]:
-        for pair in read_pairs(baseline, directory):
-            comparisons.append(comparison_of(pair, limits))
-            yield pair
-
-    pairs: Iterable[MapPair] = compared()
-    first, page = next(iter(pairs), None), None
-    if first is not None and photos is not None:
-        page = write_comparison(directory, itertools.chain([first], pairs), rank_correlation, photos, overwrite)
-    for _ in pairs:
-        pass
-    return comparisons, page
 
 
 def _write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:

@@ -73,8 +73,8 @@ _VERBOSE = altered("verbose", help="Also name the environment variables that set
 def models(options: Mapping[str, Any]) -> int:
     """List the models by name.
 
-    With PATTERNS, such as resnet or 's*n_v2_?', only names that match, also those of timm. Exit status: 0 if there are
-    any, 1 if nothing matches.
+    With PATTERNS, such as resnet or 's*n_v2_?', lists only the names that match, also those of timm. Exit status: 1 if
+    nothing matches.
     """
     from ebcli.models import model_names
     from ebcli.models.keywords import TASKS
@@ -109,7 +109,7 @@ _OF_LAYERS = [*in_section("Model"), "target", "similar_to"]
 def layers(options: Mapping[str, Any]) -> int:
     """List the layers of a model.
 
-    Each has its name, type, output and stride in pixels; the default is marked by *.
+    Prints the name, type, output and stride in pixels of each layer. * marks the default.
     """
     from ebcli.models import default_layer, layers, load_model
     from ebcli.models.keywords import UNTRAINED
@@ -169,9 +169,9 @@ def info(options: Mapping[str, Any]) -> int:
 def verify(options: Mapping[str, Any]) -> int:
     """Check that the results of a run are intact.
 
-    Prints those in DIRECTORY that are missing or altered.
+    Prints the results in DIRECTORY that are missing or altered.
     """
-    from ebcli.files.verification import verify
+    from ebcli.files.ownership import verify
 
     directory: Path = options["directory"]
     found = verify(directory)

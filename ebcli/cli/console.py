@@ -57,14 +57,6 @@ def note(message: str) -> None:
         say(one_line(message))
 
 
-def note_once(topic: str, message: str) -> None:
-    """Print a note if it is the first one of this command about a topic."""
-    topics = click.get_current_context().meta.setdefault("ebcli.topics", set())
-    if topic not in topics:
-        topics.add(topic)
-        note(message)
-
-
 def note_environment() -> None:
     """With ``--verbose``, name the environment variables that set options of this command."""
     context = click.get_current_context()
@@ -158,19 +150,22 @@ def plain_errors(debug: bool) -> Iterator[None]:
             import traceback
 
             say(traceback.format_exc().rstrip())
-        elif isinstance(error, EbcliError):
-            say_error(str(error))
-        elif isinstance(error, MemoryError):
-            say_error("not enough memory: lower --workers or --batch-size, or split the inputs")
-        elif isinstance(error, ImportError):  # of a package that is broken, or larger than a limit such as ulimit -v
-            reason = " ".join(str(error).split())
-            say_error(f"a package cannot be loaded ({reason}): raise the limit of memory, or install it again")
         else:
-            reason = " ".join(str(error).split())
-            say_error(f"{type(error).__name__}: {reason} (unexpected; run with --debug for the traceback)")
+            say_error(_in_words(error))
         sys.exit(UNFINISHED if isinstance(error, UnfinishedError) else MISUSED)
     finally:
         sys.unraisablehook = before
+
+
+def _in_words(error: Exception) -> str:
+    reason = " ".join(str(error).split())
+    if isinstance(error, EbcliError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "not enough memory: lower --workers or --batch-size, or split the inputs"
+    if isinstance(error, ImportError):  # of a package that is broken, or larger than a limit such as ulimit -v
+        return f"a package cannot be loaded ({reason}): raise the limit of memory, or install it again"
+    return f"{type(error).__name__}: {reason} (unexpected; run with --debug for the traceback)"
 
 
 @contextmanager

@@ -64,16 +64,16 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink
 
         work = engine.run(plan, sink)
     status, to_open = print_results(work, plan, options, out)
-    if not (work.total or work.skipped):
+    if not (work.sources or work.skipped):
         return status
     if output.annotations:
-        _write_annotations(output, work.common.configuration)
+        _write_annotations(output, work.stages.common.configuration)
     if output.records is not None:
-        write_table(output.records, output.directory, work.common.configuration)
+        write_table(output.records, output.directory, work.stages.common.configuration)
         note(f"Table: {shown(output.records)}")
     if output.report:
         workers, images = plan.execution.workers, plan.inputs.images
-        page = write_gallery(output.directory, work.style, workers, output.overwrite, images)
+        page = write_gallery(output.directory, work.stages.options.style, workers, output.overwrite, images)
         note(f"Gallery page: {shown(page)}")
         to_open = str(page)
     if options.get("show") and to_open:

@@ -5,25 +5,8 @@ from typing import Any
 
 import click
 
-from ebcli.cli.parameters import (
-    INTEGERS,
-    NUMBERS,
-    PATH,
-    PIXEL,
-    SHARD,
-    THRESHOLD,
-    ClassName,
-    Limit,
-    Method,
-    Output,
-    Place,
-    SectionOption,
-    complete_colormap,
-    complete_directory,
-    complete_model,
-    complete_weights,
-    show_common_options,
-)
+from ebcli.cli import parameters as kinds
+from ebcli.cli.parameters import PATH, Limit, SectionOption
 from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import ATLAS, STYLES
 from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
@@ -93,7 +76,7 @@ _ALL = (
         "--shard",
         "Only process the I-th of N shards, counted from 1.",
         metavar="I/N",
-        type=SHARD,
+        type=kinds.SHARD,
         show_default="from RANK and WORLD_SIZE, or all",
     ),
     _input("--every", "Videos: explain every N-th clip.", metavar="N"),
@@ -107,14 +90,14 @@ _ALL = (
         "for texts, a network in FILE.onnx or FILE.pt2, or your own code as FILE.py:FACTORY or MODULE:FACTORY.",
         common=True,
         metavar="NAME",
-        shell_complete=complete_model,
+        shell_complete=kinds.complete_model,
     ),
     _model(
         "--weights",
         "Load these weights: DEFAULT, another name, a checkpoint file, or none.",
         common=True,
         metavar="NAME|FILE|none",
-        shell_complete=complete_weights,
+        shell_complete=kinds.complete_weights,
     ),
     _model(
         "--class-names",
@@ -130,22 +113,30 @@ _ALL = (
         "--mean",
         "Subtract this mean from pixels of 0 to 1: one number, or one for each channel.",
         metavar="X[,X...]",
-        type=NUMBERS,
+        type=kinds.NUMBERS,
     ),
-    _model("--std", "Divide pixels by this standard deviation.", metavar="X[,X...]", type=NUMBERS),
+    _model("--std", "Divide pixels by this standard deviation.", metavar="X[,X...]", type=kinds.NUMBERS),
     _model(
-        "--channels", "Give the network these channels of an array or TIFF, from 1.", metavar="N[,N...]", type=INTEGERS
+        "--channels",
+        "Give the network these channels of an array or TIFF, from 1.",
+        metavar="N[,N...]",
+        type=kinds.INTEGERS,
     ),
-    _model("--bands", "Draw over these channels of it: one, or red, green and blue.", metavar="N[,N,N]", type=INTEGERS),
+    _model(
+        "--bands",
+        "Show these channels in pictures: one, or red, green and blue.",
+        metavar="N[,N,N]",
+        type=kinds.INTEGERS,
+    ),
     _model(
         "--range",
         "Scale arrays, TIFF and medical images: LOW becomes 0, and HIGH becomes 1.",
         metavar="LOW,HIGH",
-        type=NUMBERS,
+        type=kinds.NUMBERS,
     ),
     _model(
         "--fit",
-        "How the image is fitted to the network: whole keeps all of it and its aspect ratio, crop cuts out the "
+        "Fit the image to the network: whole keeps the whole image and its aspect ratio, crop cuts out the "
         "central square, squash distorts it to a square, pad adds borders.",
         type=click.Choice(FITS),
         show_default="whole; the model's own with --resize or --crop, and in benchmark",
@@ -158,10 +149,10 @@ _ALL = (
     ),
     _map(
         "-t --target",
-        "Explain this class, by index or name; of several that match, the likeliest. For clip/NAME and "
-        "open_clip/NAME, any text. Repeatable.",
+        "Explain this class, by index or name. If several classes match, the likeliest is explained. With clip/NAME "
+        "and open_clip/NAME, explain this text. Repeatable.",
         common=True,
-        type=ClassName(),
+        type=kinds.ClassName(),
         show_default="the most likely",
     ),
     _map(
@@ -174,13 +165,13 @@ _ALL = (
     _map("--contrastive/--marginal", "Show what distinguishes the class, or everything that excites it.", common=True),
     _map(
         "--against",
-        "Compare the target with this class, an index or a name: show what tells the two apart. With "
-        "--similar-to, a picture. Repeatable.",
+        "Compare the target with this class, by index or name: show what distinguishes the two. With --similar-to, "
+        "compare with this picture. Repeatable.",
         common=True,
-        type=ClassName(),
+        type=kinds.ClassName(),
         show_default="the class's own classifier weights, negated",
     ),
-    _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=Method(COMPARED_METHODS)),
+    _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=kinds.Method(COMPARED_METHODS)),
     _map(
         "--similar-to",
         "Explain the similarity to this picture, by the features below the classifier. Repeatable.",
@@ -197,7 +188,8 @@ _ALL = (
     ),
     _map(
         "--above",
-        "Explain every class that scores above SCORE; in segmentation, every class that covers more than that.",
+        "Explain every class that scores above SCORE. In segmentation, the score is the share of the image that the "
+        "class covers.",
         metavar="SCORE",
         type=float,
         show_default="0.01 for segmentation",
@@ -208,14 +200,14 @@ _ALL = (
         "Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE. Detectors: "
         "explain only the detection nearest to this box, in pixels.",
         metavar="X,Y|X,Y,W,H|FILE",
-        type=Place(),
+        type=kinds.Place(),
         show_default="every detection, or the whole segment",
     ),
     _map(
         "--at",
-        "Print which classes have how much of the evidence at this pixel of each image. Implies --style atlas.",
+        "Print the classes that have evidence at this pixel of each image, with their shares. Implies --style atlas.",
         metavar="X,Y",
-        type=PIXEL,
+        type=kinds.PIXEL,
     ),
     _map(
         "--tiles",
@@ -226,8 +218,8 @@ _ALL = (
     ),
     _map(
         "--sufficiency",
-        "Test whether a small part of each image suffices: the part that keeps half of the score if the rest is "
-        "blurred, by its first map, that map shuffled, a blob at the center and the gradient. Takes 23 more passes.",
+        "Test whether a small part of each image suffices to keep half of the score. The part that the first map shows "
+        "is compared with a blob at the center, the map shuffled, and the gradient. Takes 23 more passes.",
     ),
     _map("--allow-unsupported", "Use ordinary gradients, with a warning, for operations without an excitation rule."),
     _output(
@@ -236,8 +228,8 @@ _ALL = (
         "file for a single figure, or an .html file for a page; - for stdout.",
         common=True,
         metavar="PATH",
-        type=Output(),
-        shell_complete=complete_directory,
+        type=kinds.Output(),
+        shell_complete=kinds.complete_directory,
     ),
     _output(
         "--format",
@@ -247,7 +239,7 @@ _ALL = (
     ),
     _output(
         "--max-side",
-        "Reduce photos to this longest side before drawing; what the network sees stays the same.",
+        "Reduce photos to this longest side before drawing. The network still sees the whole photo.",
         metavar="PIXELS",
         type=int,
         show_default="as large as the image",
@@ -262,8 +254,8 @@ _ALL = (
     _output("--report", "Also write a gallery page, report/index.html.", common=True),
     _output(
         "--annotations",
-        "Also write a box per map to annotations.json, in COCO's format; masks have polygons, too. heatmaps "
-        "writes all maps to fiftyone/, a dataset of FiftyOne, and implies --raw.",
+        "Also write a box per map to annotations.json, in COCO's format. masks adds polygons. heatmaps writes all "
+        "maps to fiftyone/ instead, as a dataset of FiftyOne, and implies --raw.",
         type=click.Choice(ANNOTATIONS),
     ),
     _output(
@@ -271,7 +263,7 @@ _ALL = (
         "Region for boxes and masks: above this share of the maximum, or the smallest region that holds this "
         "share of the mass.",
         metavar="[max:|mass:]SHARE",
-        type=THRESHOLD,
+        type=kinds.THRESHOLD,
         default="max:0.5",
     ),
     _output(
@@ -289,7 +281,7 @@ _ALL = (
         "--cmap",
         "Use this matplotlib colormap.",
         metavar="NAME",
-        shell_complete=complete_colormap,
+        shell_complete=kinds.complete_colormap,
         show_default="violet for overlays; jet for --style paper; otherwise inferno, or vanimo_r if signed",
     ),
     _appearance("--alpha", "Set an overlay's opacity at the upper end of the scale, 0 to 1."),
@@ -302,7 +294,7 @@ _ALL = (
     _appearance("--caption", "Add class, score and color scale in a strip below each picture."),
     _appearance(
         "--cell-size",
-        "Panels: size of each picture, along its longer side. Wide photos are stacked and get twice as long.",
+        "Panels: longer side of each picture. Wide photos are stacked, with up to twice this size.",
         metavar="PIXELS",
         type=int,
         show_default="3 inches",
@@ -310,8 +302,9 @@ _ALL = (
     _appearance("--dpi", "Panels: pixels per inch; pictures, text and lines keep their size in print."),
     _appearance(
         "--scale",
-        "End the color scale at each map's own maximum, at that of all maps of the run, at the value HIGH, or at "
-        "a percentile of each map's positive values. LOW is its lower end. 1 is the value of a uniform map.",
+        "End the color scale at each map's maximum (image), at the maximum of all maps of the run (run), at a value "
+        "(HIGH), or at a percentile of each map's positive values (P%). LOW is the lower end. 1 is the value of a "
+        "uniform map.",
         metavar="[LOW,]image|run|HIGH|P%",
     ),
     _appearance("--cells", "Draw the layer's cells with hard edges, without interpolation."),
@@ -339,7 +332,7 @@ _ALL = (
         type=click.Choice(ENGINES, case_sensitive=False),
     ),
     _limit(
-        "--gpus-per-worker", "GPUs per Ray worker; fractions share one.", type=float, show_default="1 if there are any"
+        "--gpus-per-worker", "GPUs per Ray worker; fractions share one.", type=float, show_default="1 if there is a GPU"
     ),
     _limit("--timeout", "Seconds to wait for a server."),
     _limit("--retries", "How often a failed request is repeated."),
@@ -355,7 +348,7 @@ _ALL = (
         is_flag=True,
         is_eager=True,
         expose_value=False,
-        callback=show_common_options,
+        callback=kinds.show_common_options,
     ),
 )
 OPTIONS = {option.name or "": option for option in _ALL}  # of a run; other commands share some

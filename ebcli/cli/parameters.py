@@ -283,29 +283,31 @@ class Place(click.Path):
         return super().convert(value, param, ctx)
 
 
-def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
+def _names(names: Callable[[str], Iterable[str]]) -> Callable[[Any, Any, str], list[str]]:
+    """Completes one of some names, which can depend on what is typed."""
+    return lambda _context, _option, typed: [name for name in names(typed) if name.startswith(typed)]
 
 
-def complete_model(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+@_names
+def complete_model(_typed: str) -> Iterator[str]:
     from ebcli.models import model_names
     from ebcli.models.keywords import TASKS
 
-    return _starting(incomplete, [name for task in TASKS for name in model_names(task)])
+    return (name for task in TASKS for name in model_names(task))
 
 
-def complete_colormap(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+@_names
+def complete_colormap(typed: str) -> Iterator[str]:
     """The names of matplotlib's colormaps; reversed ones only after an underscore."""
     from matplotlib import colormaps
 
-    return _starting(incomplete, (name for name in colormaps if "_" in incomplete or not name.endswith("_r")))
+    return (name for name in colormaps if "_" in typed or not name.endswith("_r"))
 
 
-def complete_directory(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(incomplete, type="dir")]
+def complete_directory(_context: click.Context, _option: click.Parameter, typed: str) -> list[CompletionItem]:
+    return [CompletionItem(typed, type="dir")]
 
 
-def complete_weights(
-    _context: click.Context, _option: click.Parameter, incomplete: str
-) -> list[str] | list[CompletionItem]:
-    return _starting(incomplete, ("DEFAULT", "none")) or [CompletionItem(incomplete, type="file")]
+def complete_weights(_context: click.Context, _option: click.Parameter, typed: str) -> list[CompletionItem]:
+    words = [CompletionItem(word) for word in ("DEFAULT", "none") if word.startswith(typed)]
+    return words or [CompletionItem(typed, type="file")]

@@ -12,7 +12,9 @@ from contextlib import closing, contextmanager
 from itertools import chain, repeat
 from typing import IO, TYPE_CHECKING, Any
 
-from ebcli.cli.console import SOME_FAILED, handled, note, note_once, one_line, put, say, say_error, shown
+import click
+
+from ebcli.cli.console import SOME_FAILED, handled, note, one_line, put, say, say_error, shown
 from ebcli.drawing.style import ATLAS
 from ebcli.errors import EbcliError
 from ebcli.files.remote import without_secrets
@@ -23,7 +25,7 @@ from ebcli.run.plan_text import as_command
 
 if TYPE_CHECKING:
     from ebcli.files.records import ClassRecord, Record
-    from ebcli.run.engine import Run
+    from ebcli.run.prepare import Run
 
 _LOST_SHOWN = 3
 _MOST_NAMED = 3  # inputs in a command; with more, the line would be long
@@ -40,26 +42,24 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     """
     from tqdm import tqdm
 
-    quiet = options["quiet"]
+    quiet, common, unit, total = options["quiet"], work.stages.common, work.stages.reader.unit, len(work.sources)
     if options["verbose"]:
-        say(f"{work.common.model} ({work.common.weights}), layer {work.common.layer}, on {work.device}")
+        say(f"{common.model} ({common.weights}), layer {common.layer}, on {work.device}")
         for path in work.skipped:
             say(f"{shown(path)}: up to date, skipped")
     _print_choices(work, plan)
-    if plan.style.vmax is None and work.style.vmax is not None:
-        note(f"All maps share one scale; --scale {work.style.vmax:g} gives the same scale without sampling")
     counts: Counter[str] = Counter()
     first: str | None = None
     start = time.perf_counter()
     labeled: list[bool] = []  # whether each prediction is right
     faint: list[bool | None] = []  # for each map
     suffices: list[bool] = []  # whether each tested map does
-    hidden = True if quiet or work.total < 2 else None  # None: tqdm shows the bar on a terminal only
+    hidden = True if quiet or total < 2 else None  # None: tqdm shows the bar on a terminal only
     dry_run = plan.execution.dry_run
     with _interrupts_stop(work.stopping) as interrupted:
         try:
             with closing(work.results) as results:  # images in progress are finished and recorded
-                for record in tqdm(results, total=work.total, unit=work.unit, leave=False, disable=hidden):
+                for record in tqdm(results, total=total, unit=unit, leave=False, disable=hidden):
                     counts[record.status] += 1
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
@@ -68,19 +68,19 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                     suffices += [one.sufficiency["suffices"] for one in record.classes if one.sufficiency is not None]
                     first = first or next(iter(record.output), None)
                     with tqdm.external_write_mode():
-                        _print_record(record, options, plan, out, is_only=work.total == 1)
+                        _print_record(record, options, plan, out, is_only=total == 1)
             seconds = time.perf_counter() - start
             if counts["done"] > 1 and not interrupted:
                 each = seconds / counts["done"]
-                rate = f"{1 / each:.1f} {work.unit}s/s" if each < 1 else f"{each:.1f} s per {work.unit}"
-                note(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
+                rate = f"{1 / each:.1f} {unit}s/s" if each < 1 else f"{each:.1f} s per {unit}"
+                note(f"{counts['done']} {unit}s in {seconds:.1f} s, {rate}")
         finally:
-            if not all(suffices) and work.total > 1:
+            if not all(suffices) and total > 1:
                 note(
                     f"sufficiency not shown for {suffices.count(False)} of {len(suffices)} maps: "
                     "the pictures, the page and --verbose say why"
                 )
-            _print_shares(labeled, faint, work.unit, has_faint=plan.style.vmax is None)
+            _print_shares(labeled, faint, unit, has_faint=plan.style.vmax is None)
             counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
     if interrupted:
@@ -88,18 +88,20 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     if counts["failed"]:
         return SOME_FAILED, first
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
-        raise EbcliError(_nothing_found(plan, counts["not an image"], work.unit))
+        raise EbcliError(_nothing_found(plan, counts["not an image"], unit))
     return 0, first
 
 
 def _print_choices(work: Run, plan: RunPlan) -> None:
     """Say what the run does where the user may expect something else."""
-    common = work.common
+    common, end = work.stages.common, work.stages.options.style.vmax
     if common.weights == FACTORY:
         note(f"{common.model} has the weights that its factory returns; --weights FILE loads a checkpoint")
     if plan.model.preprocessing.fit == WHOLE and common.fit == PAD and work.task != DETECTION:  # which was trained so
         tiles = "--tiles 1 explains long ones in squares"
         note(f"{common.model} takes images of one size only, so they are padded (--fit pad); {tiles}")
+    if end is not None and end != plan.style.vmax:
+        note(f"All maps share one scale; --scale {end:g} gives the same scale without sampling")
 
 
 def _print_shares(labeled: Sequence[bool], faint: Sequence[bool | None], unit: str, *, has_faint: bool) -> None:
@@ -119,12 +121,8 @@ def _print_shares(labeled: Sequence[bool], faint: Sequence[bool | None], unit: s
 
 def _nothing_found(plan: RunPlan, others: int, unit: str) -> str:
     """That there are no images or videos, and what to do about it."""
-    inputs = plan.inputs
-    where = (
-        f"'{shown(without_secrets(inputs.images[0])[0])}'"
-        if len(inputs.images) == 1
-        else f"the {len(inputs.images)} inputs"
-    )
+    inputs, (first, *more) = plan.inputs, plan.inputs.images
+    where = f"the {len(inputs.images)} inputs" if more else f"'{shown(without_secrets(first)[0])}'"
     found = f"no {unit}s found in {where}" + f", only {others} other file{'s' * (others > 1)}" * bool(others)
     if inputs.include or inputs.exclude:
         return f"{found}: change --include or --exclude"
@@ -164,7 +162,7 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
             note(f"{name}: {one.sufficiency['words']}")
         if one.blank:
             note(f"{name}: the map of {title} is blank")
-    _print_hints(record, name, options["verbose"], plan)
+    _print_hints(record, name, verbose, plan)
     if options["as_json"]:
         put(record.line(), out)
         return
@@ -180,16 +178,13 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
 def _titles(record: Record, plan: RunPlan) -> list[str]:
     """What is printed behind the path of each picture."""
     if plan.maps.at is None or record.status != "done":
-        names = [f"{_named(one)}{f' against {one.against}' * bool(one.against)}" for one in record.classes]
-        titles = [f"  {name}, {one.score:.3f}" for name, one in zip(names, record.classes, strict=True)]
+        others = [f" against {one.against}" if one.against else "" for one in record.classes]
+        both = zip(record.classes, others, strict=True)
+        titles = [f"  {one.name or f'class {one.index}'}{other}, {one.score:.3f}" for one, other in both]
         return [] if plan.output.panel else titles
     best = sorted(record.classes, key=lambda one: -(one.share_at or 0))[:_RANKED]
-    found = [f"{_named(one)} {one.share_at:.2f}" for one in best if one.share_at]
+    found = [f"{one.name or f'class {one.index}'} {one.share_at:.2f}" for one in best if one.share_at]
     return ["  " + (", ".join(found) or "no class has clear evidence there")]
-
-
-def _named(one: ClassRecord) -> str:
-    return one.name or f"class {one.index}"
 
 
 def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> None:
@@ -209,11 +204,10 @@ def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> Non
         hints["crop"] = f"the center crop has {record.seen:.0%} of the image; {_WHOLE}"
     elif record.fit == CROP and any(one.at_border for one in record.classes):
         hints["border"] = f"a map peaks at the border of the center crop; {_WHOLE}"
-    for topic, hint in hints.items():
-        if verbose:
-            note(f"{name}: {hint}")
-        else:
-            note_once(topic, f"{name}: {hint} (--verbose says so of every image)")
+    said = click.get_current_context().meta.setdefault("ebcli.hints", set())
+    for topic in [one for one in hints if verbose or one not in said]:
+        said.add(topic)
+        note(f"{name}: {hints[topic]}" + " (--verbose says so of every image)" * (not verbose))
 
 
 def _lost(one: ClassRecord) -> str:
@@ -234,28 +228,23 @@ def _misclassified(record: Record) -> str:
 
 def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, shard: tuple[int, int] | None) -> None:
     """Print one line, unless everything is done and that is all there is to say."""
-    others = counts["not an image"]
-    left = work.total - counts.total()
-    parts = {
-        "to process": counts["planned"],
-        "done": counts["done"],
-        "up to date": len(work.skipped),
-        "failed": counts["failed"],
-        "left": left,
-    }
-    if shard and not work.total and not work.skipped:
+    others, unit, total = counts["not an image"], work.stages.reader.unit, len(work.sources)
+    left = total - counts.total()
+    parts = {"to process": counts["planned"], "done": counts["done"], "up to date": len(work.skipped)}
+    parts |= {"failed": counts["failed"], "left": left}
+    if shard and not total and not work.skipped:
         if not quiet:
-            say(f"Shard {shard[0]}/{shard[1]} has none of the {work.unit}s")
+            say(f"Shard {shard[0]}/{shard[1]} has none of the {unit}s")
         return
     trouble = interrupted or counts["failed"] or left
-    if others == work.total and not (interrupted or work.skipped):  # the error says so
+    if others == total and not (interrupted or work.skipped):  # the error says so
         return
     if trouble or (not quiet and (counts["planned"] or work.skipped or others)):
-        total = work.total + len(work.skipped) - others
+        total += len(work.skipped) - others
         said = ", ".join(f"{count} {what}" for what, count in parts.items() if count) or "none done"
         say(
             ("Interrupted. " if interrupted else "")
-            + f"{total} {work.unit}{'s' * (total != 1)}: {said}"
+            + f"{total} {unit}{'s' * (total != 1)}: {said}"
             + f"; {others} other file{'s' * (others > 1)} skipped" * bool(others)
             + ". To resume, repeat the command with --skip-existing" * (interrupted and left > 0 and total > 1)
         )
@@ -279,11 +268,11 @@ def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
 def next_step(work: Run, plan: RunPlan) -> str:
     """What shows more of the photos that were explained, as a command; empty if there is none."""
     images, output, model = plan.inputs.images, plan.output, plan.model
-    if plan.words or work.unit != "image" or not all(map(os.path.exists, images)):
+    if plan.words or work.stages.reader.unit != "image" or not all(map(os.path.exists, images)):
         return ""
     named = [str(image) for image in images if len(images) <= _MOST_NAMED]
     is_classified = work.task == CLASSIFICATION and not model.described
-    if work.total + len(work.skipped) > 1:
+    if len(work.sources) + len(work.skipped) > 1:
         if not output.report:
             return f"All maps on one page: {shlex.join(['eb-saliency', 'report', str(output.directory), *named])}"
         if plan.inputs.labels is None and is_classified:

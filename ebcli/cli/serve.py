@@ -19,7 +19,8 @@ from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import RunPlan, part_of
 
 _PORT = 8722
-_SHARED = [name for name in in_section("Model") if name not in ("model", "weights")]
+_OF_NETWORK = [name for name in in_section("Model") if name not in ("model", "weights")]
+_OF_NETWORK += ["layer", "device", "dtype", "max_pixels"]
 
 
 def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
@@ -47,13 +48,13 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
         help="Listen at this port; 0 for a free one.",
     ),
     SectionOption(["--open/--no-open", "show"], section="Server", default=True, help="Open the page in the browser."),
-    options=[*_SHARED, "layer", "device", "dtype", "max_pixels", "max_bytes", "image_timeout"],
+    options=[*_OF_NETWORK, "max_bytes", "image_timeout"],
 )
 def serve(options: Mapping[str, Any]) -> int:
     """Explain photos on a live page in the browser.
 
-    The page shows the PHOTOS and those that are dropped on it. Only this machine can open it, unless --host says
-    otherwise, and only at the address that is printed, which has a token. Ctrl-C ends the server.
+    The page shows the PHOTOS and those that are dropped on it. It opens only at the printed address, which has a token,
+    and only on this machine, unless --host names another address. Ctrl-C ends the server.
     """
     from ebcli.files.images import decoding_memory
     from ebcli.serve.app import Page
@@ -64,9 +65,9 @@ def serve(options: Mapping[str, Any]) -> int:
 
     remote, pixels = part_of(RemoteOptions, options), options["max_pixels"]
     workers = Workers(enough_for(1), options["image_timeout"], decoding_memory(pixels))
-    networks = [Network(plan, workers, pixels) for plan in _plans(options)]
+    networks = [Network(plan, workers) for plan in _plans(options)]
     with suppress(KeyboardInterrupt):
-        page = Page(Photos(options["images"], workers, remote, pixels), networks, workers, say_error, remote.max_bytes)
+        page = Page(Photos(options["images"], workers, remote, pixels), networks, workers, say_error)
         run(page, options["host"], options["port"], options["show"], put)
     sys.stdout.flush()
     os._exit(0)  # at once: a thread may be busy with a map
@@ -77,6 +78,6 @@ def _plans(options: Mapping[str, Any]) -> Iterator[RunPlan]:
     weights = options["weights"]
     if len(weights) > len(options["model"]):
         raise click.UsageError(f"there are {len(weights)} --weights for {len(options['model'])} --model: drop some")
-    shared = {name: options[name] for name in (*_SHARED, "layer", "device", "dtype")} | {"images": (Path("photo"),)}
+    shared = {name: options[name] for name in _OF_NETWORK} | {"images": (Path("photo"),)}
     for name, chosen in zip_longest(options["model"], weights, fillvalue=ModelSpec.weights):
         yield RunPlan.of(**shared, model=name, weights=chosen)

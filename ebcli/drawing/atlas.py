@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance
 
-from ebcli.drawing.figure import Figure, Words
+from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.lettering import fitted, font, in_lines, printable
 from ebcli.drawing.overlay import fitted_size
@@ -25,11 +25,7 @@ _STEP = 4  # pixels between the places that are tried for a label
 
 # In pixels at 100 dpi
 _PICTURE, _LEGEND = 640, 230  # the longer side; room for the words of the legend
-_GAP, _LINE, _EDGE = 16, 19, 2.5
-_TEXT, _TITLE = 13, 16
-_BLACK, _SECONDARY = (0, 0, 0), (90, 90, 90)
-
-Color = tuple[int, int, int]
+_EDGE = 2.5  # the width of a region's line
 
 
 class AtlasRegion(NamedTuple):
@@ -96,43 +92,40 @@ def atlas_figure(
         at: a pixel of the photo to mark.
     """
     image, style = shown[0].image, maps[0].style
-    zoom = style.dpi / 100
-    gap, line, room, size = (round(zoom * one) for one in (_GAP, _LINE, _LEGEND, _TEXT))
-    longest = style.cell_size or round(_PICTURE * zoom)
+    figure = Figure(style.dpi, 0)
+    gap, line, size, room, picture, edge = figure.zoomed(GAP, LINE, TEXT, _LEGEND, _PICTURE, _EDGE)
+    longest, letters, zoom = style.cell_size or picture, font(size), style.dpi / 100
     small = image.resize(fitted_size(image.size, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
     found = regions(Atlas.of([one.map for one in maps]), image.size, small.size)
     drawn = _tinted(small, [one.lead for one in found], _EDGE * zoom)
     if at is not None:
         _mark(drawn, [(one + 0.5) * drawn.width / image.width for one in at], 6 * zoom)
-    left, top, across = 2 * gap + drawn.width, 2 * gap + 2 * line, 3 * gap + drawn.width + room
-    words, pictures = [], [(gap, top, drawn)]
-
-    def write(x: int, y: int, text: str, bold: bool = False, fill: Color = _SECONDARY) -> None:
-        size = round(zoom * (_TITLE if bold else _TEXT))
-        words.append(Words(x, y, fitted(printable(text), font(size, bold), across - gap - x), size, bold, fill))
-
-    write(gap, gap, name, bold=True, fill=_BLACK)
-    write(gap, gap + line, about)
-    texts = [fitted(one.name, font(size), drawn.width - 2 * gap) for one in found]
+    left, top, figure.width = 2 * gap + drawn.width, 2 * gap + 2 * line, 3 * gap + drawn.width + room
+    figure.write(gap, gap, name, bold=True)
+    figure.write(gap, gap + line, about, fill=SECONDARY)
+    figure.pictures.append((gap, top, drawn))
+    texts = [fitted(one.name, letters, drawn.width - 2 * gap) for one in found]
     places = places_of_labels(found, [_label(one, size) for one in texts])
     for text, color, place in zip(texts, COLORS, places, strict=False):
         if place is not None:
             x, y, width, height = *place, *_label(text, size)
             box = (x, y, x + width - 1, y + height - 1)
-            ImageDraw.Draw(drawn).rounded_rectangle(box, height // 3, "white", color, max(1, round(_EDGE * zoom)))
-            above = (height - sum(font(size).getmetrics())) // 2
-            words.append(Words(gap + x + height // 2, top + y + above, text, size, False, _BLACK))
-    y = top
+            ImageDraw.Draw(drawn).rounded_rectangle(box, height // 3, "white", color, max(1, edge))
+            above = (height - sum(letters.getmetrics())) // 2
+            figure.words.append(Words(gap + x + height // 2, top + y + above, text, size, False, (0, 0, 0)))
+    y, x = top, left + size + gap // 2
     for region, color in zip(found, COLORS, strict=False):
-        pictures.append((left, y + line // 8, Image.new("RGB", (size, size), color)))
-        write(left + size + gap // 2, y, region.name, fill=_BLACK)
-        write(left + size + gap // 2, y + line, f"{region.share:.0%} of the photo, score {region.subject.score:.3f}")
+        figure.pictures.append((left, y + line // 8, Image.new("RGB", (size, size), color)))
+        figure.write(x, y, region.name)
+        told = f"{region.share:.0%} of the photo, score {region.subject.score:.3f}"
+        figure.write(x, y + line, told, fill=SECONDARY)
         y += 2 * line + gap // 2
     rest = 1 - sum(one.share for one in found)
-    for text in in_lines(f"{rest:.0%} is unmarked: no class has clear evidence there", font(size), room):
-        write(left, y, text)
+    for text in in_lines(f"{rest:.0%} is unmarked: no class has clear evidence there", letters, room):
+        figure.write(left, y, text, fill=SECONDARY)
         y += line
-    return Figure((across, max(top + drawn.height, y) + gap), style.dpi, pictures, words)
+    figure.height = max(top + drawn.height, y) + gap
+    return figure
 
 
 def _label(text: str, size: int) -> tuple[int, int]:

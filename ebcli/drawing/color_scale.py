@@ -5,7 +5,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.drawing import inferno
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, closest
 
@@ -71,9 +70,7 @@ def palette(cmap: str) -> NDArray[np.uint8]:
     Raises:
         ConfigurationError: matplotlib has no colormap of that name.
     """
-    if cmap == inferno.NAME:
-        return np.frombuffer(inferno.RGB, np.uint8).reshape(LEVELS, 3)
-    from matplotlib import colormaps
+    from matplotlib import colormaps  # which takes as long to import as a photo to draw
 
     if cmap not in colormaps:
         near = closest(cmap, colormaps) or "choose one of matplotlib, such as viridis or turbo"

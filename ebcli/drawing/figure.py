@@ -9,11 +9,17 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.lettering import font
+from ebcli.drawing.lettering import fitted, font, printable
 from ebcli.files.encoding import SOFTWARE, encode_picture, shortened
 from ebcli.files.naming import FIGURE_FORMATS
 
 _POINTS = 72  # per inch
+# In pixels at 100 dpi
+TEXT, _TITLE = 13, 16  # font sizes
+LINE, GAP = 19, 16
+SECONDARY = (90, 90, 90)
+
+Color = tuple[int, int, int]
 
 
 class Words(NamedTuple):
@@ -24,28 +30,41 @@ class Words(NamedTuple):
     text: str
     size: int
     bold: bool
-    fill: tuple[int, int, int]
+    fill: Color
 
 
-@dataclass(frozen=True)
+@dataclass
 class Figure:
     """Pictures and words on white.
 
     Attributes:
-        size: the width and height in pixels.
         dpi: pixels per inch.
+        width, height: in pixels.
         pictures: each with its left and top, RGB.
-        words: lines of text, already fitted into their room.
+        words: lines of text, fitted into their room.
     """
 
-    size: tuple[int, int]
     dpi: int
+    width: int
+    height: int = 0
     pictures: list[tuple[int, int, Image.Image]] = field(default_factory=list)
     words: list[Words] = field(default_factory=list)
 
+    def zoomed(self, *lengths: float) -> list[int]:
+        """Lengths in pixels at 100 dpi, in pixels of this figure."""
+        return [round(one * self.dpi / 100) for one in lengths]
+
+    def write(
+        self, left: int, top: int, text: str, room: int | None = None, bold: bool = False, fill: Color = (0, 0, 0)
+    ) -> None:
+        """Add a line of text, shortened to the room there is: by default, up to a gap at the right."""
+        (size,), (gap,) = self.zoomed(_TITLE if bold else TEXT), self.zoomed(GAP)
+        room = self.width - gap - left if room is None else room
+        self.words.append(Words(left, top, fitted(printable(text), font(size, bold), room), size, bold, fill))
+
     def image(self) -> Image.Image:
         """The figure as an RGB image."""
-        image = Image.new("RGB", self.size, "white")
+        image = Image.new("RGB", (self.width, self.height), "white")
         image.info["dpi"] = (self.dpi, self.dpi)
         for left, top, picture in self.pictures:
             image.paste(picture, (left, top))
@@ -77,7 +96,7 @@ class Figure:
             metadata = {"Creator": SOFTWARE, "Description": about, "Date": None}
         # not the user's settings: a matplotlibrc in the working directory could start LaTeX
         options = {"svg.fonttype": "none", "svg.hashsalt": SOFTWARE, "pdf.fonttype": 42, "image.composite_image": False}
-        content, (width, height) = io.BytesIO(), self.size
+        content, width, height = io.BytesIO(), self.width, self.height
         with style.context(options, after_reset=True):
             whole = figure.Figure((width / self.dpi, height / self.dpi), self.dpi)
             axes = whole.add_axes((0, 0, 1, 1))

@@ -7,13 +7,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.drawing.color_scale import limits, visible
-from ebcli.drawing.legend import captioned
-from ebcli.drawing.outlines import outlined
-from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture
+from ebcli.drawing.legend import captioned, outlined
+from ebcli.drawing.overlay import beside, is_blank_on, peaks_at_border, picture, shrunk
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map
+
+_GAP = 0.02  # of the height, between slices
+_LEAST = 256  # pixels, of the longer side of the first slice
+_STRETCHED = 16  # times; more would be a header that lies
 
 
 def _ending_at(high: float, cells: int, style: DrawingStyle) -> DrawingStyle:
@@ -99,3 +103,62 @@ class FrameMaps:
         drawn = picture(image, self.at(shown), region, self.faded, is_blank=self.is_blank)
         outlined(drawn, self.map.subject, self.number, image.width / self.size[0], image.width)
         return captioned(drawn, self.map, self.faded, self.is_blank) if self.style.caption else drawn
+
+
+class Orthogonal:
+    """The slices of a volume through its map's maximum across the depth, the rows and the columns, side by side.
+
+    They have the proportions of the volume in space. Of its slices, only what is drawn is kept.
+
+    Args:
+        maps: the map.
+        slices: those of the volume.
+
+    Attributes:
+        peak: the slice, row and column of the maximum, as they are drawn.
+    """
+
+    def __init__(self, maps: FrameMaps, slices: Slices) -> None:
+        self._maps, self._slices = maps, slices
+        self._values = slices.upright(maps.map.drawn_values)
+        strength = np.nan_to_num(np.abs(self._values) if maps.style.signed else self._values)
+        self._cell = [int(i) for i in np.unravel_index(strength.argmax(), strength.shape)]
+        sides = zip(self._cell, (slices.total, *maps.size[::-1]), strength.shape, strict=True)
+        self.peak = [(2 * i + 1) * side // (2 * count) for i, side, count in sides]
+        self._axial: Shown | None = None
+        self._rows: list[NDArray[np.uint8]] = []
+        self._columns: list[NDArray[np.uint8]] = []
+
+    def add(self, shown: Shown) -> None:
+        """Keep what is drawn of the next slice."""
+        z, y, x = self.peak
+        if shown.number == z:
+            self._axial = shown
+        pixels = np.asarray(shown.image)
+        self._rows.append(pixels[y])
+        self._columns.append(pixels[:, x])
+
+    def drawn(self, longest: int | None = None) -> Image.Image:
+        """The picture, reduced to this longest side."""
+        assert self._axial is not None
+        (_, y, x), (_, height, width) = self._cell, self._values.shape
+        planes = [
+            self._plane(np.asarray(self._axial.image), self._maps.at(self._axial), (0, 1)),
+            self._plane(np.stack(self._rows), self._values[:, y] * height, (0, 2)),
+            self._plane(np.stack(self._columns), self._values[:, :, x] * width, (1, 2)),
+        ]
+        whole = beside(planes, max(2, round(_GAP * planes[0].height)))
+        whole = whole if longest is None else shrunk(whole, longest)
+        style = self._maps.faded
+        return captioned(whole, self._maps.map, style, self._maps.is_blank) if style.caption else whole
+
+    def _plane(self, pixels: NDArray[np.uint8], values: NDArray[np.float32], axes: tuple[int, int]) -> Image.Image:
+        """A slice with its map, of which rows and columns follow two of the axes x, y and z."""
+        if axes[1] == 2 and self._slices.flipped[2]:
+            pixels, values = pixels[::-1], values[::-1]
+        finest, zoom = min(self._slices.spacing), max(1, _LEAST / max(self._maps.size))
+        across, down = (zoom * min(self._slices.spacing[axis] / finest, _STRETCHED) for axis in axes)
+        image = Image.fromarray(pixels)
+        image = image.resize((round(image.width * across), round(image.height * down)), Image.Resampling.BICUBIC)
+        whole = Box(0, 0, *image.size)
+        return picture(image, values, whole, self._maps.faded, is_blank=self._maps.is_blank)

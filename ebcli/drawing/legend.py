@@ -9,12 +9,21 @@ from ebcli.drawing.color_scale import levels
 from ebcli.drawing.lettering import fitted, font, in_lines, printable
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
-from ebcli.nouns.explanation import Map
+from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Map, Subject
 
 _PHOTO_OF_BAR = (150, 150, 150)  # a uniform gray stands for the photo in the color scale
 _LETTERS_ACROSS = 36  # the font size of a caption is the width of the picture divided by this
 _SMALLEST_TEXT = 10
+_SHADE = (255, 168, 54)  # behind a word that comes from the picture alone
 _BAR_SHARE = 0.4  # of the width of a caption
+_LINES_ACROSS = 200  # the shorter side of a picture divided by the width of an outline
+_LABELS_ACROSS = 28  # the width of a photo divided by the font size of labels
+
+# Told apart by color-blind readers (Okabe and Ito 2008)
+COLORS = ((86, 180, 233), (230, 159, 0), (240, 228, 66), (0, 200, 145), (204, 121, 167), (255, 130, 40))
+
+Color = int | tuple[int, int, int]  # of a picture with a palette, or RGB
 
 
 def caption(map_: Map) -> str:
@@ -115,3 +124,53 @@ def with_bars(picture: Image.Image, shares: Sequence[float]) -> Image.Image:
         draw.rectangle((i * step + 1, top, (i + 1) * step - 2, foot), fill=_PHOTO_OF_BAR)
         draw.text(((i + 0.5) * step, foot + 2), str(i + 1), "black", letters, anchor="ma")
     return both
+
+
+def outlined(drawn: Image.Image, subject: Subject, number: int, scale: float, width: int) -> Image.Image:
+    """Draw a subject's outlines over a picture, with class and score if it has a box.
+
+    They are drawn on both sides of ``side-by-side`` pictures.
+
+    Args:
+        drawn: a picture of ``overlay.picture``, which is changed.
+        subject: nothing is drawn if it has no outlines.
+        number: which of the image's subjects it is, from 0; each has a color of its own.
+        scale: pixels of the picture per pixel of the image.
+        width: of the photo in the picture.
+    """
+    color = COLORS[number % len(COLORS)]
+    for left in sorted({0, drawn.width - width}):
+        polygons = [[(left + x * scale, y * scale) for x, y in points] for points in subject.outlines]
+        traced(drawn, polygons, (0, 0, 0), color)
+        if subject.box is not None:
+            _label(drawn, subject.title, color, subject.box.scaled((1, 1), (scale, scale)), left, width)
+    return drawn
+
+
+def traced(drawn: Image.Image, polygons: Sequence[Sequence[tuple[float, float]]], halo: Color, color: Color) -> None:
+    """Draw closed polygons in a color with a halo, so that they are seen on any photo."""
+    draw, thickness = ImageDraw.Draw(drawn), max(1, round(min(drawn.size) / _LINES_ACROSS))
+    for fill, width in ((halo, 3 * thickness), (color, thickness)):
+        for points in polygons:
+            draw.line(points, fill=fill, width=width, joint="curve")
+
+
+def _label(drawn: Image.Image, text: str, color: Color, box: Box, left: int, room: int) -> None:
+    """Text on a patch of a color above a box, or in it at the edge of the picture; none in a tiny picture."""
+    letters = font(max(_SMALLEST_TEXT, round(room / _LABELS_ACROSS)))
+    margin, height = round(letters.size) // 4, round(1.4 * letters.size)
+    if height > drawn.height / 4:  # it would hide the map
+        return
+    text = fitted(printable(text), letters, max(1, room - 2 * margin))
+    wide = round(letters.getlength(text)) + 2 * margin
+    x = left + max(0, min(round(box.left), room - wide))
+    y = round(box.top) - height if round(box.top) >= height else max(0, round(box.top))
+    draw = ImageDraw.Draw(drawn)
+    draw.rectangle((x, y, x + wide, y + height), fill=color)
+    draw.text((x + margin, y + height // 10), text, font=letters, fill=(0, 0, 0))
+
+
+def shade(share: float) -> tuple[int, int, int]:
+    """The color behind a word, from white to orange."""
+    red, green, blue = (round(255 + share * (value - 255)) for value in _SHADE)
+    return red, green, blue

@@ -1,7 +1,7 @@
 """Pictures: a map at the layer's resolution, drawn over the photo it explains."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -190,7 +190,8 @@ def picture(
         ConfigurationError: matplotlib has no colormap of that name.
     """
     if style.name == "side-by-side":
-        return _beside(image, picture(image, saliency, region, replace(style, name="heatmap"), is_blank))
+        drawn = picture(image, saliency, region, replace(style, name="heatmap"), is_blank)
+        return beside([image, drawn], math.ceil(image.width * _GAP))
     if is_blank_on(image.size, saliency, region, style.signed) if is_blank is None else is_blank:
         return _striped(image)
     cells = np.asarray(saliency)
@@ -231,12 +232,14 @@ def _strips(box: Pixels) -> Iterator[Pixels]:
         yield left, start, right, min(start + rows, bottom)
 
 
-def _beside(one: Image.Image, other: Image.Image) -> Image.Image:
-    gap = math.ceil(one.width * _GAP)
-    both = Image.new("RGB", (one.width + gap + other.width, one.height), "white")
-    both.paste(one)
-    both.paste(other, (one.width + gap, 0))
-    return both
+def beside(pictures: Sequence[Image.Image], gap: int) -> Image.Image:
+    """Pictures of one mode side by side on white, so many pixels apart."""
+    size = sum(one.width + gap for one in pictures) - gap, max(one.height for one in pictures)
+    whole, left = Image.new(pictures[0].mode, size, "white"), 0
+    for one in pictures:
+        whole.paste(one, (left, 0))
+        left += one.width + gap
+    return whole
 
 
 def _striped(image: Image.Image) -> Image.Image:

@@ -1,5 +1,6 @@
-"""Panels: one figure per image, with the photo, its maps, their numbers and the color scale."""
+"""Figures of maps: the panel of a photo, the contact sheet of a video or a volume, and an answer with its panel."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -7,30 +8,26 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.figure import Figure, Words
+from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.legend import bar, ends, on_white, with_bars
-from ebcli.drawing.lettering import fitted, font, in_lines, printable
-from ebcli.drawing.outlines import outlined
+from ebcli.drawing.legend import bar, ends, on_white, outlined, shade, with_bars
+from ebcli.drawing.lettering import font, in_lines, printable
 from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.style import DrawingStyle
+from ebcli.files.frame_ranges import Clips
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Explanation, Map, Subject
 
+COLUMNS = 4  # if each class has a single map
+MOST_SHOWN = 12  # frames of a contact sheet
+_WIDE = 2.0  # times as wide as high: such photos are stacked, and larger
 # In pixels at 100 dpi
-_DPI = 100
 _TILE = 300  # the longer side of each tile's picture
 _NARROWEST = 150  # room for the notes below a picture
 _LEGEND = 630, 900  # least and most room for the color scale and its words
-_GAP = 16
-_TEXT, _TITLE = 13, 16  # font sizes
-_LINE = 19
-_BAR = (240, 14)
-
-COLUMNS = 4  # if each class has a single map
-_WIDE = 2.0  # times as wide as high: such photos are stacked, and larger
-_SECONDARY = (90, 90, 90)
+_BAR = 240, 14
+_ANSWER = 18, 28, 16  # its letters, lines and margin
 
 
 @dataclass(frozen=True)
@@ -71,11 +68,8 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
         flow = [photo, *(replace(tiles[1], title=titles[subject]) for subject, tiles in rows.items())]
         lines = wrapped("", flow, 1 if _is_wide(image) else COLUMNS)
     else:
-        lines = [
-            line
-            for subject, tiles in rows.items()
-            for line in wrapped(titles[subject], tiles, 1 if _is_wide(image) else len(tiles))
-        ]
+        across = [(titles[subject], tiles, 1 if _is_wide(image) else len(tiles)) for subject, tiles in rows.items()]
+        lines = [line for row in across for line in wrapped(*row)]
     first = maps[0].map
     test = first.sufficiency
     said = "" if test is None else f"{first.subject.title}: " * (len(maps) > 1) + test.words
@@ -94,7 +88,7 @@ def _is_wide(image: Image.Image) -> bool:
 
 def small_frame(image: Image.Image, style: DrawingStyle) -> Image.Image:
     """A photo or a frame at the size of a tile; a wide one is stacked, so it may be twice as long."""
-    longest = (style.cell_size or round(_TILE * style.dpi / _DPI)) * (1 + _is_wide(image))
+    longest = (style.cell_size or round(_TILE * style.dpi / 100)) * (1 + _is_wide(image))
     return image.resize(fitted_size(image.size, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
@@ -158,56 +152,103 @@ def arranged(
         sufficiency: what is said of the first map below the subtitle.
         has_faint: whether some maps are drawn faint, see ``ends``.
     """
-    zoom = style.dpi / _DPI
-    gap, line_height, narrowest, least, most = (round(zoom * one) for one in (_GAP, _LINE, _NARROWEST, *_LEGEND))
-    text, large = font(round(zoom * _TEXT)), font(round(zoom * _TITLE), bold=True)
-    low, high = ends(style, finest, against=against, has_faint=has_faint)
-    legend = min(most, max(least, round(zoom * _BAR[0] + text.getlength(low + high)) + 4 * gap))
-    width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
-    heading = line_height + gap // 2
-    columns = max(len(tiles) for _, tiles in rows)
-    if columns == 1:  # wide pictures one below another, with room for their notes in one line
+    if max(len(tiles) for _, tiles in rows) == 1:  # wide pictures one below another, with their notes in one line
         rows = [(title, [replace(tile, notes=(", ".join(tile.notes),)) for tile in tiles]) for title, tiles in rows]
-    heights = [
-        max(tile.picture.height for tile in tiles) + (1 + max(len(tile.notes) for tile in tiles)) * line_height + gap
-        for _, tiles in rows
-    ]
-    across = gap + max(columns * width, legend)
-    room = across - 2 * gap
-    said = in_lines(printable(sufficiency), text, room) if sufficiency else []
-    top = 2 * gap + (2 + len(said)) * line_height
-    below = sum(heights) + sum(heading for title, _ in rows if title) + 2 * line_height + gap
-    figure = Figure((across, top + below), style.dpi)
-
-    def write(
-        x: int, y: int, words: str, room: int, bold: bool = False, fill: tuple[int, int, int] = (0, 0, 0)
-    ) -> None:
-        letters = large if bold else text
-        figure.words.append(Words(x, y, fitted(printable(words), letters, room), round(letters.size), bold, fill))
-
-    write(gap, gap, name, room, bold=True)
-    write(gap, gap + line_height, about, room, fill=_SECONDARY)
-    for number, line in enumerate(said, 2):
-        write(gap, gap + number * line_height, line, room)
-    y = top
-    for height, (title, tiles) in zip(heights, rows, strict=True):
+    figure = Figure(style.dpi, 0)
+    gap, line, narrowest, least, most, *bar_size, one, two = figure.zoomed(GAP, LINE, _NARROWEST, *_LEGEND, *_BAR, 1, 2)
+    text = font(*figure.zoomed(TEXT))
+    low, high = ends(style, finest, against=against, has_faint=has_faint)
+    colors = bar(style, (bar_size[0], bar_size[1]))
+    legend = min(most, max(least, round(colors.width + text.getlength(low + high)) + 4 * gap))
+    width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
+    columns = max(len(tiles) for _, tiles in rows)
+    figure.width = gap + max(columns * width, legend)
+    figure.write(gap, gap, name, bold=True)
+    figure.write(gap, gap + line, about, fill=SECONDARY)
+    y = gap + 2 * line
+    for words in in_lines(printable(sufficiency), text, figure.width - 2 * gap) if sufficiency else ():
+        figure.write(gap, y, words)
+        y += line
+    y += gap
+    for title, tiles in rows:
         if title:
-            write(gap, y, title, room, bold=True)
-            y += heading
+            figure.write(gap, y, title, bold=True)
+            y += line + gap // 2
         for column, tile in enumerate(tiles):
             x = gap + column * width
-            write(x, y, tile.title, width - gap)
-            figure.pictures.append((x, y + line_height, tile.picture))
-            for number, note in enumerate(tile.notes):
-                below = y + line_height + tile.picture.height + number * line_height + round(2 * zoom)
-                write(x, below, note, room if columns == 1 else width - gap, fill=_SECONDARY)
-        y += height
-    write(gap, y, low, room)
+            figure.write(x, y, tile.title, width - gap)
+            figure.pictures.append((x, y + line, tile.picture))
+            for number, note in enumerate(tile.notes, 1):
+                below = y + tile.picture.height + number * line + two
+                figure.write(x, below, note, None if columns == 1 else width - gap, fill=SECONDARY)
+        y += max(tile.picture.height for tile in tiles) + (1 + max(len(tile.notes) for tile in tiles)) * line + gap
     x = gap + round(text.getlength(low)) + gap // 2
-    colors = bar(style, (round(zoom * _BAR[0]), round(zoom * _BAR[1])))
-    figure.pictures.append((x, y + round(zoom), colors))
-    x += colors.width + gap // 2
-    write(x, y, high, room - x)
-    unit = "Scale and peaks are multiples of an even share, 1 / number of cells"
-    write(gap, y + line_height, unit, room, fill=_SECONDARY)
+    figure.write(gap, y, low)
+    figure.pictures.append((x, y + one, colors))
+    figure.write(x + colors.width + gap // 2, y, high)
+    figure.write(gap, y + line, "Scale and peaks are multiples of an even share, 1 / number of cells", fill=SECONDARY)
+    figure.height = y + 2 * line + gap
+    return figure
+
+
+def sheet_frames(clips: Clips) -> list[int]:
+    """The numbers of the frames that a contact sheet shows, evenly spread over those that have maps."""
+    frames = [frame for frame, _, _ in clips.explained()]
+    chosen = np.linspace(0, len(frames) - 1, min(MOST_SHOWN, len(frames)))
+    return [frames[i] for i in np.unique(chosen.round().astype(int))]
+
+
+def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
+    """Draw some frames of a video, or slices of a volume, with their maps in one figure.
+
+    Args:
+        shown: the frames, reduced by ``panel.small_frame``.
+        maps: the maps, row by row.
+        name: the video's name, the title of the figure.
+        about: the subtitle: model, layer and method.
+    """
+    lines: list[tuple[str, Sequence[Tile]]] = []
+    several = len({row.map.layer for row in maps}) > 1
+    for row in maps:
+        one = replace(row, style=replace(without_photo_beside(row.style, "overlay"), caption=False))
+        tiles = [map_tile(one, frame, row.clips.title(frame.number) if row.clips else "") for frame in shown]
+        heading = f"{row.map.subject.title}, {row.map.layer}" if several else row.map.subject.title
+        lines += wrapped(heading, tiles, COLUMNS)
+    # of rows with scales of their own, there is no common end
+    style = one.faded if len({row.faded.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
+    has_faint = any(row.faded != row.style for row in maps)
+    return arranged(name, about, lines, style, max(row.map.values.size for row in maps), has_faint=has_faint)
+
+
+def answer_figure(
+    explanation: Explanation, shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str
+) -> Figure:
+    """The question, the answer with its words shaded by their shares, and the panel of their maps.
+
+    Args:
+        explanation: the question, the answer and the maps.
+        shown, maps, name, about: as for ``panel``.
+    """
+    below = panel(shown, maps, name, about)
+    figure = Figure(below.dpi, below.width)
+    size, line, margin = figure.zoomed(*_ANSWER)
+    letters = font(size)
+    x, y = margin, margin
+    for number, (text, word) in enumerate([(explanation.question, None), ("\n", None), *explanation.parts]):
+        for piece in re.findall(r"\n|\s|\S{1,24}", text):
+            width = round(letters.getlength(written := printable(piece)))
+            if piece == "\n" or (x > margin and x + width > figure.width - margin):
+                x, y = margin, y + line
+            if piece.isspace():
+                x += round(letters.getlength(" ")) * (x > margin)
+                continue
+            if word is not None:
+                shaded = Image.new("RGB", (width, size + line // 4), shade(word.share or 0.0))
+                figure.pictures.append((x, y, shaded))
+            figure.words.append(Words(x, y, written, size, False, (0, 0, 0) if number else SECONDARY))
+            x += width
+    top = y + line + margin
+    figure.height = top + below.height
+    figure.pictures += [(left, down + top, picture) for left, down, picture in below.pictures]
+    figure.words += [one._replace(top=one.top + top) for one in below.words]
     return figure

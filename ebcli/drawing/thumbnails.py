@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ebcli.drawing.color_scale import LEVELS, levels, limits, opacity, overlay_colors, visible
-from ebcli.drawing.outlines import COLORS, traced
+from ebcli.drawing.legend import COLORS, traced
 from ebcli.drawing.overlay import FRAME_COLOR, covered, interpolated, is_blank_on, shrunk, small_size
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture

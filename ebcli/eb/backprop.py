@@ -14,12 +14,11 @@ from ebcli.eb.arguments import check_arguments, check_relevance
 from ebcli.eb.capture import LayerChoice, single_tensor
 from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.explanation import Explanation, Forward
-from ebcli.eb.maps import channel_axis_of
 from ebcli.eb.mode import Listening, Unsupported, refuse
 from ebcli.eb.operations import Value
 from ebcli.eb.paths import Path, descend
 from ebcli.eb.record import Record
-from ebcli.eb.result import ExcitationResult
+from ebcli.eb.result import ExcitationResult, channel_axis_of
 from ebcli.eb.targets import Against, Targets, Where, priors, priors_against
 from ebcli.errors import ConfigurationError
 

@@ -94,12 +94,11 @@ def _tensors_in(output: Any) -> dict[Any, Tensor]:
     """A module's output if that is a tensor; else the floating-point tensors in it, by index, key or attribute."""
     if isinstance(output, Tensor):
         return {None: output}
-    return {at: a for at, a in _items(output).items() if isinstance(a, Tensor) and a.is_floating_point()}
+    items = enumerate(output) if isinstance(output, (list, tuple)) else _named(output).items()
+    return {at: a for at, a in items if isinstance(a, Tensor) and a.is_floating_point()}
 
 
-def _items(output: Any) -> dict[Any, Any]:
-    if isinstance(output, (list, tuple)):
-        return dict(enumerate(output))
+def _named(output: Any) -> dict[Any, Any]:
     return output if isinstance(output, dict) else vars(output) if dataclasses.is_dataclass(output) else {}
 
 
@@ -111,17 +110,17 @@ def _replaced(output: Any, at: Any, tensor: Tensor) -> Any:
         items = (*output[:at], tensor, *output[at + 1 :])
         return type(output)(*items) if hasattr(output, "_fields") else items
     output = copy.copy(output)
-    (output if isinstance(output, (list, dict)) else vars(output))[at] = tensor
+    (output if isinstance(output, list) else _named(output))[at] = tensor
     return output
 
 
 def _name_of(layer: LayerChoice, modules: dict[str, nn.Module]) -> str | None:
     """A layer's name; None for the input."""
     if isinstance(layer, nn.Module):
-        name = next((name for name, module in modules.items() if module is layer), None)
-        if name is None:
-            raise LayerError(f"this {type(layer).__name__} is not a module of the network")
-        return name
+        for name, module in modules.items():
+            if module is layer:
+                return name
+        raise LayerError(f"this {type(layer).__name__} is not a module of the network")
     if layer is None:
         return None
     layer = layer.removeprefix("_orig_mod.")  # of a module that torch.compile() compiled

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 _lock = threading.Lock()
 _users: dict[int, tuple[int, bool]] = {}  # id of a module in use -> number of users, and if it was training
@@ -16,8 +16,7 @@ _users: dict[int, tuple[int, bool]] = {}  # id of a module in use -> number of u
 def evaluating(net: nn.Module) -> Iterator[None]:
     """Evaluation mode for every module until the last thread is done, which restores each one's mode.
 
-    What `torch.compile` compiled runs as it is written. Buffers that the network writes activations into are detached
-    from the graph afterwards.
+    What `torch.compile` compiled runs as it is written.
     """
     modules = list(net.modules())
     with _lock:
@@ -26,8 +25,6 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             _users[id(module)] = users + 1, was_training
             if module.training:  # setting attributes of modules is slow
                 module.training = False
-    buffers = [(module, name, buffer) for module in modules for name, buffer in module._buffers.items()]
-    plain = {id(buffer) for *_, buffer in buffers if buffer is not None and not buffer.requires_grad}
     try:
         with torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext():
             yield
@@ -39,8 +36,3 @@ def evaluating(net: nn.Module) -> Iterator[None]:
                     _users[id(module)] = users - 1, was_training
                 elif was_training:
                     module.training = True
-        for module, name, _ in buffers:
-            buffer = getattr(module, name, None)
-            if isinstance(buffer, Tensor) and buffer.grad_fn is not None:
-                # in place where the tensor is the one that was there before
-                setattr(module, name, buffer.detach_() if id(buffer) in plain else buffer.detach())

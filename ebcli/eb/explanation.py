@@ -13,12 +13,12 @@ from ebcli.eb import joint
 from ebcli.eb.arguments import check_batch, check_logits
 from ebcli.eb.capture import Capture, LayerChoice, label_of, single_tensor
 from ebcli.eb.eval_mode import evaluating
-from ebcli.eb.maps import special_tokens
 from ebcli.eb.mode import Listening, refuse
 from ebcli.eb.operations import Value
 from ebcli.eb.paths import Path, Places, joins_constants, walk
 from ebcli.eb.products import added, ratio
 from ebcli.eb.record import Record
+from ebcli.eb.result import special_tokens
 from ebcli.eb.stepwise import Stepwise, total
 from ebcli.errors import LayerError
 

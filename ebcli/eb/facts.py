@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import torch
@@ -10,19 +11,27 @@ from torch import Tensor
 
 from ebcli.eb.operations import Op, Value
 
-# How clearly a value is meant to be a factor. Both factors of a product g a contribute g a, so Eq. 4 cannot tell them
-# apart. By assumption A1 of the paper, weights of excitatory connections are what a signal is multiplied with.
-ACTIVATED = 1  # the output of an activation: the gate if the other factor is not
-BOUNDED = 2  # non-negative, as the output of a ReLU
-MIXED = 3  # attention weights after a linear layer, as in talking heads
-SWITCH = 4  # between 0 and 1: a gate or attention weights by design
-MASK = 5  # 0 or 1; or 1 over a denominator, with which a product is a quotient
+
+class Gate(IntEnum):
+    """How clearly a value is meant to be a factor.
+
+    Both factors of a product g a contribute g a, so Eq. 4 cannot tell them apart. By assumption A1 of the paper, the
+    weights of excitatory connections are what a signal is multiplied with.
+    """
+
+    ACTIVATED = 1  # the output of an activation: the gate if the other factor is not
+    BOUNDED = 2  # non-negative, as the output of a ReLU
+    MIXED = 3  # attention weights after a linear layer, as in talking heads
+    SWITCH = 4  # between 0 and 1: a gate or attention weights by design
+    MASK = 5  # 0 or 1; or 1 over a denominator, with which a product is a quotient
+
 
 AFFINE, CURVED = 1, 2  # functions of the element at the same place
 MOVED = 3  # an element of another place
 
-SIGNED = {BOUNDED: ACTIVATED, SWITCH: MIXED, MASK: MIXED}  # after a product with constants of both signs
-SUMMED = {SWITCH: MIXED, MIXED: MIXED}  # after a weighted sum, from which others are no factors any more
+# What a gate is after a product with constants of both signs, and after a weighted sum, from which others are none
+SIGNED: dict[int, int] = {Gate.BOUNDED: Gate.ACTIVATED, Gate.SWITCH: Gate.MIXED, Gate.MASK: Gate.MIXED}
+SUMMED: dict[int, int] = {Gate.SWITCH: Gate.MIXED, Gate.MIXED: Gate.MIXED}
 
 
 @dataclass(slots=True)
@@ -31,7 +40,7 @@ class Facts:
 
     Attributes:
         nonnegative: no element is negative.
-        gate: how clearly it is meant to be a factor, from 0 to MASK.
+        gate: how clearly it is meant to be a factor, a `Gate`; 0 if it is not.
         activations, layers, mixtures: how many activations, layers with weights, and products of two signals it has
             come through, each on the path with the most.
         is_open: the response of a layer, to which a scale, a norm or a ReLU can still be added.
@@ -78,6 +87,30 @@ class Link(NamedTuple):
     moves: tuple[Value, ...] = ()
     is_affine: bool = True
 
+    def rearranged(self, u: Tensor) -> Tensor:
+        """Numbers of the source after the rearrangements."""
+        for value in self.moves:
+            assert value.maker is not None
+            # copies between the rearrangements, which make views possible, are not among these
+            result = u.reshape(value.shape) if value.maker.name == "view" else value.maker.at(u)
+            u = result if isinstance(result, Tensor) else result[value.at]
+        return u
+
+    def back(self, arrived: Tensor) -> Tensor:
+        """What arrives at the source, of what arrives after the rearrangements."""
+        for value in reversed(self.moves):
+            op = value.maker
+            assert op is not None
+            (arrived,) = op.rule.back(op, [arrived if out is value else None for out in op.outs])
+        return arrived
+
+    def places_like(self, other: "Link") -> bool:
+        """Whether the rearrangements put each element where those of another link to the same value put it."""
+        if self.moves == other.moves:
+            return True
+        numbers = torch.arange(self.source.shape.numel(), dtype=torch.float64).reshape(self.source.shape)
+        return torch.equal(self.rearranged(numbers), other.rearranged(numbers))
+
 
 def sources(value: Value) -> Iterator[Link]:
     """The values that a value is an elementwise function of, nearest first."""
@@ -100,36 +133,9 @@ def common_source(*values: Value) -> Link | None:
     others = [{link.source: link for link in sources(value)} for value in values[1:]]
     for link in sources(values[0]):
         same = [of.get(link.source) for of in others]
-        if all(other and same_moves(link, other) for other in same):
+        if all(other and link.places_like(other) for other in same):
             return link._replace(is_affine=all(other.is_affine for other in (link, *same) if other))
     return None
-
-
-def same_moves(a: Link, b: Link) -> bool:
-    """Whether the rearrangements of a value put each element in the same place."""
-    if a.moves == b.moves:
-        return True
-    numbers = torch.arange(a.source.shape.numel(), dtype=torch.float64).reshape(a.source.shape)
-    return torch.equal(rearranged(numbers, a.moves), rearranged(numbers, b.moves))
-
-
-def rearranged(u: Tensor, moves: tuple[Value, ...]) -> Tensor:
-    """A tensor after rearrangements."""
-    for value in moves:
-        assert value.maker is not None
-        # copies between the rearrangements, which make views possible, are not among these
-        result = u.reshape(value.shape) if value.maker.name == "view" else value.maker.at(u)
-        u = result if isinstance(result, Tensor) else result[value.at]
-    return u
-
-
-def arranged_back(arrived: Tensor, moves: tuple[Value, ...]) -> Tensor:
-    """What arrives before rearrangements, of what arrives after them."""
-    for value in reversed(moves):
-        op = value.maker
-        assert op is not None
-        (arrived,) = op.rule.back(op, [arrived if out is value else None for out in op.outs])
-    return arrived
 
 
 def never_negative(op: Op, source: Value) -> bool:
@@ -193,12 +199,12 @@ def signal_of(a: Value, b: Value, shape: tuple[int, ...]) -> int | None:
         shape: of the product.
     """
     f, g = a.facts, b.facts
-    if f.gate != g.gate and max(f.gate, g.gate) >= SWITCH:
+    if f.gate != g.gate and max(f.gate, g.gate) >= Gate.SWITCH:
         return int(f.gate > g.gate)
     full, sizes = math.prod(shape), (a.distinct, b.distinct)
     if sizes[0] != sizes[1] and full in sizes:
         return int(sizes[1] == full)
-    strengths = [0 if gate == MIXED else gate for gate in (f.gate, g.gate)]
+    strengths = [0 if gate == Gate.MIXED else gate for gate in (f.gate, g.gate)]
     # the gate is told by its own activation, by those further down, or by having fewer layers than the signal
     ranks = [strengths] if any(strengths) else [[f.activations, g.activations], [-f.layers, -g.layers]]
     rank = next((rank for rank in ranks if rank[0] != rank[1]), None)
@@ -208,7 +214,7 @@ def signal_of(a: Value, b: Value, shape: tuple[int, ...]) -> int | None:
 def values_of(left: Value, right: Value) -> int | None:
     """Which factor of a matrix product of two signals holds the values, the other one the weights; None if unclear."""
     f, g = left.facts, right.facts
-    if max(f.gate, g.gate) >= BOUNDED:
+    if max(f.gate, g.gate) >= Gate.BOUNDED:
         return int(f.gate >= g.gate)
     if f.mixtures != g.mixtures:  # queries times values that their keys have mixed
         return int(f.mixtures < g.mixtures)

@@ -77,17 +77,15 @@ class Listening(TorchFunctionMode):
             return func(*args, **kwargs)
         if not any(isinstance(record.value_of(a), Value) for a in tensors_in((args, kwargs))):
             return func(*args, **kwargs)
+        call = Call(func, args, kwargs, record)
         if own is not None:
-            value = own(Call(func, args, kwargs, record), *args, **kwargs)
+            value = own(call, *args, **kwargs)
             if value is None:
                 raise ArgumentError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
             return func(*args, **kwargs) if value is NotImplemented else value
-        name, spelled_out = FUNCTIONS[func]
-        with quiet():
-            result = func(*args, **kwargs)
-        parts = spelled_out(name, *args, **kwargs)
+        result, parts = call.compute(), FUNCTIONS[func](name_of(func), *args, **kwargs)
         if parts is NotImplemented:
-            record.refuse(name, tensors_in((args, kwargs)), result)
+            record.refuse(name_of(func), tensors_in((args, kwargs)), result)
         else:
             record.equate(parts, result)
         return result

@@ -89,7 +89,7 @@ class Op:
         self.name, self.function, self.args, self.kwargs = name, function, tuple(args), kwargs
         self.inputs = [a for a in flat((*args, *kwargs.values())) if isinstance(a, Value)]
         self.operands, self.outs = list[Value](), list[Value]()
-        self.index, self.is_cut, self.site = 0, False, name
+        self.index, self.is_cut, self.site = 0, False, name.rpartition(".")[2]
 
     def at(self, *inputs: Any, constant: Callable[[Any], Any] = lambda a: a) -> Any:
         """Its result for other inputs, and perhaps for other constants."""

@@ -14,7 +14,7 @@ from ebcli.eb.operations import Op, Value, reachable
 from ebcli.eb.rules.activations import Activation
 from ebcli.eb.rules.averages import reduced_axes
 from ebcli.eb.rules.layers import Layer
-from ebcli.eb.rules.rule import MISSING, Join, Rule
+from ebcli.eb.rules.rule import MISSING, Join, Rule, Winner
 
 UNKNOWN = -1
 _ALONG = {"flip": 1, "roll": 2, "index_select": 1, "gather": 1}  # where the argument is that names the axes
@@ -173,14 +173,14 @@ class Places:
         for op in ops:
             of = [v for v in op.inputs if v in self._strides]
             of = [v for v in of if v.is_floating] or of
-            for out in op.outs if of else ():
+            for out in [out for out in op.outs if out.reads] if of else ():
                 strides = {self._moved(op, v, out) for v in of} - {None}
                 if strides:
                     self._strides[out] = strides.pop() if len(strides) == 1 else UNKNOWN
 
     def _moved(self, op: Op, of: Value, out: Value) -> Any:
         """The stride in a result, by that in an input; None if the axis is not in it."""
-        if op.name in _FLAT:
+        if op.name in _FLAT or (out.shape == of.shape and not moves(op)):
             return self._strides[of]
         found = self._located(of)
         if found is None:
@@ -240,6 +240,11 @@ def _through_memory(op: Op, of: Value, axis: int, inner: int) -> int:
     if seen == (1,) and size.numel() >= of.shape.numel():
         return stride
     return next((math.prod(size[a + 1 :]) for a, n in enumerate(size) if seen[a] == stride and n > 1), UNKNOWN)
+
+
+def moves(op: Op) -> bool:
+    """Whether elements of its results are elements of its inputs."""
+    return type(op.rule) is Rule or isinstance(op.rule, (Join, Winner))
 
 
 def axis_of_result(op: Op, axis: int, ndim: int, out_ndim: int) -> int | None:  # noqa: PLR0911  a case an operation

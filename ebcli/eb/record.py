@@ -7,6 +7,7 @@ compiled and exported programs. Each value has one maker: overwriting a tensor, 
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache, cached_property
 from types import FrameType
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ebcli.eb.facts import SWITCH, Facts
+from ebcli.eb.facts import Facts, Gate
 from ebcli.eb.operations import RECORD, SUMS, Op, Value, aten, changed, flat, storage_of
 from ebcli.eb.rules import rule_of
 from ebcli.eb.rules.respelled import RESPELLED
@@ -26,8 +27,8 @@ _GATES = frozenset(["var", "std", "var_mean", "std_mean", "linalg_vector_norm"])
 _AFFINE = frozenset(["add", "sub", "rsub", "mul", "div"])
 # What takes nothing but shape and type from its operands
 _SHAPE_ONLY = frozenset(
-    [f"aten::{kind}_like" for kind in "zeros ones full empty rand randn randint".split()]
-    + [f"aten::new_{kind}" for kind in "zeros ones full empty empty_strided".split()]
+    [f"{kind}_like" for kind in "zeros ones full empty rand randn randint".split()]
+    + [f"new_{kind}" for kind in "zeros ones full empty empty_strided".split()]
 )
 
 
@@ -47,7 +48,7 @@ class Record(TorchDispatchMode):
         self.ops: list[Op] = []
         self.keeps = True  # whether numbers are kept
         self.is_cut = False
-        self._names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
+        self._net = net
         self.left: dict[str, int] = {}  # functions that took numbers out of PyTorch, and at which operation
         self._token = object()
         self._written: dict[int, tuple[int, Value]] = {}  # storage -> how often, and what fills it now
@@ -109,20 +110,18 @@ class Record(TorchDispatchMode):
         if RECORD.get() is not self:
             return func(*args, **kwargs)
         values = changed(args, self.value_of)
-        named = dict(zip(kwargs, changed(kwargs.values(), self.value_of), strict=True))
-        is_mutable = func._schema.is_mutable
+        named = dict(zip(kwargs, changed(kwargs.values(), self.value_of), strict=True)) if kwargs else kwargs
+        name, is_mutable = described(func)
         if not any(isinstance(a, Value) for a in flat((*values, *named.values()))):
             if is_mutable:
                 self._copy_constants(args[0])
             return func(*args, **kwargs)
-        if func._schema.name in _SHAPE_ONLY:
+        if name in _SHAPE_ONLY:
             return func(*args, **kwargs)
         if self._is_spelling or torch.is_inference_mode_enabled():  # PyTorch has not taken composites apart
             with self:
                 if (parts := func.decompose(*args, **kwargs)) is not NotImplemented:
                     return parts
-        namespace, name = func._schema.name.split("::")
-        name = name if namespace == "aten" else f"{namespace}.{name}"
         if is_mutable and name.endswith("_"):
             return self._overwrite(name.removesuffix("_"), func, args, kwargs, values, named)
         if "out" in kwargs:
@@ -168,7 +167,7 @@ class Record(TorchDispatchMode):
             if isinstance(own, Tensor) and isinstance(value := self.value_of(part), Value):
                 out = self._add("same", aten.alias.default, (value,), {}, own).out
                 if is_gate:
-                    out.facts.gate, out.facts.nonnegative, is_gate = SWITCH, True, False
+                    out.facts.gate, out.facts.nonnegative, is_gate = Gate.SWITCH, True, False
 
     def call(
         self, name: str, compute: Callable[[], Any], function: Callable[..., Any], signals: Sequence[Tensor], rule: Any
@@ -201,16 +200,22 @@ class Record(TorchDispatchMode):
             value.reads += 1
         op.index = len(self.ops)
         self.ops.append(op)
-        module = caller(sys._getframe(2), "self", nn.Module)  # which needs no hooks
-        of = "" if module is None else f" in {self._names.get(id(module)) or type(module).__name__}"
-        op.site = op.name.rpartition(".")[2] + of
         op.rule.learn(op)
+        if self.keeps:  # what comes before is not explained
+            op.site += self._place(caller(sys._getframe(2), "self", nn.Module))  # which needs no hooks
         if self.is_cut:
             op.is_cut, op.operands = True, []
         elif self.keeps:
             for value in op.rule.keeps(op):
                 self.keep(value)
         return op
+
+    @cached_property
+    def _names(self) -> dict[nn.Module, str]:
+        return {} if self._net is None else {module: name for name, module in self._net.named_modules() if name}
+
+    def _place(self, module: nn.Module | None) -> str:
+        return "" if module is None else f" in {self._names.get(module) or type(module).__name__}"
 
     def _overwrite(self, name: str, func: Any, args: Any, kwargs: Any, values: Any, named: Any) -> Any:
         """An operation in place is the same operation, whose result is a new value of the tensor."""
@@ -296,6 +301,12 @@ class Record(TorchDispatchMode):
         version = self._written[storage_of(tensor)][0] if self._written and storage_of(tensor) in self._written else 0
         setattr(tensor, _ATTRIBUTE, (self._token, value, version))
         return value
+
+
+@cache
+def described(func: Any) -> tuple[str, bool]:
+    """The name of an operation, and whether it changes its arguments."""
+    return func._schema.name.removeprefix("aten::").replace("::", "."), func._schema.is_mutable
 
 
 def ruled(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], rule: Any = None) -> Op:

@@ -7,22 +7,32 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from ebcli.errors import ConfigurationError, OutputError
-from ebcli.files.history import History
 from ebcli.files.naming import MARKER, RECORDS, SETTINGS, parse_result_name
 from ebcli.files.ownership import OwnFiles
-from ebcli.files.private import finish_killed_runs, private_directory, stored_name
+from ebcli.files.private import finish_killed_runs, scratch, stored_name
 from ebcli.files.records import Record, append_lines
 from ebcli.files.safe_open import first_link
 from ebcli.files.sink import Sink, check_writable
+
+if TYPE_CHECKING:
+    from ebcli.files.sources import Source
+import gc
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ebcli.files.naming import output_relpath
+from ebcli.files.records import Result, read_records
+from ebcli.files.stamp import Stamp
 
 if TYPE_CHECKING:
     from ebcli.files.sources import Source
@@ -107,24 +117,22 @@ class OutputFolder(Sink):
     def __init__(self, directory: Path, overwrite: bool) -> None:
         self.directory, self._overwrite, self._own = directory, overwrite, OwnFiles(directory)
         self._keeps_records = True
-        self._lock: IO[bytes] | None = None
 
     def __enter__(self) -> OutputFolder:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self.private, self._lock = private_directory(self.directory)
         except OSError as error:
             raise OutputError(f"cannot write to '{self.directory}': {error.strerror or error}") from error
+        self._scratch = scratch(self.directory, restore=True)
+        self.private = self._scratch.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Remove the run's own directory."""
-        if self._lock is not None:
-            self._lock.close()
-        shutil.rmtree(self.private, ignore_errors=True)
+        self._scratch.__exit__(None, None, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_lock": None, "_keeps_records": False}
+        return {**vars(self), "_scratch": None, "_keeps_records": False}
 
     def check(self) -> None:
         check_writable(self.directory)
@@ -234,3 +242,68 @@ class OutputFolder(Sink):
             append_lines(self.directory / RECORDS, *(record.line() for record in records))
         except OSError as error:
             raise OutputError(f"cannot write the records in '{self.directory}': {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class History:
+    """What earlier runs did in an output directory, according to its records.
+
+    Attributes:
+        written: each result file, relative to the directory, and the configuration that last wrote it.
+        finished: for each input's path below the directory and configuration: the input's state and the results.
+        inputs: by their paths below the directory, the input that was last explained there, and its state.
+    """
+
+    written: dict[str, str] = field(default_factory=dict)
+    finished: dict[tuple[str, str], tuple[Stamp, list[Result]]] = field(default_factory=dict)
+    inputs: dict[str, tuple[str, Stamp]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, directory: Path) -> History:
+        """The history of a directory, which need not exist.
+
+        Raises:
+            OutputError: its records cannot be read.
+        """
+        history, collects = cls(), gc.isenabled()
+        gc.disable()  # it would look through all that is read, again and again
+        try:
+            for record in read_records(directory):
+                configuration, results = sys.intern(record.configuration), record.results
+                key = record.place, configuration
+                if record.status == "failed" or record.stamp is None:
+                    history.finished.pop(key, None)
+                else:
+                    history.finished[key] = record.stamp, results
+                    history.inputs[record.place] = record.input, record.stamp
+                    history.written.update((result.path, configuration) for result in results)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise OutputError(f"cannot read '{directory / RECORDS}': {error.strerror or error}") from error
+        finally:
+            if collects:
+                gc.enable()
+        return history
+
+    def is_finished(self, directory: Path, source: Source, configuration: str) -> bool:
+        """Whether all results of a file exist, and were made from its present state with an equal configuration."""
+        with suppress(OSError):
+            # earlier, a file in a directory that the user named had a place as if its own path had been named
+            for place in dict.fromkeys((source.place, output_relpath(source.path))):
+                stamp, results = self.finished.get((str(place), configuration), (None, []))
+                if stamp is not None and stamp == source.stamp():
+                    return all(
+                        self.written[path] == configuration and (directory / path).stat().st_size == size
+                        for path, size, _ in results
+                    )
+        return False
+
+    def other_input(self, source: Source, place: Path) -> str | None:
+        """Another input whose results stand at a file's place; None if there is none."""
+        known = self.inputs.get(str(place))
+        if known is None or known[0] == source.name or output_relpath(Path(known[0])) == output_relpath(source.path):
+            return None
+        with suppress(OSError):
+            return None if known[1] == source.stamp() else known[0]  # the same file, named from somewhere else
+        return None

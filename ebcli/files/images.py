@@ -18,6 +18,8 @@ from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional, missing
 from ebcli.nouns.box import Box
 
+File = Path | IO[bytes]
+
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 
@@ -34,7 +36,7 @@ def has_image_suffix(path: Path) -> bool:
     return suffix in _HEIF or Image.registered_extensions().get(suffix) in formats
 
 
-def is_recognized(file: Path | IO[bytes]) -> bool:
+def is_recognized(file: File) -> bool:
     """Whether the first bytes are those of a format that Pillow reads, whatever the name is."""
     if isinstance(file, Path) and not os.path.isfile(file):
         return False
@@ -53,7 +55,7 @@ def limit_pixels(count: int | None) -> None:
         Image.MAX_IMAGE_PIXELS = count // 2  # Pillow warns above this, and refuses above twice as much
 
 
-def decode(file: Path | IO[bytes]) -> Image.Image:
+def decode(file: File) -> Image.Image:
     """The image upright (EXIF orientation applied) and in RGB; of an animation, the first frame.
 
     Transparent pixels become white; 16-bit values are scaled to 8 bits.
@@ -68,7 +70,7 @@ def decode(file: Path | IO[bytes]) -> Image.Image:
 
 
 @contextlib.contextmanager
-def reading(file: Path | IO[bytes]) -> Iterator[None]:
+def reading(file: File) -> Iterator[None]:
     """Raise an ImageError, one sentence, for whatever Pillow raises of a file."""
     try:
         yield
@@ -86,7 +88,7 @@ def reading(file: Path | IO[bytes]) -> Iterator[None]:
         raise ImageError(f"it is broken: {error or type(error).__name__}") from error
 
 
-def pages(file: Path | IO[bytes]) -> int:
+def pages(file: File) -> int:
     """The number of frames of an animation, or of pages of a TIFF file; ``decode`` reads the first one."""
     with opened_image(file) as image:
         # other formats have previews, depth maps and the like
@@ -110,14 +112,23 @@ def check_pixels(size: tuple[int, int]) -> None:
 
 
 @contextlib.contextmanager
-def opened_image(file: Path | IO[bytes]) -> Iterator[Image.Image]:
+def opened_image(file: File) -> Iterator[Image.Image]:
     """Open an image of a format that Pillow decodes; any error of Pillow is passed on."""
-    with contextlib.ExitStack() as stack:
-        if isinstance(file, Path):
-            if os.path.isdir(file):
-                raise ImageError("the directory cannot be listed")
-            file = stack.enter_context(safe_open(file))
-        yield stack.enter_context(Image.open(file, formats=_formats()))
+    with opened(file) as content, Image.open(content, formats=_formats()) as image:
+        yield image
+
+
+@contextlib.contextmanager
+def opened(file: File) -> Iterator[IO[bytes]]:
+    """A file, open at its beginning."""
+    if not isinstance(file, Path):
+        file.seek(0)
+        yield file
+    elif os.path.isdir(file):
+        raise ImageError("the directory cannot be listed")
+    else:
+        with safe_open(file) as content:
+            yield content
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -20,8 +20,33 @@ from ebcli.files.safe_open import first_link, safe_open
 _OF_RUN = "eb-saliency-run"  # in each private directory; locked by its run, and empty unless the directory is removed
 
 
-def private_directory(directory: Path) -> tuple[Path, IO[bytes]]:
-    """Create a directory in another one; returns it, and a file in it that is locked until it is closed."""
+@contextlib.contextmanager
+def scratch(shared: Path | None = None, restore: bool = False) -> Iterator[Path]:
+    """A directory in another one, for as long as it is needed; those that killed processes left there are removed.
+
+    A file in it is locked meanwhile.
+
+    Args:
+        shared: the other one; None for that of the system's temporary files.
+        restore: see ``finish_killed_runs``.
+
+    Raises:
+        OutputError: it cannot be written to.
+    """
+    shared = shared or Path(tempfile.gettempdir())
+    finish_killed_runs(shared, restore)
+    try:
+        private, lock = _locked_directory(shared)
+    except OSError as error:
+        raise OutputError(f"cannot write to '{shared}': {error.strerror or error}") from error
+    try:
+        yield private
+    finally:
+        lock.close()
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def _locked_directory(directory: Path) -> tuple[Path, IO[bytes]]:
     while True:
         private = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=directory))
         try:
@@ -33,29 +58,6 @@ def private_directory(directory: Path) -> tuple[Path, IO[bytes]]:
         if not os.fstat(lock.fileno()).st_size:  # else another run removed it before it was locked
             return private, lock
         lock.close()
-
-
-@contextlib.contextmanager
-def scratch(shared: Path | None = None) -> Iterator[Path]:
-    """A directory in another one, for a moment; those that killed processes left there are removed.
-
-    Args:
-        shared: the other one; None for that of the system's temporary files.
-
-    Raises:
-        OutputError: it cannot be written to.
-    """
-    shared = shared or Path(tempfile.gettempdir())
-    finish_killed_runs(shared, restore=False)
-    try:
-        private, lock = private_directory(shared)
-    except OSError as error:
-        raise OutputError(f"cannot write to '{shared}': {error.strerror or error}") from error
-    try:
-        yield private
-    finally:
-        lock.close()
-        shutil.rmtree(private, ignore_errors=True)
 
 
 def finish_killed_runs(directory: Path, restore: bool = True) -> None:

@@ -4,11 +4,11 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS, is_raw
@@ -21,7 +21,7 @@ SCHEMA = 1
 
 _LONGEST_LINE = 1 << 25  # bytes; the longest lines list what each operation lost, for hundreds of classes
 _HUGE = 2**63
-_TEXTS = str, NoneType
+_NUMBERS = int, float
 _decoder = json.JSONDecoder(parse_constant=lambda _: None)  # NaN and Infinity are not JSON
 
 
@@ -51,7 +51,7 @@ class ClassRecord:
         at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
         box: a detection's, in the upright image; in files, boxes are left, top, width and height.
         sufficiency: how small a part of the image keeps half of the score, and other orders, if requested; see
-            ``ebcli.nouns.sufficiency``.
+            ``ebcli.nouns.explanation``.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
         position: of a word in an answer, its number there, from 1.
         share: of such a word, the share of its evidence that is in the picture, 0 to 1.
@@ -103,23 +103,18 @@ class ClassRecord:
 
     def check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""
-        if type(self.index) is not int or not 0 <= self.index < _HUGE:
-            raise TypeError(self.index)
-        if type(self.blank) is not bool or type(self.at_border) is not bool:
-            raise TypeError(self)
-        if type(self.name) not in _TEXTS or type(self.evidence) not in _TEXTS:
-            raise TypeError(self)
-        numbers = self.score, self.mass, self.peak, self.strength, self.times_noise, self.position
-        _check_numbers([number for number in (*numbers, self.share, self.share_at) if number is not None])
+        _check_scalars(vars(self), _OF_CLASS)
+        if self.index < 0:
+            raise ValueError(self.index)
+        numbers = [*(self.box or ()), *self.channels]
         if self.sufficiency is not None:
-            _check_numbers([value for name, value in self.sufficiency.items() if name not in ("suffices", "words")])
-            if type(self.sufficiency["suffices"]) is not bool or type(self.sufficiency["words"]) is not str:
+            rest = {**self.sufficiency}
+            if (type(rest.pop("suffices")), type(rest.pop("words"))) != (bool, str):
                 raise TypeError(self.sufficiency)
-        if type(self.against) not in _TEXTS:
-            raise TypeError(self.against)
-        _check_numbers([*(self.box or ()), *self.channels])
+            numbers += rest.values()
         if self.region is not None:
-            _check_numbers([*self.region["box"], self.region["area"], *(self.region["polygon"] or ())])
+            numbers += [*self.region["box"], self.region["area"], *(self.region["polygon"] or ())]
+        _check_numbers(numbers)
 
 
 @dataclass(frozen=True)
@@ -223,18 +218,10 @@ class Record:
         """Raise TypeError or ValueError if this cannot be true."""
         for one in self.classes:
             one.check()
+        found = vars(self)
+        _check_scalars(found, _OF_RECORD)
         layers, names = [one.layer for one in self.classes], [path.rpartition(os.sep)[2] for path in self.output]
-        texts = [
-            self.input,
-            self.place,
-            self.configuration,
-            self.model,
-            self.weights,
-            self.layer,
-            self.method,
-            self.fit,
-        ]
-        texts += [self.question, *([] if self.answer is None else [self.answer])]
+        texts = [value for name, value in found.items() if type(value) is str and name != "error"]
         joined = "".join((*texts, *layers, *names, *self.output_sha256))  # raises for other types
         if not joined.isascii():
             os.fsencode(joined)  # raises for characters that paths cannot hold
@@ -244,9 +231,7 @@ class Record:
         stem = self.place.rpartition(os.sep)[2] + "."
         if any(not name.startswith(stem) for name in names) or len(self.output_sha256) != len(names):
             raise ValueError(self.output)
-        _check_numbers([self.seconds, self.seen])
-        integers = [*self.output_bytes, *self.against, *(self.image_size or ()), self.tiles, self.pages]
-        integers += [index for index in (self.label, self.predicted) if index is not None]
+        integers = [*self.output_bytes, *self.against, *(self.image_size or ())]
         pictures, count = len([name for name in names if not is_raw(name)]), len(self.classes)
         if self.status == "done" and self.error is None:
             integers += (self.input_bytes, self.input_mtime_ns)
@@ -264,12 +249,27 @@ class Record:
         return json.dumps(_finite({"schema": SCHEMA, **asdict(self)}), allow_nan=False)
 
 
+def _scalars(record: type[ClassRecord] | type[Record]) -> dict[str, set[Any]]:
+    """The fields that have one value, with its types in JSON, where 1.0 can be 1."""
+    kinds = {one.name: {*(get_args(one.type) or (one.type,))} for one in fields(record)}
+    kinds = {name: kind for name, kind in kinds.items() if kind <= {bool, int, float, str, NoneType}}
+    return {name: kind | {int} if float in kind else kind for name, kind in kinds.items()}
+
+
+_OF_CLASS, _OF_RECORD = _scalars(ClassRecord), _scalars(Record)
 _WRITTEN = {one.name for one in fields(Record)}
 _LATER = {"question": "", "answer": None}  # which records of earlier versions lack
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 
 
-def _check_numbers(values: Iterable[Any], kinds: tuple[type, ...] = (int, float)) -> None:
+def _check_scalars(found: Mapping[str, Any], kinds: Mapping[str, Collection[type]]) -> None:
+    for name, allowed in kinds.items():
+        value, kind = found[name], type(found[name])
+        if kind not in allowed or (kind in _NUMBERS and not -_HUGE < value < _HUGE):
+            raise TypeError(value)
+
+
+def _check_numbers(values: Iterable[Any], kinds: tuple[type, ...] = _NUMBERS) -> None:
     for value in values:
         if type(value) not in kinds or not -_HUGE < value < _HUGE:
             raise TypeError(value)

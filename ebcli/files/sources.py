@@ -237,45 +237,29 @@ class _Walk:
         root = named.path
         links = deque([root])
         while links:
-            start = links.popleft()
-            if _parts(start, self._as_one):
-                folder = start if start.name not in ("", os.pardir) else start.resolve()
-                yield Source(folder, named=start == root), Path(folder.name)
-                continue
-            waiting = [self._entries(start, links, named)] if self._enters(start, root) else []
-            while waiting:  # a stack of directories, as trees can be deeper than Python's
-                path, is_folder, is_listed = next(waiting[-1], (None, False, True))
-                if path is None:
-                    waiting.pop()
-                elif is_folder and _parts(path, self._as_one):
-                    source = Source(path, named=False, root=named)
-                    if _is_in(self._shard, source):
-                        yield source, path.relative_to(root)
-                elif is_folder and self._enters(path, root):
-                    waiting.append(self._entries(path, links, named))
-                elif not is_folder:
-                    yield Source(path, named=not is_listed, root=named), path.relative_to(root)
-
-    def _entries(self, folder: Path, links: deque[Path], named: Root) -> Iterator[tuple[Path, bool, bool]]:
-        """Each entry of a directory, whether it is a directory, and whether it was listed; adds links to ``links``."""
-        entries, linked = [], []
-        try:
-            with os.scandir(folder) as scanned:
-                for entry in scanned:
-                    path = Path(folder, entry.name)
+            found, linked, waiting = list[Source](), list[Path](), [links.popleft()]
+            while waiting:  # trees can be deeper than Python's stack
+                folder = waiting.pop()
+                if _parts(folder, self._as_one):
+                    whole = folder if folder.name not in ("", os.pardir) else folder.resolve()
+                    found.append(Source(whole, named=folder == root, root=None if folder == root else named))
+                    continue
+                try:
+                    entries = [*os.scandir(folder)] if self._enters(folder, root) else []
+                except OSError:
+                    entries = []
+                    found.append(Source(folder, root=named))
+                for entry in entries:
+                    path, is_link = Path(folder, entry.name), entry.is_symlink()
                     # of a link into a directory that may not be searched, is_dir() raises
-                    if not (os.path.isdir(path) if entry.is_symlink() else entry.is_dir()):
-                        if path.suffix.lower() == ".tar" or _is_in(self._shard, Source(path, root=named)):
-                            entries.append((entry.name, False))
-                    elif entry.is_symlink():
-                        linked.append(path)
-                    else:
-                        entries.append((entry.name, True))
-        except OSError:
-            yield folder, False, False
-        links += sorted(linked)
-        for name, is_folder in sorted(entries):
-            yield Path(folder, name), is_folder, True
+                    if os.path.isdir(path) if is_link else entry.is_dir():
+                        (linked if is_link else waiting).append(path)
+                    elif path.suffix.lower() == ".tar" or _is_in(self._shard, Source(path, root=named)):
+                        found.append(Source(path, named=False, root=named))
+            links += sorted(linked)
+            for source in sorted(found, key=lambda one: one.path):
+                is_below = root in source.path.parents
+                yield source, source.path.relative_to(root) if is_below else Path(source.path.name)
 
     def _enters(self, folder: Path, root: Path) -> bool:
         identity = _identity(folder)

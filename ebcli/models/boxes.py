@@ -40,7 +40,7 @@ class Detection:
 
 
 class Candidates(NamedTuple):
-    """What a detector returns for preprocessed images (B, C, H, W). A network that returns it is a detector.
+    """The candidates of a detector in preprocessed images (B, C, H, W). A network that returns them is a detector.
 
     Attributes:
         logits: (B, num_classes, candidates), from which maps start: best before the softmax or sigmoid.

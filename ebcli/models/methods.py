@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.eb import excitation_backprop
-from ebcli.eb.maps import saliency_map
+from ebcli.eb.result import saliency_map
 from ebcli.errors import LayerError
 from ebcli.imports import import_optional
 from ebcli.models.hooks import hooked

@@ -21,7 +21,7 @@ _MOST_TILES = 16  # across the shorter side; the work grows with the square
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """Settings that replace those of a preprocessing; None keeps its own.
+    """Settings that replace the settings of a preprocessing; None keeps a setting.
 
     Attributes:
         resize: length of the shorter side after resizing, in pixels.

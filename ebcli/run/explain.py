@@ -79,7 +79,7 @@ def explain(
     categories: Sequence[str] | None = None,
     boxes: Any = None,
 ) -> Any:
-    """Explain what a network sees in images, with the command's defaults: whole image, default layer, contrastive.
+    """Explain the predictions of a network for images, with the command's defaults: whole, default layer, contrastive.
 
     The network may be used by other threads at the same time, and by several calls; meanwhile, all of them see it in
     evaluation mode. Afterwards it is as it was.

@@ -29,16 +29,15 @@ from ebcli.models.device import is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.nouns.explanation import Explanation, Map, Subject
 from ebcli.run import noise
-from ebcli.run.batch_sizes import batch_sizes
 from ebcli.run.layer_choice import described
-from ebcli.run.layer_maps import in_sequence, maps_of, priors
+from ebcli.run.layer_maps import maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
+from ebcli.run.pieces import Tiles, batch_sizes, in_sequence
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import NetworkInput
 from ebcli.run.sufficiency import measure_sufficiency
 from ebcli.run.tasks.task import REGISTERED, Asked, check_options
-from ebcli.run.tiles import Tiles
 
 Targets = Tensor | Callable[[Tensor], Tensor]
 
@@ -92,16 +91,13 @@ class Explainer:
         self._joint, self._lock, self._stopping = self._task.joint, Lock(), Event()
         check_options(plan, self.loaded)
         known = NetworkDescription.of_bundled(plan) if loaded is None else None
-        # the first picture need not wait for what is known
-        is_known = known is not None and not known.against
-        self.network = replace(known, loaded=self.loaded) if known and is_known else self._described(plan)
+        if known is not None and not known.against:  # the first picture need not wait for what is known
+            self.network = replace(known, loaded=self.loaded)
+        else:
+            self.network = described(plan, self.loaded, self._task.layer)
+            self.network = self.network if self._task.layer else self._tried(maps)
         self._asked = Asked(self.network, maps, labeled=plan.inputs.labels is not None, words=plan.words)
         self._width = self._task.width(self._asked)
-
-    def _described(self, plan: RunPlan) -> NetworkDescription:
-        """The layers, the classes and the method."""
-        self.network = described(plan, self.loaded, self._task.layer)
-        return self.network if self._task.layer else self._tried(plan.maps)
 
     def asked(self, maps: MapOptions) -> "Explainer":
         """The same network at the same layers, asked about other classes."""

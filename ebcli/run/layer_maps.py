@@ -1,7 +1,6 @@
 """Results of the engine as maps: of a batch, of clips one after another, and of other methods."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -9,7 +8,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ebcli.eb import ExcitationResult
-from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import INPUT
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.nouns.explanation import Map, Subject
@@ -103,20 +101,6 @@ def _channel_shares(relevance: Tensor) -> list[list[list[float]]] | None:
     sums = relevance.float().clamp(min=0).flatten(3).sum(3)
     found: list[list[list[float]]] = (sums / sums.sum(2, keepdim=True).clamp(min=torch.finfo().tiny)).tolist()
     return found
-
-
-def in_sequence(clips: Sequence[Map]) -> Map:
-    """The map of a video: its clips one after another, each with an equal share of the probability."""
-    first, count = clips[0], len(clips)
-    if first.values.ndim != 3:
-        raise ConfigurationError(f"the map of layer {first.layer!r} has no time: choose a layer that keeps all frames")
-    lost = None
-    if first.lost_mass is not None:
-        names = dict.fromkeys(name for clip in clips for name in clip.lost_mass or {})
-        lost = {name: sum((clip.lost_mass or {}).get(name, 0.0) for clip in clips) / count for name in names}
-    values = np.concatenate([clip.values for clip in clips]) / np.float32(count)
-    mass = None if first.mass is None else sum(clip.mass or 0 for clip in clips) / count
-    return replace(first, values=values, mass=mass, lost_mass=lost)
 
 
 def compared_maps(net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str) -> Arrays:

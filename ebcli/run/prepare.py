@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,41 +50,40 @@ Load = Callable[[Source], "NetworkInput | None"]
 
 _NAMED = 5  # classes in a message
 # options of the output that change no picture, record or array
-_ELSEWHERE = (
-    "directory",
-    "interactive",
-    "report",
-    "scale",
-    "skip_existing",
-    "overwrite",
-    "annotations",
-    "threshold",
-    "records",
-)
+_ELSEWHERE = "directory interactive report scale skip_existing overwrite annotations threshold records".split()
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 
 
-@dataclass(frozen=True)
-class Prepared:
+@dataclass(kw_only=True)
+class Run:
     """A run that is ready to start.
 
     Attributes:
         explainer: the network; None if nothing is to be done with it.
         stages: what is done for each image.
         skipped: the inputs whose results are up to date.
-        sources: the files to work on.
+        sources: the files to work on; some may turn out not to be images.
         task: what the network does.
+        device: the device, or those of a cluster, in words.
+        results: works on the files while it is iterated, and yields the record of each, in order; on Ray, in the
+            order in which they finish.
+        stopping: set it, from a signal handler for example, and ``results`` ends after the images in progress.
+        recorded: the number of records written so far, by status; after an interrupt more than were yielded.
     """
 
     explainer: Explainer | None
     stages: ImageStages
-    skipped: list[Path]
-    sources: list[Source]
-    task: str
+    skipped: Sequence[Path]
+    sources: Sequence[Source]
+    task: str = CLASSIFICATION
+    device: str
+    results: Generator[Record] = field(default_factory=lambda: (record for record in list[Record]()))
+    stopping: Event = field(default_factory=Event)
+    recorded: Counter[str] = field(default_factory=Counter)
 
 
-def prepare(plan: RunPlan, sink: Sink) -> Prepared:
+def prepare(plan: RunPlan, sink: Sink) -> Run:
     """Check the plan, load what all images share, and find the files.
 
     Args:
@@ -133,7 +134,13 @@ def prepare(plan: RunPlan, sink: Sink) -> Prepared:
         with Workers(count, execution.image_timeout, decoding_memory(inputs.max_pixels)) as workers:
             style = replace(style, vmax=run_vmax(explainer, everything, partial(workers.call, reader.load), style))
     _warn_of(network, plan.maps.targets)
-    common = common_record(plan, network, style)
+    common = Record(
+        input="",
+        status="planned",
+        configuration=configuration_hash(_settings(plan, network, style)),
+        against=tuple(network.against or ()),
+        **network.provenance,
+    )
     total, skipped = len(sources), list[Path]()
     if output.skip_existing:
         done = [sink.has_finished(source, common.configuration) for source in sources]
@@ -145,8 +152,14 @@ def prepare(plan: RunPlan, sink: Sink) -> Prepared:
     sink.refuse(sources, reader.accepts, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
-    stages = ImageStages(reader, options, common, output.report)
-    return Prepared(explainer, stages, skipped, sources, loaded.task)
+    return Run(
+        explainer=explainer,
+        stages=ImageStages(reader, options, common, output.report),
+        skipped=skipped,
+        sources=sources,
+        task=loaded.task,
+        device=explainer.device if explainer else plan.execution.device,
+    )
 
 
 def _labeled(sources: list[Source], inputs: InputOptions, network: NetworkDescription, reader: Reader) -> list[Source]:
@@ -207,17 +220,6 @@ def _rounded_up(value: float) -> float:
     """To two significant digits: 0.3333 -> 0.34."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / unit) * unit:.2g}")
-
-
-def common_record(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> Record:
-    """The fields of a record that all images share."""
-    return Record(
-        input="",
-        status="planned",
-        configuration=configuration_hash(_settings(plan, network, style)),
-        against=tuple(network.against or ()),
-        **network.provenance,
-    )
 
 
 def _region_options(plan: RunPlan) -> RegionOptions | None:

@@ -6,13 +6,12 @@ The driver lists the files as a local run does, and appends the records. Images 
 import math
 import time
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from ebcli.errors import ConfigurationError
@@ -42,8 +41,7 @@ class Cluster:
         ConfigurationError: there is no such cluster, it has too few CPUs or GPUs, or as ``prepare``.
 
     Attributes:
-        prepared: the run, as on this machine.
-        device: the devices of the networks, in words.
+        run: the run, whose results come in the order in which the parts of the list finish.
     """
 
     def __init__(self, plan: RunPlan, sink: Sink) -> None:
@@ -59,24 +57,21 @@ class Cluster:
         batch_size = plan.execution.batch_size or default_batch_size(device)
         # this machine may have no GPU
         local = replace(plan, execution=replace(plan.execution, device="cpu", batch_size=batch_size))
-        self.prepared = replace(prepare(local, sink), explainer=None)  # the tasks have the network
-        self.device = f"{self._count} x {device}"
-        total = len(self.prepared.sources)
-        batch_size = max(1, min(batch_size, total + len(self.prepared.skipped)))
+        self.run = prepare(local, sink)
+        self.run.explainer = None  # the tasks have the network
+        self.run.device, self.run.results = f"{self._count} x {device}", self._results()
+        total = len(self.run.sources)
+        batch_size = max(1, min(batch_size, total + len(self.run.skipped)))
         execution = replace(plan.execution, device=device, batch_size=batch_size)
         # tasks need none of the images, which can be millions
         self._plan = replace(plan, inputs=InputOptions((Path(),)), execution=execution)
         # at least four parts per network, so that all finish at about the same time
         self._part = batch_size * max(1, min(_BATCHES_PER_PART, total // (4 * self._count * batch_size)))
 
-    def results(self, stopping: Event, recorded: Counter[str]) -> Generator[Record]:
-        """The record of each file, in the order in which their parts finish.
+    def _results(self) -> Generator[Record]:
+        """The record of each file.
 
         Ends a few seconds after a stop is requested, whatever is still in hand.
-
-        Args:
-            stopping: set it, from any thread, to finish the images in progress and start no others.
-            recorded: counts the records written, by status.
 
         Raises:
             ConfigurationError: a machine of the cluster cannot write to the output directory.
@@ -84,7 +79,7 @@ class Cluster:
             UnfinishedError: the cluster is lost.
             EbcliError: the network cannot continue; likewise.
         """
-        sources, stages = self.prepared.sources, self.prepared.stages
+        sources, stages, stopping = self.run.sources, self.run.stages, self.run.stopping
         parts = deque(sources[start : start + self._part] for start in range(0, len(sources), self._part))
         started, deadline, error = 0, math.inf, None
         with self._folder as folder, ExitStack() as stack:
@@ -108,7 +103,7 @@ class Cluster:
                     for record in records:
                         if record.status != "not an image":
                             folder.record(record)
-                            recorded[record.status] += 1
+                            self.run.recorded[record.status] += 1
                         yield record
                     if failure is not None:
                         error = error or failure

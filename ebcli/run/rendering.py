@@ -6,20 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from ebcli.drawing.figure import Figure
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frames import FrameMaps, Orthogonal
 from ebcli.drawing.legend import ends
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
-from ebcli.drawing.volume import Orthogonal, peak_of
 from ebcli.errors import ImageError
 from ebcli.files.coordinates import Interval
 from ebcli.files.encoding import encode_arrays, encode_picture
@@ -34,9 +31,6 @@ from ebcli.models.classes import printable
 from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.explanation import Explanation, Map
 from ebcli.run.reading import NetworkInput, Reader
-
-if TYPE_CHECKING:
-    from ebcli.drawing.atlas_page import AtlasPage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +91,7 @@ def render(
         ImageError: the file changed since the network saw it, the format cannot hold the frames, or classes are to be
             ranked outside of the image.
     """
-    from ebcli.drawing.contact_sheet import sheet_frames
-    from ebcli.drawing.panel import small_frame
+    from ebcli.drawing.panel import sheet_frames, small_frame
 
     size, clips = loaded.size, loaded.clips
     subjects = explanation.subjects
@@ -113,7 +106,7 @@ def render(
         writers = [_writer(options, suffix, one, common | about([one])) for one in maps]
         figures = [] if clips is None else figures
     numbers = [0] if clips is None else sheet_frames(clips)
-    middle = peak_of(maps[0])[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
+    middle = Orthogonal(maps[0], clips).peak[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
     kept, small = list[Shown](), dict[Path, bytes]()
     for shown in reader.frames(source, loaded):
         for writer in writers:
@@ -126,14 +119,12 @@ def render(
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
     if explanation.answer is not None:
-        from ebcli.drawing.answer_page import answer_page
+        from ebcli.drawing.pages import answer_page
 
         for path in options.names.pages(source.place):
             small[path] = answer_page(explanation, kept, maps, source.name, options.about)
-    draw = _figure(options, explanation, clips, suffix)
     for rows in figures:
-        figure = draw(kept, rows, source.name, options.about)
-        files.append(figure.encoded(suffix, common | about(rows)))
+        files.append(_figure(options, explanation, kept, rows, source.name, suffix, common | about(rows)))
     placed = ""
     if options.raw_provenance is not None:
         arrays = {**tiles, **arrays_of(explanation, clips)}
@@ -147,25 +138,29 @@ def render(
 
 
 def _figure(
-    options: RenderOptions, explanation: Explanation, clips: Clips | None, suffix: str
-) -> Callable[..., Figure | AtlasPage]:
-    """What draws the figure of some frames and maps, given these, a title and a subtitle."""
+    options: RenderOptions,
+    explanation: Explanation,
+    shown: Sequence[Shown],
+    maps: Sequence[FrameMaps],
+    name: str,
+    suffix: str,
+    facts: Mapping[str, str],
+) -> bytes:
+    """The content of the figure of some frames and maps."""
+    given = shown, maps, name, options.about
     if suffix == HTML:
-        from ebcli.drawing.atlas_page import AtlasPage
+        from ebcli.drawing.pages import atlas_page
 
-        return partial(AtlasPage, at=options.at)
-    if explanation.answer is not None:
-        from ebcli.drawing.answer import answer_figure
-
-        return partial(answer_figure, explanation)
+        return atlas_page(*given, facts, options.at)
     if options.style.name == ATLAS:
         from ebcli.drawing.atlas import atlas_figure
 
-        return partial(atlas_figure, at=options.at)
-    from ebcli.drawing.contact_sheet import contact_sheet
-    from ebcli.drawing.panel import panel
+        return atlas_figure(*given, options.at).encoded(suffix, facts)
+    from ebcli.drawing.panel import answer_figure, contact_sheet, panel
 
-    return panel if clips is None else contact_sheet
+    if explanation.answer is not None:
+        return answer_figure(explanation, *given).encoded(suffix, facts)
+    return (panel if maps[0].clips is None else contact_sheet)(*given).encoded(suffix, facts)
 
 
 def _ranked(
@@ -190,11 +185,9 @@ def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
 def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassRecord:
     """The record of a map; with options, also the region that it marks."""
     map_, subject = maps.map, maps.map.subject
-    found = (
-        None
-        if options is None or map_.is_two_sided
-        else largest_region(map_.values, map_.placement, maps.size, options)
-    )
+    found = None
+    if options is not None and not map_.is_two_sided:
+        found = largest_region(map_.values, map_.placement, maps.size, options)
     return ClassRecord(
         subject.index,
         subject.name,
@@ -218,49 +211,45 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
     )
 
 
-class _Picture:
-    """Encodes the only frame of a photo."""
-
-    def __init__(self, suffix: str, facts: Mapping[str, str]) -> None:
-        self._suffix, self._facts, self._content = suffix, facts, b""
-
-    def add(self, frame: Image.Image) -> None:
-        self._content = encode_picture(frame, self._suffix, self._facts)
-
-    def finish(self) -> bytes:
-        return self._content
-
-
-@dataclass
+@dataclass(kw_only=True)
 class _Drawn:
     """The file of a map: drawn over each frame, or over three slices of a volume, with a longest side."""
 
     maps: FrameMaps
-    writer: VideoWriter
     longest: int | None
+    encode: Callable[[Image.Image], bytes]
+    video: VideoWriter | None = None
     volume: Orthogonal | None = None
+    picture: Image.Image | None = None
 
     def add(self, shown: Shown) -> None:
         if self.volume is not None:
             self.volume.add(shown)
             return
         photo = shown if self.longest is None else shown._replace(image=shrunk(shown.image, self.longest))
-        self.writer.add(self.maps.drawn(photo))
+        self.picture = self.maps.drawn(photo)
+        if self.video is not None:
+            self.video.add(self.picture)
 
     def finish(self) -> bytes:
-        if self.volume is not None:
-            self.writer.add(self.volume.drawn(self.longest))
-        return self.writer.finish()
+        if self.video is not None:
+            return self.video.finish()
+        picture = self.picture if self.volume is None else self.volume.drawn(self.longest)
+        assert picture is not None
+        return self.encode(picture)
 
 
 def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> _Drawn:
     clips, test = maps.clips, maps.map.sufficiency
     if test is not None and not test.suffices:  # without words, the picture would convince
         maps = replace(maps, style=replace(maps.style, caption=True))
+    encode = partial(encode_picture, suffix=suffix, facts=facts)
+    drawn = _Drawn(maps=maps, longest=options.max_side, encode=encode)
     if isinstance(clips, Slices):
-        return _Drawn(maps, _Picture(suffix, facts), options.max_side, Orthogonal(maps, clips))
-    writer = _Picture(suffix, facts) if clips is None else video_writer(options.names.video, clips.frame_rate, facts)
-    return _Drawn(maps, writer, options.max_side)
+        drawn.volume = Orthogonal(maps, clips)
+    elif clips is not None:
+        drawn.video = video_writer(options.names.video, clips.frame_rate, facts)
+    return drawn
 
 
 def file_name(source: Source) -> str:

@@ -14,8 +14,8 @@ from PIL import Image
 
 from ebcli.drawing.atlas import atlas_figure
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.notebook import notebook_view
 from ebcli.drawing.overlay import heatmap
+from ebcli.drawing.pages import notebook_view
 from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, DrawingStyle

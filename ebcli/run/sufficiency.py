@@ -15,9 +15,8 @@ from ebcli.eb.capture import single_tensor
 from ebcli.models import LoadedModel
 from ebcli.models.methods import center
 from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map
+from ebcli.nouns.explanation import Map, Sufficiency
 from ebcli.nouns.input_spec import InputSpec
-from ebcli.nouns.sufficiency import Sufficiency
 from ebcli.run.layer_maps import priors
 from ebcli.run.tasks.task import Asked, Task
 

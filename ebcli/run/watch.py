@@ -21,7 +21,7 @@ _LEAST = 1e-12  # of a map's sum, so that blank maps do not divide by 0
 
 
 class Watch:
-    """Log the maps of some images each epoch, with three curves that tell what the network comes to look at.
+    """Log the maps of some images each epoch, with three curves about them.
 
     The curves are means over the images: ``strength``, ``agreement``, the correlation of each map with that of the call
     before, from -1 to 1, which rises as the network converges, and ``inside``, the share of each map in a given box.

@@ -1,24 +1,32 @@
-"""The routes of the page. One thread computes: requests wait in a row, and one that is given up leaves it."""
+"""The routes of the page, and their answers.
+
+One thread computes: requests wait in a row, and one that is given up leaves it.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ebcli.drawing.atlas_page import described
+from ebcli.drawing.color_scale import limits, opacity, overlay_colors, palette
+from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.pages import atlas_data
+from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError
 from ebcli.files.sources import Source
 from ebcli.nouns.atlas import Atlas
+from ebcli.nouns.explanation import Explanation, Map, Subject
 from ebcli.pages.shell import page
 from ebcli.run.plan import RunPlan
-from ebcli.serve.answers import colors, encoded, told
 from ebcli.serve.network import Network
 from ebcli.serve.photos import SIDE, SMALL, Photos
 from ebcli.workers import Workers
@@ -26,6 +34,7 @@ from ebcli.workers import Workers
 T = TypeVar("T")
 
 _FAILED = "this failed: the terminal of eb-saliency serve says why"
+_STYLES = {"unsigned": DrawingStyle(), "signed": DrawingStyle(signed=True)}  # of color scales
 _NO_FRAMES = {"content-security-policy": "frame-ancestors 'none'"}  # which only a header can say; the page has the rest
 
 
@@ -37,22 +46,15 @@ class Page:
         networks: the networks.
         workers: the process that decodes photos, of which one at a time is in memory.
         tell: what prints a sentence on the terminal.
-        max_bytes: the size of the largest upload.
 
     Attributes:
         app: the application.
     """
 
     def __init__(
-        self,
-        photos: Photos,
-        networks: Sequence[Network],
-        workers: Workers,
-        tell: Callable[[str], None],
-        max_bytes: int,
+        self, photos: Photos, networks: Sequence[Network], workers: Workers, tell: Callable[[str], None]
     ) -> None:
-        self._photos, self._networks, self._workers = photos, networks, workers
-        self._tell, self._max_bytes = tell, max_bytes
+        self._photos, self._networks, self._workers, self._tell = photos, networks, workers, tell
         self._turn, self._computing = asyncio.Lock(), ThreadPoolExecutor(1)
         answers = {
             "/": self._index,
@@ -103,7 +105,7 @@ class Page:
             except EbcliError:
                 raise
             except Exception as error:  # a network can fail in any way, on one photo
-                self._tell(_described(error))
+                self._tell(_in_words(error))
                 raise ImageError(_FAILED) from error
 
     async def _decoded(self, work: Callable[..., T], *arguments: object) -> T:
@@ -122,7 +124,7 @@ class Page:
         return self._networks[int(number)]
 
     async def _fail(self, _request: Request, error: Exception) -> Response:
-        self._tell(_described(error))
+        self._tell(_in_words(error))
         return JSONResponse({"problem": _FAILED}, 500)
 
     async def _index(self, _request: Request) -> Response:
@@ -173,7 +175,7 @@ class Page:
 
         def work() -> bytes:
             found, size = network.explain(plan, source), network.size(source)
-            return encoded(found, size, atlas=described(Atlas.of(found.maps), size))
+            return encoded(found, size, atlas=atlas_data(Atlas.of(found.maps), size))
 
         return Response(await self._computed(work, request), media_type="application/octet-stream")
 
@@ -195,18 +197,16 @@ class Page:
         return Response(await self._computed(work, request), headers=headers, media_type="image/png")
 
     async def _upload(self, request: Request) -> Response:
-        content = bytearray()
+        content, most = bytearray(), self._photos.most_bytes
         async for part in request.stream():
             content += part
-            if len(content) > self._max_bytes:
-                return JSONResponse(
-                    {"problem": f"it is larger than {self._max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES"}, 413
-                )
+            if len(content) > most:
+                return JSONResponse({"problem": f"it is larger than {most} bytes: raise EB_SALIENCY_MAX_BYTES"}, 413)
         name = request.query_params.get("name", "")
         return JSONResponse({"key": await self._decoded(self._photos.add, name, bytes(content))})
 
 
-def _described(error: Exception) -> str:
+def _in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
@@ -216,3 +216,59 @@ async def _refuse(_request: Request, error: Exception) -> Response:
             {"problem": f"there is no class {error.name!r}", "name": error.name, "near": error.near}, 400
         )
     return JSONResponse({"problem": str(error)}, 400)
+
+
+def colors() -> dict[str, Any]:
+    """The colors and the opacities of the 256 levels of each scale."""
+    scales = {
+        name: {
+            "overlay": overlay_colors(style).ravel().tolist(),
+            "heatmap": palette(style.colormap).ravel().tolist(),
+            "opacity": (255 * opacity(style)).round().astype(int).tolist(),
+        }
+        for name, style in _STYLES.items()
+    }
+    return {"scales": scales, "alpha": DrawingStyle.alpha}
+
+
+def told(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
+    """Subjects with their boxes and outlines, in pixels of the photo."""
+    return [
+        {
+            "index": one.index,
+            "name": one.name,
+            "score": one.score,
+            "box": one.box and one.box.sized,
+            "outlines": [np.asarray(line).round(1).tolist() for line in one.outlines],
+        }
+        for one in subjects
+    ]
+
+
+def encoded(explanation: Explanation, size: tuple[int, int], **more: Any) -> bytes:
+    """The maps of a photo of a size (width, height): a description in JSON, then their values, 32-bit floats.
+
+    More can be in the description. The first four bytes are its length, which spaces make a multiple of four.
+    """
+    found = [_described(map_, size) for map_ in explanation.maps]
+    about = {"size": size, "subjects": told(explanation.subjects), "maps": found, **more}
+    text = json.dumps(about).encode()
+    text += b" " * (-len(text) % 4)
+    values = [map_.drawn_values.astype("<f4").tobytes() for map_ in explanation.maps]
+    return b"".join([len(text).to_bytes(4, "little"), text, *values])
+
+
+def _described(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
+    """What is said of a map; the ends of its scales, None for one on which it is blank, are in the map's own units."""
+    scales = {}
+    for name, style in _STYLES.items():
+        frame = FrameMaps.of(map_, size, None, style)
+        scales[name] = None if frame.is_blank else limits(map_.drawn_values, frame.faded)
+    return {
+        "layer": map_.layer,
+        "shape": map_.values.shape,
+        "place": map_.placement,
+        "mass": map_.mass,
+        "told": map_.told,
+        "scales": scales,
+    }

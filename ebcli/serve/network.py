@@ -42,7 +42,6 @@ class Network:
     Args:
         plan: a run of it, without classes; the first of its layers is shown first.
         workers: the process that decodes and draws photos.
-        max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
 
     Attributes:
         problem: why it cannot be loaded, in one sentence.
@@ -52,8 +51,8 @@ class Network:
         takes_texts: its classes are texts.
     """
 
-    def __init__(self, plan: RunPlan, workers: Workers, max_pixels: int | None = None) -> None:
-        self._usual, self.spec, self._workers, self._max_pixels = plan, plan.model, workers, max_pixels
+    def __init__(self, plan: RunPlan, workers: Workers) -> None:
+        self._usual, self.spec, self._workers = plan, plan.model, workers
         self.problem: str | None = None
         self.doubt: str | None = None
         self.layers: tuple[str, ...] = ()
@@ -225,7 +224,7 @@ class Network:
 
     @property
     def _reader(self) -> Reader:
-        return Reader(self.loaded.transforms, max_pixels=self._max_pixels)
+        return Reader(self.loaded.transforms, max_pixels=self._usual.inputs.max_pixels)
 
     def _input(self, source: Source) -> NetworkInput:
         return self._read_once(source, source.version())

@@ -37,6 +37,7 @@ class Photos:
 
     Attributes:
         names: the path of each photo, or an upload's name, by what the page calls it: a number, or ``u`` and a number.
+        most_bytes: the size of the largest upload.
         more: how many photos there are besides the first ones, which are shown.
     """
 
@@ -47,7 +48,7 @@ class Photos:
         found = [one for one in find(paths, remote=remote) if one.named or _is_photo(one)]
         if paths and not found:
             raise ConfigurationError("there are no photos: name files, or directories that contain some")
-        self.more, self._most_bytes, self._count = len(found[_MOST:]), remote.max_bytes, 0
+        self.more, self.most_bytes, self._count = len(found[_MOST:]), remote.max_bytes, 0
         self._workers, self._max_pixels = workers, max_pixels
         self._sources = {str(number): source for number, source in enumerate(found[:_MOST])}
         self._uploads: OrderedDict[str, Source] = OrderedDict()
@@ -94,7 +95,7 @@ class Photos:
         key = f"u{self._count}"
         self._uploads[key] = source
         sizes = [len(one.content or b"") for one in self._uploads.values()]
-        while len(sizes) > _MOST_UPLOADS or sum(sizes) > self._most_bytes:
+        while len(sizes) > _MOST_UPLOADS or sum(sizes) > self.most_bytes:
             self._uploads.popitem(last=False)
             del sizes[0]
         return key

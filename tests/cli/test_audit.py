@@ -21,8 +21,7 @@ from sklearn.cluster import KMeans
 
 from ebcli.cli.audit import Finding
 from ebcli.cli.saliency import main
-from ebcli.gallery.audit_page import write_audit
-from ebcli.gallery.findings import CELLS, PLACES, Candidate, Seen, candidates, read_boxes, read_seen
+from ebcli.gallery.audit import CELLS, PLACES, Candidate, Seen, candidates, read_boxes, read_seen, write_audit
 
 COUNT = 12  # photos of each class
 FOUND = "12 of 12 'horse' photos rest on the lower left corner; without it 12 change class"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import struct
@@ -10,30 +9,30 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from unittest import mock
 
 import pytest
-from stub_run import COMMON, DONE, PICTURE, finished, invoke
+from stub_run import DONE, PICTURE, finished, invoke, started
 
 from ebcli.cli.console import sign_of_life
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError, UnfinishedError
 from ebcli.files.records import ClassRecord, Record
-from ebcli.run.engine import Run
 from ebcli.run.plan import RunPlan
+from ebcli.run.prepare import Run
 
 
 def test_the_first_interrupt_lets_what_has_begun_come_to_its_end(worker: mock.Mock) -> None:
     stopping, before = threading.Event(), signal.getsignal(signal.SIGINT)
 
-    def results() -> Iterator[Record]:
+    def results() -> Generator[Record]:
         yield DONE
         signal.raise_signal(signal.SIGINT)
         assert stopping.is_set()
         yield DONE
 
-    worker.return_value = Run(common=COMMON, device="cpu", total=5, skipped=(), results=results(), stopping=stopping)
+    worker.return_value = started(results(), 5, stopping=stopping)
     result = invoke("d")
     assert (result.exit_code, result.stdout) == (130, f"{PICTURE}\n" * 2)
     assert result.stderr == (
@@ -49,7 +48,7 @@ def test_a_run_over_several_images_ends_with_its_rate(
     def run(*options: str) -> str:
         clock = mock.Mock(perf_counter=mock.Mock(side_effect=[0.0, float(seconds)]))
         monkeypatch.setattr("ebcli.cli.results.time", clock)
-        worker.return_value = Run(common=COMMON, device="cpu", total=5, skipped=(), results=(DONE for _ in range(5)))
+        worker.return_value = started((DONE for _ in range(5)), 5)
         return invoke("d", *options).stderr
 
     assert run() == f"5 images in {seconds}.0 s, {rate}\n"
@@ -67,12 +66,12 @@ def test_a_package_that_is_larger_than_a_limit_of_memory_is_no_surprise(worker: 
 
 
 def test_the_second_interrupt_ends_it(worker: mock.Mock) -> None:
-    def results() -> Iterator[Record]:
+    def results() -> Generator[Record]:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         yield DONE
 
-    worker.return_value = Run(common=COMMON, device="cpu", total=5, skipped=(), results=results())
+    worker.return_value = started(results(), 5)
     result = invoke("d")
     assert (result.exit_code, result.stdout) == (130, "")
 
@@ -100,7 +99,7 @@ def test_the_scale_of_a_run_is_told(worker: mock.Mock) -> None:
         (["--scale", "0.36"], ""),
         (["--scale", "run", "-q"], ""),
     ):
-        worker.return_value = dataclasses.replace(finished(DONE), style=DrawingStyle(vmax=0.36))
+        worker.return_value = finished(DONE, style=DrawingStyle(vmax=0.36))
         stderr = invoke(*option, "a.jpg").stderr
         assert (expected in stderr) if expected else stderr == ""
 
@@ -158,11 +157,11 @@ def test_errors_are_one_line_and_an_exit_status(
 
 
 def test_what_was_done_before_an_error_is_printed(worker: mock.Mock) -> None:
-    def results() -> Iterator[Record]:
+    def results() -> Generator[Record]:
         yield DONE
         raise OutputError("cannot write 'b.png': No space left on device")
 
-    worker.return_value = Run(common=COMMON, device="cpu", total=2, skipped=(), results=results())
+    worker.return_value = started(results(), 2)
     result = invoke("a.jpg", "b.jpg")
     assert (result.exit_code, result.stdout) == (2, f"{PICTURE}\n")
     assert result.stderr.splitlines() == [
@@ -236,11 +235,11 @@ def run_on_a_terminal(code: str, **environment: str) -> str:
 def test_what_could_not_be_finished_has_a_status_that_says_repeat(worker: mock.Mock) -> None:
     """Whether the run fails to start, or fails in the middle."""
 
-    def results() -> Iterator[Record]:
+    def results() -> Generator[Record]:
         yield DONE
         raise UnfinishedError("the cluster is lost")
 
-    worker.return_value = Run(common=COMMON, device="cpu", total=5, skipped=(), results=results())
+    worker.return_value = started(results(), 5)
     result = invoke("d")
     assert (result.exit_code, result.stdout) == (75, f"{PICTURE}\n")
     assert result.stderr.endswith("Error: the cluster is lost\n")
@@ -251,7 +250,7 @@ def test_what_could_not_be_finished_has_a_status_that_says_repeat(worker: mock.M
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no nohup")
 def test_a_closed_terminal_stops_a_run_but_not_under_nohup(worker: mock.Mock) -> None:
-    def results() -> Iterator[Record]:
+    def results() -> Generator[Record]:
         yield DONE
         signal.raise_signal(signal.SIGHUP)
         yield DONE
@@ -259,7 +258,7 @@ def test_a_closed_terminal_stops_a_run_but_not_under_nohup(worker: mock.Mock) ->
     for handler, status in ((signal.SIG_IGN, 0), (signal.SIG_DFL, 128 + signal.SIGHUP)):
         before = signal.signal(signal.SIGHUP, handler)
         try:
-            worker.return_value = Run(common=COMMON, device="cpu", total=2, skipped=(), results=results())
+            worker.return_value = started(results(), 2)
             assert invoke("d").exit_code == status
             assert signal.getsignal(signal.SIGHUP) is handler
         finally:

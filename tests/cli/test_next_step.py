@@ -9,11 +9,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from stub_run import COMMON, DONE, finished, invoke
+from stub_run import DONE, finished, invoke, started
 
 from ebcli.cli.saliency import main
 from ebcli.files.records import Record
-from ebcli.run.engine import Run
 
 SERVE = "Any class, any layer, in the browser: eb-saliency serve"
 END = "(end)\n"
@@ -95,5 +94,5 @@ def test_in_a_pipe_there_is_none(streams: dict[str, bool], worker: mock.Mock, mo
 
 def test_a_failed_run_has_none(worker: mock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     results = (one for one in [Record("a.jpg", "failed", error="no image")])
-    worker.side_effect = lambda *_: Run(common=COMMON, device="cpu", total=1, skipped=(), results=results)
+    worker.side_effect = lambda *_: started(results, 1)
     assert "eb-saliency" not in on_a_terminal(monkeypatch, "a.jpg")

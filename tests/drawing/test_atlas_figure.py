@@ -96,8 +96,8 @@ def test_words_stay_in_the_figure():
         values = [[[float(i == k) for k in range(count)]] for i in range(count)]
         figure = atlas_figure([Shown(Image.new("RGB", (80, 40)))], maps(*values), "x" * 300, "y" * 300)
         for one in figure.words:
-            assert one.left + font(one.size, one.bold).getlength(one.text) <= figure.size[0]
-            assert one.top + one.size <= figure.size[1]
+            assert one.left + font(one.size, one.bold).getlength(one.text) <= figure.width
+            assert one.top + one.size <= figure.height
 
 
 @pytest.mark.parametrize("seed", range(20))

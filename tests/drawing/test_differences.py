@@ -13,11 +13,10 @@ from galleries import framed, mapped
 from lightness import VALUES, difference, even, lab, middle
 from PIL import Image
 
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frames import FrameMaps, Orthogonal
 from ebcli.drawing.panel import panel
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
-from ebcli.drawing.volume import Orthogonal
 from ebcli.files.encoding import encode_picture
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown

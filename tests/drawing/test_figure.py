@@ -33,7 +33,7 @@ HOSTILE = [
 def figure(*texts: str) -> Figure:
     pictures = [Image.effect_noise((30, 20), 90).convert("RGB"), Image.linear_gradient("L").convert("RGB")]
     words = [Words(10, 40 * i, printable(text), 16 + i, i == 0, (90, 90, 90)) for i, text in enumerate(texts)]
-    return Figure((600, 400), 200, [(13, 17, pictures[0]), (300, 100, pictures[1])], words)
+    return Figure(200, 600, 400, [(13, 17, pictures[0]), (300, 100, pictures[1])], words)
 
 
 def numbers(text: str) -> list[float]:

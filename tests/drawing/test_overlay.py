@@ -264,12 +264,12 @@ from PIL import Image
 from ebcli.nouns.box import Box
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.overlay import picture
-photo = Image.new("RGB", (5000, 4000), "red")
-place, saliency = Box(500, 0, 4500, 4000), np.eye(14)
+photo = Image.new("RGB", (4000, 2500), "red")
+place, saliency = Box(500, 0, 3500, 2500), np.eye(14)
 picture(photo.resize((50, 40)), saliency, Box(5, 0, 45, 40), DrawingStyle(sys.argv[1]))  # imports matplotlib
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 picture(photo, saliency, place, DrawingStyle(sys.argv[1]))
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (5000 * 4000))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (4000 * 2500))
 """
     for style in ("overlay", "contour"):
         done = subprocess.run([sys.executable, "-c", code, style], capture_output=True, text=True, check=True)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import ebcli
-from ebcli.eb.maps import saliency_map
+from ebcli.eb.result import saliency_map
 from ebcli.errors import LayerError
 
 IMAGE = (2, 3, 224, 224)

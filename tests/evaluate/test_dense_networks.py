@@ -50,6 +50,7 @@ def test_the_default_map_is_on_the_asked_letter(asked: tuple[str, list[Question]
     assert mean_share(found["contrastive"], about, "place") > 3 * mean_share(found["contrastive"], about, "chance")
 
 
+@pytest.mark.release
 def test_an_untrained_yolo_has_less_on_the_letter_at_the_layer_of_the_command() -> None:
     net = NETWORKS["YOLO"]()
     net.load_state_dict(restored(torch.load(WEIGHTS / "YOLO.pt", weights_only=True)))

@@ -93,6 +93,7 @@ def test_maps_of_words_are_on_their_letters(net: Any, monkeypatch: pytest.Monkey
             assert found[word, "contrastive"] > found[word, other] + 0.02, other
 
 
+@pytest.mark.release
 def test_mass_tells_what_was_read_in_the_picture(net: Any) -> None:
     rows = sentence_maps.shared(net, 1.0, 8)
     share = {(row["pictures"], row["word"]): float(row["joint"]) for row in rows}

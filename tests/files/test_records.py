@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ebcli.errors import OutputError
-from ebcli.files.history import History
+from ebcli.files.directory import History
 from ebcli.files.naming import RECORDS
 from ebcli.files.records import ClassRecord, Record, Result, append_lines
 from ebcli.files.sources import Source

@@ -11,7 +11,7 @@ from selenium.webdriver.common.keys import Keys
 
 from ebcli.files.records import Record
 from ebcli.gallery.page import write_gallery
-from ebcli.nouns.sufficiency import Sufficiency
+from ebcli.nouns.explanation import Sufficiency
 
 
 def test_it_opens_from_disk_in_silence_and_asks_for_nothing_from_outside(page: Path, browser: Browser) -> None:

@@ -36,7 +36,7 @@ def network(name: str = "tiny", *layers: str, **more: Any) -> Network:
 
 def page(*networks: Network, paths: tuple[str, ...] = ("photos",), max_bytes: int = 1 << 20) -> Page:
     found = Photos([*map(Path, paths)], HERE_ONLY, RemoteOptions(max_bytes=max_bytes), None)
-    return Page(found, networks or [network()], HERE_ONLY, told.append, max_bytes)
+    return Page(found, networks or [network()], HERE_ONLY, told.append)
 
 
 def admitted(app: Page) -> ASGIApp:

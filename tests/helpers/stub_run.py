@@ -6,15 +6,21 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from ebcli.cli.saliency import main
+from ebcli.drawing.style import DrawingStyle
 from ebcli.files.records import ClassRecord, Record
-from ebcli.run.engine import Run
+from ebcli.files.sources import Source
+from ebcli.run.prepare import Run
 
+_STYLE = DrawingStyle()
 PICTURE = "saliency/a.jpg.282-tiger-cat.jpg"
 DONE = Record(
     "a.jpg",
@@ -28,8 +34,18 @@ DONE = Record(
 COMMON = Record("", "planned", model="vgg16", weights="none", layer="features.23")
 
 
-def finished(*results: Record, already: tuple[Path, ...] = ()) -> Run:
-    return Run(common=COMMON, device="cpu", total=len(results), skipped=already, results=(record for record in results))
+def started(
+    results: Generator[Record], total: int, already: tuple[Path, ...] = (), style: DrawingStyle = _STYLE, **more: Any
+) -> Run:
+    """A run of so many files that yields some results."""
+    options, reader = SimpleNamespace(style=style), SimpleNamespace(unit="image")
+    stages: Any = SimpleNamespace(common=COMMON, options=options, reader=reader)
+    sources = [Source(Path(f"{number}.jpg")) for number in range(total)]
+    return Run(explainer=None, stages=stages, device="cpu", sources=sources, skipped=already, results=results, **more)
+
+
+def finished(*results: Record, already: tuple[Path, ...] = (), style: DrawingStyle = _STYLE) -> Run:
+    return started((record for record in results), len(results), already, style)
 
 
 def invoke(*arguments: str, **environment: str) -> Result:

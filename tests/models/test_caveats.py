@@ -28,7 +28,7 @@ def test_no_doubts_about_others():
 def test_it_is_the_number_that_was_measured():
     default = {"task": "letters", "network": "ViT", "default": "True", "method": "contrastive"}
     (row,) = (row for row in evidence.read("trained") if default.items() <= row.items())
-    assert f"{float(row['share']):.2f} of a map" in caveats.caveat("vit_b_16")
+    assert f"{float(row['share']):.0%} of a map" in caveats.caveat("vit_b_16")
 
 
 @pytest.mark.parametrize(("name", "count"), [("vit_tiny", 1), ("tiny", 0)])

@@ -43,7 +43,8 @@ def test_one_detection(name):
     assert state_of(net) == before
 
 
-@each(QUICK, QUICK)
+@pytest.mark.release
+@pytest.mark.parametrize("name", QUICK)
 def test_contrastive_maps_sum_to_zero(name):
     """Class and dual both keep all probability if no constant is added to the signal."""
     net, images = zoo.detector(name, shifts=False)

@@ -232,6 +232,7 @@ def test_checkpoints_keep_the_number_of_classes(parent: Path) -> None:
         assert loaded(name, parent, weights=str(file)).num_classes == len(NAMES)
 
 
+@pytest.mark.release
 def test_the_table_is_what_its_script_measures(parent: Path) -> None:
     with task_table.TABLE.open(encoding="utf-8", newline="") as file:
         rows = {row["family"]: row for row in csv.DictReader(file)}

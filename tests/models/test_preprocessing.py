@@ -90,8 +90,8 @@ def test_a_crop_larger_than_the_resized_image_is_refused() -> None:
 
 
 def test_a_crop_that_the_network_does_not_accept_is_reported_in_one_sentence() -> None:
-    with pytest.raises(ConfigurationError, match="vit_b_32 does not accept images of 100 x 100 pixels") as caught:
-        load_model("vit_b_32", "none", preprocessing=Preprocessing(crop=100))
+    with pytest.raises(ConfigurationError, match="squeezenet1_1 does not accept images of 8 x 8 pixels") as caught:
+        load_model("squeezenet1_1", "none", preprocessing=Preprocessing(crop=8))
     assert "\n" not in str(caught.value)
 
 

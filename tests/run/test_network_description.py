@@ -36,11 +36,9 @@ def run(cwd: Path, *arguments: str) -> tuple[int, str, str, str]:
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"target": ("tabby", "281", "7")},
-        {"contrastive": False, "top_k": 3},
+        {"target": ("tabby", "281", "7"), "scores": "raw"},
+        {"contrastive": False, "top_k": 3, "resize": 300, "mean": (0.5, 0.5, 0.5)},
         {"against": ("espresso",)},
-        {"scores": "raw", "resize": 300, "mean": (0.5, 0.5, 0.5)},
     ],
 )
 def test_the_bundled_network(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections import Counter
 from copy import copy
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -158,7 +156,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, *ends: EbcliError | None) -> ray_dr
 def results(cluster: ray_driver.Cluster) -> tuple[list[Record], EbcliError | None]:
     found: list[Record] = []
     try:
-        found.extend(cluster.results(Event(), Counter()))
+        found.extend(cluster.run.results)
     except EbcliError as error:
         return found, error
     return found, None
@@ -184,9 +182,8 @@ def test_a_run_on_ray_yields_each_photo_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_stop_on_ray_lets_the_parts_in_hand_end_and_starts_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    stopping, run = Event(), cluster(monkeypatch, None, None, None, None)
-    found = []
-    for record in run.results(stopping, Counter()):
+    run, found = cluster(monkeypatch, None, None, None, None).run, []
+    for record in run.results:
         found.append(record)
-        stopping.set()
+        run.stopping.set()
     assert len(found) == 4

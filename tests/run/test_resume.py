@@ -71,7 +71,7 @@ def test_killed_at_three_random_moments(cwd: Path, undisturbed: Callable[..., di
         goal = count(maps) + dice.randrange((COUNT - count(maps)) // (4 - kills) + 1)
         run = Started(cwd, *RAW)
         until(lambda: count(maps) >= goal or run.process.exitcode is not None)  # noqa: B023
-        time.sleep(dice.random() * 0.03)
+        time.sleep(dice.random() * 0.01)
         run.kill(signal.SIGKILL)
         if run.wait() == 0:  # on a quick machine it was done before that
             assert tree(maps) == expected

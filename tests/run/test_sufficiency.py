@@ -25,7 +25,7 @@ import ebcli
 from ebcli.cli.saliency import main
 from ebcli.drawing.ranks import ranks
 from ebcli.files.records import Record
-from ebcli.nouns.sufficiency import Sufficiency
+from ebcli.nouns.explanation import Sufficiency
 from ebcli.run.explainer import Explainer
 
 LAYER = "--layer", "1"

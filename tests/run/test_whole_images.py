@@ -18,7 +18,7 @@ from ebcli.cli.saliency import main
 from ebcli.files.encoding import read_facts
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.run.tiles import Tiles
+from ebcli.run.pieces import Tiles
 
 FILE = """
 import ebcli

@@ -103,7 +103,7 @@ def test_it_ends_while_the_network_loads(started: list[Forked], folder: Path) ->
     assert time.monotonic() - begun < 10
 
 
-@pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGKILL])
 def test_uploads_are_kept_in_memory_only(how: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ebcli", "serve", "--no-open", "--port", "0", "-m", "nothing"]
     with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE) as server:
@@ -137,7 +137,7 @@ def test_half_a_request_is_not_waited_for(started: list[Forked], folder: Path) -
         assert client.get("/status").status_code == 200
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+@pytest.mark.parametrize("host", ["localhost", "0.0.0.0"])
 def test_the_address_has_a_token(host: str, started: list[Forked], folder: Path) -> None:
     _, address = start(started, folder, "photos", "-m", "nothing", "--host", host)
     there = httpx.URL(address)

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from ebcli.eb.facts import CURVED, MASK, Facts
+from ebcli.eb.facts import CURVED, Facts, Gate
 from ebcli.eb.operations import Op
-from ebcli.eb.rules import activations, arithmetic, averages, layers, norms
+from ebcli.eb.rules import activations, arithmetic, averages, layers
 from ebcli.eb.rules.rule import ENDS, MISSING, Ends, Join, Rule, Winner
 
 # Each element of the result is an element of an input, so the ordinary gradient, which is 1 there, is the rule
@@ -40,7 +40,7 @@ class Mask(Ends):
     """A comparison: a function of its input, and no signal."""
 
     def describe(self, op: Op, facts: Facts) -> None:
-        facts.gate, facts.nonnegative = MASK, True
+        facts.gate, facts.nonnegative = Gate.MASK, True
         if len(op.inputs) == 1 and op.out.shape == op.signal.shape:
             facts.elementwise = CURVED
 
@@ -58,7 +58,6 @@ _ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     **arithmetic.ENTRIES,
     **layers.ENTRIES,
     **averages.ENTRIES,
-    **norms.ENTRIES,
     "scatter": _scatter,
     "floor_divide": ENDS,
 }

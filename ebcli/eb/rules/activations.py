@@ -1,6 +1,10 @@
-"""Operations with one input and one output: activations, scales with a shift, and guards.
+"""Operations with one input and one output: activations, scales with a shift, guards, and norms.
 
 Probability passes through unchanged. Their ordinary gradients would not do: a saturated tanh would lose it.
+
+A batch norm is part of the layer before it. Others pass probability through: the paper's rule for local response
+normalization applies to every norm that rescales units by a common factor. Jointly, that factor is a constant, and the
+mean that some norms subtract is part of the linear map.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,22 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import (
-    ACTIVATED,
-    AFFINE,
-    BOUNDED,
-    CURVED,
-    MASK,
-    SIGNED,
-    SWITCH,
-    Facts,
-    Link,
-    arranged_back,
-    common_source,
-    never_negative,
-    rearranged,
-    sources,
-)
+from ebcli.eb.facts import AFFINE, CURVED, SIGNED, Facts, Gate, Link, common_source, never_negative, sources
 from ebcli.eb.operations import Op, Value
 from ebcli.eb.rules.rule import MISSING, Arrived, How, Join, Rule, Share, Winner
 
@@ -90,17 +79,15 @@ class Activation(OneInput):
     """h = f(u). Jointly, the unit wins P = max(h G, 0), and the weight of u is P / u.
 
     Args:
-        source: what it is a function of, if it is made of several operations, such as x * sigmoid(x).
-        moves: the rearranged values after it.
+        link: to what it is a function of, if it is made of several operations, such as x * sigmoid(x).
     """
 
     keeps_zero: bool = True
-    gate: int | None = ACTIVATED
-    source: Value | None = None
-    moves: tuple[Value, ...] = ()
+    gate: int | None = Gate.ACTIVATED
+    link: Link | None = None
 
     def operands(self, op: Op) -> list[Value]:
-        return [self.source or op.signal]
+        return [self.link.source if self.link else op.signal]
 
     def keeps(self, op: Op) -> Sequence[Value]:
         return *op.operands, *op.outs
@@ -108,9 +95,9 @@ class Activation(OneInput):
     def describe(self, op: Op, facts: Facts) -> None:
         super().describe(op, facts)
         facts.activations += 1
-        if self.moves:
-            facts.elementwise = 0
-        elif facts.elementwise and not (self.source or facts.nonnegative) and op.signal.facts.elementwise:
+        if self.link:
+            facts.elementwise = 0 if self.link.moves else facts.elementwise
+        elif facts.elementwise and not facts.nonnegative and op.signal.facts.elementwise:
             *_, link = sources(op.signal)
             facts.nonnegative = never_negative(op, link.source)
 
@@ -118,7 +105,8 @@ class Activation(OneInput):
         """P / u."""
 
         def found() -> tuple[Tensor, Tensor]:
-            u = rearranged(op.operands[0].tensor, self.moves)
+            u = op.operands[0].tensor
+            u = self.link.rearranged(u) if self.link else u
             # h / |u|, and where u is 0, which stops the weight, whether h is 0 too
             return (op.out.tensor / u.abs()).nan_to_num_(0.0, 1.0, -1.0), u.sign()
 
@@ -130,7 +118,7 @@ class Activation(OneInput):
         return [self.moved_back(op, G[0].where(op.out.tensor != 0, 0))]
 
     def moved_back(self, op: Op, found: Tensor) -> Tensor:
-        return super().moved_back(op, arranged_back(found, self.moves))
+        return super().moved_back(op, self.link.back(found) if self.link else found)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -138,7 +126,7 @@ class Rectifier(Activation):
     """A ReLU, which may be cut off above. Behind a layer, both are one neuron."""
 
     nonnegative: bool | None = True
-    gate: int | None = BOUNDED
+    gate: int | None = Gate.BOUNDED
     is_bounded: bool = False
 
     def keeps(self, op: Op) -> Sequence[Value]:
@@ -204,7 +192,7 @@ def clamped(op: Op) -> Rule:
 
 
 _RELU, _RELU6 = Rectifier(), Rectifier(is_bounded=True)
-_POSITIVE = Activation(gate=BOUNDED, keeps_zero=False, nonnegative=True)
+_POSITIVE = Activation(gate=Gate.BOUNDED, keeps_zero=False, nonnegative=True)
 # a bound against overflow, or rounding, which hardly ever changes a value, is no activation
 _BOUND, _ANY_BOUND = (OneInput(elementwise=AFFINE, nonnegative=told) for told in (None, False))
 
@@ -226,14 +214,13 @@ def power(op: Op) -> Rule:
 _SAME = Scale()
 _EVEN = Activation(gate=0, nonnegative=True)
 _ODD = Activation(gate=0, nonnegative=None)
-_INVERSE = Activation(gate=MASK, keeps_zero=False, nonnegative=None)
+_INVERSE = Activation(gate=Gate.MASK, keeps_zero=False, nonnegative=None)
 _JOIN, _WINNER = Join(), Winner()
 
 
-def written_out(op: Op, link: Link, gate: int | None = ACTIVATED, *, keeps_zero: bool = False) -> Activation:
+def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_zero: bool = False) -> Activation:
     """The rule of the last operation of an activation that is made of several."""
-    nonnegative = never_negative(op, link.source)
-    return Activation(gate=gate, keeps_zero=keeps_zero, nonnegative=nonnegative, source=link.source, moves=link.moves)
+    return Activation(gate=gate, keeps_zero=keeps_zero, nonnegative=never_negative(op, link.source), link=link)
 
 
 def choice(op: Op) -> Rule:
@@ -246,6 +233,41 @@ def choice(op: Op) -> Rule:
     return _JOIN if op.name == "where" else _WINNER
 
 
+def _batch_factor(op: Op) -> Tensor:
+    named = op.numbers
+    gamma, variance = named["weight"], named["running_var"]
+    factor = (variance + named["eps" if "eps" in named else "epsilon"]).rsqrt()
+    factor = factor if gamma is None else factor * gamma
+    return factor.to(op.out.dtype).reshape(1, -1, *[1] * (len(op.out.shape) - 2))
+
+
+def _group_norm(op: Op, G: Tensor) -> Tensor:
+    """M^T G, in which the factor of each group is a constant. Groups follow one another, as of a layer norm."""
+    gamma, factor = op.numbers["weight"], op.outs[-1].tensor.reshape(-1, 1)
+    if gamma is not None:
+        G = G * (gamma.reshape(-1, *[1] * (G.ndim - 2)) if op.name == "native_group_norm" else gamma)
+    g = G.reshape(len(factor), G.numel() // max(len(factor), 1)) * factor
+    if op.name != "_fused_rms_norm":
+        g.sub_(g.mean(-1, keepdim=True))
+    return g.reshape(G.shape)
+
+
+def _channel_norm(op: Op, G: Tensor) -> Tensor:
+    """With the batch's own statistics, as instance norm has them of each channel."""
+    gamma, factor = op.numbers["weight"], op.outs[2].tensor
+    g = G * (factor if gamma is None else factor * gamma).reshape(1, -1, *[1] * (G.ndim - 2))
+    return g - g.mean((0, *range(2, G.ndim)), keepdim=True)
+
+
+_BATCH_NORM = Scale(factor=lambda op: op.once(lambda: _batch_factor(op)), keeps_zero=False, gate=None, elementwise=0)
+_OWN_STATISTICS = OneInput(gate=None, elementwise=0, transposed=_channel_norm)
+
+
+def batch_norm(op: Op) -> Rule:
+    named = op.named
+    return _OWN_STATISTICS if named.get("training") or named.get("running_var") is None else _BATCH_NORM
+
+
 ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     "relu": _RELU,
     "clamp clip clamp_min clamp_max hardtanh": clamped,
@@ -254,9 +276,9 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     "nan_to_num round trunc native_dropout": OneInput(keeps_zero=True, elementwise=AFFINE, nonnegative=None),
     "sign sgn": _ODD,
     "abs sqrt": _EVEN,
-    "sigmoid hardsigmoid": Activation(gate=SWITCH, keeps_zero=False, nonnegative=True),
+    "sigmoid hardsigmoid": Activation(gate=Gate.SWITCH, keeps_zero=False, nonnegative=True),
     "_softmax _safe_softmax _masked_softmax": Activation(
-        gate=SWITCH, keeps_zero=False, nonnegative=True, elementwise=0, is_softmax=True
+        gate=Gate.SWITCH, keeps_zero=False, nonnegative=True, elementwise=0, is_softmax=True
     ),
     "_log_softmax": Activation(gate=None, keeps_zero=False, elementwise=0, is_softmax=True),
     "exp exp2 softplus": _POSITIVE,
@@ -264,4 +286,7 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     "log log2 log10 logit cos threshold": Activation(gate=0, keeps_zero=False),
     "pow float_power": power,
     "where maximum minimum fmax fmin": choice,
+    "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update "
+    "_native_batch_norm_legit_no_training _batch_norm_no_update": batch_norm,
+    "native_layer_norm native_group_norm _fused_rms_norm": OneInput(gate=None, elementwise=0, transposed=_group_norm),
 }

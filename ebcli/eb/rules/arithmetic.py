@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import AFFINE, MASK, Facts, common_source, is_mean_of, signal_of, sources
+from ebcli.eb.facts import AFFINE, Facts, Gate, common_source, is_mean_of, signal_of, sources
 from ebcli.eb.operations import Op, Value
 from ebcli.eb.products import added, ratio
 from ebcli.eb.rules.activations import Activation, OneInput, Scale, written_out
@@ -133,7 +133,7 @@ def scaled(op: Op, constant: Any) -> Rule:
     return Scale(factor=lambda _: factor, turns=not keeps, nonnegative=keeps and op.signal.facts.nonnegative)
 
 
-_RECIPROCAL = Activation(gate=MASK, keeps_zero=False)
+_RECIPROCAL = Activation(gate=Gate.MASK, keeps_zero=False)
 _NEGATIVE = Scale(factor=lambda _: -1, turns=True)
 SUM, CENTERED = Sum(), Centered()
 ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {"neg": _NEGATIVE, "add sub rsub": add, "mul": mul, "div": div}

@@ -107,9 +107,9 @@ def recurrent_cell(
     name: str, input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> Any:
     x = F.linear(input, w_ih, b_ih)
-    if name == "lstm":
+    if name == "lstm_cell":
         return loops.lstm_cell(x, hx[0], hx[1], w_hh, b_hh, None, 1)
-    return _CELLS[name](x, hx, None, None, w_hh, b_hh)
+    return _CELLS[name.removesuffix("_cell")](x, hx, None, None, w_hh, b_hh)
 
 
 def _gru(x: Tensor, before: Tensor, _w: Any, _b: Any, u: Tensor, c: Any) -> Tensor:
@@ -133,9 +133,8 @@ def cosine_similarity(_: str, x1: Tensor, x2: Tensor, dim: int = 1, eps: float =
     return (x[..., None, :] @ y[..., None])[..., 0, 0]
 
 
-FUNCTIONS: dict[Any, tuple[str, Callable[..., Any]]] = {
-    **{getattr(torch, name): (name, recurrent_layers) for name in _CELLS},
-    **{getattr(torch, f"{name}_cell"): (name, recurrent_cell) for name in _CELLS},
-    torch.cosine_similarity: ("cosine_similarity", cosine_similarity),
-    **{getattr(aten, name): (name, recurrent_layers) for name in _CELLS},
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    **{getattr(home, name): recurrent_layers for name in _CELLS for home in (torch, aten)},
+    **{getattr(torch, f"{name}_cell"): recurrent_cell for name in _CELLS},
+    torch.cosine_similarity: cosine_similarity,
 }

@@ -1,13 +1,12 @@
 """Arrays of numbers: images (C, H, W) and volumes (C, D, H, W) in NumPy's files, and what other such media share."""
 
-import contextlib
 import math
 import os
 import zipfile
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +16,8 @@ from ebcli.errors import ImageError
 from ebcli.files.contents import Contents
 from ebcli.files.coordinates import Affine
 from ebcli.files.frame_ranges import ClipOptions, Clips, Slices
-from ebcli.files.images import check_pixels, reading
-from ebcli.files.media.medium import Medium, Shown, register
-from ebcli.files.safe_open import safe_open
+from ebcli.files.images import File, check_pixels, opened, reading
+from ebcli.files.media.medium import Medium, Pixels, Shown, register
 from ebcli.nouns.input_spec import InputSpec
 
 _SAMPLED = 1 << 20  # values that choose the ends of the gray scale
@@ -57,12 +55,10 @@ class Arrays(Medium):
         return spec.axes == self.axes
 
     @abstractmethod
-    def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
+    def load(self, file: File, spec: InputSpec) -> Data:
         """What a file holds; any exception says that it is broken."""
 
-    def read(
-        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
-    ) -> tuple[NDArray[Any], tuple[int, int], Clips | None]:
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
         with reading(file):
             values, _, affine = self.load(file, spec)
             *depth, height, width = values.shape[1:]
@@ -70,9 +66,7 @@ class Arrays(Medium):
             slices = Slices(starts=(0,), frames=count, frame_rate=1.0, total=count, affine=affine) if depth else None
             return spec.read_array(values), (width, height), slices
 
-    def frames(
-        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions, clips: Clips | None
-    ) -> Generator[Shown]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
         with reading(file):
             values, window, _ = self.load(file, spec)
         bands = spec.bands or ((1, 2, 3) if len(values) > 2 else (1,))
@@ -112,26 +106,13 @@ def _window(bands: Sequence[NDArray[Any]]) -> tuple[float, float]:
     return (low, high) if high > low else (low, low + 1)
 
 
-@contextlib.contextmanager
-def opened(file: Path | IO[bytes]) -> Iterator[IO[bytes]]:
-    """A file, open at its beginning."""
-    if not isinstance(file, Path):
-        file.seek(0)
-        yield file
-    elif os.path.isdir(file):
-        raise ImageError("the directory cannot be listed")
-    else:
-        with safe_open(file) as content:
-            yield content
-
-
 class NumPy(Arrays):
     """``.npy`` and ``.npz`` files."""
 
     def has_suffix(self, path: Path) -> bool:
         return path.suffix.lower() in {".npy", ".npz"}
 
-    def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
+    def load(self, file: File, spec: InputSpec) -> Data:
         with opened(file) as content:
             if not zipfile.is_zipfile(content):
                 content.seek(0)

@@ -7,7 +7,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ebcli.errors import EbcliError, ImageError
 from ebcli.files.contents import check_deflated
 from ebcli.files.coordinates import Affine
-from ebcli.files.images import most_pixels
-from ebcli.files.media.array import Arrays, Data, opened
+from ebcli.files.images import File, most_pixels, opened
+from ebcli.files.media.array import Arrays, Data
 from ebcli.files.media.medium import register
 from ebcli.files.media.nifti import Nifti
 from ebcli.files.safe_open import safe_open
@@ -49,7 +49,7 @@ class Dicom(Arrays):
                     return files if _frames(_header(files[0], True)) == 1 else []  # others are volumes themselves
         return []
 
-    def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
+    def load(self, file: File, spec: InputSpec) -> Data:
         with _private():
             files = self.files(file) if isinstance(file, Path) else []
             # all are checked before the pixels of any are read
@@ -114,7 +114,7 @@ def _frames(header: Any) -> int:
     return int(header.get("NumberOfFrames") or 1)
 
 
-def _header(file: Path | IO[bytes], is_short: bool = False) -> Any:
+def _header(file: File, is_short: bool = False) -> Any:
     """A data set whose pixels are not decoded yet; a short one has none."""
     pydicom = import_optional("pydicom")
     with opened(file) as content:

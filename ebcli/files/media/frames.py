@@ -17,9 +17,18 @@ from PIL import Image, ImageSequence
 
 from ebcli.errors import ImageError
 from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
-from ebcli.files.images import check_pixels, decode, has_image_suffix, is_recognized, opened_image, reading, to_rgb
-from ebcli.files.media.medium import Medium, Shown, register
-from ebcli.files.safe_open import safe_open
+from ebcli.files.images import (
+    File,
+    check_pixels,
+    decode,
+    has_image_suffix,
+    is_recognized,
+    opened,
+    opened_image,
+    reading,
+    to_rgb,
+)
+from ebcli.files.media.medium import Medium, Pixels, Shown, register
 from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
 
@@ -87,7 +96,7 @@ def frame_files(folder: Path) -> list[Path]:
         return []
 
 
-def frames(file: Path | IO[bytes], frame_rate: float, start: float = 0.0) -> Iterator[Frame]:
+def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]:
     """The frames of a video in order, from the one at ``start`` or an earlier one.
 
     Args:
@@ -98,25 +107,20 @@ def frames(file: Path | IO[bytes], frame_rate: float, start: float = 0.0) -> Ite
     Raises:
         ImageError: it is no video, is broken or truncated, or has too many pixels.
     """
-    with contextlib.ExitStack() as stack:
-        if isinstance(file, Path):
-            if os.path.isdir(file):
-                files = frame_files(file)
-                for i, path in enumerate(files):
-                    yield Frame(i / frame_rate, (i + 1) / frame_rate, partial(_frame_of, path))
-                if not files:
-                    raise ImageError("it is not a directory of frames: number its images consecutively")
-                return
-            try:
-                file = stack.enter_context(safe_open(file))
-            except OSError as error:
-                raise ImageError(error.strerror or str(error)) from error
-        is_picture = is_recognized(file)
-        file.seek(0)
-        yield from _of_animation(file) if is_picture else _of_video(file, start)
+    if isinstance(file, Path) and os.path.isdir(file):
+        files = frame_files(file)
+        for i, path in enumerate(files):
+            yield Frame(i / frame_rate, (i + 1) / frame_rate, partial(_frame_of, path))
+        if not files:
+            raise ImageError("it is not a directory of frames: number its images consecutively")
+        return
+    with reading(file), opened(file) as content:
+        is_picture = is_recognized(content)
+        content.seek(0)
+        yield from _of_animation(content) if is_picture else _of_video(content, start)
 
 
-def sampled(file: Path | IO[bytes], rate: float, part: ClipOptions) -> Generator[Frame]:
+def sampled(file: File, rate: float, part: ClipOptions) -> Generator[Frame]:
     """The frame that is shown at each tick of a frame rate, in a part of a video.
 
     Raises:
@@ -157,9 +161,7 @@ class Frames(Medium):
     def files(self, folder: Path) -> list[Path]:
         return frame_files(folder)
 
-    def read(
-        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
-    ) -> tuple[NDArray[np.uint8], tuple[int, int], Clips]:
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
         """The clips, (clips, frames, crop, crop, 3), the frames' width and height, and which clips these are.
 
         Raises:
@@ -186,9 +188,7 @@ class Frames(Medium):
         pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
         return pixels, size, Clips(starts=starts, frames=length, frame_rate=spec.rate, total=total, start=part.start)
 
-    def frames(
-        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions, clips: Clips | None
-    ) -> Generator[Shown]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
         assert clips is not None
         wanted = {one[0]: one for one in clips.explained()}
         with contextlib.closing(sampled(file, spec.rate, part)) as found:
@@ -206,7 +206,7 @@ def _frame_of(path: Path) -> Image.Image:
 
 def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
     """The frames of an animated GIF, PNG or WebP."""
-    with reading(file), opened_image(file) as image:
+    with opened_image(file) as image:
         count = getattr(image, "n_frames", 1)
         if count < 2:
             raise ImageError("it is a still image: give a video, an animation or a directory of numbered frames")
@@ -247,8 +247,6 @@ def _of_video(file: IO[bytes], start: float) -> Iterator[Frame]:
         if not end:
             raise ImageError("it is not a video that FFmpeg can read, or is truncated") from error
         raise ImageError(_cut_short(end)) from error
-    except OSError as error:
-        raise ImageError(error.strerror or str(error)) from error
     if end < announced - _MISSING * (1 / rate if rate else _DELAY):
         raise ImageError(_cut_short(end, f" of {announced:.1f}"))
 

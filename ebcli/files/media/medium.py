@@ -3,14 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.files.coordinates import Coordinates
 from ebcli.files.frame_ranges import ClipOptions, Clips
+from ebcli.files.images import File
 from ebcli.nouns.input_spec import InputSpec
+
+Pixels = tuple[NDArray[Any], tuple[int, int], Clips | None]
 
 
 class Shown(NamedTuple):
@@ -53,9 +56,7 @@ class Medium(ABC):
         return []
 
     @abstractmethod
-    def read(
-        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
-    ) -> tuple[NDArray[Any], tuple[int, int], Clips | None]:
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
         """What the network gets of a file, the width and height of its frames, and which frames of a video these are.
 
         Pixels have 8 bits, or are floats from 0 to 1. The slices of a volume are frames.
@@ -64,21 +65,19 @@ class Medium(ABC):
             ImageError: it cannot be read.
         """
 
-    def pages(self, file: Path | IO[bytes]) -> int:
+    def pages(self, file: File) -> int:
         """The number of pages or frames of a file that ``read`` has read, of which it explains the first only."""
         return 1
 
     @abstractmethod
-    def frames(
-        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions, clips: Clips | None
-    ) -> Generator[Shown]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
         """The frames (RGB) that have maps, in order.
 
         Raises:
             ImageError: it cannot be read.
         """
 
-    def coordinates(self, file: Path | IO[bytes], spec: InputSpec) -> Coordinates | None:
+    def coordinates(self, file: File, spec: InputSpec) -> Coordinates | None:
         """Where in space the pixels of an image lie that ``read`` has read; None if it does not say."""
         return None
 

@@ -4,12 +4,13 @@ import gzip
 import math
 import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ebcli.errors import ImageError
 from ebcli.files.contents import Contents
 from ebcli.files.coordinates import Affine
-from ebcli.files.media.array import Arrays, Data, opened
+from ebcli.files.images import File, opened
+from ebcli.files.media.array import Arrays, Data
 from ebcli.files.media.medium import register
 from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
@@ -27,7 +28,7 @@ class Nifti(Arrays):
     def has_suffix(self, path: Path) -> bool:
         return path.name.lower().endswith((".nii", ".nii.gz"))
 
-    def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
+    def load(self, file: File, spec: InputSpec) -> Data:
         nibabel = import_optional("nibabel")
         with opened(file) as content:
             is_packed = content.read(2) == _GZIP

@@ -2,14 +2,10 @@
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import IO
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ebcli.files.frame_ranges import ClipOptions, Clips
-from ebcli.files.images import decode, has_image_suffix, is_recognized, pages
-from ebcli.files.media.medium import Medium, Shown, register
+from ebcli.files.images import File, decode, has_image_suffix, is_recognized, pages
+from ebcli.files.media.medium import Medium, Pixels, Shown, register
 from ebcli.nouns.input_spec import InputSpec
 
 
@@ -27,18 +23,14 @@ class Photo(Medium):
     def recognizes(self, path: Path) -> bool:
         return is_recognized(path)
 
-    def read(
-        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
-    ) -> tuple[NDArray[np.uint8], tuple[int, int], Clips | None]:
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
         image = decode(file)
         return spec.read(image), image.size, None
 
-    def pages(self, file: Path | IO[bytes]) -> int:
+    def pages(self, file: File) -> int:
         return pages(file)
 
-    def frames(
-        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions, clips: Clips | None
-    ) -> Generator[Shown]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
         yield Shown(decode(file))
 
 

@@ -5,17 +5,15 @@ import logging
 import math
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
-
-from numpy.typing import NDArray
+from typing import Any
 
 from ebcli.errors import ImageError
 from ebcli.files.contents import Contents, check_deflated
 from ebcli.files.coordinates import Coordinates, GeoTags
 from ebcli.files.frame_ranges import ClipOptions, Clips
-from ebcli.files.images import check_pixels
-from ebcli.files.media.array import Arrays, Data, opened
-from ebcli.files.media.medium import Shown, register
+from ebcli.files.images import File, check_pixels, opened
+from ebcli.files.media.array import Arrays, Data
+from ebcli.files.media.medium import Pixels, Shown, register
 from ebcli.files.media.photo import PHOTO
 from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
@@ -30,31 +28,27 @@ class Tiff(Arrays):
     def has_suffix(self, path: Path) -> bool:
         return path.suffix.lower() in {".tif", ".tiff"}
 
-    def read(
-        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
-    ) -> tuple[NDArray[Any], tuple[int, int], Clips | None]:
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
         return PHOTO.read(file, spec, part) if _is_photo(file, spec) else super().read(file, spec, part)
 
-    def frames(
-        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions, clips: Clips | None
-    ) -> Generator[Shown]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
         if _is_photo(file, spec):
             return PHOTO.frames(file, spec, part, clips)
         return super().frames(file, spec, part, clips)
 
-    def pages(self, file: Path | IO[bytes]) -> int:
+    def pages(self, file: File) -> int:
         with contextlib.suppress(Exception):  # of Pillow, which does not read all that tifffile reads
             return PHOTO.pages(file) if self.axes == "HW" else 1
         return 1
 
-    def coordinates(self, file: Path | IO[bytes], spec: InputSpec) -> Coordinates | None:
+    def coordinates(self, file: File, spec: InputSpec) -> Coordinates | None:
         if self.axes != "HW":
             return None
         with contextlib.suppress(Exception), _opened(file) as tiff:  # Pillow read it, or tifffile is missing
             return GeoTags.of({tag.code: tag for tag in tiff.pages[0].tags})
         return None
 
-    def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
+    def load(self, file: File, spec: InputSpec) -> Data:
         with _opened(file) as tiff:
             part = tiff.pages[0] if self.axes == "HW" else tiff.series[0]
             if part.dtype is None:
@@ -72,7 +66,7 @@ class Tiff(Arrays):
 
 
 @contextlib.contextmanager
-def _opened(file: Path | IO[bytes]) -> Iterator[Any]:
+def _opened(file: File) -> Iterator[Any]:
     tifffile = import_optional("tifffile")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # of what is broken, this program says it
     # of what one file says about pages in others, nothing is read
@@ -91,7 +85,7 @@ def _check_segments(file: Any, first: Any, pages: Iterable[Any]) -> None:
                 check_deflated(file, size, values * first.dtype.itemsize)
 
 
-def _is_photo(file: Path | IO[bytes], spec: InputSpec) -> bool:
+def _is_photo(file: File, spec: InputSpec) -> bool:
     """Whether Pillow reads a file as the network gets photos."""
     if spec.axes != "HW" or spec.channels not in (1, 3) or spec.selected or spec.range:
         return False

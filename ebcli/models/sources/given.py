@@ -17,8 +17,7 @@ from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.huggingface import HuggingFace
 from ebcli.models.sources.huggingface_heads import HEADS
 from ebcli.models.sources.huggingface_processors import spec_of
-from ebcli.nouns.input_spec import InputSpec
-from ebcli.nouns.placement import called
+from ebcli.nouns.input_spec import InputSpec, called
 
 _SAMPLE = 256  # pixels a side, for a transform that says nothing of what it makes
 

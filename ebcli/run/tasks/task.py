@@ -120,34 +120,23 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
             raise ConfigurationError(
                 f"--{flag} works only with {which}, but {loaded.name} is for {loaded.task}: {hint}"
             )
-    spec = loaded.transforms
-    misplaced = {
-        "--annotations marks regions of images": spec.axes != "HW" and plan.output.annotations,
-        "--compare-with compares maps of images": spec.depth is not None and plan.maps.beside,
-        "--style atlas or --interactive compares the classes of images": plan.style.name == ATLAS
-        and (spec.axes != "HW" or task is not REGISTERED[CLASSIFICATION]),
-        "--sufficiency blurs parts of images": spec.axes != "HW" and plan.maps.sufficiency,
-        "--style mask needs transparency, which videos lack": spec.frames is not None and plan.style.name == "mask",
+    spec, maps_, style = loaded.transforms, plan.maps, plan.style.name
+    kind, is_image = "volumes" if spec.depth is not None else loaded.task, spec.axes == "HW"
+    here, dtype = f"but {loaded.name} is for {kind}: drop it", plan.execution.dtype
+    is_classifier = is_image and task is REGISTERED[CLASSIFICATION]
+    refused = {
+        f"--annotations marks regions of images, {here}": not is_image and plan.output.annotations,
+        f"--compare-with compares maps of images, {here}": spec.depth is not None and maps_.beside,
+        f"--style atlas or --interactive compares the classes of images, {here}": style == ATLAS and not is_classifier,
+        f"--sufficiency blurs parts of images, {here}": not is_image and maps_.sufficiency,
+        f"--style mask needs transparency, which videos lack, {here}": spec.frames is not None and style == "mask",
+        f"--tiles works only with classifiers, {here}": spec.tiles and not task.in_batches,
+        "--sufficiency needs the score of a whole image, but --tiles cuts it: drop one of them": maps_.sufficiency
+        and spec.tiles,
+        f"--sufficiency halves probabilities, but the scores of {loaded.name} are raw: add --scores softmax or "
+        "sigmoid": maps_.sufficiency and loaded.scores == RAW,
+        f"--dtype {dtype} has no non-maximum suppression, {here}": loaded.task == DETECTION and dtype != "float32",
     }
-    for reason, is_misplaced in misplaced.items():
-        if is_misplaced:
-            kind = "volumes" if spec.depth is not None else loaded.task
-            raise ConfigurationError(f"{reason}, but {loaded.name} is for {kind}: drop it")
-    if loaded.transforms.tiles and not task.in_batches:
-        raise ConfigurationError(
-            f"--tiles works only with classifiers, but {loaded.name} is for {loaded.task}: drop it"
-        )
-    if plan.maps.sufficiency and spec.tiles:
-        raise ConfigurationError(
-            "--sufficiency needs the score of a whole image, but --tiles cuts it: drop one of them"
-        )
-    if plan.maps.sufficiency and loaded.scores == RAW:
-        raise ConfigurationError(
-            f"--sufficiency halves probabilities, but the scores of {loaded.name} are raw: "
-            "add --scores softmax or sigmoid"
-        )
-    if loaded.task == DETECTION and plan.execution.dtype != "float32":
-        raise ConfigurationError(
-            f"--dtype {plan.execution.dtype} has no non-maximum suppression, but {loaded.name} is for {loaded.task}: "
-            "drop it"
-        )
+    for sentence, is_refused in refused.items():
+        if is_refused:
+            raise ConfigurationError(sentence)

@@ -1,7 +1,7 @@
-"""Tiles of a photo: where they lie, and how their maps are joined into one. Imports no torch."""
+"""What a network gets at a time: batches of images, clips of a video, tiles of a photo, whose maps are joined."""
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -9,10 +9,56 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ebcli.errors import ConfigurationError
+from ebcli.models import LoadedModel
+from ebcli.models.device import default_batch_size
+from ebcli.models.keywords import VIDEO, WHOLE
 from ebcli.nouns.explanation import Map
 from ebcli.nouns.input_spec import InputSpec
 
 _LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/evidence.md
+
+_FRAMES = 16  # of a clip, which takes about as much memory as so many images
+
+
+def batch_sizes(loaded: LoadedModel, chosen: int | None, device: str, total: int, in_batches: bool) -> tuple[int, int]:
+    """The images of a batch, and how many clips or tiles of one image the network gets at a time.
+
+    Args:
+        loaded: the network.
+        chosen: what the user chose; None for what suits the device.
+        device: the device's name.
+        total: the images of the run.
+        in_batches: whether the network's task takes several images at a time.
+    """
+    is_video = loaded.task == VIDEO
+    chosen = 1 if loaded.one_by_one else chosen
+    is_alone = loaded.transforms.depth is not None or not (in_batches or is_video)
+    usual = 1 if is_alone else default_batch_size(device)
+    pieces = chosen or (max(1, usual // _FRAMES) if is_video else usual)
+    # a batch is never larger than the run; of few images that differ in size, most batches would be half empty
+    differ = chosen is None and loaded.transforms.fit == WHOLE
+    most = 1 if is_video else min(total, max(2, total // 4)) if differ else total
+    return min(chosen or usual, most), pieces
+
+
+def in_sequence(clips: Sequence[Map]) -> Map:
+    """The map of a video: its clips one after another, each with an equal share of the probability."""
+    if clips[0].values.ndim != 3:
+        layer = clips[0].layer
+        raise ConfigurationError(f"the map of layer {layer!r} has no time: choose a layer that keeps all frames")
+    values = np.concatenate([clip.values for clip in clips]) / np.float32(len(clips))
+    return _mixed(clips, [1 / len(clips)] * len(clips), values)
+
+
+def _mixed(maps: Sequence[Map], shares: Sequence[float], values: NDArray[np.float32]) -> Map:
+    """A map with these values; of the maps that it is made of, each has a share of its mass, and of what was lost."""
+    first, lost = maps[0], defaultdict[str, float](float)
+    for share, map_ in zip(shares, maps, strict=True):
+        for name, amount in (map_.lost_mass or {}).items():
+            lost[name] += share * amount
+    mass = None if first.mass is None else sum(share * (one.mass or 0) for share, one in zip(shares, maps, strict=True))
+    return replace(first, values=values, mass=mass, lost_mass=None if first.lost_mass is None else dict(lost))
 
 
 class Tiles(NamedTuple):
@@ -32,7 +78,7 @@ class Tiles(NamedTuple):
     def needed(cls, spec: InputSpec, shape: Sequence[int]) -> "Tiles | None":
         """The tiles in which pixels of a shape (height, width, ...) are explained; None if they are at once."""
         size = height, width = shape[0], shape[1]
-        if spec.fit != "whole" or not (spec.tiles or max(size) > _LONGEST * min(size)):
+        if spec.fit != WHOLE or not (spec.tiles or max(size) > _LONGEST * min(size)):
             return None
         return cls.of((height, width), spec.shape[0], spec.step)
 
@@ -60,16 +106,8 @@ class Tiles(NamedTuple):
         first = maps[0]
         own = np.maximum(np.asarray(scores)[:, first.subject.index], 0)
         shares = own / own.sum() if own.sum() > 0 else np.full(len(maps), 1 / len(maps))
-        mass, lost = 0.0, Counter[str]()
-        for share, map_ in zip(shares.tolist(), maps, strict=True):
-            mass += share * (map_.mass or 0)
-            for name, amount in (map_.lost_mass or {}).items():
-                lost[name] += share * amount
         return replace(
-            first,
-            values=self._averaged(shares, [map_.values for map_ in maps]),
-            mass=None if first.mass is None else mass,
-            lost_mass=None if first.lost_mass is None else dict(lost),
+            _mixed(maps, shares.tolist(), self._averaged(shares, [map_.values for map_ in maps])),
             relevance=None,
             channels=tuple(shares @ [map_.channels for map_ in maps]) if first.channels else (),
             beside={name: self._averaged(shares, [map_.beside[name] for map_ in maps]) for name in first.beside},
