@@ -177,9 +177,9 @@ def strength() -> str:
     for row in read("strength"):
         lines.append([row["network"], f"`{row['layer']}`", row["noise, 50%"], f"{float(row['spread']):.0%}"])
         for kind in ("own", "others"):
-            alone = [percent(int(row[f"{kind}, at least {limit}"]) / int(row[f"{kind}, maps"])) for limit in (1.5, 3.0)]
-            said = [str(row[f"{kind}, {word}"]) for word in ("clear", "weak", "hardly any")]
-            lines[-1] += [f"{row[f'{kind}, median']}×", *alone, " / ".join(said)]
+            alone = [f"{int(row[f'{kind}, at least {limit}']) / int(row[f'{kind}, maps']):.0%}" for limit in (1.5, 3.0)]
+            said = [row[f"{kind}, {word}"] for word in ("clear", "weak", "hardly any")]
+            lines[-1] += [f"{row[f'{kind}, median']}×", *alone, " / ".join(said) if any(map(int, said)) else "–"]
     kinds = ("own: median", "1.5×", "3×", "evidence", "others: median", "1.5×", "3×", "evidence")
     return markdown(["network", "layer", "1× noise", "spread", *kinds], lines, 2)
 

@@ -14,6 +14,7 @@ HARDLY_ANY = "hardly any"  # evidence
 
 # From where on the evidence is weak, and clear; see docs/evidence.md
 OF_NOISE = 1.5, 3.0  # multiples of the median strength of maps of noise
+_TOO_STRONG = 0.2  # of the largest strength: where noise has more, right maps are often hardly stronger
 _OF_WORD = 0.14, 0.35  # of a word's evidence, two and five times the largest share that was in a blank picture
 _FAINT, _FAINTEST = 0.3, 0.2  # brightness
 
@@ -171,11 +172,8 @@ class Map:
 
     @property
     def times_noise(self) -> float | None:
-        """The strength as a multiple of ``noise``, which compares maps of any layers and networks; None if unknown.
-
-        It is unknown, too, if noise is so strong that no map could be clear.
-        """
-        return self._times_noise(self.strength)
+        """The strength as a multiple of ``noise``, which compares maps of any layers and networks; None if unknown."""
+        return self.strength / self.noise if self.strength is not None and self.noise else None
 
     @property
     def evidence(self) -> str | None:
@@ -205,12 +203,11 @@ class Map:
 
     def _rests_on(self, strength: float | None) -> tuple[float | None, tuple[float, float]]:
         """What tells how much the map rests on, and from where on that is weak, and clear."""
-        return (self._times_noise(strength), OF_NOISE) if self.share is None else (self.share, _OF_WORD)
-
-    def _times_noise(self, strength: float | None) -> float | None:
-        if strength is None or not self.noise or OF_NOISE[1] * self.noise > 1:  # the largest strength is 1
-            return None
-        return strength / self.noise
+        if self.share is not None:
+            return self.share, _OF_WORD
+        if strength is None or not self.noise or self.noise > _TOO_STRONG:
+            return None, OF_NOISE
+        return strength / self.noise, OF_NOISE
 
     @property
     def drawn_values(self) -> NDArray[np.float32]:
