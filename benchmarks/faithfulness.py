@@ -23,15 +23,14 @@ import numpy as np
 from matplotlib import pyplot
 
 from ebcli.errors import ImageError
-from ebcli.evaluate.grid import Mosaics, classify_images, grid
-from ebcli.evaluate.labeled_images import LabeledImages
+from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.evaluate.model_under_test import ModelUnderTest
-from ebcli.evaluate.names import BASELINES
-from ebcli.evaluate.naming import naming
+from ebcli.evaluate.mosaics import Mosaics, classify_images, grid, naming
 from ebcli.evaluate.perturbation import perturbation
 from ebcli.evaluate.randomization import sanity
 from ebcli.evaluate.runner import Benchmark, Row, run_benchmark
 from ebcli.models import ModelSpec
+from ebcli.models.keywords import BASELINES
 
 MODEL = "efficientnet_lite0"
 METHODS = ("contrastive", "marginal", "grad-cam", "gradient-x-input")
@@ -81,29 +80,28 @@ class Run:
 
     def classified(self) -> list[Row]:
         """The predictions for the photos."""
-        return self.rows(classify_images(self.at_one_layer, self.pictures, self.pictures.keys))
+        return self.rows(classify_images(self.at_one_layer, self.pictures))
 
     def grid(self, cell: int) -> list[Row]:
         """The table of the grid pointing game with mosaics of 2 x 2 cells of so many pixels."""
-        mosaics = Mosaics(self.at_all_layers, self.pictures, self.classified(), cell=cell)
-        test = grid(self.at_all_layers, mosaics, MOSAICS)
+        test = grid(Mosaics(self.at_all_layers, self.pictures, self.classified(), MOSAICS, cell=cell))
         return test.summarize(self.rows(test))
 
     def naming(self) -> list[Row]:
         """The table of the naming game."""
         model = ModelUnderTest(ModelSpec(MODEL), NAMING_LAYERS, NAMING_METHODS, "cpu")
-        test = naming(model, Mosaics(model, self.pictures, self.classified()), NAMING_MOSAICS)
+        test = naming(Mosaics(model, self.pictures, self.classified(), NAMING_MOSAICS))
         return test.summarize(self.rows(test))
 
     def perturbation(self, kind: str) -> tuple[list[Row], list[Row]]:
         """The rows, and the table, of deletion or insertion."""
-        test = perturbation(kind, self.at_one_layer, self.pictures, self.pictures.keys, BASELINES, STEPS)  # type: ignore[arg-type]
+        test = perturbation(kind, self.at_one_layer, self.pictures, BASELINES, STEPS)  # type: ignore[arg-type]
         rows = self.rows(test)
         return rows, test.summarize(rows)
 
     def sanity(self) -> list[Row]:
         """The table of the randomized parameters."""
-        test = sanity(self.at_one_layer, self.pictures, self.pictures.keys, STOPS)
+        test = sanity(self.at_one_layer, self.pictures, STOPS)
         return test.summarize(self.rows(test))
 
 

@@ -23,7 +23,7 @@ from PIL import Image, ImageDraw
 from skimage.color import rgb2lab
 
 import ebcli
-from ebcli.drawing.color_scale import overlay_colors
+from ebcli.drawing.painters import overlay_colors
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.images import to_rgb
 

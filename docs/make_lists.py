@@ -1,4 +1,4 @@
-"""Write the lists of docs/api.md and docs/reference.md, which are read on GitHub; hooks.py replaces them on the site.
+"""Write the lists of docs/api.md and docs/reference.md, which are read on GitHub; hooks.py replaces most on the site.
 
 python docs/make_lists.py
 """
@@ -15,12 +15,14 @@ import click
 from ebcli.cli.saliency import main, run
 
 PAGES = [Path(__file__).with_name(name) for name in ("api.md", "reference.md")]
-LIST = re.compile(r"(<!-- (names|options): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+LIST = re.compile(r"(<!-- (names|options|fields): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+FIELD = re.compile(r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
 def written(page: str) -> str:
     """The page with its lists as the code has them."""
-    return LIST.sub(lambda found: found[1] + {"names": names, "options": options}[found[2]](found[3]) + found[4], page)
+    lists = {"names": names, "options": options, "fields": fields}
+    return LIST.sub(lambda found: found[1] + lists[found[2]](found[3]) + found[4], page)
 
 
 def names(listed: str) -> str:
@@ -31,6 +33,14 @@ def names(listed: str) -> str:
         sentence = re.split(r"(?<=\.)\s(?=[A-Z`])", " ".join(text.partition("\n\n")[0].split()))[0]
         rows.append(f"| `{name}` | {_cell(sentence)} |\n")
     return "\n| name | |\n|---|---|\n" + "".join(rows) + "\n"
+
+
+def fields(listed: str) -> str:
+    """A row for each attribute in the docstring of a class whose objects are written as JSON."""
+    _, _, described = (inspect.getdoc(pkgutil.resolve_name(listed)) or "").partition("Attributes:\n")
+    rows = [(name.replace(", ", "`, `"), text.replace("``", "`")) for name, text in FIELD.findall(described)]
+    rows = [(name, re.sub(r"\bNone\b", "null", text)) for name, text in rows]
+    return "\n| field | |\n|---|---|\n" + "".join(f"| `{name}` | {_cell(text)[:-1]} |\n" for name, text in rows) + "\n"
 
 
 def options(listed: str) -> str:

@@ -73,6 +73,12 @@ class UnfinishedError(EbcliError):
     """A cluster was lost; the same command with ``--skip-existing`` does the rest."""
 
 
+def first_line(error: BaseException) -> str:
+    """First line of an error's message, or its type if the message is empty."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__
+
+
 def check_at_least(least: float, **options: float | None) -> None:
     """Raise ConfigurationError if one of some options is less, infinite or NaN; None is not."""
     for name, value in options.items():

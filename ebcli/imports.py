@@ -8,7 +8,8 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ebcli.errors import ConfigurationError, EbcliError
@@ -24,21 +25,18 @@ MODELS, RULES = "ebcli.models", "ebcli.rules"
 _OF_EXTRA = re.compile(r"([\w.-]+).*;.*\bextra == .(?!all\b)([\w-]+)")
 
 
-def lazily(
-    package: str, offered: Mapping[str, str], *others: str
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazily(package: str, *others: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The ``__getattr__`` and the ``__dir__`` (PEP 562) of a package that imports its names on first use.
 
-    Also sets its ``__all__``. Type checkers see the names by imports such as ``from a import b as b``.
+    Also sets its ``__all__``. The names are those that its stub ``__init__.pyi`` imports, as type checkers see them.
 
     Args:
         package: its name.
-        offered: modules, and the names that it offers of each, separated by spaces.
         others: names that it has in another way.
     """
     names = sys.modules[package].__dict__
-    homes = {name: module for module, of_module in offered.items() for name in of_module.split()}
-
+    stub = Path(names["__file__"]).with_suffix(".pyi").read_text(encoding="utf-8")
+    homes = {name: module for module, name in re.findall(r"from (ebcli[\w.]*) import (\w+) as", stub)}
     names["__all__"] = sorted({*homes, *others})
 
     def get(name: str) -> Any:
@@ -68,20 +66,15 @@ def import_optional(module: str, package: str | None = None) -> Any:
 
 def missing(package: str) -> str:
     """The sentence for a package that is not installed: it names all that is missing of the extra that has it."""
-    from importlib.metadata import PackageNotFoundError, distribution, requires
-
-    def is_installed(name: str) -> bool:
-        try:
-            return bool(distribution(name))
-        except PackageNotFoundError:
-            return False
+    from importlib.metadata import distributions, requires
 
     name = package.replace("_", "-")
     normalized = (one.replace("_", "-") for one in requires(DISTRIBUTION) or ())
     extras = {found[1]: found[2] for found in map(_OF_EXTRA.match, normalized) if found}
     if name not in extras:
         return f"this needs the package {package}: pip install {package}"
-    names = [one for one, extra in extras.items() if extra == extras[name] and (one == name or not is_installed(one))]
+    there = {one.name.replace("_", "-") for one in distributions()} - {name}
+    names = [one for one, extra in extras.items() if extra == extras[name] and one not in there]
     packages = f"package{'s' * (len(names) > 1)} {', '.join(names)}"
     return f"this needs the {packages}: pip install '{DISTRIBUTION}[{extras[name]}]'"
 
@@ -164,10 +157,8 @@ def blamed(what: str) -> Iterator[None]:
     except (EbcliError, MemoryError):
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise ConfigurationError(
-            f"{what} failed ({type(error).__name__}: {reason}; --debug shows the traceback)"
-        ) from error
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigurationError(f"{what} failed ({reason}; --debug shows the traceback)") from error
 
 
 def load_plugin(point: EntryPoint, use: Callable[[Any], T] = lambda it: it) -> T | None:
@@ -180,11 +171,8 @@ def load_plugin(point: EntryPoint, use: Callable[[Any], T] = lambda it: it) -> T
     except KeyboardInterrupt as interrupt:  # by the user, or its own
         raise KeyboardInterrupt(f"while {plugin} was loading") from interrupt
     except Exception as error:  # a plug-in can fail in any way, and must not take anything else with it
-        reason = " ".join(str(error).split())
-        warnings.warn(
-            f"{plugin} is ignored: loading {point.value} failed ({type(error).__name__}: {reason})",
-            stacklevel=2,
-        )
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        warnings.warn(f"{plugin} is ignored: loading {point.value} failed ({reason})", stacklevel=2)
         return None
 
 

@@ -29,7 +29,7 @@ ROOMS = {
     "drawing": {"pages", "eb", "files", "nouns", "errors"},
     "run": {"pages", "drawing", "models", "eb", "files", "nouns", "workers", "imports", "errors"},
     "evaluate": {"drawing", "models", "eb", "files", "nouns", "imports", "errors"},
-    "gallery": {"pages", "drawing", "files", "nouns", "workers", "errors"},
+    "gallery": {"pages", "drawing", "files", "nouns", "workers", "imports", "errors"},
     "serve": {"pages", "run", "drawing", "models", "files", "nouns", "workers", "errors"},
     "cli": {
         "serve",

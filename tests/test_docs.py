@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import doctest
 import functools
 import io
@@ -26,6 +27,7 @@ import ebcli
 import ebcli.run.explainer
 from docs import make_lists
 from ebcli.cli.saliency import main, run
+from ebcli.files.records import ClassRecord, Record
 from ebcli.models.methods import IMPLEMENTED
 
 if sys.version_info >= (3, 11):
@@ -161,13 +163,17 @@ def test_lists_of_options_and_names_are_those_of_the_code(page: Path) -> None:
     assert make_lists.written(text) == text, "run python docs/make_lists.py"
 
 
-def test_all_names_and_options_are_listed() -> None:
+def test_all_names_options_and_fields_are_listed() -> None:
     names, options = (page.read_text(encoding="utf-8") for page in make_lists.PAGES)
     listed = set(re.findall(r"^\| `ebcli\.(?:\w+\.)*(\w+)` \| [^ |]", names, re.MULTILINE))
     assert {*ebcli.__all__} - {"__version__"} <= listed
     for command in (run, *main.commands.values()):
         known = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
         assert all(one.opts[-1] in options for one in known), command.name
+    tables = re.findall(r"<!-- fields:.*?<!-- end -->", options, re.DOTALL)
+    for table, record in zip(tables, (Record, ClassRecord), strict=True):
+        rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+        assert sorted(re.findall(r"\w+", " ".join(rows))) == sorted(one.name for one in dataclasses.fields(record))
 
 
 def test_home_names_every_page() -> None:

@@ -25,6 +25,7 @@ _SETTLED = {  # numbers of the texts that were not measured
     "25%": "chance",
     "50%": "chance, and the probability of recognized photos",
     "67%": "chance",
+    f"{OF_NOISE[0]:g}": "times noise, below which there is hardly any evidence",
     f"{_TOO_STRONG:.0%}": "of the largest strength: with stronger noise, the evidence is not judged",
     f"{LEARNED:.0%}": "accuracy of the networks that are listed",
     f"{_LONGEST}": "shape of the images that are explained in tiles",
@@ -143,6 +144,11 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         value("photos", "CPU-s per photo", work="eb-saliency photos --format png"),
         value("photos", "CPU-s per photo", work="the network's plain pass alone"),
     ),
+    "It was at most {:.0f}% from the middle one": lambda: farthest(""),
+    "it was up to {:.0f}% from it": lambda: farthest("one picture, "),
+    "a single class in each up to {:.0f}%": lambda: farthest("one class, "),
+    "have a median of {:.1f}× noise": lambda: strength("ViT", "own, median"),
+    "and in ConvNeXt {:.1f}×": lambda: strength("ConvNeXt", "own, median"),
 }
 
 
@@ -174,11 +180,6 @@ def test_numbers_about_strength_are_those_of_the_file() -> None:
             by_default("others, at least 1.5 times white noise", "others, maps"),
         ),
         ("and the number is {:.0f}", by_default("others, at least 1.5")),
-        ("It was at most {:.0f}% from the middle one", farthest("")),
-        ("it was up to {:.0f}% from it", farthest("one picture, ")),
-        ("a single class in each up to {:.0f}%", farthest("one class, ")),
-        ("have a median of {:.1f}× noise", strength("ViT", "own, median")),
-        ("and in ConvNeXt {:.1f}×", strength("ConvNeXt", "own, median")),
     ):
         assert sentence.format(*found) in shown
     limits = [f"at least {OF_NOISE[1]:.0f}× noise |", "{:g}× to {:.0f}× noise |".format(*OF_NOISE)]

@@ -7,8 +7,9 @@ import inspect
 import pkgutil
 import re
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from stub_run import heavy_imports, run_python
@@ -73,13 +74,8 @@ def test_all_that_is_missing_of_an_extra_is_named_at_once(monkeypatch: pytest.Mo
         *('two>=2; extra == "more"', "there; python_version < '4' and extra == 'more'", "other; extra == 'else'"),
     ]
 
-    def distribution(name: str) -> str:
-        if name != "there":
-            raise PackageNotFoundError(name)
-        return name
-
     monkeypatch.setattr("importlib.metadata.requires", lambda _: requirements)
-    monkeypatch.setattr("importlib.metadata.distribution", distribution)
+    monkeypatch.setattr("importlib.metadata.distributions", lambda: [SimpleNamespace(name="there")])
     said = r"^this needs the packages {}, {}: pip install 'eb-saliency\[more\]'$"
     with pytest.raises(ConfigurationError, match=said.format("one-more", "two")):
         import_optional("one_more.part")

@@ -13,13 +13,14 @@ import click
 from ebcli.cli.commands import altered, command
 from ebcli.cli.console import SOME_FAILED, one_line, put, say_error, shown, sign_of_life
 from ebcli.cli.execution import sink_of
-from ebcli.cli.parameters import PATH, SectionOption
+from ebcli.cli.options import option
+from ebcli.cli.parameters import PATH
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import STDOUT, answer_relpath
 from ebcli.run.plan import VALUES, RunPlan, part_of
 from ebcli.run.plan_parts import WordOptions
 
-_of_answer = partial(SectionOption, section="Answer")
+_of_answer = partial(option, "Answer")
 
 
 @command(
@@ -33,11 +34,13 @@ _of_answer = partial(SectionOption, section="Answer")
         shell_complete=None,
         help="Vision-language model: hf/NAME, or a directory written by save_pretrained().",
     ),
-    _of_answer(["--answer"], metavar="TEXT", help="Explain this answer instead of the model's own."),
-    _of_answer(["--word", "words"], metavar="WORD", multiple=True, help="Explain this word of the answer. Repeatable."),
-    _of_answer(["--all-words"], is_flag=True, help="Also explain words such as 'the' and 'of'."),
-    _of_answer(["--against"], metavar="WORD", help="Contrast with a word that the model could have said instead."),
-    _of_answer(["--max-tokens"], type=click.IntRange(1), default=64, help="Longest answer of the model, in tokens."),
+    _of_answer("--answer", "Explain this answer instead of the model's own.", metavar="TEXT"),
+    _of_answer("--word words", "Explain this word of the answer. Repeatable.", metavar="WORD", multiple=True),
+    _of_answer("--all-words", "Also explain words such as 'the' and 'of'.", is_flag=True),
+    _of_answer(
+        "--against", "Contrast with a word that the model could have said instead.", metavar="WORD", multiple=False
+    ),
+    _of_answer("--max-tokens", "Longest answer of the model, in tokens.", type=click.IntRange(1), default=64),
     altered("output", help="Output directory, or a file for the figure alone, without the page."),
     altered("format", help="Format of the figure; auto is png."),
     altered("as_json", help="Print a JSON record with all words instead."),

@@ -16,7 +16,8 @@ import click
 from ebcli.cli.commands import DIRECTORY, WITHOUT_ENVIRONMENT, command
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, sign_of_life
 from ebcli.cli.execution import plan_of
-from ebcli.cli.parameters import PATH, SectionOption
+from ebcli.cli.options import option
+from ebcli.cli.parameters import PATH
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.safe_open import safe_open
@@ -74,25 +75,23 @@ class Finding:
 @command(
     "audit",
     click.Argument(["directory"], type=DIRECTORY),
-    SectionOption(
-        ["--annotations"],
-        section="Input",
+    option(
+        "Input",
+        "--annotations",
+        "Boxes of the objects, in COCO's format. Also find photos that rest on places outside of the boxes.",
         metavar="FILE",
         type=PATH,
-        help="Boxes of the objects, in COCO's format. Also find photos that rest on places outside of the boxes.",
     ),
-    SectionOption(
-        ["--fail-on-findings"], section="Output", is_flag=True, help="Exit with status 1 if anything is found."
-    ),
+    option("Output", "--fail-on-findings", "Exit with status 1 if anything is found.", is_flag=True),
     options=["overwrite"],
     settings=WITHOUT_ENVIRONMENT,
 )
 def audit(options: Mapping[str, Any]) -> int:
     """Find places that the maps of a class rest on.
 
-    DIRECTORY is that of a run with --raw. Looks for classes whose photos rest on a corner, an edge, or the same thing
-    at the same place. Covers the place in the photos, and prints the place if this changes their class. Writes a page,
-    audit/index.html. Use only runs that you trust, because settings.toml is read like --config.
+    DIRECTORY is the output of a run with --raw. Looks for classes whose photos rest on a corner, an edge, or the same
+    thing at the same place. Covers the place in the photos, and prints the place if this changes their class. Writes a
+    page, audit/index.html. Use only runs that you trust, because settings.toml is read like --config.
     """
     from ebcli.files.naming import AUDIT
     from ebcli.files.records import append_lines

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from ebcli.cli.commands import WITHOUT_ENVIRONMENT, altered, command
 from ebcli.cli.console import SOME_FAILED, put, say
-from ebcli.cli.options import CONTEXT, OPTIONS, in_section
-from ebcli.cli.parameters import Method, SectionOption
+from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option
+from ebcli.cli.parameters import Method
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
-from ebcli.evaluate.names import BASELINES
-from ebcli.models.keywords import METHODS, WHOLE
+from ebcli.models.keywords import BASELINES, METHODS, WHOLE
 from ebcli.run.plan import RunPlan
 
 if TYPE_CHECKING:
-    from ebcli.evaluate.labeled_images import LabeledImages
+    from ebcli.evaluate.data_sets import AnnotatedImages, Images, LabeledImages
+    from ebcli.evaluate.mosaics import Mosaics
     from ebcli.evaluate.runner import Benchmark, Row
 
 EPILOG = """
@@ -46,10 +46,7 @@ def benchmark() -> None:
     """Measure the faithfulness of saliency maps, of Excitation Backprop and other methods."""
 
 
-def _own(names: str, text: str, section: str = "Test", **known: Any) -> SectionOption:
-    return SectionOption(names.split(), section=section, help=text, **known)
-
-
+_own = partial(option, "Test")
 _IMAGES = click.Argument(["images"], type=_FOLDER)
 _SHARED = (
     altered(
@@ -58,10 +55,10 @@ _SHARED = (
         show_default="the model's default",
         help="Measure maps at this layer; input means the pixels. Repeatable.",
     ),
-    _own(
+    option(
+        "Map",
         "--method",
         "Measure maps of this method. Repeatable.",
-        "Map",
         type=Method(METHODS),
         multiple=True,
         default=("contrastive",),
@@ -84,6 +81,8 @@ _LABELS = _own(
     type=_FILE,
     show_default="predicted classes",
 )
+
+T = TypeVar("T", bound="Images")
 
 
 class Session:
@@ -120,28 +119,26 @@ class Session:
             raise EbcliError(f"nothing was measured: none of {len(test.units)} {test.unit}s gave a result")
         return rows
 
-    def sample(self, keys: Sequence[str]) -> list[str]:
-        """A random sample of at most ``--limit`` keys, in their order."""
+    def sampled(self, images: T) -> T:
+        """A data set with a random sample of at most ``--limit`` keys, in their order."""
         import numpy as np
 
         limit: int | None = self.options["limit"]
-        if limit is None or limit >= len(keys):
-            return list(keys)
-        chosen = np.random.default_rng(self.options["seed"]).choice(len(keys), limit, replace=False)
-        return [keys[index] for index in sorted(chosen)]
+        if limit is not None and limit < len(images.keys):
+            chosen = np.random.default_rng(self.options["seed"]).choice(len(images.keys), limit, replace=False)
+            images.keys = [images.keys[index] for index in sorted(chosen)]
+        return images
 
-    def images(self) -> tuple[LabeledImages, list[str]]:
-        """The images in the directory IMAGES, and the keys of the sample."""
-        from ebcli.evaluate.labeled_images import LabeledImages
+    def images(self) -> LabeledImages:
+        """A sample of the images in the directory IMAGES."""
+        from ebcli.evaluate.data_sets import LabeledImages
 
-        found = LabeledImages(
-            self.options["images"], self.options.get("labels"), self.model.loaded.categories, self.model.num_classes
-        )
-        return found, self.sample(found.keys)
+        folder, labels, loaded = self.options["images"], self.options.get("labels"), self.model.loaded
+        return self.sampled(LabeledImages(folder, labels, loaded.categories, self.model.num_classes))
 
     def annotated_names(self) -> list[str] | None:
         """The names of ``--class-names`` as annotations spell them; None without that option."""
-        from ebcli.evaluate.annotations import read_annotated_names
+        from ebcli.evaluate.data_sets import read_annotated_names
 
         path: Path | None = self.options["class_names"]
         return None if path is None else read_annotated_names(path)
@@ -198,8 +195,8 @@ def pointing(session: Session) -> Benchmark:
     Zhang et al., ECCV 2016. Needs VOC or COCO, and a network with one output for each of their classes. If VOC's
     annotations use other class names, pass --class-names.
     """
-    from ebcli.evaluate.annotations import AnnotatedImages, Coco, Voc
-    from ebcli.evaluate.pointing import pointing as test
+    from ebcli.evaluate.data_sets import Coco, Voc
+    from ebcli.evaluate.localization import pointing as test
 
     data: AnnotatedImages
     given = session.options
@@ -210,7 +207,7 @@ def pointing(session: Session) -> Benchmark:
         data = Coco(coco, annotations, skipped)
     else:
         raise click.UsageError("pass either --voc DIR, or --coco DIR and --annotations FILE")
-    return test(session.model, data, session.sample(data.keys), given["tolerance"])
+    return test(session.model, session.sampled(data), given["tolerance"])
 
 
 _mosaics = partial(
@@ -229,15 +226,13 @@ _mosaics = partial(
 )
 
 
-def _made(session: Session) -> tuple[Any, Any, int]:
-    """The arguments of a test with mosaics."""
-    from ebcli.evaluate.grid import Mosaics, classify_images
+def _made(session: Session) -> Mosaics:
+    from ebcli.evaluate.mosaics import Mosaics, classify_images
 
-    given, (found, keys) = session.options, session.images()
-    classified = session.measure(classify_images(session.model, found, keys))
-    size, confidence, cell = given["size"], given["confidence"], given["cell"]
-    mosaics = Mosaics(session.model, found, classified, size, confidence, cell, given["seed"])
-    return session.model, mosaics, given["mosaics"]
+    given, found = session.options, session.images()
+    classified = session.measure(classify_images(session.model, found))
+    options = {name: given[name] for name in ("size", "confidence", "cell", "seed")}
+    return Mosaics(session.model, found, classified, given["mosaics"], **options)
 
 
 @_mosaics()
@@ -246,9 +241,9 @@ def grid(session: Session) -> Benchmark:
 
     Böhle et al., CVPR 2021. Mosaics are made of the images in the directory IMAGES.
     """
-    from ebcli.evaluate.grid import grid as test
+    from ebcli.evaluate.mosaics import grid as test
 
-    return test(*_made(session))
+    return test(_made(session))
 
 
 @_mosaics()
@@ -258,9 +253,9 @@ def naming(session: Session) -> Benchmark:
     The 20 most likely classes are compared, as in --style atlas. Mosaics are made of the images in the directory
     IMAGES.
     """
-    from ebcli.evaluate.naming import naming as test
+    from ebcli.evaluate.mosaics import naming as test
 
-    return test(*_made(session))
+    return test(_made(session))
 
 
 def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None:
@@ -284,7 +279,7 @@ def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None
         from ebcli.evaluate.perturbation import perturbation
 
         given = session.options
-        return perturbation(kind, session.model, *session.images(), given["baseline"], given["steps"])
+        return perturbation(kind, session.model, session.images(), given["baseline"], given["steps"])
 
 
 _perturbation("deletion", "how fast does the class probability fall as highlighted pixels are removed?")
@@ -299,7 +294,7 @@ def sanity(session: Session) -> Benchmark:
     """
     from ebcli.evaluate.randomization import sanity as test
 
-    return test(session.model, *session.images(), session.options["steps"])
+    return test(session.model, session.images(), session.options["steps"])
 
 
 @_test(
@@ -323,4 +318,4 @@ def localize(session: Session) -> Benchmark:
     from ebcli.evaluate.localization import localize as test
 
     given = session.options
-    return test(session.model, *session.images(), given["annotations"], session.annotated_names(), given["alpha"])
+    return test(session.model, session.images(), given["annotations"], session.annotated_names(), given["alpha"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,10 @@ import click
 from ebcli.cli.commands import DIRECTORY, WITHOUT_ENVIRONMENT, altered, command
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown
 from ebcli.cli.execution import carry_out, plan_of
-from ebcli.cli.parameters import PATH, SectionOption
+from ebcli.cli.options import option
+from ebcli.cli.parameters import PATH
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.files.private import scratch
-from ebcli.files.sink import check_file, replacing
 from ebcli.imports import import_optional
 from ebcli.models.sources import is_network_file
 from ebcli.models.spec import ModelSpec
@@ -32,19 +32,20 @@ _SUITE = "eb-saliency check"
 _OF_BASELINE = ("model", "weights", "layer", "device", "batch_size", "workers")
 
 
-def _limit(name: str, default: float, text: str) -> SectionOption:
-    return SectionOption([f"--{name}"], section="Limits", metavar="N", type=float, default=default, help=text)
+_limit = partial(option, "Limits", metavar="N", type=float)
 
 
 @command(
     "check",
     click.Argument(["baseline"], type=DIRECTORY),
-    _limit("min-correlation", 0.9, "Least correlation of two maps."),
-    _limit("min-overlap", 0.7, "Least overlap (intersection over union) of the strongest fifths of their pixels."),
-    _limit("max-shift", 0.1, "Largest distance of their peaks, as a share of the diagonal."),
-    _limit("max-changed", 0.0, "Largest share of images whose first class may change."),
+    _limit("--min-correlation", "Least correlation of two maps.", default=0.9),
+    _limit(
+        "--min-overlap", "Least overlap (intersection over union) of the strongest fifths of their pixels.", default=0.7
+    ),
+    _limit("--max-shift", "Largest distance of their peaks, as a share of the diagonal.", default=0.1),
+    _limit("--max-changed", "Largest share of images whose first class may change.", default=0.0),
     altered("output", metavar="DIR", default=None, help="Keep the new maps here, with a page that compares them."),
-    SectionOption(["--junit"], section="Output", metavar="FILE", type=PATH, help="Also write JUnit's XML."),
+    option("Output", "--junit", "Also write JUnit's XML.", metavar="FILE", type=PATH),
     *(altered(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
     options=["overwrite"],
     settings=WITHOUT_ENVIRONMENT,
@@ -54,11 +55,13 @@ def check(options: Mapping[str, Any]) -> int:
 
     BASELINE is the directory of a run with --raw. Use only runs that you trust, because settings.toml is read like
     --config. --model or --weights names another network; a checkpoint given to --model is loaded into the network of
-    BASELINE. Options that are not given are those of BASELINE. Prints the maps that differ too much, worst first.
+    BASELINE. Other options come from BASELINE. Prints the maps that differ too much, worst first.
 
     Exit status: 0 if all maps agree, 1 if some do not.
     """
     from ebcli.evaluate import rank_correlation
+    from ebcli.files.private import scratch
+    from ebcli.files.sink import check_file
     from ebcli.gallery.comparison import Limits, changed_images, comparison_of, write_comparison
     from ebcli.gallery.raw_maps import latest_records, read_pairs
 
@@ -112,6 +115,8 @@ def _repeated(plan: RunPlan, given: dict[str, Any], directory: Path, overwrite: 
 
 def _write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
     from xml.etree import ElementTree
+
+    from ebcli.files.sink import replacing
 
     failures = str(sum(bool(one.problems) for one in comparisons))
     suites = ElementTree.Element("testsuites", name=_SUITE, tests=str(len(comparisons)), failures=failures)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ _VERBOSE = altered("verbose", help="Also name the environment variables that set
 def models(options: Mapping[str, Any]) -> int:
     """List the models by name.
 
-    With PATTERNS, such as resnet or 's*n_v2_?', lists only the names that match, also those of timm. Exit status: 1 if
+    With PATTERNS, such as resnet or 's*n_v2_?', lists only the names that match, also of timm. Exit status: 1 if
     nothing matches.
     """
     from ebcli.models import model_names
@@ -140,6 +141,24 @@ def layers(options: Mapping[str, Any]) -> int:
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+@command(
+    "doctor",
+    OPTIONS["device"],
+    altered("output", metavar="DIR", help="Check that a run can write to this directory."),
+    altered("as_json", help="Print a JSON object per check."),
+)
+def doctor(options: Mapping[str, Any]) -> int:
+    """Check the installation with a small run on --device."""
+    from ebcli.cli.doctor import examine
+
+    is_well = True
+    for finding in examine(options["device"], options["output"]):
+        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {shown(finding.found)}"
+        put(json.dumps(asdict(finding)) if options["as_json"] else line)
+        is_well = is_well and finding.ok
+    return 0 if is_well else SOME_FAILED
 
 
 @command("info", click.Argument(["file"], type=PATH), altered("as_json", help="Print a JSON object."))

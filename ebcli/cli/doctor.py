@@ -1,21 +1,17 @@
 """The command ``doctor``: a small run, and what ``pip check`` cannot say: devices and disk space."""
 
-import json
 import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from math import isclose
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from ebcli.cli.commands import altered, command
-from ebcli.cli.console import SOME_FAILED, put, shown
-from ebcli.cli.options import OPTIONS
 from ebcli.errors import EbcliError
 from ebcli.files.private import scratch
 from ebcli.imports import DISTRIBUTION
@@ -28,22 +24,6 @@ TOLERANCE = 0.01  # above rounding errors, even those of TF32, and below real on
 
 GB = 1e9
 CACHE_ROOM, OUTPUT_ROOM = 1 * GB, 0.1 * GB  # for most weights, and for some hundred pictures
-
-
-@command(
-    "doctor",
-    OPTIONS["device"],
-    altered("output", metavar="DIR", help="Check that a run can write to this directory."),
-    altered("as_json", help="Print a JSON object per check."),
-)
-def doctor(options: Mapping[str, Any]) -> int:
-    """Check the installation with a small run on --device."""
-    is_well = True
-    for finding in examine(options["device"], options["output"]):
-        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {shown(finding.found)}"
-        put(json.dumps(asdict(finding)) if options["as_json"] else line)
-        is_well = is_well and finding.ok
-    return 0 if is_well else SOME_FAILED
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink
 
         check_page(output.directory, output.overwrite)
     if output.records is not None:
-        from ebcli.files.table import check_table, write_table
+        from ebcli.gallery.exports import check_table, write_table
 
         check_table(output.records, output.overwrite)
     with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
@@ -85,9 +85,8 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink
 
 
 def _write_annotations(output: OutputOptions, configuration: str) -> None:
-    from ebcli.files.coco import coco_files
     from ebcli.files.directory import OutputFolder
-    from ebcli.gallery.fiftyone import fiftyone_files
+    from ebcli.gallery.exports import coco_files, fiftyone_files
 
     is_dataset = output.annotations == HEATMAPS
     files = fiftyone_files if is_dataset else coco_files

@@ -16,7 +16,7 @@ from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS
 CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_content_width": 110}
 
 
-def _option(
+def option(
     section: str, names: str, text: str, kind: type[SectionOption] = SectionOption, **known: Any
 ) -> SectionOption:
     """An option with a help text. If it is a value of plans, it has that default: False is a flag's, () of several."""
@@ -27,12 +27,12 @@ def _option(
 
 
 _input, _model, _map, _output, _appearance = (
-    partial(_option, section) for section in ("Input", "Model", "Map", "Output", "Appearance")
+    partial(option, section) for section in ("Input", "Model", "Map", "Output", "Appearance")
 )
 _resuming, _performance, _cluster, _information = (
-    partial(_option, section) for section in ("Resuming", "Performance", "Cluster", "Information")
+    partial(option, section) for section in ("Resuming", "Performance", "Cluster", "Information")
 )
-_limit = partial(_option, "Settings, in files and the environment only", kind=Limit)
+_limit = partial(option, "Settings, in files and the environment only", kind=Limit)
 
 
 _ALL = (

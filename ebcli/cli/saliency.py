@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from ebcli.cli import ask, audit, check, doctor, serve  # noqa: F401 - they add their commands
+from ebcli.cli import ask, audit, check, serve  # noqa: F401 - they add their commands
 from ebcli.cli.benchmark import benchmark
 from ebcli.cli.commands import COMMANDS
 from ebcli.cli.console import note, shown

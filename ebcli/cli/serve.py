@@ -12,8 +12,7 @@ import click
 
 from ebcli.cli.commands import PHOTOS, altered, command
 from ebcli.cli.console import put, say_error
-from ebcli.cli.options import OPTIONS, in_section
-from ebcli.cli.parameters import SectionOption
+from ebcli.cli.options import OPTIONS, in_section, option
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import RunPlan, part_of
@@ -33,28 +32,16 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     PHOTOS,
     _repeatable("model", "Repeatable: several networks.", (ModelSpec.name,)),
     _repeatable("weights", "Repeatable: one for each --model.", ()),
-    SectionOption(
-        ["--host"],
-        section="Server",
-        metavar="ADDRESS",
-        default="127.0.0.1",
-        help="Listen at this address.",
-    ),
-    SectionOption(
-        ["--port"],
-        section="Server",
-        type=click.IntRange(0, 65535),
-        default=_PORT,
-        help="Listen at this port; 0 for a free one.",
-    ),
-    SectionOption(["--open/--no-open", "show"], section="Server", default=True, help="Open the page in the browser."),
+    option("Server", "--host", "Listen at this address.", metavar="ADDRESS", default="127.0.0.1"),
+    option("Server", "--port", "Listen at this port; 0 for a free one.", type=click.IntRange(0, 65535), default=_PORT),
+    option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
     options=[*_OF_NETWORK, "max_bytes", "image_timeout"],
 )
 def serve(options: Mapping[str, Any]) -> int:
     """Explain photos on a live page in the browser.
 
-    The page shows the PHOTOS and those that are dropped on it. It opens only at the printed address, which has a token,
-    and only on this machine, unless --host names another address. Ctrl-C ends the server.
+    The page shows the PHOTOS and photos that are dropped on it. It opens only at the printed address, which has a
+    token, and only on this machine, unless --host names another address. Ctrl-C ends the server.
     """
     from ebcli.files.images import decoding_memory
     from ebcli.serve.app import Page

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.color_scale import limits, visible
 from ebcli.drawing.legend import captioned, outlined
 from ebcli.drawing.overlay import beside, is_blank_on, peaks_at_border, picture, shrunk
+from ebcli.drawing.painters import limits, visible
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown

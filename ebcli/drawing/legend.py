@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.color_scale import levels
 from ebcli.drawing.lettering import fitted, font, in_lines, printable
-from ebcli.drawing.painters import PAINTERS
+from ebcli.drawing.painters import PAINTERS, levels
 from ebcli.drawing.style import DrawingStyle
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageOps
 
-from ebcli.drawing.color_scale import levels, limits, visible
-from ebcli.drawing.painters import PAINTERS
+from ebcli.drawing.painters import PAINTERS, levels, limits, visible
 from ebcli.drawing.style import DrawingStyle
 from ebcli.nouns.box import Box
 
@@ -32,7 +31,7 @@ def covered(region: Box, size: tuple[int, int]) -> Pixels:
         size: the image's (width, height).
     """
     spans = []
-    for low, high, pixels in ((region.left, region.right, size[0]), (region.top, region.bottom, size[1])):
+    for (low, high), pixels in zip(region.sides, size, strict=True):
         first, last = math.ceil(low - 0.5), math.ceil(high - 0.5)
         if first >= last:  # the region lies between the centers of two pixels
             first, last = math.floor(low), math.floor(low) + 1
@@ -91,15 +90,13 @@ def upsampled(
     Returns:
         An image of floats, mode ``F``, the size of the box. Between cells, values can exceed the map's own range.
     """
-    if zero is not None and _is_finer(np.shape(saliency), region):
+    height, width = np.shape(saliency)
+    if zero is not None and (height > region.bottom - region.top or width > region.right - region.left):  # finer cells
         return Image.fromarray(_pooled(np.asarray(saliency, dtype=np.float32), region, box, zero))
     # A border of one cell keeps the value at the center of a pixel that the region's edge cuts.
     values = np.pad(np.asarray(saliency, dtype=np.float32), 1, mode="edge")
     starts, ends = [], []
-    for low, high, first, last, padded in (
-        (region.left, region.right, box[0], box[2], values.shape[1]),
-        (region.top, region.bottom, box[1], box[3], values.shape[0]),
-    ):
+    for (low, high), first, last, padded in zip(region.sides, box[:2], box[2:], values.shape[::-1], strict=True):
         cell = (high - low) / (padded - 2)
         starts.append(max(0.0, (first - low) / cell + 1))
         ends.append(min(float(padded), (last - low) / cell + 1))
@@ -108,23 +105,15 @@ def upsampled(
     return Image.fromarray(values).resize(size, resampling, box=(*starts, *ends))
 
 
-def _is_finer(shape: tuple[int, ...], region: Box) -> bool:
-    """Whether a map (h, w) has smaller cells than pixels in the region that it covers."""
-    return shape[0] > region.bottom - region.top or shape[1] > region.right - region.left
-
-
 def _pooled(saliency: NDArray[np.float32], region: Box, box: Pixels, zero: float) -> NDArray[np.float32]:
     """Of the cells of a map (h, w) in each pixel of the box, the one that is farthest from ``zero``."""
     starts, ends = [], []
-    for low, high, first, last, count in (
-        (region.top, region.bottom, box[1], box[3], saliency.shape[0]),
-        (region.left, region.right, box[0], box[2], saliency.shape[1]),
-    ):
+    for (low, high), first, last, count in zip(region.sides, box[:2], box[2:], saliency.shape[::-1], strict=True):
         edges = ((np.arange(first, last + 1) - low) * count / (high - low)).clip(0, count).astype(int)
         starts.append(edges[:-1].clip(max=count - 1))
         ends.append(max(edges[-1], starts[-1][-1] + 1))
-    seen = saliency[: ends[0], : ends[1]]
-    highest, lowest = (f.reduceat(f.reduceat(seen, starts[0], 0), starts[1], 1) for f in (np.maximum, np.minimum))
+    seen = saliency[: ends[1], : ends[0]]
+    highest, lowest = (f.reduceat(f.reduceat(seen, starts[1], 0), starts[0], 1) for f in (np.maximum, np.minimum))
     return np.where(highest - zero >= zero - lowest, highest, lowest)
 
 
@@ -138,28 +127,20 @@ def is_blank_on(size: tuple[int, int], saliency: ArrayLike, region: Box, signed:
     """Whether a map (h, w) is blank on an image of a size (width, height); padding can push cells outside it."""
     values = np.asarray(saliency)
     inside = []
-    for low, high, pixels, cells in (
-        (region.top, region.bottom, size[1], values.shape[0]),
-        (region.left, region.right, size[0], values.shape[1]),
-    ):
+    for (low, high), pixels, cells in zip(region.sides, size, values.shape[::-1], strict=True):
         cell = (high - low) / cells
         inside.append(slice(max(0, math.floor(-low / cell)), math.ceil((min(high, pixels) - low) / cell)))
-    return is_blank(values, signed) or is_blank(values[tuple(inside)], signed)
+    return is_blank(values, signed) or is_blank(values[inside[1], inside[0]], signed)
 
 
 def peaks_at_border(size: tuple[int, int], saliency: ArrayLike, region: Box) -> bool:
     """Whether a map (h, w) has its maximum at an edge of the region, beyond which the image (width, height) goes on."""
     values = np.asarray(saliency)
-    height, width = values.shape
-    if is_blank(values) or min(height, width) < 3:
+    if is_blank(values) or min(values.shape) < 3:
         return False
-    row, column = np.unravel_index(values.argmax(), values.shape)
-    return bool(
-        (column == 0 and region.left > 0)
-        or (column == width - 1 and region.right < size[0])
-        or (row == 0 and region.top > 0)
-        or (row == height - 1 and region.bottom < size[1])
-    )
+    peak = np.unravel_index(values.argmax(), values.shape)[::-1]
+    axes = zip(peak, values.shape[::-1], region.sides, size, strict=True)
+    return any((at == 0 and low > 0) or (at == cells - 1 and high < end) for at, cells, (low, high), end in axes)
 
 
 def shrunk(image: Image.Image, longest: int = _LONGEST_SIDE) -> Image.Image:
@@ -199,11 +180,7 @@ def picture(
     # clamp before upsampling, or a dip would dent a peak
     cells, zero = levels(cells if style.signed else visible(cells, style), ends), float(levels(np.zeros(1), ends)[0])
     painter = PAINTERS[style.name]
-    painted = Image.new(painter.mode, image.size)
-    box = covered(region, image.size)
-    for side in _around(box, image.size):
-        for part in _strips(side):
-            painted.paste(painter.outside(image.crop(part), style), part[:2])
+    painted, box = painter.outside(image, style), covered(region, image.size)
     for left, top, right, bottom in _strips(box):
         above, below = max(box[1], top - painter.margin), min(box[3], bottom + painter.margin)
         part = (left, above, right, below)
@@ -215,13 +192,6 @@ def picture(
         width = max(1, round(min(image.size) * _FRAME))
         ImageDraw.Draw(painted).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=FRAME_COLOR, width=width)
     return painted
-
-
-def _around(box: Pixels, size: tuple[int, int]) -> list[Pixels]:
-    """The parts of an image (width, height) outside a box: above, below, left and right of it."""
-    (left, top, right, bottom), (width, height) = box, size
-    sides = [(0, 0, width, top), (0, bottom, width, height), (0, top, left, bottom), (right, top, width, bottom)]
-    return [side for side in sides if side[0] < side[2] and side[1] < side[3]]
 
 
 def _strips(box: Pixels) -> Iterator[Pixels]:

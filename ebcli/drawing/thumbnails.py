@@ -1,31 +1,25 @@
 """Thumbnails for the gallery page: the photo, and each map on its own to be blended over it in the browser."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.color_scale import LEVELS, levels, limits, opacity, overlay_colors, visible
+from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import COLORS, traced
 from ebcli.drawing.overlay import FRAME_COLOR, covered, interpolated, is_blank_on, shrunk, small_size
+from ebcli.drawing.painters import LEVELS, levels, limits, opacity, overlay_colors, visible
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import PAGE, numbered, picture_relpath
 from ebcli.files.stamp import Stamp
-from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map
-
-if TYPE_CHECKING:
-    from ebcli.drawing.frames import FrameMaps
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 
@@ -108,38 +102,23 @@ def map_thumbnail(
 
     The map is that of the image's ``number``-th subject, from 0, whose outlines have their color.
     """
-    small = small_size(size)
     if is_blank_on(size, values, map_.placement, style.signed):
         return None
-    scale = small[0] / size[0]
-    outlines = [[(x * scale, y * scale) for x, y in points] for points in map_.subject.outlines]
-    color = COLORS[number % len(COLORS)]
-    return encode_picture(
-        _transparent(values, map_.placement.scaled(size, small), small, style, outlines, color), "png"
-    )
-
-
-def _transparent(
-    saliency: NDArray[np.floating],
-    region: Box,
-    size: tuple[int, int],
-    style: DrawingStyle,
-    outlines: Sequence[Sequence[tuple[float, float]]],
-    color: tuple[int, int, int],
-) -> Image.Image:
-    """A map as a palette image with the colors and opacities of an overlay with alpha 1."""
-    box = covered(region, size)
-    cells = saliency if style.signed else visible(saliency, style)  # clamp before upsampling
-    ends = limits(saliency, style)
+    small = small_size(size)
+    region, scale, color = map_.placement.scaled(size, small), small[0] / size[0], COLORS[number % len(COLORS)]
+    box, ends = covered(region, small), limits(values, style)
     zero = float(levels(np.zeros(1), ends, _LEVELS)[0])
-    shades = interpolated(levels(cells, ends, _LEVELS), region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
-    picture = Image.new("P", size, _OUTSIDE)
+    cells = levels(values if style.signed else visible(values, style), ends, _LEVELS)  # clamped before upsampling
+    shades = interpolated(cells, region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
+    # a palette image with the colors and opacities of an overlay with alpha 1
+    picture = Image.new("P", small, _OUTSIDE)
     picture.paste(Image.fromarray((1 + shades).astype(np.uint8)), box[:2])
-    if box != (0, 0, *size):
+    if box != (0, 0, *small):
         ImageDraw.Draw(picture).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=_FRAME)
+    outlines = [[(x * scale, y * scale) for x, y in points] for points in map_.subject.outlines]
     traced(picture, outlines, _HALO, _OUTLINE)
     chosen = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
     picture.putpalette(bytes(3) + overlay_colors(style)[chosen].tobytes() + bytes([*FRAME_COLOR, *color, 0, 0, 0]))
     opacities = (255 * opacity(style)[chosen]).round().astype(np.uint8)
     picture.info["transparency"] = bytes(1) + opacities.tobytes() + bytes([255, 255, 255])
-    return picture
+    return encode_picture(picture, "png")

@@ -14,11 +14,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError, LayerError
+from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.models import LoadedModel, ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
 from ebcli.models.device import resolve_device
-from ebcli.models.fingerprint import network_settings
 from ebcli.models.keywords import CLASSIFICATION, CROP, INPUT, LAYERLESS
+from ebcli.models.loaded import network_settings
 from ebcli.models.methods import IMPLEMENTED, class_scores
 from ebcli.models.probe import probe
 
@@ -56,21 +57,14 @@ class ModelUnderTest:
         device = resolve_device(device)
         self.loaded = load_model(device=device, **vars(spec))
         if self.loaded.task != CLASSIFICATION:
-            raise ConfigurationError(
-                f"{spec.name} is for {self.loaded.task}, but benchmarks are for classifiers: choose another --model"
-            )
+            raise ConfigurationError(f"{spec.name} is for {self.loaded.task}, but benchmarks are for classifiers")
         self.num_classes = self.loaded.num_classes
         self.net = fully_convolutional(self.loaded.net).requires_grad_(False)
         self.device = torch.device(device)
         self._layers = _checked(self.loaded, layers) or [default_layer(self.loaded)]
         self._methods = list(dict.fromkeys(methods))
-        self.settings: dict[str, Any] = {
-            **network_settings(self.loaded),
-            "layers": self._layers,
-            "methods": self._methods,
-        }
-        height, width = self.loaded.transforms.shape
-        self.probe(height, width)
+        self.settings = network_settings(self.loaded) | {"layers": self._layers, "methods": self._methods}
+        self.probe(*self.loaded.transforms.shape)
 
     def probe(self, height: int, width: int) -> None:
         """Explain a blank image of that size, so that misfits are reported before any work starts.
@@ -105,13 +99,12 @@ class ModelUnderTest:
         with torch.no_grad():
             return self.loaded.to_scores(torch.cat([class_scores(self.net(part)) for part in parts]))
 
-    def predicted(self, inputs: Tensor) -> int:
-        """The most likely class of one image (1, 3, H, W)."""
-        return int(self.probabilities(inputs).argmax())
+    def question(self, images: LabeledImages, key: str) -> tuple[Tensor, int]:
+        """The input (1, 3, H, W) for an image, and the image's class; without labels, the most likely one."""
+        inputs = self.inputs(images.read(key))
+        return inputs, int(self.probabilities(inputs).argmax()) if images.labels is None else images.labels[key]
 
-    def explain(
-        self, inputs: Tensor, classes: Sequence[int], seed: str, net: nn.Module | None = None
-    ) -> Iterator[NamedMaps]:
+    def explain(self, inputs: Tensor, classes: Sequence[int], seed: str, net: Any = None) -> Iterator[NamedMaps]:
         """Each method's maps at each layer.
 
         Args:

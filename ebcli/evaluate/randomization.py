@@ -3,21 +3,20 @@
 import copy
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
 from torch import nn
 
-from ebcli.evaluate.labeled_images import LabeledImages
+from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.evaluate.metrics import rank_correlation, resized, structural_similarity
 from ebcli.evaluate.model_under_test import ModelUnderTest, NamedMaps
 from ebcli.evaluate.runner import Benchmark, Row, mean
-from ebcli.files.images import decode
 from ebcli.models import layers as model_layers
 
 
-def sanity(model: ModelUnderTest, images: LabeledImages, keys: Sequence[str], steps: int = 8) -> Benchmark:
+def sanity(model: ModelUnderTest, images: LabeledImages, steps: int = 8) -> Benchmark:
     """Adebayo et al., Sanity Checks for Saliency Maps, NeurIPS 2018, section 3.1: cascading randomization.
 
     Parameters are shuffled layer by layer from the classifier down (``shuffle_parameters``). After each step, the maps
@@ -28,7 +27,6 @@ def sanity(model: ModelUnderTest, images: LabeledImages, keys: Sequence[str], st
     Args:
         model: the network.
         images: the images; without labels, the class is the predicted one.
-        keys: the images to test.
         steps: number of comparisons.
     """
     top_down = layers_from_the_top(model)
@@ -46,35 +44,26 @@ def sanity(model: ModelUnderTest, images: LabeledImages, keys: Sequence[str], st
     @lru_cache(maxsize=256)
     def intact(key: str) -> tuple[int, list[NamedMaps]]:
         """The class, and the maps of the intact network."""
-        inputs = model.inputs(decode(images.path(key)))
-        target = model.predicted(inputs) if images.labels is None else images.labels[key]
+        inputs, target = model.question(images, key)
         return target, list(model.explain(inputs, [target], key))
 
-    def measure(unit: str) -> list[Row]:
+    def measure(unit: str) -> Iterator[Row]:
         count, _, key = unit.partition(" ")
         target, before = intact(key)
-        inputs = model.inputs(decode(images.path(key)))
+        inputs = model.inputs(images.read(key))
         size = (inputs.shape[3], inputs.shape[2])
         after = model.explain(inputs, [target], unit, randomized(int(count)))
-        return [
-            {
-                "method": method,
-                "layer": layer,
-                "randomized": int(count),
-                "down to": top_down[int(count) - 1],
-                "rank correlation": rank_correlation(old[0], new[0]),
-                "SSIM": structural_similarity(resized(old[0], size), resized(new[0], size)),
-            }
-            for (method, layer, old), (_, _, new) in zip(before, after, strict=True)
-        ]
+        for (method, layer, old), (_, _, new) in zip(before, after, strict=True):
+            about = {"method": method, "layer": layer, "randomized": int(count), "down to": top_down[int(count) - 1]}
+            ssim = structural_similarity(resized(old[0], size), resized(new[0], size))
+            yield about | {"rank correlation": rank_correlation(old[0], new[0]), "SSIM": ssim}
 
     def columns(rows: list[Row]) -> Row:
         return {**{name: mean(rows, name) for name in ("rank correlation", "SSIM")}, "images": len(rows)}
 
-    about = "method", "layer", "randomized", "down to"
-    settings = {**model.settings, **images.settings, "steps": counts}
-    units = [f"{count} {key}" for count in counts for key in keys]
-    return Benchmark("sanity", settings, units, unit="map", measure=measure, keys=about, columns=columns)
+    keys, settings = ("method", "layer", "randomized", "down to"), model.settings | images.settings | {"steps": counts}
+    units = [f"{count} {key}" for count in counts for key in images.keys]
+    return Benchmark("sanity", settings, units, unit="map", measure=measure, keys=keys, columns=columns)
 
 
 def layers_from_the_top(model: ModelUnderTest) -> list[str]:

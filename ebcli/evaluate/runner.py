@@ -9,7 +9,7 @@ from typing import Any
 
 from ebcli.errors import ImageError, OutputError
 from ebcli.files.records import append_lines
-from ebcli.models.fingerprint import configuration_hash
+from ebcli.models.loaded import configuration_hash
 
 Row = dict[str, Any]  # of a table; values are text and numbers
 
@@ -23,7 +23,7 @@ class Benchmark:
         settings: everything that results depend on.
         units: names of the units of work, in order; usually images.
         unit: what to call one unit.
-        measure: measures a unit and returns rows; if it raises ``ImageError``, the unit is skipped.
+        measure: measures a unit and yields rows; if it raises ``ImageError``, the unit is skipped.
         keys: what a row of the table is about: columns of the rows of units.
         columns: the other columns of that row, from the rows of units that agree in these.
     """
@@ -33,7 +33,7 @@ class Benchmark:
     units: Sequence[str]
     _: KW_ONLY
     unit: str
-    measure: Callable[[str], list[Row]]
+    measure: Callable[[str], Iterable[Row]]
     keys: Sequence[str] = ()
     columns: Callable[[list[Row]], Row] = lambda _: {}
 
@@ -71,7 +71,7 @@ def run_benchmark(
         bar = {"total": total, "initial": total - len(left), "unit": benchmark.unit, "disable": quiet or None}
         for unit in tqdm(left, benchmark.name, **bar):
             try:
-                known[unit] = benchmark.measure(unit)
+                known[unit] = [*benchmark.measure(unit)]
             except ImageError as error:
                 with tqdm.external_write_mode():
                     failed(unit, error)
@@ -84,18 +84,15 @@ def run_benchmark(
 
 def table(rows: Sequence[Row]) -> str:
     """Format rows with equal keys as a Markdown table."""
-    cells = [list(rows[0]), *(list(map(_formatted, row.values())) for row in rows)]
+    cells = [list(rows[0]), *([_formatted(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    is_number = [not isinstance(value, str) for value in rows[0].values()]
-    rule = ["-" * (width - number) + ":" * number for width, number in zip(widths, is_number, strict=True)]
-    aligned = (
-        [
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(line, widths, is_number, strict=True)
-        ]
-        for line in (cells[0], rule, *cells[1:])
-    )
-    return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
+    aligned = [str.ljust if isinstance(value, str) else str.rjust for value in rows[0].values()]
+    rule = ["-" if align is str.ljust else ":" for align in aligned]
+    lines = [
+        [align(cell, width, *fill) for align, cell, width in zip(aligned, line, widths, strict=True)]
+        for line, fill in ((cells[0], ()), (rule, "-"), *((line, ()) for line in cells[1:]))
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def grouped(rows: Iterable[Row], key: str, *others: str) -> dict[tuple[Any, ...], list[Row]]:

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ebcli.errors import ConfigurationError, OutputError
-from ebcli.files.naming import MARKER, RECORDS, SETTINGS, parse_result_name
+from ebcli.files.naming import MARKER, RECORDS, SETTINGS, output_relpath, parse_result_name
 from ebcli.files.ownership import OwnFiles
-from ebcli.files.private import finish_killed_runs, scratch, stored_name
-from ebcli.files.records import Record, append_lines
+from ebcli.files.private import finish_killed_runs, scratch, stored_name, writing
+from ebcli.files.records import Record, Result, append_lines, read_records
 from ebcli.files.safe_open import first_link
 from ebcli.files.sink import Sink, check_writable
-
-if TYPE_CHECKING:
-    from ebcli.files.sources import Source
-import gc
-import sys
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from ebcli.files.naming import output_relpath
-from ebcli.files.records import Result, read_records
+from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
-
-if TYPE_CHECKING:
-    from ebcli.files.sources import Source
 
 
 def refuse_foreign_files(
@@ -119,10 +107,8 @@ class OutputFolder(Sink):
         self._keeps_records = True
 
     def __enter__(self) -> OutputFolder:
-        try:
+        with writing(f"to '{self.directory}'"):
             self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"cannot write to '{self.directory}': {error.strerror or error}") from error
         self._scratch = scratch(self.directory, restore=True)
         self.private = self._scratch.__enter__()
         return self
@@ -229,7 +215,7 @@ class OutputFolder(Sink):
             raise OutputError(f"cannot write '{path}': {error.strerror or error}") from error
         finally:
             for temporary in stored:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     temporary.unlink(missing_ok=True)
 
     def record(self, *records: Record) -> None:
@@ -238,10 +224,8 @@ class OutputFolder(Sink):
         Raises:
             OutputError: there is no space.
         """
-        try:
+        with writing(f"the records in '{self.directory}'"):
             append_lines(self.directory / RECORDS, *(record.line() for record in records))
-        except OSError as error:
-            raise OutputError(f"cannot write the records in '{self.directory}': {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -265,8 +249,7 @@ class History:
         Raises:
             OutputError: its records cannot be read.
         """
-        history, collects = cls(), gc.isenabled()
-        gc.disable()  # it would look through all that is read, again and again
+        history = cls()
         try:
             for record in read_records(directory):
                 configuration, results = sys.intern(record.configuration), record.results
@@ -281,9 +264,6 @@ class History:
             pass
         except OSError as error:
             raise OutputError(f"cannot read '{directory / RECORDS}': {error.strerror or error}") from error
-        finally:
-            if collects:
-                gc.enable()
         return history
 
     def is_finished(self, directory: Path, source: Source, configuration: str) -> bool:

@@ -271,17 +271,16 @@ class ResultNames:
                 for (index, name, layer), number in each
             ]
 
-        if self.panel:
+        picture = self.suffix(relpath)
+        if self.question is not None:
+            results = [answer_relpath(relpath, self.question, picture)]
+        elif self.panel:
             mark = marks((), self.method) if self.sweep else self._marks(self.layers)
             kind = "layers" if self.sweep else "atlas" if self.atlas else "panel"
-            results = [figure_relpath(relpath, kind, self.suffix(relpath), mark)]
-            if self.question is not None:
-                results = [answer_relpath(relpath, self.question, self.suffix(relpath))]
+            results = [figure_relpath(relpath, kind, picture, mark)]
         else:
-            picture = self.suffix(relpath)
-            results = of_maps(self.video or picture) + (
-                of_maps(f"{_SHEET}{picture}") if self.video or self.volumes else []
-            )
+            sheets = of_maps(f"{_SHEET}{picture}") if self.video or self.volumes else []
+            results = of_maps(self.video or picture) + sheets
         if self.raw:
             results.append(raw_relpath(relpath, self._marks(self.layers)))
         return results + (of_maps(placed) if placed else [])

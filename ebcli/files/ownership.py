@@ -70,10 +70,10 @@ class OwnResults:
                 yield own
 
 
-def file_digest(path: Path) -> str:
-    """The SHA-256 of a regular file. Raises OSError for links and other files."""
+def file_digest(path: Path, *, follow: bool = False) -> str:
+    """The SHA-256 of a regular file. Raises OSError for other files, and for links unless they are followed."""
     digest = hashlib.sha256()
-    with safe_open(path, follow=False) as file:
+    with safe_open(path, follow=follow) as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -21,6 +21,15 @@ _OF_RUN = "eb-saliency-run"  # in each private directory; locked by its run, and
 
 
 @contextlib.contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Raise OutputError, which names what cannot be written, for any OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {what}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
 def scratch(shared: Path | None = None, restore: bool = False) -> Iterator[Path]:
     """A directory in another one, for as long as it is needed; those that killed processes left there are removed.
 
@@ -35,10 +44,8 @@ def scratch(shared: Path | None = None, restore: bool = False) -> Iterator[Path]
     """
     shared = shared or Path(tempfile.gettempdir())
     finish_killed_runs(shared, restore)
-    try:
+    with writing(f"to '{shared}'"):
         private, lock = _locked_directory(shared)
-    except OSError as error:
-        raise OutputError(f"cannot write to '{shared}': {error.strerror or error}") from error
     try:
         yield private
     finally:

@@ -39,25 +39,27 @@ class ClassRecord:
 
     Attributes:
         index, name: the class; the name is None if it is unknown.
-        score: its score: a softmax or sigmoid probability, or the raw logit. None in a file if it was not finite.
-        mass: the sum of the marginal map: the probability that reached the layer; likewise.
-        blank: the map is empty, so the picture shows none.
-        losses: the probability lost at each operation, if requested.
+        score: a softmax or sigmoid probability, or the raw logit; None in a file if it was not finite.
+        mass: the sum of the marginal map; for contrastive maps with ``--verbose`` only.
+        blank: whether the map is empty.
+        losses: with ``--verbose``, the probability lost at each operation.
         layer: the layer of the map.
         peak: the map's maximum; 1 is an even spread of all probability over its cells.
         strength: the sum of a contrastive map's positive cells, 0 to 1; None for marginal maps.
         times_noise: the strength as a multiple of that of noise at the layer; None if that is unknown.
         evidence: how much the map rests on: ``"hardly any"``, ``"weak"`` or ``"clear"``; None if that is unknown.
-        at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
-        box: a detection's, in the upright image; in files, boxes are left, top, width and height.
-        sufficiency: how small a part of the image keeps half of the score, and other orders, if requested; see
-            ``ebcli.nouns.explanation``.
-        region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
-        position: of a word in an answer, its number there, from 1.
-        share: of such a word, the share of its evidence that is in the picture, 0 to 1.
-        share_at: the class's share of the evidence at the pixel ``--at``, 0 to 1, if one was given.
-        against: of the map that tells a wrong prediction from the true class, that class.
-        channels: at the input of a network with more than three channels, each one's share of the map; else empty.
+        at_border: whether the maximum is at an edge of the center crop, with more of the image outside.
+        box: the box of a detection, in the upright image; in files, left, top, width and height.
+        sufficiency: with ``--sufficiency``, for the first map: the parts of the image, 0 to 1, that keep half of the
+            score in the order of the map (``part``), of the map ``shuffled``, of a blob at the ``center`` and of the
+            ``gradient``; the ``score``, the score ``without`` the part, and of the image all ``blurred``; ``suffices``
+            and the result in ``words``.
+        region: with ``--annotations``, the box, area and polygon of the map's largest region.
+        position: for a word of an answer, its number in the answer, from 1.
+        share: for a word of an answer, the share of its evidence that is in the picture, 0 to 1.
+        share_at: with ``--at``, the share of the class in the evidence at this pixel, 0 to 1.
+        against: the true class, if the map tells a wrong prediction from it.
+        channels: at ``--layer input`` of a network with more than three channels, the share of each channel in the map.
     """
 
     index: int
@@ -122,29 +124,28 @@ class Record:
     """The outcome of one file.
 
     Attributes:
-        input: its path as given.
+        input: the path as given.
         status: ``"done"``; ``"failed"``, see ``error``; ``"planned"`` in a dry run; ``"not an image"`` for other files
             in a directory, which are not written to the records.
-        output: the result files: a picture for each of ``classes`` or one panel of all, then the ``.npz`` file and the
-            maps with coordinates. Of a video, a video for each of ``classes`` comes first, and of a volume its slices.
+        output: the result files: pictures, the ``.npz`` file, maps with coordinates, and contact sheets.
         output_bytes: their sizes.
-        classes: the maps in order; with several layers, each class once per layer.
-        seconds: time spent on this image, without waiting.
+        classes: the maps in order, one for each class and layer.
+        seconds: the time spent on this image, without waiting.
         error: the reason of a failure.
-        place: the input's path below the output directory; the results' names start with it.
-        input_bytes, input_mtime_ns: the input's size and modification time; None if it could not be read.
+        place: the path below the output directory; the names of the results start with it.
+        input_bytes, input_mtime_ns: the size and modification time of the input; None if it could not be read.
         configuration: a hash of all settings that the results depend on.
         model, weights, layer, method: how the maps were computed.
-        against: the indices of the classes contrasted with; empty for the class's dual, or if the map is marginal.
+        against: the indices of the classes of ``--against``.
         output_sha256: the checksums of the result files.
-        label, predicted: the true class and the most likely one, if the true one is known.
-        image_size: the width and height of the upright image, if regions were requested.
+        label, predicted: with ``--labels``, the indices of the true class and of the most likely one.
+        image_size: with ``--annotations``, the width and height of the upright image.
         clips: the explained clips of a video, see ``ebcli.files.frame_ranges.Clips``.
-        fit: how images were fitted into the network's input, see ``ebcli.nouns.input_spec.InputSpec``.
-        tiles: the number of tiles that were explained and joined; 0 if the image was explained at once.
+        fit: how the image was fitted into the network's input: ``whole``, ``crop``, ``squash`` or ``pad``.
+        tiles: the number of tiles that were explained and joined; 0 if the image was not cut.
         seen: the share of the image that the network saw, 0 to 1.
-        pages: the number of pages or frames of an image file, of which the first was explained.
-        question, answer: what a vision-language model was asked, and what it said.
+        pages: the number of pages or frames of an image file; the first one was explained.
+        question, answer: the question to a vision-language model and its answer.
     """
 
     input: str

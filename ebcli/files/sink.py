@@ -11,15 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import AUTO
-from ebcli.files.private import scratch
+from ebcli.files.private import scratch, writing
 from ebcli.files.records import Record
-
-if TYPE_CHECKING:
-    from ebcli.files.sources import Source
+from ebcli.files.sources import Source
 
 _VIDEO = ".mp4"
 
@@ -165,11 +162,8 @@ def check_writable(directory: Path, file: Path | None = None) -> None:
         there = there.parent
     if os.path.lexists(there) and not os.path.isdir(there):
         raise OutputError(f"cannot write {target}: '{there}' is not a directory")
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except OSError as error:
-        raise OutputError(f"cannot write {target}: {error.strerror}") from error
+    with writing(target), tempfile.TemporaryFile(dir=there):
+        pass
 
 
 def check_file(path: Path, overwrite: bool, is_own: Callable[[], bool], option: str) -> None:
@@ -198,11 +192,9 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OutputError: it cannot be written.
     """
-    try:
+    with writing(f"'{path}'"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch(path.parent) as private:
             temporary = private / "result"
             yield temporary
             temporary.replace(path)  # atomic
-    except OSError as error:
-        raise OutputError(f"cannot write '{path}': {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,20 +34,23 @@ _SHARE = 0.3  # of a class's photos, in a finding
 _ALIKE, _SAME_LOOK = 0.8, 0.04  # of a group: cosine with the mean map; mean difference of its peaks from the mean look
 _PIXELS = 4  # a cell's side in the small photo from which looks are taken
 _GROUPS = 8
+_THIRDS = (
+    ("at the upper left", "at the top", "at the upper right"),
+    ("at the left", "in the middle", "at the right"),
+    ("at the lower left", "at the bottom", "at the lower right"),
+)
 
 Mask = NDArray[np.bool_]
-Boxes = Mapping[str, Sequence[tuple[float, float, float, float]]]
+Boxes = Mapping[str, Sequence[Box]]
 
 
 def _places() -> dict[str, Mask]:
-    rows, columns = np.indices((CELLS, CELLS))
-    names = ("upper", rows < _CORNER, rows < _EDGE), ("lower", rows >= CELLS - _CORNER, rows >= CELLS - _EDGE)
-    sides = (
-        ("left", columns < _CORNER, columns < _EDGE),
-        ("right", columns >= CELLS - _CORNER, columns >= CELLS - _EDGE),
-    )
-    corners = {f"{one[0]} {other[0]} corner": one[1] & other[1] for one in names for other in sides}
-    return corners | {f"{name} edge": edge for name, _, edge in (*names, *sides)}
+    from_start = np.arange(CELLS)
+    rows = {"upper": from_start[:, None], "lower": from_start[::-1, None]}
+    columns = {"left": from_start[None], "right": from_start[None, ::-1]}
+    corners = {f"{v} {h} corner": (rows[v] < _CORNER) & (columns[h] < _CORNER) for v in rows for h in columns}
+    whole = np.ones((CELLS, CELLS), bool)
+    return corners | {f"{name} edge": whole & (distance < _EDGE) for name, distance in (rows | columns).items()}
 
 
 PLACES = _places()
@@ -97,7 +101,7 @@ class Candidate:
 
 
 def read_boxes(path: Path) -> Boxes:
-    """The boxes of a file in COCO's format, left, top, width and height in pixels, by the names of the images.
+    """The boxes of a file in COCO's format, in pixels, by the names of the images.
 
     Raises:
         ConfigurationError: it cannot be read.
@@ -105,10 +109,9 @@ def read_boxes(path: Path) -> Boxes:
     try:
         content = json.loads(path.read_bytes())
         names = {image["id"]: Path(image["file_name"]).name for image in content["images"]}
-        found: dict[str, list[tuple[float, float, float, float]]] = {}
+        found: dict[str, list[Box]] = {}
         for one in content["annotations"]:
-            left, top, width, height = map(float, one["bbox"])
-            found.setdefault(names[one["image_id"]], []).append((left, top, width, height))
+            found.setdefault(names[one["image_id"]], []).append(Box.of_size(*map(float, one["bbox"])))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"cannot read '{path}' as annotations in COCO's format: {error!r}") from error
     return found
@@ -128,9 +131,9 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> Iterator
         size, maps = found
         map_ = next((one for one in maps if one.subject.index == record.predicted), maps[0])
         region = map_.placement.scaled(size, (CELLS, CELLS))
-        left, top, right, bottom = box = covered(region, (CELLS, CELLS))
+        left, top, right, bottom = cells = covered(region, (CELLS, CELLS))
         grid = np.zeros((CELLS, CELLS), np.float32)
-        grid[top:bottom, left:right] = interpolated(np.maximum(map_.values, 0), region, box).clip(0)
+        grid[top:bottom, left:right] = interpolated(np.maximum(map_.values, 0), region, cells).clip(0)
         if not (np.isfinite(grid).all() and grid.any()):
             continue
         try:
@@ -141,10 +144,9 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> Iterator
         outside = None
         if path.name in boxes:
             outside = np.ones((CELLS, CELLS), bool)
-            for x, y, width, height in boxes[path.name]:
-                across, down = CELLS / size[0], CELLS / size[1]
-                rows = slice(int(y * down), int(np.ceil((y + height) * down)))
-                outside[rows, int(x * across) : int(np.ceil((x + width) * across))] = False
+            for box in boxes[path.name]:
+                low_x, low_y, high_x, high_y = box.scaled(size, (CELLS, CELLS))
+                outside[int(low_y) : math.ceil(high_y), int(low_x) : math.ceil(high_x)] = False
         subject = map_.subject
         yield Seen(
             input=record.input,
@@ -229,13 +231,8 @@ def _core(values: NDArray[np.float32]) -> Mask:
 
 def _in_words(mask: Mask) -> str:
     """Where in the photo the middle of some cells is."""
-    names = (
-        ("at the upper left", "at the top", "at the upper right"),
-        ("at the left", "in the middle", "at the right"),
-    )
-    rows = (*names, ("at the lower left", "at the bottom", "at the lower right"))
     row, column = (int(at.mean() * 3 / CELLS) for at in np.nonzero(mask))
-    return rows[row][column]
+    return _THIRDS[row][column]
 
 
 _SHOWN = 8  # photos of a finding

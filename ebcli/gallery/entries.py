@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from ebcli.drawing.thumbnails import ThumbnailNames
@@ -17,13 +17,14 @@ class MapEntry:
 
     Attributes:
         recorded: its part of the record.
-        number: tells the objects of a class apart, from 1.
         result: its picture or panel, relative to the output directory; None if it does not exist.
+        map, overlay: its thumbnail, and what is shown in its place if that cannot be made.
     """
 
     recorded: ClassRecord
-    number: int
     result: Path | None
+    map: Path
+    overlay: Path
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,16 @@ class Outcome:
         maps: the maps there.
         seconds: the time that they took.
         raw: the ``.npz`` file, relative to the output directory; None if it does not exist.
+        photo: the photo's thumbnail; None for a failure.
     """
 
     record: Record
     layer: str
     maps: tuple[MapEntry, ...]
+    _: KW_ONLY
     seconds: float
-    raw: Path | None
-
-    @property
-    def names(self) -> ThumbnailNames | None:
-        """The thumbnails' names; None for a failure."""
-        record = self.record
-        if record.stamp is None:
-            return None
-        return ThumbnailNames(record.place, record.stamp, record.configuration, record.method)
+    raw: Path | None = None
+    photo: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -101,18 +97,24 @@ def read_entries(directory: Path) -> list[Entry]:
 
 def _outcomes(record: Record, there: Collection[Path]) -> Iterator[Outcome]:
     """One outcome per layer, with those result files that exist; of a failure, one."""
-    if record.status == "failed":
-        yield Outcome(record, record.layer, (), record.seconds, None)
+    if record.status == "failed" or record.stamp is None:
+        yield Outcome(record, record.layer, (), seconds=record.seconds)
         return
+    names = ThumbnailNames(record.place, record.stamp, record.configuration, record.method)
     results = [Path(result.path) for result in record.results]
     pictures = [result for result in results if not is_raw(result.name)]
     if len(pictures) == 1:  # a panel of all maps
         pictures *= len(record.classes)
     pictures = pictures[len(pictures) - len(record.classes) :]  # the videos of the same maps stand before
     layers: dict[str, list[MapEntry]] = {}
-    numbers = [number for _, number in numbered((one.index, one.layer) for one in record.classes)]
-    for one, number, picture in zip(record.classes, numbers, pictures, strict=True):
-        layers.setdefault(one.layer, []).append(MapEntry(one, number, picture if picture in there else None))
+    each = numbered((one.layer, one.index) for one in record.classes)
+    for one, (key, number), picture in zip(record.classes, each, pictures, strict=True):
+        result, thumbnails = (
+            picture if picture in there else None,
+            (names.map(*key, number), names.overlay(*key, number)),
+        )
+        layers.setdefault(one.layer, []).append(MapEntry(one, result, *thumbnails))
     raw = next((result for result in results if result.suffix == ".npz" and result in there), None)
     for layer, maps in reversed(layers.items()):  # the page shows the last outcome: that of the first layer
-        yield Outcome(record, layer, tuple(maps), record.seconds / len(layers), raw)  # which were computed together
+        seconds = record.seconds / len(layers)  # they were computed together
+        yield Outcome(record, layer, tuple(maps), seconds=seconds, raw=raw, photo=names.photo)

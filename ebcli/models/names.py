@@ -1,13 +1,17 @@
-"""The names of the models there are. Imports neither torch nor torchvision."""
+"""The names of the models there are, and of ImageNet's classes. Imports neither torch nor torchvision."""
 
 import ast
-from collections.abc import Iterator
+import importlib.util
+import re
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from ebcli.models.imagenet import source_files
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION
 from ebcli.models.sources import plugin_names
+
+# @register_model() or @register_model("name"), perhaps other decorators, and a function
+_REGISTERED = re.compile(r"^@register_model\((?:name=)?(?:[\"'](\w+)[\"'])?\)\n(?:.*\n)*?def (\w+)", re.MULTILINE)
 
 
 def model_names(task: str = CLASSIFICATION) -> list[str]:
@@ -36,7 +40,8 @@ def torchvision_names(task: str = CLASSIFICATION) -> list[str]:
     completing a name. If the source code is missing (a frozen application), torchvision is imported.
     """
     package = "" if task == CLASSIFICATION else task  # the other tasks have sub-packages
-    found = {name for file in source_files(f"{package}/*.py".lstrip("/")) for name in _registered(file)}
+    sources = (file.read_text(encoding="utf-8") for file in source_files(f"{package}/*.py".lstrip("/")))
+    found = {given or function for source in sources for given, function in _REGISTERED.findall(source)}
     if not found:
         from torchvision import models
 
@@ -44,14 +49,24 @@ def torchvision_names(task: str = CLASSIFICATION) -> list[str]:
     return sorted({*found, BUNDLED} if task == CLASSIFICATION else found)
 
 
-def _registered(file: Path) -> Iterator[str]:
-    """Names that a source file registers with ``@register_model()`` or ``@register_model("name")``."""
-    source = file.read_text(encoding="utf-8")
-    if "@register_model" not in source:
-        return
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    for function in functions:
-        for decorator in function.decorator_list:
-            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "register_model":
-                given = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
-                yield ast.literal_eval(given[0]) if given else function.name
+def source_files(pattern: str) -> list[Path]:
+    """The source files of ``torchvision.models`` that match a pattern."""
+    spec = importlib.util.find_spec("torchvision")  # finds a top-level package without importing it
+    folders = (spec.submodule_search_locations if spec else None) or []
+    return [file for folder in folders for file in Path(folder, "models").glob(pattern)]
+
+
+@lru_cache
+def imagenet_classes() -> Sequence[str]:
+    """The class names in the order of the logits.
+
+    They are parsed, as importing torchvision takes seconds; if its source code is missing (a frozen application), it is
+    imported.
+    """
+    for file in source_files("_meta.py"):
+        if written := re.search(r"^_IMAGENET_CATEGORIES = (\[[^]]*\])", file.read_text(encoding="utf-8"), re.MULTILINE):
+            names: list[str] = ast.literal_eval(written[1])
+            return names
+    from torchvision.models import ResNet50_Weights
+
+    return list(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])

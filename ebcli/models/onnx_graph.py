@@ -1,10 +1,10 @@
 """ONNX graphs, brought into the form that onnx2torch converts: constants computed, operators of an older set."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from ebcli.imports import import_optional
@@ -12,7 +12,6 @@ from ebcli.imports import import_optional
 _OPSET = 17  # the newest set of which onnx2torch converts nearly all operators
 _GELU = "Gelu"
 _MOST_NODES = 20_000
-_PASSES = 20  # of folding; a few are enough for what exporters write
 _ROOM = 1 << 26  # values that may be computed of constants, besides twice as many as the file has
 _COMPUTED = {  # in time and memory that their results tell; they open no files
     *"Abs Add And Cast Ceil Clip Concat Constant ConstantOfShape Cos CumSum DequantizeLinear Div Equal Erf Exp".split(),
@@ -37,13 +36,7 @@ def converted(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[s
     _add_gelu()
     model = _inlined(model)
     load_data(model)
-    nodes, room = 0, _ROOM + 2.0 * sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
-    for _ in range(_PASSES):
-        if len(model.graph.node) == nodes:
-            break
-        nodes = len(model.graph.node)
-        room = _fold(model, room)  # constants tell shapes, which are constants in turn
-        model = import_optional("onnx.shape_inference").infer_shapes(model, data_prop=True)
+    model = _folded(model)
     if missing := sorted({*_lower(model), *(operator for _, operator in _unknown(model))}):
         raise NotImplementedError(f"the converter has no {', '.join(missing)}")
     graph = import_optional("onnx2torch.onnx_graph").OnnxGraph(model.graph)
@@ -108,74 +101,29 @@ def _inlined(model: Any) -> Any:
     return model
 
 
-def _fold(model: Any, room: float) -> float:
-    """Compute what depends on constants only, and drop what the output does not depend on.
+def _folded(model: Any) -> Any:
+    """The model with what depends on constants only computed, and without what the output does not depend on."""
+    ir, passes = (import_optional(one, "onnxscript") for one in ("onnx_ir", "onnx_ir.passes.common"))
+    made, room = ir.from_proto(model), _ROOM + 2.0 * sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
 
-    Returns what is left of the number of values for which there is room.
-    """
-    onnx, graph = import_optional("onnx"), model.graph
-    evaluator = import_optional("onnx.reference").ReferenceEvaluator
-    opsets = {one.domain: one.version for one in model.opset_import}
-    constants, same = {tensor.name: tensor for tensor in graph.initializer}, dict[str, str]()
-    outputs, shapes, kept = {one.name for one in graph.output}, dict(_shapes(graph)), list[Any]()
-    for node in graph.node:
-        node.input[:] = [same.get(name, name) for name in node.input]
-        operands = [name for name in node.input if name]
-        kept.append(node)
-        if outputs & {*node.output}:
-            continue
-        if node.op_type in ("Identity", "CastLike"):
-            same[node.output[0]] = node.input[0]  # all numbers are of one type in the end
-        elif node.op_type in _COMPUTED and not node.domain:
-            if constants.keys() >= {*operands}:
-                feeds = {name: onnx.numpy_helper.to_array(constants[name]) for name in operands}
-                count = _values(node, {name: constants[name] for name in operands}, model.opset_import)
-            elif node.op_type == "Shape" and operands[0] in shapes:
-                feeds = {operands[0]: np.broadcast_to(np.float32(0), shapes[operands[0]])}
-                count = len(shapes[operands[0]])
-            else:
-                continue
-            if count > room:
-                continue
-            room -= count
-            names = [onnx.helper.make_empty_tensor_value_info(name) for name in (*operands, *node.output)]
-            single = onnx.helper.make_graph([node], "constant", names[: len(operands)], names[len(operands) :])
-            for name, value in zip(node.output, evaluator(single, opsets).run(None, feeds), strict=True):
-                constants[name] = onnx.numpy_helper.from_array(value, name)
-        else:
-            continue
-        kept.pop()
-    used: list[Any] = []
-    for node in reversed(kept):
-        if outputs & {*node.output}:
-            outputs |= {*node.input}
-            used.append(node)
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(reversed(used))
-    graph.initializer.extend(tensor for name, tensor in constants.items() if name in outputs)
-    return room
+    def is_cheap(node: Any) -> bool:
+        nonlocal room
+        shapes = [one.shape for one in node.outputs]
+        is_known = all(shape is not None and shape.is_static() for shape in shapes)
+        if node.domain or node.op_type not in _COMPUTED or not is_known:
+            return False
+        count = sum(math.prod(shape.numpy()) for shape in shapes)
+        if count > room:
+            return False
+        room -= count
+        return True
 
-
-def _values(node: Any, constants: Mapping[str, Any], opsets: Any) -> float:
-    """The number of values that a node makes of constants; infinity if it is not known before."""
-    onnx = import_optional("onnx")
-    version = next(one.version for one in opsets if not one.domain)
-    schema = onnx.defs.get_schema(node.op_type, version)
-    types = {
-        name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for name, tensor in constants.items()
-    }
-    made = onnx.shape_inference.infer_node_outputs(schema, node, types, dict(constants), opset_imports=[*opsets])
-    shapes = [one.tensor_type.shape.dim for one in made.values()]
-    is_known = len(made) == len(node.output) and all(dim.HasField("dim_value") for shape in shapes for dim in shape)
-    return sum(math.prod(dim.dim_value for dim in shape) for shape in shapes) if is_known else math.inf
-
-
-def _shapes(graph: Any) -> Iterator[tuple[str, list[int]]]:
-    """The shapes that are known, by name."""
-    for value in (*graph.input, *graph.value_info):
-        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        if shape and all(shape):
-            yield value.name, shape
+    options = {"onnx_shape_inference": True, "should_fold": is_cheap, "output_size_limit": sys.maxsize}
+    import_optional("onnxscript.optimizer").fold_constants(made, **options)
+    lift = passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)
+    for change in (lift, passes.IdentityEliminationPass(), passes.RemoveUnusedNodesPass()):
+        change(made)
+    return ir.to_proto(made)
 
 
 def _lower(model: Any) -> list[str]:

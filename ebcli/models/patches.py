@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.errors import ConfigurationError
+from ebcli.models.probe import Reached, hooked
 from ebcli.nouns.box import Box
 
 _INSIDE = 0.75  # of what is white in the photo; padding is darker
@@ -96,16 +97,15 @@ def _corners(run: Callable[[Tensor], Tensor], reader: Any, size: tuple[int, int]
 
     def keep(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
         found.append(args[0].detach().double())
-        raise _Reached
+        raise Reached
 
-    handle, dtype = reader.register_forward_pre_hook(keep), reader.weight.dtype
+    dtype = reader.weight.dtype
     reader.float()  # coordinates need more than the 8 bits of bfloat16
     try:
         for colors in (0 * white, white, torch.stack([x, y, white[0]])):
-            with suppress(_Reached):
+            with hooked([reader], keep, before=True), suppress(Reached):
                 run(255 * colors)
     finally:
-        handle.remove()
         reader.to(dtype)
     low, high, seen = found  # what is black and what is white undo the normalization
     u = ((seen - low) / (high - low)).where(high > low, 0)  # padding is the same in all
@@ -132,14 +132,12 @@ def _tokens(run: Callable[[], Tensor], reader: nn.Module, blocks: Sequence[Any])
         found.append(output.detach().requires_grad_())
         return found[-1] * 1
 
-    handle = reader.register_forward_hook(start)
+    for block in blocks:  # which leave all as it is
+        block.forward = lambda hidden_states, *_, **__: hidden_states
     try:
-        for block in blocks:  # which leave all as it is
-            block.forward = lambda hidden_states, *_, **__: hidden_states
-        with torch.enable_grad():
+        with hooked([reader], start), torch.enable_grad():
             tokens = run()
     finally:
-        handle.remove()
         for block in blocks:
             del block.forward
     # a token's number in binary, one digit at a time: it is doubled where that digit is 1
@@ -153,7 +151,3 @@ def _tokens(run: Callable[[], Tensor], reader: nn.Module, blocks: Sequence[Any])
     ones, *others = arrived
     number = sum((one > 1.5 * ones).long() << place for place, one in enumerate(others))
     return torch.where(ones > 0, number, -1)
-
-
-class _Reached(Exception):  # noqa: N818 - no error
-    """What a hook was for was seen, so the rest of the forward pass is not needed."""

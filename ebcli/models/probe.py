@@ -1,9 +1,10 @@
-"""Trying a network on a blank image: what it takes, and misfits before any work starts."""
+"""Running a network on a blank image: what it takes, and misfits before any work starts; and hooks on it."""
 
 import io
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from threading import get_ident
 from typing import Any, TypeVar
 
 import torch
@@ -12,17 +13,40 @@ from torch.nn.modules.conv import _ConvNd
 
 from ebcli.eb.capture import single_tensor
 from ebcli.eb.eval_mode import evaluating
-from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.errors import ConfigurationError, EbcliError, first_line
 from ebcli.imports import contained, printing_to
-from ebcli.models.checkpoint import first_line
 from ebcli.models.device import is_out_of_memory
-from ebcli.models.hooks import hooked
 from ebcli.nouns.input_spec import InputSpec
 
 T = TypeVar("T")
 
 # What PyTorch, torchvision, timm and Transformers say of a tensor that does not fit; any other error is a defect
 _MISFIT = re.compile(r"shape|size|dimension|height|width|channel|\dd\b", re.IGNORECASE)
+
+
+class Reached(Exception):  # noqa: N818 - no error
+    """What a hook was for was seen, so the rest of the forward pass is not needed."""
+
+
+@contextmanager
+def hooked(modules: Iterable[nn.Module], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
+    """Call a hook in this thread's forward passes through some modules.
+
+    Args:
+        modules: the modules.
+        hook: gets the module, its operands and its output; what it returns replaces the output.
+        before: it gets the module and its operands, before it is called.
+    """
+    thread = get_ident()
+
+    def own(*seen: Any) -> Any:
+        return hook(*seen) if get_ident() == thread else None
+
+    with ExitStack() as hooks:
+        for module in modules:
+            register = module.register_forward_pre_hook if before else module.register_forward_hook
+            hooks.callback(register(own).remove)
+        yield
 
 
 def blank(net: nn.Module, spec: InputSpec, batch: int = 1) -> Tensor:
@@ -51,12 +75,12 @@ def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T]
     except EbcliError:
         raise
     except Exception as error:  # user-defined networks can raise anything
+        what, part = {"HW": ("image", ""), "THW": ("clip", "frames"), "DHW": ("volume", "slices")}[spec.axes]
         *first, height, width = spec.shape
-        what, parts = {"HW": ("image", ""), "THW": ("clip", "frames of "), "DHW": ("volume", "slices of ")}[spec.axes]
-        size = f"{first[0]} {parts}{height} x {width} pixels" if first else f"{height} x {width} pixels"
+        size = "".join(f"{count} {part} of " for count in first) + f"{height} x {width} pixels"
         if spec.channels != 3:
             size += f" with {spec.channels} channel{'s' * (spec.channels > 1)}"
-        reason, one = f"{type(error).__name__}: {first_line(error)}", f"a{'n' * (not first)} {what} of {size}"
+        reason, one = f"{type(error).__name__}: {first_line(error)}", f"a{'' if first else 'n'} {what} of {size}"
         if is_out_of_memory(error):
             raise ConfigurationError(
                 f"there is not enough memory for {name} on {one}: choose a smaller --resize and --crop"
@@ -64,10 +88,6 @@ def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T]
         if isinstance(error, (RuntimeError, ValueError, AssertionError)) and _MISFIT.search(str(error)):
             raise ConfigurationError(f"{name} does not accept {what}s of {size} ({reason})") from error
         raise ConfigurationError(f"{name} failed on {one} ({reason}; --debug shows the traceback)") from error
-
-
-class _FirstConvolutionError(Exception):
-    """The first convolution is reached, so the rest of the network need not run."""
 
 
 def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
@@ -82,7 +102,7 @@ def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
 
     def note(module: _ConvNd, operands: tuple[Tensor, ...]) -> None:
         reached.append((module, tuple(operands[0].shape)))
-        raise _FirstConvolutionError
+        raise Reached
 
     # the probe reports what fails, and shows what is printed
     silently = printing_to(io.StringIO())

@@ -32,6 +32,11 @@ class Box(NamedTuple):
         return round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
 
     @property
+    def sides(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Where it begins and ends along x, and along y."""
+        return (self.left, self.right), (self.top, self.bottom)
+
+    @property
     def outline(self) -> NDArray[np.float64]:
         """The closed outline, (5, 2)."""
         import numpy as np  # which the command's help need not wait for

@@ -24,6 +24,7 @@ _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any ph
 _USUAL_SIDE = 224  # pixels, to try networks that take images of any size
 _USUAL_VOLUME = 64  # cells a side, likewise
 _HIGHEST = {"uint8": 255.0, "uint16": 65535.0}
+_TOLERANCE = 0.02  # of a side; 8 bits tell places of a side apart to 0.004
 _STRIDE = 32  # pixels, of the coarsest layers of nearly all networks for photos
 _CELLS = 7  # a side in these layers, so those of networks for smaller images have smaller strides
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -95,7 +96,6 @@ class InputSpec:
         return cls(
             size,
             resize=resize and tuple(resize),
-            fit="crop",
             mean=tuple(mean),
             std=tuple(std),
             resample=Image.Resampling[mode],
@@ -128,28 +128,26 @@ class InputSpec:
 
     def with_channels(self, count: int) -> InputSpec:
         """The same with so many channels, whose values are not normalized unless there are as many already."""
-        return (
-            self if count == self.channels else replace(self, channels=count, mean=(0.0,) * count, std=(1.0,) * count)
-        )
+        if count == self.channels:
+            return self
+        return replace(self, channels=count, mean=(0.0,) * count, std=(1.0,) * count)
 
     def check_channels(self, count: int) -> None:
         """Raise ImageError if data with that many channels does not fit the network."""
         if count != self.channels:
-            hint = (
-                f": repeat it with --channels {','.join('1' * self.channels)}" if count == 1 < self.channels < 4 else ""
-            )
+            repeated = f": repeat it with --channels {','.join('1' * self.channels)}"
+            hint = repeated if count == 1 < self.channels < 4 else ""
             raise ImageError(f"it has {_channels(count)}, but {self.network} takes {self.channels}{hint}")
 
     def place(self, size: tuple[int, int]) -> Box:
         """Where the network looks in an upright image of ``size`` (width, height)."""
         if self.function is not None:
             return measured(self.function, size)
-        crop = self._crop
-        if crop is None:
+        if self._crop is None:
             return Box(0, 0, *size)
-        new, crops = self._resized(size), crop[::-1]
-        left, top = (_start(*sides) for sides in zip(new, crops, strict=True))
-        return Box(left, top, left + crops[0], top + crops[1]).scaled(new, size)
+        new, crops = self._resized(size), self._crop[::-1]
+        left, top = map(_start, new, crops)
+        return Box.of_size(left, top, *crops).scaled(new, size)
 
     def read(self, image: Image.Image) -> NDArray[Any]:
         """What the network gets of an image or a frame, (height, width, C): to the pixel what torchvision makes of it.
@@ -207,7 +205,7 @@ class InputSpec:
         if self._crop is None:
             return np.asarray(image if image.size == new else image.resize(new, self.resample))
         crops = self._crop[::-1]
-        left, top = start = [_start(side, crop) for side, crop in zip(new, crops, strict=True)]
+        left, top = start = [*map(_start, new, crops)]
         seen = Image.new(image.mode, crops, fill)
         if max(new) <= _LONGEST_RESIZED:
             seen.paste(image if image.size == new else image.resize(new, self.resample), (-left, -top))
@@ -311,9 +309,6 @@ def _start(side: int, crop: int) -> int:
     return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
 
 
-_TOLERANCE = 0.02  # of a side; 8 bits tell places of a side apart to 0.004
-
-
 def called(function: Callable[[Image.Image], Any], image: Image.Image) -> NDArray[np.float32]:
     """What a function makes of an image, (height, width, C).
 
@@ -336,7 +331,6 @@ def measured(function: Callable[[Image.Image], Any], size: tuple[int, int]) -> B
     Raises:
         ConfigurationError: the pixels do not come from a rectangle, or from another one each time.
     """
-    x, y = (np.arange(side) / max(1, side - 1) * 255 for side in size)
 
     def seen(values: NDArray[Any] | float) -> NDArray[np.float32]:
         gray = np.broadcast_to(np.round(values), size[::-1]).astype(np.uint8)
@@ -346,7 +340,9 @@ def measured(function: Callable[[Image.Image], Any], size: tuple[int, int]) -> B
     contrast = white - black
     is_image = np.abs(contrast) > np.abs(contrast).max() / 2  # what is the same in all is padding
     ends = []
-    for side, ramp, axis in ((size[0], np.broadcast_to(x, size[::-1]), 1), (size[1], y[:, None], 0)):
+    for axis, side in ((1, size[0]), (0, size[1])):
+        steps = np.arange(side) / max(1, side - 1) * 255
+        ramp = np.expand_dims(steps, 1 - axis)
         first, again = seen(ramp), seen(ramp)
         at = np.nonzero(is_image)[axis] + 0.5
         found = (first - black)[is_image] / contrast[is_image] * (side - 1) + 0.5
@@ -356,6 +352,6 @@ def measured(function: Callable[[Image.Image], Any], size: tuple[int, int]) -> B
                 "transform does not always resize, crop and pad an image in the same way, so its maps have no place in "
                 "it: pass the tensor that it makes, or another transform"
             )
-        ends.append((start, start + slope * black.shape[axis]))
+        ends.append((float(start), float(start + slope * black.shape[axis])))
     (left, right), (top, bottom) = ends
-    return Box(float(left), float(top), float(right), float(bottom))
+    return Box(left, top, right, bottom)

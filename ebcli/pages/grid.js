@@ -173,7 +173,7 @@ function picture(image, outcome, map) {
     const name = nameOf(data.classes[map.class]);
     if (map.map) add("map", map.map, `Map of ${name} in ${file}`);
     else if (map.overlay) add("overlay", map.overlay, `Map of ${name} over ${file}`);
-    if (map.atBorder) {
+    if (map.at_border) {
       const advice = "The map peaks at the border of the center crop: --fit whole explains the whole image";
       box.append(element("p", { class: "badge", title: advice }, "peak at the border: try --fit squash"));
     }

@@ -21,10 +21,9 @@ import ebcli.run.tasks  # noqa: F401 - registers them
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.capture import single_tensor
 from ebcli.eb.eval_mode import evaluating
-from ebcli.errors import ConfigurationError, ImageError, NonFiniteError
+from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_line
 from ebcli.imports import contained
 from ebcli.models import LoadedModel, load_model
-from ebcli.models.checkpoint import first_line
 from ebcli.models.device import is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.nouns.explanation import Explanation, Map, Subject

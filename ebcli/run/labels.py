@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.sources import Source
-from ebcli.models.classes import resolve_class
-from ebcli.models.label_files import Labels, read_labels
+from ebcli.models.classes import Labels, read_labels, resolve_class
 from ebcli.models.loaded import LoadedModel
 
 FOLDERS = Path("folders")  # in place of a file: an image's class is its directory's name

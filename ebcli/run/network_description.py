@@ -7,9 +7,9 @@ from typing import Any
 from ebcli.errors import ConfigurationError
 from ebcli.models.classes import matching_classes, resolve_class
 from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE
-from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import BUNDLED, DEFAULT, SOFTMAX, WHOLE
 from ebcli.models.loaded import LoadedModel
+from ebcli.models.names import imagenet_classes
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 

@@ -17,9 +17,8 @@ from ebcli.files.remote import RemoteOptions, url_of
 from ebcli.imports import import_optional
 from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO, WHOLE
 from ebcli.models.names import torchvision_names
-from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources import takes_texts
-from ebcli.models.spec import ModelSpec, as_classes
+from ebcli.models.spec import ModelSpec, Preprocessing, as_classes
 from ebcli.run.plan_parts import (
     IMAGE,
     PICTURES,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.drawing.color_scale import palette, visible
+from ebcli.drawing.painters import palette, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
@@ -31,8 +31,8 @@ from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.caveats import caveat
 from ebcli.models.classes import matching_classes
-from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
+from ebcli.models.loaded import configuration_hash, content_hash, network_settings
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence

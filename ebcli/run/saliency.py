@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from ebcli.drawing.overlay import heatmap
 from ebcli.drawing.pages import notebook_view
 from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import RegionOptions, largest_region
-from ebcli.drawing.style import ATLAS, DrawingStyle
+from ebcli.drawing.style import ATLAS, AnyStyle, DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
 from ebcli.imports import import_optional
@@ -26,9 +26,6 @@ from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.plan import RunPlan
-
-if TYPE_CHECKING:
-    from ebcli.drawing.style import AnyStyle
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -9,9 +9,8 @@ from matplotlib import colormaps
 from PIL import Image
 from synthetic import noise
 
-from ebcli.drawing.color_scale import levels
 from ebcli.drawing.overlay import picture
-from ebcli.drawing.painters import CONTOURS
+from ebcli.drawing.painters import CONTOURS, levels
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.nouns.box import Box
 

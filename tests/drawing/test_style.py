@@ -7,8 +7,8 @@ import pytest
 from matplotlib import colormaps
 from PIL import Image
 
-from ebcli.drawing.color_scale import limits, palette
 from ebcli.drawing.overlay import picture
+from ebcli.drawing.painters import limits, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.nouns.box import Box

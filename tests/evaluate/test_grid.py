@@ -108,7 +108,7 @@ def test_labels_decide_which_images_are_recognized(photos: Path) -> None:
         ("0.png,gren", "unknown class 'gren': did you mean 'green'"),
         ("0.png,77", "class 77 does not exist: valid indices are 0 to 3"),
         ("0.png,1_0", "unknown class '1_0'"),
-        ("0.png,1\n./0.png,1\n1.png,3\n0.png,red", "line 4: '0.png' has class 0 here, but class 1 in line 1: keep one"),
+        ("0.png,1\n./0.png,1\n1.png,3\n0.png,red", "line 4: '0.png' has class 0, but 1 in line 1: keep one"),
         ("0" * (1 << 21), "cannot read labels from"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ebcli.evaluate.naming import named
+from ebcli.evaluate.mosaics import named
 
 
 def test_cells_named_right():

@@ -11,7 +11,7 @@ from color_net import BLUE, GREEN, RED, painted
 from data_sets import Thing, write_coco, write_voc
 
 from ebcli.cli.benchmark import benchmark as main
-from ebcli.evaluate.pointing import POINTING
+from ebcli.evaluate.localization import POINTING
 
 pytestmark = pytest.mark.usefixtures("colors")
 

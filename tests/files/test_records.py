@@ -20,7 +20,7 @@ from ebcli.files.naming import RECORDS
 from ebcli.files.records import ClassRecord, Record, Result, append_lines
 from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
-from ebcli.models.fingerprint import configuration_hash, content_hash
+from ebcli.models.loaded import configuration_hash, content_hash
 from ebcli.nouns.box import Box
 
 

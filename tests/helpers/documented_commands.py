@@ -37,9 +37,7 @@ NOT_RUN = {
 # Other programs, by the start of the command, and why they are not run. Their shell syntax is checked.
 OTHERS = {
     "python3 -m venv": "installs; .ci/run does it",
-    **dict.fromkeys(
-        ("pip install", "git clone", "cd eb-saliency", "uvx", "pipx run"), "installs; .ci/run installs a checkout"
-    ),
+    **dict.fromkeys(("pip install", "git clone", "cd eb-saliency"), "installs; .ci/run installs a checkout"),
     ".ci/check": "runs all tests, including these",
     "docker": "needs Docker; tests/test_release.py checks the Dockerfile",
     "python benchmarks/": "measures for minutes",
@@ -111,7 +109,7 @@ def run_line(line: str) -> Result | None:
         return None
     if words[0] != "eb-saliency":
         assert any(line.startswith(known) for known in OTHERS), f"unknown command: {line}"
-        if words[0] in ("uvx", "pipx") or words[:2] == ["docker", "run"]:
+        if words[:2] == ["docker", "run"]:
             name = [word.partition(":")[0] for word in words].index("eb-saliency")
             check_options(["eb-saliency", *words[name + 1 :]])
         return None

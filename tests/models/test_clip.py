@@ -102,7 +102,7 @@ def test_a_checkpoint_of_torch_save(model: Any) -> None:
 
 
 def test_without_texts_it_is_no_classifier(model: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"clip/two compares images with texts: give one with --target"):
+    with pytest.raises(ConfigurationError, match=r"clip/two compares images with texts: give one, as in --target"):
         load_model("clip/two")
     with pytest.raises(ConfigurationError, match="a text to compare images with is empty"):
         load_model("clip/two", class_names=["red A", " "])

@@ -15,8 +15,8 @@ from PIL import Image
 
 from ebcli.errors import ConfigurationError
 from ebcli.models import efficientnet_lite_weights, load_model
-from ebcli.models.efficientnet_lite import SameConv2d
-from ebcli.models.torchvision_registration import EfficientNet_Lite0_Weights
+from ebcli.models.sources.bundled import SameConv2d
+from ebcli.models.sources.torchvision import EfficientNet_Lite0_Weights
 
 CONTENT = Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
 PHOTOS = Path(__file__).parents[2] / "sample_images"

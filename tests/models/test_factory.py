@@ -16,7 +16,7 @@ import ebcli
 from ebcli.cli.saliency import main
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
-from ebcli.models.fingerprint import configuration_hash, network_settings
+from ebcli.models.loaded import configuration_hash, network_settings
 
 NETS = """
 from torch import nn
@@ -173,9 +173,9 @@ def test_settings_depend_on_code_checkpoint_class_names_and_preprocessing(folder
         ("code/nets.py:smal", "no factory 'smal': did you mean 'small'"),
         ("code/nuts.py:small", "the file code/nuts.py does not exist"),
         ("code/nets.py", "is a file: add the function that returns the network, as in code/nets.py:FUNCTION"),
-        ("nuts.nets:small", "could not be imported.*nuts"),
-        ("code/nets.py:fails", "failed .RuntimeError: two;"),
-        ("code/nets.py:no_net", "returned an object of type dict, but a torch.nn.Module is needed"),
+        ("nuts.nets:small", "failed .ModuleNotFoundError: .*nuts"),
+        ("code/nets.py:fails", "failed .RuntimeError: two"),
+        ("code/nets.py:no_net", "returned a dict, but a torch.nn.Module is needed"),
         ("code/nets.py:oblong", r"returns a tensor \(B, 5, 49284\), but logits \(B, num_classes\)"),
         ("code/nets.py:quits", r"code/nets.py:quits called sys.exit\(0\)"),
         ("code/nets.py:Quitter", r"code/nets.py:Quitter called sys.exit\(0\)"),

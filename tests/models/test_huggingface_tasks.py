@@ -218,7 +218,7 @@ def test_the_architecture_that_a_configuration_names_decides(parent: Path, tmp_p
 
 
 def test_wrong_use_is_one_sentence(parent: Path) -> None:
-    with pytest.raises(ConfigurationError, match="give one with --target") as caught:
+    with pytest.raises(ConfigurationError, match="give one, as in --target") as caught:
         load_model(f"hf/{saved('OWL-ViT', parent)}")
     assert "\n" not in str(caught.value)
     for name in WITH_TEXTS:

@@ -8,7 +8,7 @@ import torchvision
 from stub_run import invoke
 
 from ebcli.models import model_names
-from ebcli.models.names import _registered, torchvision_names
+from ebcli.models.names import torchvision_names
 
 VGG = ["vgg11", "vgg13", "vgg16", "vgg19"]
 
@@ -25,15 +25,25 @@ def test_without_torchvisions_source_code_the_registry_is_used(monkeypatch):
     assert torchvision_names() == expected
 
 
-def test_a_name_in_the_decorator_replaces_the_function_name(tmp_path):
+def test_the_names_are_those_of_the_registry_for_each_task():
+    for task in ("detection", "segmentation", "video"):
+        assert torchvision_names(task) == sorted(
+            torchvision.models.list_models(module=getattr(torchvision.models, task))
+        )
+
+
+def test_a_name_in_the_decorator_replaces_the_function_name(tmp_path, monkeypatch):
     source = tmp_path / "nets.py"
     source.write_text(
         "@register_model()\ndef plain(): ...\n"
         "@register_model('given')\ndef first(): ...\n"
-        "@register_model(name='keyword')\n@other('x')\ndef second(): ...\n"
+        "@register_model(name='keyword')\n@other(\n    'x'\n)\ndef second(): ...\n"
         "@other()\ndef unregistered(): ...\n"
     )
-    assert list(_registered(source)) == ["plain", "given", "keyword"]
+    torchvision_names.cache_clear()
+    monkeypatch.setattr("ebcli.models.names.source_files", lambda _: [source])
+    assert torchvision_names("video") == ["given", "keyword", "plain"]
+    torchvision_names.cache_clear()
 
 
 def test_a_pattern_filters_the_names_of_torchvision_and_timm():

@@ -16,7 +16,7 @@ from test_onnx_files import run_by_onnxruntime
 
 import ebcli
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.models.fingerprint import network_settings
+from ebcli.models.loaded import network_settings
 
 pytestmark = pytest.mark.usefixtures("watched")
 
@@ -141,7 +141,7 @@ CONV = helper.make_node("Conv", ["x", "w"], ["h"])
         (graph(helper.make_node("Unheard", ["x"], ["h"], domain="acme"), *HEAD), r"no Unheard\): export .* \.pt2 file"),
         (
             graph(helper.make_node("Resize", ["x", "", "s"], ["h"], antialias=1), *HEAD, opset=18, s=[1.0, 1, 2, 2]),
-            r"no Resize with antialias\): export the network with torch.export",
+            r"no Resize with antialias\): export it with torch.export",
         ),
     ],
 )

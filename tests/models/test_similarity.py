@@ -139,5 +139,5 @@ def test_pictures_that_cannot_be_read_are_named() -> None:
 
 
 def test_a_backbone_without_picture_is_told_of_the_option() -> None:
-    with pytest.raises(ConfigurationError, match=r"dinov2 has no classifier: pass --similar-to PICTURE"):
+    with pytest.raises(ConfigurationError, match=r"dinov2 has no classifier: compare pictures by --similar-to"):
         load_model("timm/vit_small_patch14_dinov2")

@@ -234,16 +234,16 @@ def _write(path: Path, saved: Saved) -> None:
     [
         (
             "state.pt",
-            r"state.pt is a state dict, not a network: pass --model ultralytics/yolo11n.yaml, or what .* --weights",
+            r"state.pt is a state dict: pass --weights .*, and --model ultralytics/yolo11n.yaml",
         ),
-        ("other.pt", r"other.pt holds a Linear, which is not a model of Ultralytics"),
+        ("other.pt", r"other.pt holds a Linear, not a model of Ultralytics"),
         ("cut.pt", r"cannot load ultralytics/\S*cut.pt \(.*\): give a model of Ultralytics, such as"),
         ("text.pt", r"cannot load ultralytics/\S*text.pt \(.*\): give a model of Ultralytics, such as"),
         ("code.pt", r"cannot load ultralytics/\S*code.pt \(.*\): .* ULTRALYTICS_SAFE_LOAD=false runs the code in it"),
         ("gone.pt", r"gone.pt is neither a file nor a model that Ultralytics publishes: name a .pt file"),
         (
             "yolo26n-obb.yaml",
-            r"obb.yaml has a head for obb \(OBB26\), but .* detect, segment, pose, classify, semantic",
+            r"obb.yaml has a head for obb \(OBB26\), but YOLO's detect, segment, pose, classify, semantic",
         ),
         ("nothing.yaml", r"cannot load ultralytics/nothing.yaml \('nothing.yaml' does not exist\): give a model of"),
     ],

@@ -13,7 +13,7 @@ import pytest
 from pycocotools.coco import COCO
 from runs import invoke, photos, records
 
-from ebcli.files.coco import coco_files
+from ebcli.gallery.exports import coco_files
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 

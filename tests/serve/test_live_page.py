@@ -22,8 +22,8 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 from two_towers import clip
 
-from ebcli.drawing.color_scale import levels, limits, opacity, overlay_colors
 from ebcli.drawing.overlay import upsampled
+from ebcli.drawing.painters import levels, limits, opacity, overlay_colors
 from ebcli.drawing.style import DrawingStyle
 from ebcli.models import load_model
 from ebcli.nouns.box import Box

@@ -25,6 +25,7 @@ from ebcli.files.images import (
     is_recognized,
     opened,
     opened_image,
+    pages,
     reading,
     to_rgb,
 )
@@ -56,26 +57,6 @@ class Frame:
     time: float
     end: float
     load: Callable[[], Image.Image]
-
-
-def has_video_suffix(path: Path) -> bool:
-    """Whether the suffix is one of a video file."""
-    return path.suffix.lower() in _SUFFIXES
-
-
-def is_video(path: Path) -> bool:
-    """Whether a local file is a video by its suffix, or an animation by its content; or a directory of frames."""
-    if has_video_suffix(path):
-        return True
-    if os.path.isdir(path):
-        return bool(frame_files(path))
-    if path.suffix.lower() not in _ANIMATED or not os.path.isfile(path):
-        return False
-    try:
-        with opened_image(path) as image:
-            return getattr(image, "n_frames", 1) > 1
-    except Exception:  # broken files make Pillow raise nearly anything
-        return False
 
 
 def frame_files(folder: Path) -> list[Path]:
@@ -153,10 +134,14 @@ class Frames(Medium):
         return spec.frames is not None
 
     def has_suffix(self, path: Path) -> bool:
-        return has_video_suffix(path)
+        return path.suffix.lower() in _SUFFIXES
 
     def recognizes(self, path: Path) -> bool:
-        return is_video(path)
+        if os.path.isdir(path):
+            return bool(frame_files(path))
+        with contextlib.suppress(Exception):  # broken files make Pillow raise nearly anything
+            return path.suffix.lower() in _ANIMATED and os.path.isfile(path) and pages(path) > 1
+        return False
 
     def files(self, folder: Path) -> list[Path]:
         return frame_files(folder)

@@ -11,11 +11,16 @@ from typing import Any
 from PIL import Image
 from torch import nn
 
-from ebcli.errors import ConfigurationError
-from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
+from ebcli.errors import ConfigurationError, first_line
+from ebcli.models.checkpoint import classes_in, load_checkpoint
 from ebcli.models.keywords import DEFAULT, OWN_TASKS, SCORES, TASKS, VIDEO
-from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
+
+# Frames, frames per second and preset of torchvision's video ResNets
+USUAL_CLIP = 16, 15.0
+_MEAN, _STD = (0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989)
+_USUAL_CLIPS = InputSpec((112, 112), resize=(128,), mean=_MEAN, std=_STD)
 
 
 class ModelSource(ABC):
@@ -105,10 +110,13 @@ class ModelSource(ABC):
         For video, ``net.frames`` and ``net.frame_rate`` are the frames per clip and per second; else 16 and 15.
         """
         from ebcli.models.probe import fitting_first_layer
-        from ebcli.models.video import usual_preset
 
-        usual = usual_preset(net) if self.task(net) == VIDEO else InputSpec((224, 224))
-        usual = replace(usual, network=self.name)
+        usual = InputSpec((224, 224), network=self.name)
+        if self.task(net) == VIDEO:
+            frames, rate = getattr(net, "frames", None), getattr(net, "frame_rate", None)
+            frames = frames if isinstance(frames, int) and frames > 0 else USUAL_CLIP[0]
+            rate = float(rate) if isinstance(rate, (int, float)) and rate > 0 else USUAL_CLIP[1]
+            usual = replace(_USUAL_CLIPS, frames=frames, rate=rate, network=self.name)
         own, channels = getattr(net, "preprocessing", None), getattr(net, "channels", None)
         if isinstance(own, Preprocessing) and own.depth:
             usual = usual.of_volumes
@@ -198,11 +206,5 @@ def square(height: int, width: int, name: str) -> int:
 def square_spec(crop: int, resize: int, fit: str, config: Mapping[str, Any]) -> InputSpec:
     """The preprocessing of a library that names its mean, std and interpolation."""
     mean, std = tuple(config["mean"]), tuple(config["std"])
-    return InputSpec(
-        (crop, crop),
-        resize=(resize,),
-        fit=fit,
-        mean=mean,
-        std=std,
-        resample=Image.Resampling[config["interpolation"].upper()],
-    )
+    resample = Image.Resampling[config["interpolation"].upper()]
+    return InputSpec((crop, crop), resize=(resize,), fit=fit, mean=mean, std=std, resample=resample)

@@ -1,16 +1,117 @@
-"""The bundled network, whose weights are installed with this program. Imports no torchvision."""
+"""EfficientNet-Lite0, the bundled network. Imports no torchvision.
+
+EfficientNet: M. Tan, Q. V. Le, ICML 2019, arXiv:1905.11946. Lite is its authors' variant for phones
+(github.com/tensorflow/tpu, models/official/efficientnet/lite): no squeeze-excitation, and ReLU6 instead of
+SiLU. The weights were trained in TensorFlow, so strided convolutions use TensorFlow's padding.
+"""
 
 from collections.abc import Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ebcli.models.checkpoint import load_checkpoint
-from ebcli.models.efficientnet_lite import EfficientNetLite
 from ebcli.models.efficientnet_lite_weights import NAME, PRESET, published_state
-from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import BUNDLED, DEFAULT
+from ebcli.models.names import imagenet_classes
 from ebcli.models.sources.base import ModelSource
 from ebcli.nouns.input_spec import InputSpec
+
+# The columns are EfficientNet's Table 1: expansion, kernel, stride of the first block, channels, blocks
+STAGES = (
+    (1, 3, 1, 16, 1),
+    (6, 3, 2, 24, 2),
+    (6, 5, 2, 40, 2),
+    (6, 3, 2, 80, 3),
+    (6, 5, 1, 112, 3),
+    (6, 5, 2, 192, 4),
+    (6, 3, 1, 320, 1),
+)
+STEM_CHANNELS = 32
+HEAD_CHANNELS = 1280
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution whose output side is ceil(input side / stride), as TensorFlow's ``padding="same"``.
+
+    With an odd number of padding rows or columns, the extra one is at the bottom or right; it depends on the input's
+    size, so ``padding`` of ``nn.Conv2d`` cannot express it. Maps (B, C_in, H, W) to
+    (B, C_out, ceil(H / stride), ceil(W / stride)).
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        padding: list[int] = []
+        for dim in (1, 0):  # F.pad takes the last dimension first
+            size, kernel, stride = input.shape[2 + dim], self.kernel_size[dim], self.stride[dim]
+            total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+            padding += [total // 2, total - total // 2]
+        return super().forward(F.pad(input, padding))
+
+
+class ConvBatchNormReLU6(nn.Sequential):
+    """Convolution, batch normalization and, unless ``linear``, ReLU6.
+
+    Maps (B, C_in, H, W) to (B, C_out, ceil(H / stride), ceil(W / stride)).
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, side: int, *, stride: int = 1, groups: int = 1, linear: bool = False
+    ) -> None:
+        # at stride 1, "same" padding is symmetric
+        conv, padding = (SameConv2d, 0) if stride > 1 else (nn.Conv2d, (side - 1) // 2)
+        super().__init__(
+            conv(inputs, outputs, side, stride, padding, groups=groups, bias=False),
+            nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01),
+            *([] if linear else [nn.ReLU6()]),
+        )
+
+
+class MBConv(nn.Module):
+    """An inverted bottleneck: 1x1 expansion, depthwise convolution, linear 1x1 projection, and a skip.
+
+    Maps (B, C_in, H, W) to (B, C_out, ceil(H / stride), ceil(W / stride)). Stochastic depth, which
+    acts in training only, is omitted.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, expansion: int, side: int, stride: int) -> None:
+        super().__init__()
+        expanded = inputs * expansion
+        expand = [ConvBatchNormReLU6(inputs, expanded, 1)] if expansion > 1 else []
+        depthwise = ConvBatchNormReLU6(expanded, expanded, side, stride=stride, groups=expanded)
+        self.block = nn.Sequential(*expand, depthwise, ConvBatchNormReLU6(expanded, outputs, 1, linear=True))
+        self.use_res_connect = stride == 1 and inputs == outputs
+
+    def forward(self, input: Tensor) -> Tensor:
+        output = self.block(input)
+        return output + input if self.use_res_connect else output
+
+
+class EfficientNetLite(nn.Module):
+    """EfficientNet-Lite0: images (B, 3, H, W) to logits (B, num_classes).
+
+    ``features.0`` is the stem, ``features.1`` to ``features.16`` the blocks (stride 16 from ``features.6`` to
+    ``features.11``), ``features.17`` the head; then ``avgpool`` and ``classifier``.
+    """
+
+    def __init__(self, num_classes: int = 1000, dropout: float = 0.2) -> None:
+        super().__init__()
+        features: list[nn.Module] = [ConvBatchNormReLU6(3, STEM_CHANNELS, 3, stride=2)]
+        channels = STEM_CHANNELS
+        for expansion, side, first_stride, outputs, blocks in STAGES:
+            for stride in (first_stride,) + (1,) * (blocks - 1):
+                features.append(MBConv(channels, outputs, expansion=expansion, side=side, stride=stride))
+                channels = outputs
+        features.append(ConvBatchNormReLU6(channels, HEAD_CHANNELS, 1))
+        self.features = nn.Sequential(*features)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(HEAD_CHANNELS, num_classes))
+        for module in self.modules():  # as in torchvision's EfficientNets
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.classifier(torch.flatten(self.avgpool(self.features(input)), 1))
 
 
 class Bundled(ModelSource):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.checkpoint import without_prefixes
 from ebcli.models.sources.huggingface import TWO_TOWERS, HuggingFace
-from ebcli.models.sources.two_towers import ImageTower, TwoTowers, too_long
+from ebcli.models.sources.huggingface_heads import TOWERS
+from ebcli.models.sources.similarity import ImageTower, TwoTowers, check_lengths
 
-_TEXTS_AT_ONCE = 64
+_AT_ONCE = 64  # texts
 
 
 class Clip(TwoTowers, HuggingFace):
@@ -30,14 +30,7 @@ class Clip(TwoTowers, HuggingFace):
                 f"{self._title} is of type {self._config.model_type}, but CLIP or SigLIP is needed to compare images "
                 f"with texts: use hf/{self.name} if it is an image classifier"
             )
-        return "AutoModel"
-
-    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
-        net = self.build()
-        return self._loaded_from(net, self._config, without_prefixes(state, net.state_dict()), title)
-
-    def categories(self, net: Any, weights: str) -> None:
-        return None
+        return TOWERS
 
     def tower(self, net: Any) -> ImageTower:
         def embed(tower: Any, images: Tensor) -> Tensor:
@@ -51,19 +44,13 @@ class Clip(TwoTowers, HuggingFace):
         return net
 
     def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
-        tokenizer = self._tokenizer()
-        longest = self._config.text_config.max_position_embeddings
+        tokenizer, longest = self._tokenizer(), self._config.text_config.max_position_embeddings
         with self._silent():  # warns of long texts
-            for text, tokens in zip(texts, tokenizer(list(texts))["input_ids"], strict=True):
-                if len(tokens) > longest:
-                    raise too_long(text, f"has {len(tokens)} tokens, but {self._title} reads at most {longest}")
+            check_lengths(tokenizer, texts, longest, self._title)
         # SigLIP was trained on padded texts
         is_siglip = self._config.model_type == "siglip"
         padding: dict[str, Any] = {"padding": "max_length", "max_length": longest} if is_siglip else {"padding": True}
-        options = {"return_tensors": "pt", **padding}
-        found = []
+        parts = [list(texts[start : start + _AT_ONCE]) for start in range(0, len(texts), _AT_ONCE)]
         with torch.no_grad():
-            for start in range(0, len(texts), _TEXTS_AT_ONCE):
-                tokens = tokenizer(list(texts[start : start + _TEXTS_AT_ONCE]), **options)
-                found.append(net.eval().get_text_features(**tokens).pooler_output)
-        return torch.cat(found)
+            read = [net.eval().get_text_features(**tokenizer(part, return_tensors="pt", **padding)) for part in parts]
+        return torch.cat([one.pooler_output for one in read])

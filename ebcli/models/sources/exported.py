@@ -7,17 +7,14 @@ import torch
 from torch import nn
 from torch.export.unflatten import InterpreterModule, unflatten
 
-from ebcli.errors import ConfigurationError
-from ebcli.models.checkpoint import first_line
+from ebcli.errors import ConfigurationError, first_line
 from ebcli.models.keywords import SIGMOID, SOFTMAX
 from ebcli.models.sources.network_file import NetworkFile
 
 _aten = torch.ops.aten
 _SCORES = {
-    _aten.softmax.int: SOFTMAX,
-    _aten._softmax.default: SOFTMAX,
-    _aten.log_softmax.int: SOFTMAX,
-    _aten._log_softmax.default: SOFTMAX,
+    **dict.fromkeys((_aten.softmax.int, _aten._softmax.default), SOFTMAX),
+    **dict.fromkeys((_aten.log_softmax.int, _aten._log_softmax.default), SOFTMAX),
     _aten.sigmoid.default: SIGMOID,
 }
 
@@ -32,9 +29,8 @@ class Exported(NetworkFile):
         try:
             self._program = torch.export.load(name)
         except Exception as error:  # a file can be wrong in any way
-            raise ConfigurationError(
-                f"{name} is no exported program ({first_line(error)}): write it with torch.export.save()"
-            ) from error
+            reason = first_line(error)
+            raise ConfigurationError(f"{name} is no program of torch.export.save(): {reason}") from error
         finally:
             log.disabled = False
         signature, shapes = self._program.graph_signature, {}

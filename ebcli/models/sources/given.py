@@ -11,12 +11,12 @@ from torch import nn
 from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
 from ebcli.models.keywords import DEFAULT, GIVEN, VIDEO
-from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.probe import fitting_first_layer
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.huggingface import HuggingFace
 from ebcli.models.sources.huggingface_heads import HEADS
 from ebcli.models.sources.huggingface_processors import spec_of
+from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec, called
 
 _SAMPLE = 256  # pixels a side, for a transform that says nothing of what it makes
@@ -120,6 +120,5 @@ def source_given(model: Any, transform: Any) -> Given:
 
 def _refused(name: str, _image: Any) -> Any:
     raise ConfigurationError(
-        f"the preprocessing of {name} is unknown: pass transform=, such as the transforms of its weights, or a tensor "
-        "of floats as the network gets it"
+        f"the preprocessing of {name} is unknown: pass transform=, such as weights.transforms(), or a tensor of floats"
     )

@@ -19,11 +19,18 @@ from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
 from ebcli.models.keywords import DEFAULT, DETECTION, RAW, SEGMENTATION, SIGMOID, SOFTMAX, VIDEO
-from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources.base import ModelSource, fetching
-from ebcli.models.sources.huggingface_heads import DETECTORS, HEADS, RATES, UNIVERSAL, WITH_TEXTS, head_of, make_plain
+from ebcli.models.sources.huggingface_heads import (
+    HEADS,
+    UNIVERSAL,
+    WITH_TEXTS,
+    WITHOUT_ROWS,
+    head_of,
+    make_plain,
+    with_texts,
+)
 from ebcli.models.sources.huggingface_processors import spec_of
-from ebcli.models.sources.huggingface_texts import with_texts
+from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 
 _ADVICE = (
@@ -32,6 +39,9 @@ _ADVICE = (
 )
 TWO_TOWERS = ("clip", "siglip")  # types with a tower for images and one for texts
 _TOKENIZER_ADVICE = "save the tokenizer beside the model by save_pretrained(), and install the package that it needs"
+# Frames per second of the clips that the published networks were trained on: of Kinetics, at 30 frames per second,
+# every fourth (VideoMAE), 32nd (TimeSformer) or second frame (ViViT)
+_RATES = {"videomae": 7.5, "timesformer": 0.94, "vivit": 15.0}
 _USUAL_RATE = 15.0  # frames per second
 _HEAD, _POOLER = "classifier.", "pooler."
 _SCORES = {"multi_label_classification": SIGMOID, "regression": RAW, "single_label_classification": SOFTMAX}
@@ -60,8 +70,7 @@ class HuggingFace(ModelSource):
         if head is None:
             kind = self._config.model_type
             raise ConfigurationError(
-                f"{self._title} is of type {kind}, for which transformers has no image classifier, video classifier, "
-                "segmentation network or detector"
+                f"{self._title} is of type {kind}, which is no classifier, detector or segmentation network"
                 + (f": use clip/{self.name} with --target TEXT" if kind in TWO_TOWERS else "")
             )
         return head
@@ -92,30 +101,30 @@ class HuggingFace(ModelSource):
     def pretrained(self, weights: str) -> nn.Module:
         advice = "pass --weights FILE for a checkpoint of torch.save, or --weights none for an untrained network"
         with fetching(f"the weights of {self._title}", advice):
-            net, found = self._read(self._auto, self.name, self._config, use_safetensors=True, trust_remote_code=False)
-        return self._complete(net, found, f"the model {self._title}")
+            options = {"use_safetensors": True, "trust_remote_code": False}
+            return self._loaded(self._auto, self.name, self._config, f"the model {self._title}", **options)
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         net = self.build()
         state = without_prefixes(state, net.state_dict())
-        # the last layer of the others has no row for each class
-        count = None if self._head in (UNIVERSAL, DETECTORS, WITH_TEXTS) else classes_in(state, net)
+        count = None if self._head in WITHOUT_ROWS else classes_in(state, net)
         config = copy.deepcopy(self._config)
         if count is not None and count != config.num_labels:
             config.num_labels = count
-        return self._loaded_from(net, config, state, title)
+        return self._loaded(type(net), None, config, title, state_dict=state)  # also converts names of earlier releases
 
-    def _loaded_from(self, net: nn.Module, config: Any, state: dict[str, Any], title: str) -> nn.Module:
-        """A model like `net`, with another configuration and the tensors of a state dict."""
-        loaded, found = self._read(type(net), None, config, state_dict=state)  # also converts names of earlier releases
-        return self._complete(loaded, found, title)
-
-    def _read(self, model_class: Any, name: str | None, config: Any, **options: Any) -> tuple[nn.Module, Any]:
-        """A model with weights, and which of them did not fit."""
+    def _loaded(self, model_class: Any, name: str | None, config: Any, title: str, **options: Any) -> nn.Module:
+        """A model with weights, every one of which must fit; `title` is what to call them in messages."""
         options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True} | options
         with self._silent():
             net, found = model_class.from_pretrained(name, config=config, **options)
-        return net, found
+        misshapen = [f"{key} is {tuple(one)} instead of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
+        missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
+        if self.headless:  # what is below the head was loaded; a pooler above the features is not used
+            missing = [key for key in missing if not key.startswith(_HEAD)]
+            unexpected = [key for key in unexpected if _POOLER not in key]
+        check_match(title, misshapen, missing, unexpected)
+        return self._plain(net)
 
     def transforms(self, net: Any, weights: str) -> InputSpec:
         auto = importlib.import_module("transformers.models.auto.image_processing_auto")
@@ -135,7 +144,7 @@ class HuggingFace(ModelSource):
         task = HEADS.get(self._head)
         if task == VIDEO:
             spec = spec_of(processor, self._title, of_video=True)
-            return replace(spec, frames=self._config.num_frames, rate=RATES.get(self._config.model_type, _USUAL_RATE))
+            return replace(spec, frames=self._config.num_frames, rate=_RATES.get(self._config.model_type, _USUAL_RATE))
         return spec_of(processor, self._title, keeps_shape=task in (DETECTION, SEGMENTATION))
 
     def categories(self, net: Any, weights: str) -> Sequence[str] | None:
@@ -155,16 +164,6 @@ class HuggingFace(ModelSource):
     def _plain(self, net: nn.Module) -> nn.Module:
         """Make a model return its logits only; its modules keep their names."""
         return make_plain(net, self._head)
-
-    def _complete(self, net: nn.Module, found: dict[str, Any], title: str) -> nn.Module:
-        """The model, if every tensor was loaded."""
-        misshapen = [f"{key} is {tuple(one)} instead of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
-        missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
-        if self.headless:  # what is below the head was loaded; a pooler above the features is not used
-            missing = [key for key in missing if not key.startswith(_HEAD)]
-            unexpected = [key for key in unexpected if _POOLER not in key]
-        check_match(title, misshapen, missing, unexpected)
-        return self._plain(net)
 
     @contextlib.contextmanager
     def _silent(self) -> Iterator[None]:

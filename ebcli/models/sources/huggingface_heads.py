@@ -1,5 +1,6 @@
 """The networks of Hugging Face by task: which head a configuration asks for, and what its output means."""
 
+from collections.abc import Sequence
 from types import MethodType
 from typing import Any
 
@@ -8,10 +9,12 @@ from torch import Tensor, nn
 
 from ebcli.models.boxes import Candidates
 from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
+from ebcli.models.sources.similarity import check_lengths, too_long
 
 UNIVERSAL = "AutoModelForUniversalSegmentation"
 DETECTORS = "AutoModelForObjectDetection"
-WITH_TEXTS = "AutoModelForZeroShotObjectDetection"
+WITH_TEXTS, TOWERS = "AutoModelForZeroShotObjectDetection", "AutoModel"
+WITHOUT_ROWS = (UNIVERSAL, DETECTORS, WITH_TEXTS, TOWERS)  # whose last layer has no row for each class
 HEADS = {
     "AutoModelForImageClassification": CLASSIFICATION,
     "AutoModelForSemanticSegmentation": SEGMENTATION,
@@ -20,9 +23,6 @@ HEADS = {
     DETECTORS: DETECTION,
     WITH_TEXTS: DETECTION,
 }
-# Frames per second of the clips that the published networks were trained on: of Kinetics, at 30 frames per second,
-# every fourth (VideoMAE), 32nd (TimeSformer) or second frame (ViViT)
-RATES = {"videomae": 7.5, "timesformer": 0.94, "vivit": 15.0}
 
 
 def head_of(library: Any, config: Any) -> str | None:
@@ -92,3 +92,54 @@ def _put_frames_first(net: Any, frames: int) -> None:
     net.embeddings.forward = MethodType(embedded, net.embeddings)
     for block in net.encoder.layer:
         block.forward = MethodType(mixed, block)
+
+
+def with_texts(net: Any, tokenizer: Any, texts: Sequence[str], name: str) -> nn.Module:
+    """Make a detector take images (B, 3, H, W) only, and return candidates whose classes are texts.
+
+    Args:
+        net: a detector of transformers, whose modules keep their names.
+        tokenizer: its tokenizer.
+        texts: the classes.
+        name: the network's name, for messages.
+
+    Raises:
+        ConfigurationError: the texts are too long.
+    """
+    ids, places = (_each if hasattr(net, "owlvit") else _prompt)(net.config, tokenizer, texts, name)
+
+    def read(_net: nn.Module, args: tuple[Tensor], _kwargs: Any) -> tuple[tuple[()], dict[str, Tensor]]:
+        (images,) = args
+        given = {key: one.to(images.device).repeat(len(images), 1) for key, one in ids.items()}
+        return (), {"pixel_values": images, **given}
+
+    def found(_net: nn.Module, _args: Any, kwargs: dict[str, Tensor], output: Any) -> Candidates:
+        logits = torch.stack([output.logits[..., place].amax(-1) for place in places], -1)
+        size = kwargs["pixel_values"].shape[-2:]
+        return Candidates.of_queries(logits, output.pred_boxes, size, has_no_object=False)
+
+    net.register_forward_pre_hook(read, with_kwargs=True)
+    net.register_forward_hook(found, with_kwargs=True)
+    return net
+
+
+def _each(config: Any, tokenizer: Any, texts: Sequence[str], name: str) -> tuple[dict[str, Tensor], list[slice]]:
+    """The tokens of each text, and where its logit is."""
+    longest = config.text_config.max_position_embeddings
+    check_lengths(tokenizer, texts, longest, name)
+    tokens = tokenizer(list(texts), padding="max_length", max_length=longest, return_tensors="pt")
+    ids = {key: tokens[key] for key in ("input_ids", "attention_mask")}
+    return ids, [slice(k, k + 1) for k in range(len(texts))]
+
+
+def _prompt(config: Any, tokenizer: Any, texts: Sequence[str], name: str) -> tuple[dict[str, Tensor], list[slice]]:
+    """The tokens of a prompt, texts separated by full stops as in training, and where each text's logits are."""
+    (stop,) = tokenizer(".", add_special_tokens=False)["input_ids"]
+    ids, places = [tokenizer.cls_token_id], []
+    for text in texts:
+        own = tokenizer(text.lower().strip(" ."), add_special_tokens=False)["input_ids"]
+        places.append(slice(len(ids), len(ids) + len(own)))
+        ids += [*own, stop]
+        if len(ids) >= config.max_text_len:
+            raise too_long(text, f"makes more than {config.max_text_len} tokens, which is all that {name} reads")
+    return {"input_ids": torch.tensor([[*ids, tokenizer.sep_token_id]])}, places

@@ -44,12 +44,8 @@ def spec_of(processor: Any, name: str, *, of_video: bool = False, keeps_shape: b
     made = processed(*(torch.full_like(ramp, value, dtype=torch.uint8) for value in (0, 255)))
     size = height, width = made.shape[2], made.shape[3]
     black, white = made[:, :, height // 2, width // 2]  # (3,) each
-    spec = InputSpec(
-        size,
-        mean=_rounded(-black / (white - black)),
-        std=_rounded(1 / (white - black)),
-        resample=Image.Resampling(int(processor.resample)),
-    )
+    mean, std = _rounded(-black / (white - black)), _rounded(1 / (white - black))
+    spec = InputSpec(size, mean=mean, std=std, resample=Image.Resampling(int(processor.resample)))
     if of_video:  # their processors take 8 bits only, and say how they resize
         return replace(spec, resize=(processor.size.get("shortest_edge") or processor.size["height"],))
 

@@ -3,6 +3,7 @@
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,11 @@ class NetworkFile(ModelSource):
         self.one_by_one, self.takes_any_size = batch == 1, None if None in sides else False
         height, width = (side or _USUAL_SIDE for side in sides)
         fit, resize = (CROP, (height,)) if height == width else (SQUASH, (height, width))
-        scaling = "0 to 1, normalized by ImageNet's mean and standard deviation"
         self._spec = InputSpec((height, width), resize=resize, fit=fit)
+        scaling = "0 to 1, normalized by ImageNet's mean and standard deviation"
         if rank == 3:  # of the YOLO kind
-            scaling = "0 to 1"
-            self._spec = InputSpec(
-                (height, width), resize=resize, fit=PAD if fit == CROP else fit, mean=(0.0,) * 3, std=(1.0,) * 3
-            )
+            scaling, fit = "0 to 1", PAD if fit == CROP else fit
+            self._spec = replace(self._spec, fit=fit, mean=(0.0,) * 3, std=(1.0,) * 3)
         if channels not in (None, 3):
             scaling, self._spec = "0 to 1", self._spec.with_channels(channels)
         self.assumption = f"does not say how pixels are scaled: assuming {scaling}; --mean and --std set that"

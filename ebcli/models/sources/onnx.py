@@ -9,10 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, first_line
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
-from ebcli.models.checkpoint import first_line
 from ebcli.models.keywords import SIGMOID, SOFTMAX
 from ebcli.models.onnx_graph import converted, refusal
 from ebcli.models.sources.network_file import NetworkFile
@@ -59,8 +58,7 @@ class Onnx(NetworkFile):
             is_own = isinstance(error, NotImplementedError)
             reason = first_line(error) if is_own else "it is not valid, or the converter does not know how to"
             raise ConfigurationError(
-                f"cannot convert {self.name} ({reason}): export the network with torch.export to a .pt2 "
-                "file, or name its code as FILE.py:FACTORY"
+                f"cannot convert {self.name} ({reason}): export it with torch.export to a .pt2 file"
             ) from error
         net.scores, net.categories = self._scores, self._class_names()
         return net
@@ -104,9 +102,7 @@ class Onnx(NetworkFile):
         homes = {os.path.realpath(self.path.parent), str(Path(os.path.realpath(self.path)).parent)}
         is_inside = any(Path(os.path.realpath(file)).is_relative_to(home) for home in homes)
         if Path(location).is_absolute() or ".." in Path(location).parts or not is_inside:
-            raise ConfigurationError(
-                f"{self.name} has data in {location!r}, which is not read: it leads out of its directory"
-            )
+            raise ConfigurationError(f"{self.name} has data in {location!r}, which leads out of its directory")
         try:
             with safe_open(file) as stream:
                 there = os.fstat(stream.fileno()).st_size

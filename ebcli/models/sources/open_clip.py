@@ -14,7 +14,7 @@ from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import import_optional
 from ebcli.models.keywords import CROP, DEFAULT, SQUASH
 from ebcli.models.sources.base import fetching, square, square_spec
-from ebcli.models.sources.two_towers import ImageTower, TwoTowers, too_long
+from ebcli.models.sources.similarity import ImageTower, TwoTowers, too_long
 from ebcli.nouns.input_spec import InputSpec
 
 _FITS = {"shortest": CROP, "squash": SQUASH}  # by resize mode
@@ -44,9 +44,7 @@ class OpenClip(TwoTowers):
 
     def pretrained(self, weights: str) -> nn.Module:
         config = self._library.get_pretrained_cfg(self.name, weights)
-        advice = (
-            f"choose {', '.join(self.weights())}, or pass --weights FILE, or --weights none for an untrained network"
-        )
+        advice = f"choose {', '.join(self.weights())}, or pass --weights FILE or --weights none"
         return self._created(advice, pretrained=weights, force_quick_gelu=bool(config.get("quick_gelu")))
 
     def _created(self, advice: str, **options: Any) -> nn.Module:
@@ -63,9 +61,8 @@ class OpenClip(TwoTowers):
         config = self._library.get_model_preprocess_cfg(net)
         height, width = (config["size"],) * 2 if isinstance(config["size"], int) else config["size"]
         if config["resize_mode"] not in _FITS:
-            raise ConfigurationError(
-                f"open_clip/{self.name} resizes images by {config['resize_mode']!r}, which is not supported"
-            )
+            mode = config["resize_mode"]
+            raise ConfigurationError(f"open_clip/{self.name} resizes images by {mode!r}, which is not supported")
         side = square(height, width, f"open_clip/{self.name}")
         return square_spec(side, side, _FITS[config["resize_mode"]], config)
 

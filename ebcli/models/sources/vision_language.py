@@ -87,8 +87,8 @@ class VisionLanguage(HuggingFace):
             self._processor = self._library.AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
         with fetching(f"the weights of {self._title}", "its weights must be in safetensors files"):
             options = {"use_safetensors": True, "trust_remote_code": False, "dtype": dtype}
-            net, found = self._read(self._auto, self.name, self._config, **options)
-        self.net: Any = self._complete(net, found, f"the model {self._title}").eval().requires_grad_(False).to(place)
+            net = self._loaded(self._auto, self.name, self._config, f"the model {self._title}", **options)
+        self.net: Any = net.eval().requires_grad_(False).to(place)
 
     def loaded(self) -> LoadedModel:
         """The model like others: its network gets photos as they are, which the processor reads."""
@@ -107,9 +107,7 @@ class VisionLanguage(HuggingFace):
     def _chosen_head(self) -> str:
         kind = self._config.model_type
         if kind not in KINDS:
-            raise ConfigurationError(
-                f"{self._title} is of type {kind}, but ask knows {', '.join(KINDS)}: choose a model of one of these"
-            )
+            raise ConfigurationError(f"{self._title} is of type {kind}, but ask knows {', '.join(KINDS)} only")
         return _AUTO
 
     def _plain(self, net: nn.Module) -> nn.Module:
@@ -155,9 +153,7 @@ class VisionLanguage(HuggingFace):
         inputs, tokenizer = self.read(photo, question), self._processor.tokenizer
         inputs["pixel_values"] = inputs["pixel_values"].to(self.net.dtype)
         asked = inputs["input_ids"]
-        if (
-            self._config.model_type == _BLIP
-        ):  # its tokenizer ends each text, and its decoder has a first token of its own
+        if self._config.model_type == _BLIP:  # its tokenizer ends texts, and its decoder has a first token of its own
             asked = asked[:, :-1].clone()
             asked[:, 0] = self._config.text_config.bos_token_id
         count = asked.shape[1]

@@ -1,6 +1,11 @@
-"""DICOM: images and volumes in files, and series of slices in directories. No field about a patient is read."""
+"""NIfTI volumes, and DICOM: images and volumes in files, and series of slices in directories.
+
+No field about a patient is read. The axes of NIfTI are read as (z, y, x), and a fourth one as channels.
+"""
 
 import contextlib
+import gzip
+import math
 import os
 import sys
 import warnings
@@ -13,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.errors import EbcliError, ImageError
-from ebcli.files.contents import check_deflated
+from ebcli.files.contents import Contents, check_deflated
 from ebcli.files.coordinates import Affine
 from ebcli.files.images import File, most_pixels, opened
 from ebcli.files.media.array import Arrays, Data
 from ebcli.files.media.medium import register
-from ebcli.files.media.nifti import Nifti
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
@@ -28,6 +32,45 @@ _PREAMBLE, _MAGIC = 128, b"DICM"
 _GAP = 0.1  # of the distance of slices, by which distances may differ
 _NUMBERS = np.dtype(np.float32)
 _TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM's axes lead to the left and the back
+
+_GZIP = b"\x1f\x8b"
+_HEADER = 540  # bytes, of the longer version
+_MOST_BEFORE = 1 << 26  # bytes, of the header and what is between it and the values
+
+
+class Nifti(Arrays):
+    """A volume, ``.nii`` or ``.nii.gz``."""
+
+    network = "a network for volumes, such as --model FILE.py:FACTORY"
+
+    def has_suffix(self, path: Path) -> bool:
+        return path.name.lower().endswith((".nii", ".nii.gz"))
+
+    def load(self, file: File, spec: InputSpec) -> Data:
+        nibabel = import_optional("nibabel")
+        with opened(file) as content:
+            is_packed = content.read(2) == _GZIP
+            content.seek(0)
+            try:
+                return self._volume(Contents(gzip.GzipFile(fileobj=content) if is_packed else content), nibabel)
+            except (OSError, EOFError, zlib.error) as error:
+                raise ImageError("it is truncated, or broken") from error
+
+    def _volume(self, stream: Contents, nibabel: Any) -> Data:
+        start = stream.read(_HEADER)
+        kinds = nibabel.Nifti1Header, nibabel.Nifti2Header
+        kind = next((kind for kind in kinds if kind.may_contain_header(start)), None)
+        if kind is None:
+            raise ImageError("it is no NIfTI file, or its header is broken")
+        # without extensions, of which each can have any size
+        header = kind(start[: kind.template_dtype.itemsize], check=False)
+        shape, dtype = header.get_data_shape()[::-1], header.get_data_dtype()
+        while len(shape) > 3 and shape[0] == 1:
+            shape = shape[1:]
+        self.check(shape, dtype)
+        stream.most = min(header.get_data_offset(), _MOST_BEFORE) + math.prod(shape) * dtype.itemsize
+        values = header.data_from_fileobj(stream).T.reshape(shape)
+        return Data(values if len(shape) == 4 else values[None], None, Affine(header.get_best_affine()))
 
 
 class Dicom(Arrays):
@@ -190,5 +233,6 @@ def _affine(headers: Sequence[Any]) -> Affine | None:
     return Affine(_TO_RAS @ matrix)
 
 
+register(Nifti("DHW"))
 register(Dicom("HW"))
 register(Dicom("DHW"))

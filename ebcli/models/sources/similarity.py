@@ -1,5 +1,7 @@
 """Networks that compare images: the last layer's weights are embeddings of texts or of other pictures."""
 
+import textwrap
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +13,9 @@ from torch.nn import functional as F
 
 from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.models.hooks import hooked
-from ebcli.models.probe import probe
+from ebcli.models.keywords import RAW
+from ebcli.models.probe import hooked, probe
+from ebcli.models.sources.base import ModelSource
 from ebcli.nouns.input_spec import InputSpec
 
 
@@ -42,8 +45,7 @@ def check_texts(name: str, texts: Sequence[str] | None) -> None:
     """Raise ConfigurationError if there are no texts to compare images with, or one is empty."""
     if not texts:
         raise ConfigurationError(
-            f"{name} compares images with texts: give one with --target, as in --target 'a red car', or a file of them "
-            "with --class-names"
+            f"{name} compares images with texts: give one, as in --target 'a red car', or a file with --class-names"
         )
     if not all(text.strip() for text in texts):
         raise ConfigurationError("a text to compare images with is empty: describe what to look for")
@@ -91,8 +93,7 @@ def _features(name: str, net: nn.Module, images: Sequence[Tensor]) -> Tensor:
     if found[0].ndim != 2 or len(found[0]) != 1:
         shape = ", ".join(map(str, found[0].shape[1:]))
         raise ConfigurationError(
-            f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures: pool them in "
-            "the network"
+            f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures: pool them"
         )
     return torch.cat(found)
 
@@ -123,3 +124,67 @@ def _head(name: str, net: nn.Module, images: Tensor) -> str:
             "to compare pictures by: name a network without a classifier, or return features from FILE.py:FACTORY"
         )
     return names[last]
+
+
+class ImageTower(nn.Module):
+    """The image tower: images (B, 3, H, W) to embeddings (B, D), or to their similarities.
+
+    Args:
+        embed: the embeddings (B, D) of images, given the tower.
+        parts: the model's own modules, under their own names.
+    """
+
+    def __init__(self, embed: Callable[[Any, Tensor], Tensor], **parts: nn.Module) -> None:
+        super().__init__()
+        self._embed = embed
+        for name, part in parts.items():
+            self.add_module(name, part)
+        self.similarity: nn.Module = nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.similarity(self._embed(self, images))
+        return found
+
+
+class TwoTowers(ModelSource):
+    """A source of such models."""
+
+    @abstractmethod
+    def tower(self, net: Any) -> ImageTower:
+        """The image tower of a model."""
+
+    @abstractmethod
+    def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
+        """The embeddings (K, D) of texts.
+
+        Raises:
+            ConfigurationError: a text is too long.
+        """
+
+    def takes_texts(self) -> bool:
+        return True
+
+    def with_texts(self, net: Any, texts: Sequence[str], scores: str) -> nn.Module:
+        # without RAW, the temperature and bias that the model was trained with
+        scaling = () if scores == RAW else (net.logit_scale.exp(), getattr(net, "logit_bias", None))
+        tower = self.tower(net)
+        tower.similarity = Similarity(self.embeddings(net, texts), *scaling)
+        return tower
+
+    def with_features(self, net: Any, weights: str) -> nn.Module:
+        return self.tower(net)
+
+    def scores(self, net: Any) -> str:
+        return RAW
+
+
+def check_lengths(tokenizer: Any, texts: Sequence[str], longest: int, name: str) -> None:
+    """Raise ConfigurationError if a text has more tokens than a network of that name reads."""
+    for text in texts:
+        if (count := len(tokenizer(text)["input_ids"])) > longest:
+            raise too_long(text, f"has {count} tokens, but {name} reads at most {longest}")
+
+
+def too_long(text: str, reason: str) -> ConfigurationError:
+    """The error for a text that has more tokens than the tower reads."""
+    return ConfigurationError(f"the text {textwrap.shorten(text, 60, placeholder=' ...')!r} {reason}: shorten it")

@@ -1,0 +1,275 @@
+"""Images with the truth about them: classes from a file, objects in the formats of PASCAL VOC and COCO."""
+
+import contextlib
+import io
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree as ET
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ebcli.errors import ConfigurationError, ImageError, closest
+from ebcli.files.images import decode, has_image_suffix
+from ebcli.files.sources import find
+from ebcli.imports import import_optional
+from ebcli.models.classes import read_class_names, read_labels
+from ebcli.models.loaded import configuration_hash
+from ebcli.nouns.box import Box
+
+VOC_CLASSES = tuple(
+    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
+    "sofa train tvmonitor".split()
+)
+
+
+class Annotated(NamedTuple):
+    """An object in an image: its class name, its box in pixels, and whether VOC flags it as *difficult*."""
+
+    name: str
+    box: Box
+    flagged: bool
+
+
+class Images(ABC):
+    """Images of a data set.
+
+    Attributes:
+        keys: names of the images.
+        settings: everything that questions about them depend on.
+    """
+
+    keys: Sequence[str]
+    settings: dict[str, object]
+
+    @abstractmethod
+    def path(self, key: str) -> Path:
+        """File of an image."""
+
+    def read(self, key: str) -> Image.Image:
+        """An image, RGB. Raises ImageError if it cannot be read."""
+        return decode(self.path(key))
+
+
+class LabeledImages(Images):
+    """The images in a directory, searched recursively.
+
+    Args:
+        folder: the directory.
+        labels: CSV file with two columns, an image's path relative to the directory and its class by index or name;
+            images it does not list are skipped. None to use the predicted class of every image.
+        categories, num_classes: the network's classes.
+
+    Raises:
+        ConfigurationError: there are no images, or the labels do not match them.
+
+    Attributes:
+        labels: class of each image; None if unknown.
+    """
+
+    def __init__(self, folder: Path, labels: Path | None, categories: Sequence[str] | None, num_classes: int) -> None:
+        self.folder = folder
+        found = [source.path for source in find([folder]) if source.span is None and has_image_suffix(source.path)]
+        self.keys = [path.relative_to(folder).as_posix() for path in found]
+        self.labels: dict[str, int] | None = None
+        if labels is not None:
+            rows = read_labels(labels, categories, num_classes)
+            self.labels = {Path(*parts).as_posix(): row.label for parts, row in rows.items()}
+            if unknown := sorted(self.labels.keys() - set(self.keys)):
+                raise ConfigurationError(f"'{labels}' lists '{unknown[0]}', which is not an image in '{folder}'")
+            self.keys = [key for key in self.keys if key in self.labels]
+        if not self.keys:
+            raise ConfigurationError(f"there are no images in '{folder}'")
+        self.settings = {"data": str(folder.absolute()), "labels": configuration_hash({"labels": self.labels})}
+
+    def path(self, key: str) -> Path:
+        return self.folder / key
+
+
+class AnnotatedImages(Images):
+    """A data set for the pointing game.
+
+    Args:
+        name: its name in results.
+        source: where it is.
+        classes: class names in the order of the network's outputs.
+        keys: names of the images.
+        skip_flagged: ignore the objects that are flagged.
+    """
+
+    def __init__(
+        self, name: str, source: Path, classes: Sequence[str], keys: Iterable[str], skip_flagged: bool
+    ) -> None:
+        self.name, self.classes, self.keys, self._skip_flagged = name, classes, list(keys), skip_flagged
+        about = {"data": name, "source": str(source.absolute()), "classes": list(classes)}
+        self.settings = about | {"skip flagged": skip_flagged}
+
+    @abstractmethod
+    def annotation(self, key: str) -> tuple[tuple[int, int], list[tuple[bool, Any]]]:
+        """The size (width, height) of an image; and its objects, each with whether it is flagged.
+
+        Raises:
+            ImageError: the annotation is broken.
+        """
+
+    @abstractmethod
+    def mask(self, item: Any, size: tuple[int, int]) -> tuple[int, NDArray[np.bool_]]:
+        """The index of an object's class, and its mask (height, width) in an image of ``size`` (width, height)."""
+
+    def masks(self, key: str, size: tuple[int, int]) -> dict[int, NDArray[np.bool_]]:
+        """Masks (height, width) of the classes in an image of ``size`` (width, height), by class index.
+
+        Raises:
+            ImageError: the annotation is broken, or belongs to an image of another size.
+        """
+        (width, height), objects = self.annotation(key)
+        if size != (width, height):
+            raise ImageError(f"the image has {size[0]} x {size[1]} pixels, but its annotation says {width} x {height}")
+        masks: dict[int, NDArray[np.bool_]] = {}
+        for is_flagged, item in objects:
+            if not (is_flagged and self._skip_flagged):
+                index, mask = self.mask(item, size)
+                masks[index] = masks.get(index, False) | mask
+        return {index: mask for index, mask in masks.items() if mask.any()}
+
+
+class Voc(AnnotatedImages):
+    """PASCAL VOC, read by torchvision's ``VOCDetection``.
+
+    Args:
+        root: directory that contains ``VOCdevkit``.
+        year, split: such as ``"2007"`` and ``"test"``.
+        class_names: class names in the order of the network's outputs; None for VOC's twenty, alphabetically.
+        skip_flagged: ignore objects that VOC flags as difficult.
+
+    Raises:
+        ConfigurationError: the data set does not exist, or has no images.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        year: str = "2007",
+        split: str = "test",
+        class_names: Sequence[str] | None = None,
+        skip_flagged: bool = False,
+    ) -> None:
+        from torchvision.datasets import VOCDetection
+
+        try:
+            found = VOCDetection(str(root), year, split)
+        except (RuntimeError, OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"VOC {year} {split} is not in '{root}', which must contain VOCdevkit/VOC{year} with JPEGImages, "
+                f"Annotations and ImageSets/Main/{split}.txt"
+            ) from error
+        pairs = zip(map(Path, found.images), map(Path, found.targets), strict=True)
+        self._files = {image.stem: (image, target) for image, target in pairs}
+        super().__init__(f"VOC {year} {split}", root, class_names or VOC_CLASSES, self._files, skip_flagged)
+        if not self.keys:
+            raise ConfigurationError(f"{self.name} in '{root}' is empty: ImageSets/Main/{split}.txt lists no images")
+
+    def path(self, key: str) -> Path:
+        return self._files[key][0]
+
+    def annotation(self, key: str) -> tuple[tuple[int, int], list[tuple[bool, Annotated]]]:
+        size, objects = read_voc(self._files[key][1])
+        return size, [(item.flagged, item) for item in objects]
+
+    def mask(self, item: Annotated, size: tuple[int, int]) -> tuple[int, NDArray[np.bool_]]:
+        if item.name not in self.classes:
+            hint = closest(item.name, self.classes) or "set them with --class-names"
+            raise ImageError(f"annotated with {item.name!r}, which is not among the class names: {hint}")
+        mask = np.zeros(size[::-1], dtype=bool)
+        left, top, right, bottom = (max(0, round(edge)) for edge in item.box)
+        mask[top:bottom, left:right] = True
+        return self.classes.index(item.name), mask
+
+
+class Coco(AnnotatedImages):
+    """COCO: a directory of images and a file of annotations.
+
+    The classes are the file's categories, ordered by id. Objects are given by their masks, not their boxes; crowds
+    count as objects.
+
+    Args:
+        images: the directory.
+        annotations: the file, such as ``instances_val2014.json``.
+        skip_flagged: ignore crowds.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or pycocotools is missing.
+    """
+
+    def __init__(self, images: Path, annotations: Path, skip_flagged: bool = False) -> None:
+        reader = import_optional("pycocotools.coco").COCO
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
+                self._coco = reader(str(annotations))
+            self._ids = sorted(self._coco.getCatIds())
+            classes = tuple(category["name"] for category in self._coco.loadCats(self._ids))
+            self._files = {item["file_name"]: item for _, item in sorted(self._coco.imgs.items())}
+        except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+            raise ConfigurationError(f"'{annotations}' is not a file of COCO annotations: {error}") from error
+        super().__init__(f"COCO {annotations.stem}", annotations, classes, self._files, skip_flagged)
+        self._folder = images
+        if not (self.keys and self.classes):
+            raise ConfigurationError(f"'{annotations}' lists no {'categories' if self.keys else 'images'}")
+
+    def path(self, key: str) -> Path:
+        return self._folder / key
+
+    def annotation(self, key: str) -> tuple[tuple[int, int], list[tuple[bool, dict[str, Any]]]]:
+        image = self._files[key]
+        objects = self._coco.imgToAnns[image["id"]]
+        return (image["width"], image["height"]), [(bool(item.get("iscrowd")), item) for item in objects]
+
+    def mask(self, item: dict[str, Any], _size: tuple[int, int]) -> tuple[int, NDArray[np.bool_]]:
+        try:
+            mask = np.asarray(self._coco.annToMask(item), dtype=bool)
+        except Exception as error:  # pycocotools raises many types
+            raise ImageError(f"cannot read the segmentation of annotation {item.get('id')}") from error
+        return self._ids.index(item["category_id"]), mask
+
+
+def read_voc(path: Path) -> tuple[tuple[int, int], list[Annotated]]:
+    """Read an annotation of VOC or ImageNet: the image's (width, height), and its objects.
+
+    Pixels are counted from 1 in the file; the boxes returned are edges, with (0, 0) at the top left corner.
+
+    Raises:
+        ImageError: the file cannot be read, or is broken.
+    """
+    try:
+        root = ET.parse(path).getroot()
+        objects = []
+        for item in root.iter("object"):
+            edges = "xmin", "ymin", "xmax", "ymax"
+            left, top, right, bottom = (float(_text(item, f"bndbox/{edge}")) for edge in edges)
+            flagged = item.findtext("difficult", "0").strip() == "1"
+            objects.append(Annotated(_text(item, "name"), Box(left - 1, top - 1, right, bottom), flagged))
+        return (int(_text(root, "size/width")), int(_text(root, "size/height"))), objects
+    except OSError as error:
+        raise ImageError(f"cannot read annotation '{path}': {error.strerror}") from error
+    except (ET.ParseError, ValueError) as error:
+        raise ImageError(f"annotation '{path}' is broken: {error}") from error
+
+
+def read_annotated_names(path: Path) -> list[str]:
+    """Read class names as annotations spell them: ``n01440764`` for the line ``n01440764 tench, Tinca tinca``.
+
+    Raises:
+        ConfigurationError: see ``read_class_names``.
+    """
+    return [re.sub(r"^(n\d{8})\b.*", r"\1", name) for name in read_class_names(path)]
+
+
+def _text(element: ET.Element, path: str) -> str:
+    found = element.findtext(path)
+    if found is None:
+        raise ValueError(f"{path} is missing")
+    return found.strip()

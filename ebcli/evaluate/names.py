@@ -1,3 +1,0 @@
-"""Names of baselines. Imports no torch."""
-
-BASELINES = ("blur", "mean", "noise")

@@ -1,0 +1,205 @@
+"""Files that sum up a run: a table, annotations in the format of COCO, and a dataset of FiftyOne with the maps."""
+
+import csv
+import hashlib
+import io
+import json
+import os
+import zlib
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ebcli.drawing.overlay import fitted_size, heatmap
+from ebcli.errors import ConfigurationError
+from ebcli.files.naming import COCO, FIFTYONE_FILES
+from ebcli.files.records import Record, latest_done, read_records
+from ebcli.files.remote import url_of
+from ebcli.files.sink import check_file, replacing
+from ebcli.gallery.raw_maps import SIDE, read_maps
+from ebcli.imports import import_optional
+from ebcli.nouns.explanation import Map
+
+_BOX = ("left", "top", "width", "height")
+_OF_RECORD = {
+    **dict.fromkeys(("input", "status", "error", "model", "weights", "method"), "string"),
+    **{"label": "int64", "predicted": "int64", "seconds": "float64"},
+}
+_OF_MAP = {
+    **{"output": "string", "index": "int64", "name": "string", "layer": "string", "evidence": "string"},
+    **dict.fromkeys(("score", "mass", "strength", "times_noise", "peak"), "float64"),
+    **{"blank": "bool", "at_border": "bool"},
+}
+COLUMNS = {**_OF_RECORD, **_OF_MAP, **dict.fromkeys(_BOX, "float64")}  # and their types, as Arrow names them
+_AT_A_TIME = 10_000  # rows
+
+_LEVELS = 255  # of a heatmap, which makes it small when compressed
+_ATTRIBUTES = {"id": "ObjectId", "map": "Array", "range": "HeatmapRange", "label": "String", "confidence": "Float",
+               "layer": "String"}  # fmt: skip
+
+
+def check_table(path: Path, overwrite: bool) -> None:
+    """Check that a table can be written, before a run begins.
+
+    Raises:
+        ConfigurationError: its name has another suffix, or the file is something else.
+        OutputError: its directory cannot be written to.
+    """
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise ConfigurationError(f"--records takes a table, but '{path}' is none: name a .csv or .parquet file")
+    check_file(path, overwrite, lambda: _columns(path) == [*COLUMNS], "--records")
+
+
+def _columns(path: Path) -> list[str]:
+    if path.suffix.lower() == ".csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            return next(csv.reader(file), [])
+    return list(import_optional("pyarrow.parquet", "pyarrow").read_schema(path).names)
+
+
+def write_table(path: Path, directory: Path, configuration: str) -> None:
+    """Write the last record of each input that has this configuration.
+
+    Memory grows with the number of inputs by little more than their names.
+
+    Raises:
+        OSError: there are no records.
+        OutputError: the file cannot be written.
+    """
+    latest: dict[str, int] = {}
+    for number, record in enumerate(read_records(directory)):
+        if record.configuration == configuration:
+            latest[record.input] = number
+    chosen = {*latest.values()}
+    found = (record for number, record in enumerate(read_records(directory)) if number in chosen)
+    rows = (row for record in found for row in _rows(record))
+    with replacing(path) as temporary:
+        if path.suffix.lower() == ".csv":
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                table = csv.DictWriter(file, COLUMNS)
+                table.writeheader()
+                table.writerows(rows)
+        else:
+            _write_parquet(temporary, rows)
+
+
+def _write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    arrow, parquet = (import_optional(name, "pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
+    schema = arrow.schema([(name, arrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
+    with parquet.ParquetWriter(path, schema) as table:
+        while part := [*islice(rows, _AT_A_TIME)]:
+            table.write_table(arrow.Table.from_pylist(part, schema))
+
+
+def _rows(record: Record) -> Iterator[dict[str, Any]]:
+    """A row for each map of an input; one for an input without any."""
+    common = {name: getattr(record, name) for name in _OF_RECORD}
+    outputs = record.output if len(record.output) >= len(record.classes) else record.output[:1] * len(record.classes)
+    for one, output in zip(record.classes, outputs, strict=False):
+        box = one.box or (one.region or {}).get("box")
+        edges = dict(zip(_BOX, box.sized, strict=True)) if box else {}
+        known = {name: getattr(one, name) for name in _OF_MAP if name != "output"}
+        yield _printable({**common, **known, "output": output, **edges})
+    if not record.classes:
+        yield _printable(common)
+
+
+def _printable(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in which bytes of file names that are not UTF-8 are spelled out."""
+    return {
+        name: os.fsencode(value).decode(errors="backslashreplace") if isinstance(value, str) else value
+        for name, value in row.items()
+    }
+
+
+def coco_files(directory: Path, configuration: str) -> dict[Path, bytes]:
+    """The annotations of all images that were done with a configuration, in the order of their paths.
+
+    Image files are named as they were given; categories have the class indices as ids; annotations have a score. COCO's
+    boxes are left, top, width and height.
+
+    Raises:
+        OSError: there are no records.
+    """
+    return {COCO: json.dumps(_coco(latest_done(directory, configuration))).encode()}
+
+
+def _coco(records: Iterable[Record]) -> dict[str, Any]:
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    names: dict[int, str] = {}
+    for record in records:
+        if record.image_size is None:
+            continue
+        width, height = record.image_size
+        images.append({"id": len(images) + 1, "file_name": record.input, "width": width, "height": height})
+        for one in record.classes:
+            if one.region is None:
+                continue
+            names[one.index] = one.name or f"class {one.index}"
+            box, area, polygon = (one.region[name] for name in ("box", "area", "polygon"))
+            about = {"id": len(annotations) + 1, "image_id": len(images), "category_id": one.index}
+            # none rather than an empty list, which Label Studio's converter takes for a polygon
+            outline = {"segmentation": [polygon]} if polygon else {}
+            annotations.append({**about, "bbox": box.sized, "area": area, **outline, "iscrowd": 0, "score": one.score})
+    categories = [{"id": index, "name": names[index]} for index in sorted(names)]
+    info = {"description": "eb-saliency"}
+    return {"info": info, "images": images, "categories": categories, "annotations": annotations}
+
+
+def fiftyone_files(directory: Path, configuration: str) -> dict[Path, bytes]:
+    """The files of the dataset: a sample per image that was done with a configuration and has an ``.npz`` file.
+
+    The heatmaps of a sample are ``saliency``, ``saliency_2``, ...; each covers its image, and has its class as
+    ``label``, its score as ``confidence``, and its ``layer``.
+
+    Raises:
+        OSError: there are no records.
+    """
+    samples, names = list[dict[str, Any]](), dict[str, None]()
+    for record in latest_done(directory, configuration):
+        if (found := read_maps(directory, record)) is None:
+            continue
+        maps = {f"saliency_{k}" if k > 1 else "saliency": one for k, one in enumerate(found[1], start=1)}
+        place = url_of(Path(record.input)) or str(Path(record.input).absolute())
+        sample = {"_id": _id(place), "_rand": int(_id(place)["$oid"][:8], 16) / 2**32, "_media_type": "image"}
+        heatmaps = {name: {"_id": _id(place, name), **_heatmap(one, found[0])} for name, one in maps.items()}
+        samples.append({**sample, "filepath": place, "tags": [], **heatmaps})
+        names |= dict.fromkeys(maps)
+    attributes = [_field(name, kind) for name, kind in _ATTRIBUTES.items()]
+    document = {"embedded_doc_type": "fiftyone.core.labels.Heatmap", "fields": attributes}
+    heatmap_fields = [_field(name, "EmbeddedDocument") | document for name in names]
+    fields = [_field("id", "ObjectId"), _field("filepath", "String"), *heatmap_fields]
+    # later versions migrate it
+    metadata = {"version": "1.0.0", "media_type": "image", "sample_fields": fields}
+    contents = [json.dumps(content).encode() for content in (metadata, {"samples": samples})]
+    return dict(zip(FIFTYONE_FILES, contents, strict=True))
+
+
+def _heatmap(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
+    small = fitted_size(size, SIDE)
+    values = heatmap(map_.values, map_.placement.scaled(size, small), small, map_.is_two_sided)
+    peak = float(np.abs(values).max()) or 1.0
+    file = io.BytesIO()
+    np.save(file, np.rint(values / peak * _LEVELS) * np.float32(peak / _LEVELS))
+    content = {"base64": b64encode(zlib.compress(file.getvalue())).decode(), "subType": "00"}
+    class_ = map_.subject.name or f"class {map_.subject.index}"
+    about = {"label": class_, "confidence": map_.subject.score, "layer": map_.layer}
+    return {
+        "_cls": "Heatmap",
+        "map": {"$binary": content},
+        "range": [-peak if map_.is_two_sided else 0.0, peak],
+        **about,
+    }
+
+
+def _field(name: str, kind: str) -> dict[str, Any]:
+    return {"name": name, "ftype": f"fiftyone.core.fields.{kind}Field", "db_field": "_id" if name == "id" else name}
+
+
+def _id(*parts: str) -> dict[str, str]:
+    return {"$oid": hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]}
