@@ -77,9 +77,9 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
     room = drawn.width - 2 * margin
     title, told = (f"{map_.subject.title}, blank map", []) if is_blank else (map_.title, map_.told)
     below = in_lines(map_.sufficiency.words, letters, room) if map_.sufficiency else []
-    both, apart = (letters.getlength(printable(", ".join(words))) for words in ([title, *told], told))
-    if apart <= room < both:
-        below, told = [", ".join(told), *below], []
+    both, apart = (printable(", ".join(words)) for words in ([title, *told], told))
+    if fitted(both, letters, room) != both and fitted(apart, letters, room) == apart:
+        below, told = [*filter(None, [apart]), *below], []
     whole = Image.new(drawn.mode, (drawn.width, drawn.height + (2 + len(below)) * line + margin), "white")
     whole.paste(drawn)
     draw = ImageDraw.Draw(whole)
