@@ -30,7 +30,7 @@ from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
 
 _STYLE = DrawingStyle()
-_OF_MAP = ("score", "mass", "strength", "evidence", "sufficiency", "blank", "at_border", "against")
+_OF_MAP = ("score", "mass", "told", "evidence", "sufficiency", "blank", "at_border", "against")
 _LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
 
 
