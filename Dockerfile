@@ -23,7 +23,7 @@ LABEL org.opencontainers.image.source=https://github.com/eb-saliency/eb-saliency
 COPY --from=build /opt/eb-saliency /opt/eb-saliency
 # Writable for any docker run --user; a volume at /cache keeps downloaded weights
 RUN useradd --uid 1000 --create-home eb-saliency && mkdir --mode=1777 /cache /work
-ENV PATH=/opt/eb-saliency/bin:$PATH TORCH_HOME=/cache/torch MPLCONFIGDIR=/tmp/matplotlib
+ENV PATH=/opt/eb-saliency/bin:$PATH TORCH_HOME=/cache/torch XDG_CACHE_HOME=/cache MPLCONFIGDIR=/tmp/matplotlib
 USER 1000
 WORKDIR /work
 ENTRYPOINT ["eb-saliency"]

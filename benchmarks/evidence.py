@@ -175,14 +175,13 @@ def strength() -> str:
     """For each network, the strength of noise, and what is said about maps of classes that are shown and of others."""
     lines = []
     for row in read("strength"):
-        said = [
-            " / ".join(row[f"{kind}, {word}"] for word in ("clear", "weak", "hardly any")) for kind in ("own", "others")
-        ]
-        alone = [f"{row[f'{kind}, clear by strength']} of {row[f'{kind}, maps']}" for kind in ("own", "others")]
-        noise = [row[f"noise, {q}%"] for q in (5, 50, 95)]
-        lines.append([row["network"], row["reference"], *noise, *alone, *said])
-    heads = ["network", "reference", "noise, 5%", "50%", "95%", "own, clear by strength", "others", "own", "others"]
-    return markdown(heads, lines, 1)
+        lines.append([row["network"], f"`{row['layer']}`", row["noise, 50%"], f"{float(row['spread']):.0%}"])
+        for kind in ("own", "others"):
+            alone = [f"{int(row[f'{kind}, at least {limit}']) / int(row[f'{kind}, maps']):.0%}" for limit in (1.5, 3.0)]
+            said = [row[f"{kind}, {word}"] for word in ("clear", "weak", "hardly any")]
+            lines[-1] += [f"{row[f'{kind}, median']}×", *alone, " / ".join(said) if any(map(int, said)) else "–"]
+    kinds = ("own: median", "1.5×", "3×", "evidence", "others: median", "1.5×", "3×", "evidence")
+    return markdown(["network", "layer", "1× noise", "spread", *kinds], lines, 2)
 
 
 def best() -> str:

@@ -1,17 +1,18 @@
 """How strong maps of noise are, and how often the evidence is called clear; writes docs/evidence/strength.csv.
 
     pip install -e '.[compare,hf]' --group dev
-    python benchmarks/strength.py           # a few minutes on one CPU
+    python benchmarks/strength.py           # ten minutes on one CPU, and more the first time, for training
 
-The bundled network explains the twenty ImageNet photos in the package ``foolbox``, each for its own class and one of
-the other photos' classes. The small networks have the weights of tests/evaluate/weights. They explain pictures of two
-letters or captions, each for both and for two others.
+The bundled network explains the twenty ImageNet photos in the package ``foolbox``, each for its own class and for
+twenty random ones. The small networks explain pictures of two letters or captions, each for all classes. Some have the
+weights of tests/evaluate/weights, and the others are trained.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import evidence
 import numpy as np
 import torch
 from faithfulness import photos
+from numpy.typing import NDArray
 from torch import Tensor
 
 import ebcli
@@ -26,92 +28,116 @@ from benchmarks.trained import captions
 from benchmarks.trained.networks import FAMILIES
 from benchmarks.trained.pictures import TASKS
 from benchmarks.trained.rounded import restored
-from ebcli.nouns.explanation import _CLEAR, _WEAK, Map
+from benchmarks.trained.training import trained
+from ebcli.nouns.explanation import HARDLY_ANY, OF_NOISE, Map
+from ebcli.run.noise import CLASSES, PICTURES, noise
 from ebcli.run.saliency import Saliency
 
 WEIGHTS = Path(__file__).resolve().parents[1] / "tests/evaluate/weights"
-PICTURES, CLASSES = 12, 16  # of noise; per picture
+SEEDS, MANY = 12, 48  # references to compare; classes of one picture
+LAYERS = {
+    "VGG": "features.19",
+    "ResNet": "layer2",
+    "DenseNet": "features.denseblock2",
+    "ConvNeXt": "features.1",
+    "ViT": "encoder.dropout",
+}
+Noise = Callable[[Sequence[int], int], Tensor]
+Measured = Callable[[Noise, int, int], NDArray[Any]]  # of pictures and classes, the strengths
 
 
-def of_noise(net: torch.nn.Module, side: int, layer: str, count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The strengths (pictures, classes) of maps of noise."""
-    classes = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:CLASSES][None]
-    strengths = []
-    for seed in range(PICTURES):
-        noise = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(seed))
-        maps = ebcli.excitation_backprop(net, noise, classes, layer, contrastive=True).maps[0]
-        strengths.append(maps.clamp(min=0).sum((1, 2)).numpy())
-    return np.array(strengths)
+def white(shape: Sequence[int], seed: int) -> Tensor:
+    return torch.randn(1, *shape, generator=torch.Generator().manual_seed(seed))
 
 
-def row(name: str, layer: str, noise: np.ndarray[Any, Any], own: Sequence[Map], others: Sequence[Map]) -> evidence.Row:
-    """Quantiles of the strength of noise, and the share of maps that are called clear, by strength alone or at all."""
-    reference = own[0].noise
-    found = {"network": name, "layer": layer, "reference": "" if reference is None else f"{reference:.2g}"}
-    found |= {f"noise, {q}%": f"{np.quantile(noise, q / 100):.2g}" for q in (5, 50, 95)}
-    found |= {"noise, one class, largest / smallest": f"{(noise.max(0) / noise.min(0)).mean():.1f}"}
-    by_picture = np.median(noise, 1)
-    found |= {"noise, median of classes, largest / smallest": f"{by_picture.max() / by_picture.min():.1f}"}
-    for kind, maps in (("own", own), ("others", others)):
-        strong = [reference is not None and (one.strength or 0) >= _CLEAR * reference for one in maps]
-        weak = [reference is not None and (one.strength or 0) >= _WEAK * reference for one in maps]
+def strengths(
+    net: torch.nn.Module, side: int, layer: str, count: int, made: Noise, pictures: int, classes: int
+) -> NDArray[Any]:
+    """The strengths (pictures, classes) of maps of noise that the command does not use."""
+    found = []
+    for seed in range(1000, 1000 + pictures):
+        chosen = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:classes][None]
+        maps = ebcli.excitation_backprop(net, made((3, side, side), seed), chosen, layer, contrastive=True).maps[0]
+        found.append(maps.clamp(min=0).sum((1, 2)).numpy())
+    return np.array(found)
+
+
+def row(name: str, layer: str, own: Sequence[Map], others: Sequence[Map], measured: Measured) -> evidence.Row:
+    """How strong noise is, how much that varies, and what is said about maps."""
+    reference, maps = own[0].noise, measured(noise, SEEDS * PICTURES, CLASSES)
+    assert reference is not None
+    by_seed = maps.reshape(SEEDS, PICTURES, -1)
+    ways = {"": by_seed, "one picture, ": measured(noise, SEEDS, MANY), "one class, ": by_seed[..., 0]}
+    found: evidence.Row = {"network": name, "layer": layer, "reference": f"{reference:.2g}"}
+    for way, some in ways.items():
+        each = np.median(some.reshape(SEEDS, -1), 1)
+        found |= {f"{way}largest / smallest": f"{each.max() / each.min():.2f}"}
+        found |= {f"{way}spread": f"{abs(each / np.median(each) - 1).max():.2f}"}
+    found |= {f"noise, {q}%": f"{np.quantile(maps, q / 100):.2g}" for q in (5, 50, 95)}
+    found |= {f"noise, at least {times}": f"{(maps >= times * reference).mean():.3f}" for times in OF_NOISE}
+    usual = float(np.median(measured(white, PICTURES, CLASSES)))
+    found |= {"white noise": f"{usual:.2g}"}
+    for kind, some in (("own", own), ("others", others)):
+        times = np.array([one.strength or 0 for one in some]) / reference
+        found |= {f"{kind}, maps": len(some), f"{kind}, median": f"{np.median(times):.1f}"}
+        found |= {f"{kind}, at least {limit}": int((times >= limit).sum()) for limit in OF_NOISE}
         found |= {
-            f"{kind}, maps": len(maps),
-            f"{kind}, clear by strength": sum(strong),
-            f"{kind}, clear or weak by strength": sum(weak),
-            **{
-                f"{kind}, {word}": sum(one.evidence == word for one in maps) for word in ("clear", "weak", "hardly any")
-            },
+            f"{kind}, at least {OF_NOISE[0]} times white noise": int((times * reference >= OF_NOISE[0] * usual).sum())
         }
+        words = ("clear", "weak", HARDLY_ANY)
+        found |= {f"{kind}, {word}": sum(one.evidence == word for one in some) for word in words}
     return found | evidence.stamp()
 
 
-def split(found: Sequence[Saliency], labels: Sequence[Sequence[int]]) -> tuple[list[Map], list[Map]]:
-    """The maps of each picture's own classes, and of as many others: the next ones in the list of classes."""
-    own, others = [], []
-    for one, about in zip(found, labels, strict=True):
-        by_class = {map_.subject.index: map_ for map_ in one.explanation.maps}
-        rest = sorted(by_class.keys() - {*about}, key=lambda index: (index <= about[0], index))
-        own += [by_class[index] for index in about]
-        others += [by_class[index] for index in rest[: len(about)]]
-    return own, others
+def rows(
+    name: str, net: torch.nn.Module, side: int, found: Sequence[Saliency], labels: Sequence[Sequence[int]], count: int
+) -> Iterator[evidence.Row]:
+    """A row for each layer: the maps of each picture's own classes, and those of the others."""
+    for layer in found[0].explanation.by_layer:
+        own, others = list[Map](), list[Map]()
+        for one, about in zip(found, labels, strict=True):
+            for map_ in one.explanation.by_layer[layer]:
+                (own if map_.subject.index in about else others).append(map_)
+        yield row(name, layer, own, others, partial(strengths, net, side, layer, count))
+        print(name, layer, flush=True)
 
 
-def bundled() -> evidence.Row:
+def bundled() -> Iterator[evidence.Row]:
     loaded = ebcli.load_model()
-    layer = ebcli.default_layer(loaded)
     with tempfile.TemporaryDirectory() as folder:
         files = sorted(photos(Path(folder))[0].glob("*.jpg"))
         labels = [int(file.stem.rpartition("_")[2]) for file in files]
-        found = ebcli.explain(loaded, files, target=sorted(set(labels)))
-    own, others = split(found, [[label] for label in labels])
-    return row(loaded.name, layer, of_noise(loaded.net, 224, layer, 1000), own, others)
+        random = {*torch.randperm(1000, generator=torch.Generator().manual_seed(5))[:20].tolist()} - {*labels}
+        layers = [ebcli.default_layer(loaded), "features"]
+        found = [
+            ebcli.explain(loaded, file, target=sorted({label} | random), layer=layers)
+            for file, label in zip(files, labels, strict=True)
+        ]
+    yield from rows(loaded.name, loaded.net, 224, found, [[label] for label in labels], 1000)
 
 
-def small(name: str, net: torch.nn.Module, layer: str, count: int, images: Tensor, labels: Tensor) -> evidence.Row:
-    found = ebcli.explain(net, images, target=[*range(count)], layer=layer)
-    return row(name, layer, of_noise(net, 64, layer, count), *split(found, labels.tolist()))
-
-
-def main() -> None:
-    rows = [bundled()]
+def small() -> Iterator[evidence.Row]:
     task = TASKS["letters"]
     pictures = task.pictures(12, 2, torch.Generator().manual_seed(4))
-    for name, layer in (("DenseNet", "features.denseblock2"), ("ViT", "encoder.dropout")):
-        net = FAMILIES[name].build(task.num_classes)
-        net.load_state_dict(restored(torch.load(WEIGHTS / f"{name}.pt", weights_only=True)))
-        rows.append(small(name, net.eval(), layer, task.num_classes, pictures.images, pictures.labels))
-    pictures = captions.TASK.pictures(12, 2, torch.Generator().manual_seed(4))
+    for name, layer in LAYERS.items():
+        weights = WEIGHTS / f"{name}.pt"
+        net = FAMILIES[name].build(task.num_classes) if weights.exists() else trained(name, task)[0]
+        if weights.exists():
+            net.load_state_dict(restored(torch.load(weights, weights_only=True)))
+        found = ebcli.explain(net.eval(), pictures.images, target=[*range(task.num_classes)], layer=layer)
+        yield from rows(name, net, 64, found, pictures.labels.tolist(), task.num_classes)
+
+
+def clip() -> Iterator[evidence.Row]:
+    pictures, count = captions.TASK.pictures(12, 2, torch.Generator().manual_seed(4)), len(captions.CAPTIONS)
     with tempfile.TemporaryDirectory() as folder:
-        clip = captions.build("CLIP")
-        clip.load_state_dict(restored(torch.load(WEIGHTS / "CLIP.pt", weights_only=True)))
-        captions.save(clip, Path(folder))
+        made = captions.build("CLIP")
+        made.load_state_dict(restored(torch.load(WEIGHTS / "CLIP.pt", weights_only=True)))
+        captions.save(made, Path(folder))
         net = ebcli.load_model(f"clip/{folder}", class_names=captions.CAPTIONS).net
-        rows.append(
-            small("CLIP", net, "vision_model.pre_layrnorm", len(captions.CAPTIONS), pictures.images, pictures.labels)
-        )
-    evidence.write("strength", rows)
+        found = ebcli.explain(net, pictures.images, target=[*range(count)], layer="vision_model.pre_layrnorm")
+        yield from rows("CLIP", net, 64, found, pictures.labels.tolist(), count)
 
 
 if __name__ == "__main__":
-    main()
+    evidence.write("strength", [*bundled(), *small(), *clip()])

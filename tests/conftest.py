@@ -12,12 +12,13 @@ import pytest
 import torch
 from color_net import load_colors
 from PIL import ImageDraw
-from runs import no_strengths, tiny_model
+from runs import no_references, tiny_model
 from stub_run import DONE, finished
 from watch import ELSEWHERE, WATCH
 
 torch.set_num_threads(1)  # the tests run in several processes at once
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes that they start
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build/cache")  # not the user's
 # which nohup, and a script that starts the tests in the background, have these processes ignore
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -82,7 +83,7 @@ def colors(monkeypatch: pytest.MonkeyPatch) -> None:
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty one, where each model is a tiny one, whose random maps need not be stronger than noise."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ebcli.run.noise.strengths_by_layer", no_strengths)
+    monkeypatch.setattr("ebcli.run.noise.references", no_references)
     monkeypatch.setattr("ebcli.run.explainer.load_model", tiny_model)
     return tmp_path
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from benchmarks import evidence
 from benchmarks.rates import WORKS
 from benchmarks.trained.__main__ import LEARNED
 from benchmarks.trained.methods import JOINT, STEPWISE
-from ebcli.nouns.explanation import _CLEAR, _SHARE_OF_BLANK, _WEAK
+from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER
+from ebcli.nouns.explanation import _OF_WORD, _TOO_STRONG, OF_NOISE
+from ebcli.run.noise import PICTURES
 from ebcli.run.pieces import _LONGEST
 
 BUNDLED = "efficientnet_lite0"
@@ -22,7 +25,8 @@ _SETTLED = {  # numbers of the texts that were not measured
     "25%": "chance",
     "50%": "chance, and the probability of recognized photos",
     "67%": "chance",
-    f"{1 / _CLEAR:.0%}": "of the largest strength: with stronger noise, no map can be clear",
+    f"{OF_NOISE[0]:g}": "times noise, below which there is hardly any evidence",
+    f"{_TOO_STRONG:.0%}": "of the largest strength: with stronger noise, the evidence is not judged",
     f"{LEARNED:.0%}": "accuracy of the networks that are listed",
     f"{_LONGEST}": "shape of the images that are explained in tiles",
 }
@@ -140,42 +144,46 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         value("photos", "CPU-s per photo", work="eb-saliency photos --format png"),
         value("photos", "CPU-s per photo", work="the network's plain pass alone"),
     ),
+    "It was at most {:.0f}% from the middle one": lambda: farthest(""),
+    "it was up to {:.0f}% from it": lambda: farthest("one picture, "),
+    "a single class in each up to {:.0f}%": lambda: farthest("one class, "),
+    "have a median of {:.1f}× noise": lambda: strength("ViT", "own, median"),
+    "and in ConvNeXt {:.1f}×": lambda: strength("ConvNeXt", "own, median"),
 }
 
 
-def strength(network: str, *columns: str) -> tuple[float, ...]:
-    return tuple(value("strength", column, network=network) for column in columns)
+def strength(network: str, *columns: str, layer: str = "") -> tuple[float, ...]:
+    where = {"network": network} | ({"layer": layer} if layer else {})
+    return tuple(value("strength", column, **where) for column in columns)
+
+
+def farthest(way: str) -> tuple[float]:
+    return (max(100 * float(row[f"{way}spread"]) for row in evidence.read("strength")),)
 
 
 def test_numbers_about_strength_are_those_of_the_file() -> None:
     shown = " ".join(text_of("evidence", "reading").split())
+    by_default = partial(strength, BUNDLED, layer=DEFAULT_LAYER)
     for sentence, found in (
         (
-            "was clear for {:.0f} and weak for {:.0f} of {:.0f} photos",
-            strength(BUNDLED, "own, clear", "own, weak", "own, maps"),
+            "was clear for {:.0f} of {:.0f} photos",
+            by_default("own, clear", "own, maps"),
         ),
         (
-            "it was clear for {:.0f}, weak for {:.0f} and hardly any for {:.0f}",
-            strength(BUNDLED, "others, clear", "others, weak", "others, hardly any"),
+            "it was clear for {:.0f} and hardly any for {:.0f} of {:.0f} maps",
+            by_default("others, clear", "others, hardly any", "others, maps"),
         ),
+        ("{:.0f} of {:.0f} maps of random classes were at least", by_default("others, at least 3.0", "others, maps")),
+        ("With the score, {:.0f} of {:.0f} had clear", by_default("others, clear", "others, maps")),
         (
-            "weak for {:.0f} and hardly any for {:.0f} of {:.0f} ([table]",
-            strength("CLIP", "own, weak", "own, hardly any", "own, maps"),
+            "with white noise, {:.0f} of {:.0f} maps",
+            by_default("others, at least 1.5 times white noise", "others, maps"),
         ),
-        (
-            "differed by a factor of {:.1f} among 12 pictures",
-            strength(BUNDLED, "noise, one class, largest / smallest"),
-        ),
-        (
-            "{:.0f} of {:.0f} such classes had clear evidence",
-            strength(BUNDLED, "others, clear by strength", "others, maps"),
-        ),
-        (
-            "With the score, it was {:.0f} of {:.0f}",
-            strength(BUNDLED, "others, clear", "others, maps"),
-        ),
+        ("and the number is {:.0f}", by_default("others, at least 1.5")),
     ):
         assert sentence.format(*found) in shown
+    limits = [f"at least {OF_NOISE[1]:.0f}× noise |", "{:g}× to {:.0f}× noise |".format(*OF_NOISE)]
+    assert all(limit in shown for limit in (*limits, f"below {OF_NOISE[0]:g}× noise |", f"{PICTURES} random pictures"))
 
 
 # all percentages of docs/trust.md, and where they are
@@ -243,11 +251,11 @@ def test_limits_of_shares_are_multiples_of_the_largest_of_a_word_in_a_blank_pict
     rows = [row for row in evidence.read("words") if row["pictures"] == "blank" and row["word"].isidentifier()]
     rows += [row for row in evidence.read("words") if row["pictures"] == "blank" and " " in row["word"]]
     largest = max(float(row["joint, largest"]) for row in rows if row["word"] != "end")
-    assert round(largest, 2) == _SHARE_OF_BLANK
+    assert [round(limit / round(largest, 2)) for limit in _OF_WORD] == [2, 5]
     text = " ".join(text_of("ask").split())
     assert f"no share of a word was above {largest:.0%}" in text
-    assert f"*weak* below {_CLEAR * _SHARE_OF_BLANK:.0%}, five times this number" in text
-    assert f"*hardly any* below {_WEAK * _SHARE_OF_BLANK:.0%}, twice this number" in text
+    assert f"*weak* below {_OF_WORD[1]:.0%}, five times this number" in text
+    assert f"*hardly any* below {_OF_WORD[0]:.0%}, twice this number" in text
 
 
 def test_the_percentages_about_the_joint_rule_are_those_of_the_files() -> None:

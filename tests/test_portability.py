@@ -37,9 +37,9 @@ builtins.__import__ = windows
 _RUN = """
 import ebcli.run.explainer, ebcli.run.noise, ebcli.workers
 from ebcli.cli.saliency import main
-from runs import no_strengths, of_tiny, tiny_model
+from runs import no_references, of_tiny, tiny_model
 
-ebcli.run.explainer.load_model, ebcli.run.noise.strengths_by_layer = tiny_model, no_strengths
+ebcli.run.explainer.load_model, ebcli.run.noise.references = tiny_model, no_references
 assert not hasattr(ebcli.workers.os, "fork")
 main(of_tiny(["photos", "-o", "maps", "--skip-existing"], workers=1), standalone_mode=False)
 """

@@ -42,8 +42,6 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     """
     from tqdm import tqdm
 
-    from ebcli.nouns.explanation import HARDLY_ANY
-
     quiet, common, unit, total = options["quiet"], work.stages.common, work.stages.reader.unit, len(work.sources)
     if options["verbose"]:
         say(f"{common.model} ({common.weights}), layer {common.layer}, on {work.device}")
@@ -54,7 +52,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     first: str | None = None
     start = time.perf_counter()
     labeled: list[bool] = []  # whether each prediction is right
-    faint: list[bool] = []  # whether each map rests on hardly any evidence
+    faint: list[bool | None] = []  # for each map
     suffices: list[bool] = []  # whether each tested map does
     hidden = True if quiet or total < 2 else None  # None: tqdm shows the bar on a terminal only
     dry_run = plan.execution.dry_run
@@ -66,7 +64,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
                     if plan.style.name != ATLAS:  # which compares also the unlikely
-                        faint += [one.evidence == HARDLY_ANY for one in record.classes]
+                        faint += [one.only_score_is_poor for one in record.classes]
                     suffices += [one.sufficiency["suffices"] for one in record.classes if one.sufficiency is not None]
                     first = first or next(iter(record.output), None)
                     with tqdm.external_write_mode():
@@ -106,13 +104,14 @@ def _print_choices(work: Run, plan: RunPlan) -> None:
         note(f"All maps share one scale; --scale {end:g} gives the same scale without sampling")
 
 
-def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str, *, has_faint: bool) -> None:
+def _print_shares(labeled: Sequence[bool], faint: Sequence[bool | None], unit: str, *, has_faint: bool) -> None:
     """Print how many predictions were right, and how many maps rest on hardly any evidence."""
-    if any(faint):
+    if by_score := [one for one in faint if one is not None]:
         which, they_are, noise = "The map rests", "it is", "a map of noise"
         if len(faint) > 1:
-            which, they_are, noise = f"{sum(faint)} of {len(faint)} maps rest", "they are", "maps of noise"
-        why = f"{they_are} about as strong as {noise}, or the score is below chance"
+            which, they_are, noise = f"{len(by_score)} of {len(faint)} maps rest", "they are", "maps of noise"
+        reasons = {False: f"{they_are} about as strong as {noise}", True: "the score is below chance"}
+        why = ", or ".join(words for reason, words in reasons.items() if reason in by_score)
         note(f"{which} on hardly any evidence: {why}" + f". {they_are.capitalize()} drawn faint" * has_faint)
     if labeled:
         right = sum(labeled)
@@ -157,10 +156,8 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
         title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
         title += f" against {one.against}" * bool(one.against)
         if verbose:
-            strength = "" if one.strength is None else f", strength {one.strength:.3f}"
-            strength += f" ({one.evidence} evidence)" * bool(one.evidence)
             mass = "" if one.mass is None else f", mass {one.mass:.3f}"
-            say(one_line(f"{name}: {title}, score {one.score:.3f}{mass}{strength}{_lost(one)}"))
+            say(one_line(", ".join([f"{name}: {title}, score {one.score:.3f}{mass}", *one.told]) + _lost(one)))
         if one.sufficiency is not None and (verbose or is_only):
             note(f"{name}: {one.sufficiency['words']}")
         if one.blank:

@@ -25,11 +25,6 @@ COLORS = ((86, 180, 233), (230, 159, 0), (240, 228, 66), (0, 200, 145), (204, 12
 Color = int | tuple[int, int, int]  # of a picture with a palette, or RGB
 
 
-def caption(map_: Map) -> str:
-    """What is said of a map below it."""
-    return f"{map_.title}, {map_.strength_in_words}" if map_.strength_in_words else map_.title
-
-
 def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
     """The colors of the scale from left to right, as they are over a uniform gray."""
     painter = PAINTERS["heatmap" if style.name == "side-by-side" else style.name]
@@ -79,8 +74,13 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
     letters = font(max(_SMALLEST_TEXT, round(min(drawn.width, 2 * drawn.height) / _LETTERS_ACROSS)))
     size = round(letters.size)
     margin, line = size // 2, round(1.5 * size)
-    sufficiency = in_lines(map_.sufficiency.words, letters, drawn.width - 2 * margin) if map_.sufficiency else []
-    whole = Image.new(drawn.mode, (drawn.width, drawn.height + (2 + len(sufficiency)) * line + margin), "white")
+    room = drawn.width - 2 * margin
+    title, told = (f"{map_.subject.title}, blank map", []) if is_blank else (map_.title, map_.told)
+    below = in_lines(map_.sufficiency.words, letters, room) if map_.sufficiency else []
+    both, apart = (printable(", ".join(words)) for words in ([title, *told], told))
+    if fitted(both, letters, room) != both and fitted(apart, letters, room) == apart:
+        below, told = [*filter(None, [apart]), *below], []
+    whole = Image.new(drawn.mode, (drawn.width, drawn.height + (2 + len(below)) * line + margin), "white")
     whole.paste(drawn)
     draw = ImageDraw.Draw(whole)
 
@@ -90,14 +90,14 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
         return x + round(letters.getlength(text)) + margin
 
     top = drawn.height + margin // 2
-    write(margin, top, f"{map_.subject.title}, blank map" if is_blank else caption(map_))
+    write(margin, top, ", ".join([title, *told]))
     if not is_blank:
         low, high = ends(style, map_.values.size, "", map_.against, map_.subject.name or "the class")
         x = write(margin, top + line, low)
         colors = bar(style, (max(1, round(_BAR_SHARE * drawn.width)), size))
         whole.paste(colors, (x, top + line + size // 8))
         write(x + colors.width + margin, top + line, high)
-    for number, words in enumerate(sufficiency, 2):
+    for number, words in enumerate(below, 2):
         write(margin, top + number * line, words)
     return whole
 

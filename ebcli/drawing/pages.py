@@ -57,7 +57,7 @@ def notebook_view(maps: Sequence[FrameMaps], shown: Shown, about: str) -> str:
 
     def described(one: FrameMaps) -> dict[str, Any]:
         map_, values = one.map, one.map.drawn_values
-        told = [map_.title, f"mass {map_.mass:.3f}" if map_.mass is not None else "", map_.strength_in_words]
+        told = [map_.title, f"mass {map_.mass:.3f}" if map_.mass is not None else "", *map_.told]
         name = map_.subject.name or f"class {map_.subject.index}"
         return {
             "tab": name if len(layers) == 1 else f"{name}, {map_.layer}",

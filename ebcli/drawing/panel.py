@@ -96,8 +96,8 @@ def map_tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()
     """The tile of a map over a small frame; the last notes are its peak and its strength."""
     region = one.map.placement.scaled(one.size, shown.image.size)
     peak = peak_note(one.at(shown), region, shown.image.size, one.style)
-    told = one.map.strength_in_words.removesuffix(")").split(" (")  # two short lines, as cells can be narrow
-    return Tile(with_bars(on_white(one.drawn(shown)), one.map.channels), title, (*notes, peak, *filter(None, told)))
+    drawn = with_bars(on_white(one.drawn(shown)), one.map.channels)
+    return Tile(drawn, title, (*notes, peak, *one.map.told))  # in short lines, as cells can be narrow
 
 
 def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:

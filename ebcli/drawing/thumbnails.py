@@ -49,28 +49,20 @@ class ThumbnailNames:
 
     @property
     def photo(self) -> Path:
-        return self._path((), 0, "photo", "jpg")
+        return self._path("photo", "jpg")
 
     def map(self, layer: str, index: int, number: int = 1) -> Path:
         """The map of a class at a layer, transparent where it is 0; with several, that of its ``number``-th object."""
-        return self._path(self._computed(layer, number), index, "map", "png")
-
-    def maps(self, maps: Sequence[Map]) -> list[Path]:
-        """The paths of an image's maps."""
-        return [
-            self.map(layer, index, number)
-            for (layer, index), number in numbered((map_.layer, map_.subject.index) for map_ in maps)
-        ]
+        return self._path("map", "png", index, layer, number)
 
     def overlay(self, layer: str, index: int, number: int = 1) -> Path:
         """A reduced copy of the result, for when the map on its own cannot be made."""
-        return self._path(self._computed(layer, number), index, "overlay", "jpg")
+        return self._path("overlay", "jpg", index, layer, number)
 
-    def _computed(self, layer: str, number: int) -> tuple[str, ...]:
-        return self.configuration, self.method, layer, *([] if number == 1 else [str(number)])
-
-    def _path(self, computed: tuple[str, ...], index: int, kind: str, suffix: str) -> Path:
-        facts = (self.relpath, str(self.stamp.bytes), str(self.stamp.mtime_ns), *computed)
+    def _path(self, kind: str, suffix: str, index: int = 0, layer: str | None = None, number: int = 1) -> Path:
+        facts = [self.relpath, str(self.stamp.bytes), str(self.stamp.mtime_ns)]
+        facts += [] if layer is None else [self.configuration, self.method, layer]
+        facts += [str(number)] * (number > 1)
         name = hashlib.sha256(b"\0".join(map(os.fsencode, facts))).hexdigest()[:32]
         return picture_relpath(THUMBNAILS / name[:2] / name, index, kind, suffix)
 
@@ -89,9 +81,10 @@ def thumbnails(names: ThumbnailNames, shown: Shown, maps: Sequence[FrameMaps]) -
         ConfigurationError: matplotlib has no colormap of that name.
     """
     files = {names.photo: encode_picture(shrunk(shown.image), "jpg")}
-    for path, one in zip(names.maps([one.map for one in maps]), maps, strict=True):
+    each = numbered((one.map.layer, one.map.subject.index) for one in maps)
+    for (key, number), one in zip(each, maps, strict=True):
         if (content := map_thumbnail(one.map, one.at(shown), one.size, one.faded, one.number)) is not None:
-            files[path] = content
+            files[names.map(*key, number)] = content
     return files
 
 

@@ -15,6 +15,7 @@ from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
 from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import HARDLY_ANY, OF_NOISE, strength_told
 
 SCHEMA = 1
 
@@ -45,6 +46,7 @@ class ClassRecord:
         layer: the layer of the map.
         peak: the map's maximum; 1 is an even spread of all probability over its cells.
         strength: the sum of a contrastive map's positive cells, 0 to 1; None for marginal maps.
+        times_noise: the strength as a multiple of that of noise at the layer; None if that is unknown.
         evidence: how much the map rests on: ``"hardly any"``, ``"weak"`` or ``"clear"``; None if that is unknown.
         at_border: whether the maximum is at an edge of the center crop, with more of the image outside.
         box: the box of a detection, in the upright image; in files, left, top, width and height.
@@ -73,6 +75,7 @@ class ClassRecord:
     at_border: bool = False
     box: Box | None = None
     strength: float | None = None
+    times_noise: float | None = None
     evidence: str | None = None
     sufficiency: dict[str, Any] | None = None
     position: int | None = None
@@ -89,6 +92,16 @@ class ClassRecord:
             if place.get("box") is not None:
                 place["box"] = Box.of_size(*place["box"])
         return cls(**written)
+
+    @property
+    def told(self) -> list[str]:
+        """The strength and the evidence in words, as far as they are known."""
+        return strength_told(self.strength, self.times_noise, self.evidence)
+
+    @property
+    def only_score_is_poor(self) -> bool | None:
+        """Whether there is hardly any evidence only because the score is below chance; None if there is evidence."""
+        return (self.times_noise or 0) >= OF_NOISE[0] if self.evidence == HARDLY_ANY else None
 
     def check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""

@@ -160,9 +160,8 @@ def find(
     remote_files = {path: walk(path, how) for path, how in given if url_of(path) is not None}
     named = [path for path, _ in given if path.suffix.lower() == ".tar" or os.path.isdir(path)]
     named += [path for path, (below, _) in remote_files.items() if below != [path]]
-    roots = {path: Root(path, Path()) for path in named}
-    if len({canonical(path) for path in named}) > 1:
-        roots = {path: Root(path, Path(_name_of(path))) for path in named}
+    is_several = len({canonical(path) for path in named}) > 1
+    roots = {path: Root(path, Path(_name_of(path) if is_several else "")) for path in named}
     for path, how in given:
         root = roots.get(path)
         files = [(Source(path, root=root), path)]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.drawing.legend import bar
-from ebcli.drawing.overlay import fitted_size, is_blank, picture
+from ebcli.drawing.overlay import beside, fitted_size, is_blank, picture
 from ebcli.drawing.ranks import ranks
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
@@ -102,10 +102,7 @@ def _row(
     tiles += [picture(under, one.values, one.placement.scaled(pair.size, size), _STYLES["maps"]) for one in pair.maps]
     if difference.any():
         tiles.append(picture(under, difference, Box(*box), _STYLES["difference"]))
-    strip = Image.new("RGB", (len(tiles) * (size[0] + _GAP) - _GAP, size[1]), "white")
-    for at, tile in enumerate(tiles):
-        strip.paste(tile, (at * (size[0] + _GAP), 0))
-    return row, strip
+    return row, beside(tiles, _GAP)
 
 
 def _drawn(values: NDArray[np.float32]) -> NDArray[np.float32]:

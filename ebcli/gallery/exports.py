@@ -31,7 +31,7 @@ _OF_RECORD = {
 }
 _OF_MAP = {
     **{"output": "string", "index": "int64", "name": "string", "layer": "string", "evidence": "string"},
-    **dict.fromkeys(("score", "mass", "strength", "peak"), "float64"),
+    **dict.fromkeys(("score", "mass", "strength", "times_noise", "peak"), "float64"),
     **{"blank": "bool", "at_border": "bool"},
 }
 COLUMNS = {**_OF_RECORD, **_OF_MAP, **dict.fromkeys(_BOX, "float64")}  # and their types, as Arrow names them

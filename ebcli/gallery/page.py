@@ -30,7 +30,7 @@ from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
 
 _STYLE = DrawingStyle()
-_OF_MAP = ("score", "mass", "strength", "evidence", "sufficiency", "blank", "at_border", "against")
+_OF_MAP = ("score", "mass", "told", "evidence", "sufficiency", "blank", "at_border", "against")
 _LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
 
 
@@ -64,7 +64,7 @@ def write_gallery(
     check_page(directory, overwrite)
     with OutputFolder(directory, overwrite=True) as folder:
         count = processors() if workers is None else workers
-        there = make_missing(directory, entries, folder, style, count, inputs)
+        there = _make_missing(entries, folder, style, count, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
         data = {**_look(style), **_data(name, entries, there)}
         folder.add({PAGE: page("gallery.html", data=data)})
@@ -136,20 +136,14 @@ def _url(path: Path, there: Collection[Path] | None = None) -> str | None:
 _AHEAD = 64  # images submitted at a time
 
 
-def make_missing(
-    directory: Path,
-    entries: Iterable[Entry],
-    folder: OutputFolder,
-    style: DrawingStyle,
-    workers: int,
-    inputs: Sequence[Path] = (),
+def _make_missing(
+    entries: Iterable[Entry], folder: OutputFolder, style: DrawingStyle, workers: int, inputs: Sequence[Path]
 ) -> set[Path]:
     """Make the missing thumbnails, as far as possible.
 
     Args:
-        directory: the output directory.
-        entries: its inputs.
-        folder: the same directory, opened for writing.
+        entries: the inputs of an output directory.
+        folder: the directory.
         style: the colors and the scale of maps that are drawn from ``.npz`` files.
         workers: the number of processes that decode and draw; 0 for none.
         inputs: the records may have been written by anybody, so photos are only read below these paths.
@@ -161,12 +155,12 @@ def make_missing(
         OutputError: they cannot be written.
         ConfigurationError: matplotlib has no colormap of that name.
     """
+    directory, roots = folder.directory, roots_of(inputs)
     there = {
         Path(subdirectory, name).relative_to(directory)
         for subdirectory, _, names in os.walk(directory / THUMBNAILS)
         for name in names
     }
-    roots = roots_of(inputs)
     with Workers(workers, memory=decoding_memory()) as pool:
 
         def make(source: Path | None, outcome: Outcome, missing: Collection[Path]) -> dict[Path, bytes]:

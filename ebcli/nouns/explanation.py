@@ -12,10 +12,20 @@ from ebcli.nouns.box import Box
 
 HARDLY_ANY = "hardly any"  # evidence
 
-# Multiples of the strength on noise; of photos that show the class, half reach 15 with EfficientNet-Lite0
-_WEAK, _CLEAR = 2.0, 5.0
+# From where on the evidence is weak, and clear; see docs/evidence.md
+OF_NOISE = 1.5, 3.0  # multiples of the median strength of maps of noise
+_TOO_STRONG = 0.2  # of the largest strength: where noise has more, right maps are often hardly stronger
+_OF_WORD = 0.14, 0.35  # of a word's evidence, two and five times the largest share that was in a blank picture
 _FAINT, _FAINTEST = 0.3, 0.2  # brightness
-_SHARE_OF_BLANK = 0.07  # the share of a word's evidence that is in a blank picture, at most
+
+
+def strength_told(strength: float | None, times_noise: float | None, evidence: str | None) -> list[str]:
+    """The strength and the evidence of a map in words, as far as they are known, with the score if that decides."""
+    if strength is None:
+        return []
+    number = f"{strength:.3f}" if times_noise is None else f"{times_noise:.{int(times_noise < 10)}f}× noise"
+    decides = ": score below chance" * (evidence == HARDLY_ANY and (times_noise or 0) >= OF_NOISE[0])
+    return [f"strength {number}", *([f"{evidence} evidence{decides}"] if evidence else [])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +127,7 @@ class Map:
         relevance: (...), signed; None unless the arrays are written.
         method: ``"contrastive"`` or ``"marginal"``.
         beside: the maps (h, w) of other methods that are shown beside this one, by name.
-        noise: the strength of maps of noise at that layer; None if it is unknown. Above a fifth of 1, the largest
-            strength, it cannot tell how much a map rests on.
+        noise: the median strength of maps of noise at that layer; None if it is unknown.
         against: the names of the classes that it is contrasted with; empty for the dual.
         is_two_sided: also draw its negative values, which speak for ``against``, whatever the style.
         stride: of how many cells, in each direction, the network reads only the first one.
@@ -162,39 +171,43 @@ class Map:
         return float(np.maximum(self.values, 0).sum()) if self.method == "contrastive" else None
 
     @property
-    def evidence(self) -> str | None:
-        """How much the map rests on, in words; None if that is unknown."""
-        share = self._above_noise(self.strength)
-        if share is None:
-            return None
-        return HARDLY_ANY if self.is_noise or self.subject.is_unlikely else "weak" if share < _CLEAR else "clear"
+    def times_noise(self) -> float | None:
+        """The strength as a multiple of ``noise``, which compares maps of any layers and networks; None if unknown."""
+        return self.strength / self.noise if self.strength is not None and self.noise else None
 
     @property
-    def strength_in_words(self) -> str:
-        """The strength and the evidence; empty for marginal maps."""
-        if self.strength is None:
-            return ""
-        return f"strength {self.strength:.3f}" + (f" ({self.evidence} evidence)" if self.evidence else "")
+    def evidence(self) -> str | None:
+        """How much the map rests on, in words; None if that is unknown."""
+        found, (weak, clear) = self._rests_on(self.strength)
+        if found is None:
+            return None
+        return HARDLY_ANY if found < weak or self.subject.is_unlikely else "weak" if found < clear else "clear"
+
+    @property
+    def told(self) -> list[str]:
+        """The strength and the evidence in words, as far as they are known."""
+        return strength_told(self.strength, self.times_noise, self.evidence)
 
     def brightness(self, signed: bool) -> float:
         """How brightly the map is drawn, 0 to 1: less brightly if what is drawn rests on little evidence."""
-        share = self._above_noise(float(np.abs(self.values).sum()) / 2 if signed else self.strength)
-        if share is None:
+        found, (_, clear) = self._rests_on(float(np.abs(self.values).sum()) / 2 if signed else self.strength)
+        if found is None:
             return 1.0
-        return min(1.0, max(_FAINTEST, share / _CLEAR), _FAINT if self.subject.is_unlikely and not signed else 1.0)
+        return min(1.0, max(_FAINTEST, found / clear), _FAINT if self.subject.is_unlikely and not signed else 1.0)
 
     @property
     def is_noise(self) -> bool:
         """Whether the map is known to be about as strong as a map of noise, whatever the score."""
-        share = self._above_noise(self.strength)
-        return share is not None and share < _WEAK
+        found, (weak, _) = self._rests_on(self.strength)
+        return found is not None and found < weak
 
-    def _above_noise(self, strength: float | None) -> float | None:
+    def _rests_on(self, strength: float | None) -> tuple[float | None, tuple[float, float]]:
+        """What tells how much the map rests on, and from where on that is weak, and clear."""
         if self.share is not None:
-            return self.share / _SHARE_OF_BLANK
-        if strength is None or not self.noise or _CLEAR * self.noise > 1:  # the largest strength is 1
-            return None
-        return strength / self.noise
+            return self.share, _OF_WORD
+        if strength is None or not self.noise or self.noise > _TOO_STRONG:
+            return None, OF_NOISE
+        return strength / self.noise, OF_NOISE
 
     @property
     def drawn_values(self) -> NDArray[np.float32]:

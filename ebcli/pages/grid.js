@@ -127,10 +127,10 @@ function card(one, index, count, open) {
   const facts = element("p", { class: "facts" });
   const at = data.layers.length > 1 ? `${data.layers[outcome.layer]} · ` : "";
   const update = () => {
-    const names = ["score", "mass", "strength"].filter((name) => one.map && one.map[name] !== null);
-    const told = names.map((name) => `${name} ${number(one.map[name])}`);
+    const names = ["score", "mass"].filter((name) => one.map && one.map[name] !== null);
+    const told = [...names.map((name) => `${name} ${number(one.map[name])}`), ...(one.map?.told ?? []).slice(0, 1)];
     told.push(`${outcome.seconds.toFixed(2)} s`);
-    facts.textContent = one.map === null ? "" : at + told.map((one) => one.replace(" ", "\u00a0")).join(" · ");
+    facts.textContent = one.map === null ? "" : at + told.map((one) => one.replaceAll(" ", "\u00a0")).join(" · ");
   };
   update();
   made.append(button);
@@ -178,9 +178,7 @@ function picture(image, outcome, map) {
       box.append(element("p", { class: "badge", title: advice }, "peak at the border: try --fit squash"));
     }
     if (map.evidence && map.evidence !== "clear" && !map.blank) {
-      const why = map.evidence === "weak" ? "maps of noise are not much weaker" : "maps of noise are as strong, or the score is low";
-      const advice = `Strength ${number(map.strength)}: ${why}`;
-      box.append(element("p", { class: "badge", title: advice }, `${map.evidence} evidence`));
+      box.append(element("p", { class: "badge", title: map.told.join(", ") }, `${map.evidence} evidence`));
     }
     if (map.against && !map.blank) {
       const title = `Without --cmap, violet speaks for ${name} and green for ${map.against}`;

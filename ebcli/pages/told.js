@@ -5,16 +5,15 @@
 const MEANINGS = {
   score: "What the network gives this class; for most networks a probability, and all classes add up to 1.",
   mass: "The share of the class's probability that reaches this layer. The rest is lost at neurons activated only by their bias.",
-  strength: "The sum of what speaks for the class more than against it: 0 is nothing. A map is scaled to its own maximum, so look here for how much there is.",
-  evidence: "Compares the strength with that of maps of noise. Clear: noise gives much weaker maps. Hardly any: noise gives maps that are nearly as strong.",
+  strength: "The sum of the map's positive cells. Each map is drawn on its own scale, so look here for how much there is. 1× noise is the median of maps of random noise.",
+  evidence: "Clear: at least 3× noise. Weak: at least 1.5×. Hardly any: noise often gives such maps, or the score is below 1% and below chance.",
 };
 
 // Each number, and its meaning for those who point at it, tap it or go there with the keyboard.
 function facts(map, subject) {
   const told = { score: `score ${number(subject.score)}` };
   if (map.mass !== null) told.mass = `mass ${number(map.mass)}`;
-  if (map.strength !== null) told.strength = `strength ${number(map.strength)}`;
-  if (map.evidence) told.evidence = `${map.evidence} evidence`;
+  ["strength", "evidence"].forEach((name, at) => map.told[at] && (told[name] = map.told[at]));
   return Object.entries(told).map(([name, text]) => {
     const id = `meaning-${name}-${(facts.count = (facts.count ?? 0) + 1)}`;
     const button = element("button", { type: "button", class: "link", "aria-describedby": id }, text);

@@ -104,7 +104,8 @@ class Viewer {
         element("small", {}, `${data.classes[map.class].index}${map.blank ? ", blank" : ""}`),
         element("small", {}, roleOf(outcome, map)),
         bar("score", map.score),
-        ...["mass", "strength"].filter((name) => map[name] !== null).map((name) => bar(name, map[name])),
+        ...(map.mass === null ? [] : [bar("mass", map.mass)]),
+        ...map.told.slice(0, 1).map((words) => element("small", {}, words)),
       ],
     }));
     const choose = (value) => {

@@ -27,10 +27,10 @@ from ebcli.models import LoadedModel, load_model
 from ebcli.models.device import is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.nouns.explanation import Explanation, Map, Subject
+from ebcli.run import noise
 from ebcli.run.layer_choice import described
 from ebcli.run.layer_maps import maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
-from ebcli.run.noise import tried
 from ebcli.run.pieces import Tiles, batch_sizes, in_sequence
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
@@ -329,12 +329,17 @@ class Explainer:
 
     def _tried(self, maps: MapOptions) -> NetworkDescription:
         """The network's description after noise was explained; for errors, see ``ebcli.run.noise``."""
-        network, spec = self.network, self.loaded.transforms
+        network = self.network
         if self._task.run is not None:  # noise has no detections
-            method = method_in_words(maps, network.labels_against, joint=bool(self._joint))
-            return replace(network, method=method)
-        image = torch.randn(1, spec.channels, *spec.shape, generator=torch.Generator().manual_seed(0))
-        image = image.to(self.device, self._dtype)
-        found, self._joint = tried(network, maps, image, lambda target: self._backprop(image, target, maps))
-        compares = maps.contrastive and self._task.in_batches and self.loaded.trained
-        return found if compares else replace(found, noise={})
+            return replace(network, method=method_in_words(maps, network.labels_against, joint=bool(self._joint)))
+
+        def picture(number: int) -> tuple[Tensor, Tensor]:
+            image, classes = noise.asked(network, number)
+            return image.to(self.device, self._dtype), classes.to(self.device)
+
+        explain = partial(self._backprop, maps=maps)
+        found, first = noise.tried(network, maps, *picture(0), explain)
+        self._joint = first[0].joint if len({result.joint for result in first}) == 1 else None  # saves a forward pass
+        if not (maps.contrastive and self._task.in_batches and self.loaded.trained):
+            return replace(found, noise={})
+        return replace(found, noise=noise.references(network.layers, first, lambda number: explain(*picture(number))))

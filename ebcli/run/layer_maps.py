@@ -103,12 +103,6 @@ def _channel_shares(relevance: Tensor) -> list[list[list[float]]] | None:
     return found
 
 
-def strengths_by_layer(results: Mapping[str, ExcitationResult]) -> dict[str, float]:
-    """The strength of the map of one image at each layer, to two digits."""
-    strengths = {layer: float(result.maps.float().clamp(min=0).sum()) for layer, result in results.items()}
-    return {layer: float(f"{strength:.2g}") for layer, strength in strengths.items()}
-
-
 def compared_maps(net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str) -> Arrays:
     """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
     found, where = {}, None if layer == INPUT else layer

@@ -28,7 +28,7 @@ class NetworkDescription:
             image; None to explain each image's most likely classes.
         against: the classes to contrast with; None for the target's dual.
         method: how the maps are computed, in words.
-        noise: the strength of contrastive maps of noise, by layer; empty if it is unknown.
+        noise: the median strength of contrastive maps of noise, by layer; empty if it is unknown.
         strides: of how many cells of a layer the next ones read only the first, by layer; 1 where it is not listed.
     """
 

@@ -201,6 +201,7 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
         at_border=maps.at_border,
         box=subject.box,
         strength=map_.strength,
+        times_noise=map_.times_noise,
         evidence=map_.evidence,
         sufficiency=None if map_.sufficiency is None else map_.sufficiency.recorded,
         share=map_.share,
@@ -262,9 +263,9 @@ def about(drawn: Sequence[FrameMaps]) -> dict[str, str]:
     maps, whose = [one.map for one in drawn], "each map's " if len(drawn) > 1 else ""
     low, high = ends(drawn[0].style, max(map_.values.size for map_ in maps), whose)
     subjects = list(dict.fromkeys(map_.subject for map_ in maps))
-    strengths = [map_.strength_in_words.removeprefix("strength ") for map_ in maps]
+    strengths = [", ".join(map_.told).removeprefix("strength ") for map_ in maps]
     return {
-        **({"strength": ", ".join(strengths)} if all(strengths) else {}),
+        **({"strength": "; ".join(strengths)} if all(strengths) else {}),
         **({} if (test := maps[0].sufficiency) is None else {"sufficiency": test.words}),
         "scale": f"{low} to {high}",
         "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),

@@ -269,7 +269,6 @@ def _described(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
         "shape": map_.values.shape,
         "place": map_.placement,
         "mass": map_.mass,
-        "strength": map_.strength,
-        "evidence": map_.evidence,
+        "told": map_.told,
         "scales": scales,
     }

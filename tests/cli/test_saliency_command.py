@@ -179,6 +179,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "at_border": False,
             "box": None,
             "strength": None,
+            "times_noise": None,
             "evidence": None,
             "sufficiency": None,
             "position": None,

@@ -82,6 +82,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "at_border": False,
             "box": None,
             "strength": None,
+            "times_noise": None,
             "evidence": None,
             "sufficiency": None,
             "position": None,

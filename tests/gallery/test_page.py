@@ -105,8 +105,8 @@ def test_a_filter_shows_the_map_that_fits(page: Path, browser: Browser) -> None:
 
 def test_how_strong_a_map_is(maps: Path, browser: Browser) -> None:
     weak, clear = (
-        replace(CATS[0], strength=strength, evidence=evidence)
-        for strength, evidence in ((0.0025, "hardly any"), (0.25, "clear"))
+        replace(CATS[0], strength=0.25, times_noise=times, evidence=evidence)
+        for times, evidence in ((1.2, "hardly any"), (3.4, "clear"))
     )
     add(maps, photo(Path("weak.png"), (200, 150)), (weak,))
     add(maps, photo(Path("clear.png"), (200, 150)), (clear,))
@@ -115,8 +115,8 @@ def test_how_strong_a_map_is(maps: Path, browser: Browser) -> None:
     for name in ("weak", "clear"):
         browser.write("#query", f"{name}.png")
         told[name] = browser.one(".card .facts").text, [badge.text for badge in browser.all(".card .badge")]
-    assert "strength 0.003" in told["weak"][0]
-    assert "strength 0.250" in told["clear"][0]
+    assert "strength 1.2× noise" in told["weak"][0]
+    assert "strength 3.4× noise" in told["clear"][0]
     assert [badges for _, badges in told.values()] == [["hardly any evidence"], []]
 
 

@@ -25,9 +25,9 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torchvision", "ebcli.run.engine", "tqdm", "matplotlib"])
 
 
-def no_strengths(results: Any) -> dict[str, float]:
-    """A stand-in for ``strengths_by_layer``: maps are not compared with those of noise."""
-    return {layer: 0.0 for layer, result in results.items() if len(result.maps)}
+def no_references(*_: Any) -> dict[str, float]:
+    """A stand-in for ``references``: maps are not compared with those of noise."""
+    return {}
 
 
 def tiny_model(*_: object, **__: object) -> Any:
@@ -135,7 +135,7 @@ def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: boo
         import ebcli.run.noise
 
         ebcli.run.explainer.load_model = tiny_model
-        ebcli.run.noise.strengths_by_layer = no_strengths
+        ebcli.run.noise.references = no_references
     main(arguments)
 
 

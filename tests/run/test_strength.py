@@ -62,12 +62,13 @@ def test_a_map_of_nothing_is_faint_and_said_to_be() -> None:
 
 
 @pytest.mark.parametrize(("noise", "evidence"), [(0.19, "clear"), (0.21, None)])
-def test_nothing_is_said_if_noise_is_so_strong_that_no_map_can_be_clear(noise: float, evidence: str | None) -> None:
+def test_nothing_is_said_of_the_evidence_if_noise_is_strong(noise: float, evidence: str | None) -> None:
     values = np.array([[1.0, 0.0], [0.0, -1.0]], np.float32)  # the largest strength that a map can have
     strongest = Map(
         subject=Subject(0, "cup", 0.9), layer="5", values=values, mass=1.0, placement=Box(0, 0, 8, 8), noise=noise
     )
     assert strongest.evidence == evidence
+    assert strongest.told == [f"strength {1 / noise:.1f}× noise", *([f"{evidence} evidence"] if evidence else [])]
     assert strongest.brightness(signed=False) == 1.0
 
 
@@ -86,7 +87,48 @@ def test_the_strength_is_the_sum_of_the_positive_cells() -> None:
     assert record["classes"][0]["strength"] == pytest.approx(values[values > 0].sum(), rel=1e-6)
     (picture,) = Path("out").rglob("*.jpg")
     told = json.loads(CliRunner().invoke(main, ["info", "--json", str(picture)]).stdout)
-    assert told["strength"] == f"{values[values > 0].sum():.3f} (clear evidence)"
+    times = record["classes"][0]["times_noise"]
+    assert times > 10
+    assert told["strength"] == f"{times:.0f}× noise, clear evidence"
+
+
+@pytest.mark.parametrize(
+    ("times", "is_unlikely", "told"),
+    [
+        (1.44, False, ["strength 1.4× noise", "hardly any evidence"]),
+        (1.44, True, ["strength 1.4× noise", "hardly any evidence"]),
+        (1.56, True, ["strength 1.6× noise", "hardly any evidence: score below chance"]),
+        (1.56, False, ["strength 1.6× noise", "weak evidence"]),
+        (2.94, False, ["strength 2.9× noise", "weak evidence"]),
+        (3.06, False, ["strength 3.1× noise", "clear evidence"]),
+        (23.4, True, ["strength 23× noise", "hardly any evidence: score below chance"]),
+    ],
+)
+def test_what_is_told_is_comparable_and_says_what_decides(times: float, is_unlikely: bool, told: list[str]) -> None:
+    """Whatever the strength is in itself."""
+    for noise in (0.002, 0.04):
+        values = np.array([[times * noise, -times * noise]], np.float32)
+        one = Map(
+            subject=Subject(0, "cup", 0.9, is_unlikely=is_unlikely),
+            layer="5",
+            values=values,
+            mass=1.0,
+            placement=Box(0, 0, 8, 8),
+            noise=noise,
+        )
+        assert one.told == told
+        assert one.times_noise == pytest.approx(times, rel=1e-5)
+
+
+def test_the_terminal_says_what_decides() -> None:
+    coffee = str(SAMPLES / "coffee.jpg")
+    Image.new("RGB", (240, 240), "white").save("white.png")
+    for arguments, reasons in (
+        (["white.png"], "it is about as strong as a map of noise. It"),
+        ([coffee, "--target", "daisy"], "the score is below chance. It"),
+        (["white.png", coffee, "--target", "daisy"], "as strong as maps of noise, or the score is below chance. They"),
+    ):
+        assert f"{reasons} " in run(*arguments, "-o", f"out{len(arguments)}").stderr
 
 
 def test_marginal_maps_have_no_strength() -> None:

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.errors import ImageError
-from ebcli.files.contents import Contents
 from ebcli.files.coordinates import Affine
 from ebcli.files.frame_ranges import ClipOptions, Clips, Slices
-from ebcli.files.images import File, check_pixels, opened, reading
+from ebcli.files.images import Contents, File, check_pixels, opened, reading
 from ebcli.files.media.medium import Medium, Pixels, Shown, register
 from ebcli.nouns.input_spec import InputSpec
 

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.errors import EbcliError, ImageError
-from ebcli.files.contents import Contents, check_deflated
 from ebcli.files.coordinates import Affine
-from ebcli.files.images import File, most_pixels, opened
+from ebcli.files.images import Contents, File, check_deflated, most_pixels, opened
 from ebcli.files.media.array import Arrays, Data
 from ebcli.files.media.medium import register
 from ebcli.files.safe_open import safe_open

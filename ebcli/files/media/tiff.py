@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ebcli.errors import ImageError
-from ebcli.files.contents import Contents, check_deflated
 from ebcli.files.coordinates import Coordinates, GeoTags
 from ebcli.files.frame_ranges import ClipOptions, Clips
-from ebcli.files.images import File, check_pixels, opened
+from ebcli.files.images import Contents, File, check_deflated, check_pixels, opened
 from ebcli.files.media.array import Arrays, Data
 from ebcli.files.media.medium import Pixels, Shown, register
 from ebcli.files.media.photo import PHOTO
