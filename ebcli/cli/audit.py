@@ -89,9 +89,9 @@ class Finding:
 def audit(options: Mapping[str, Any]) -> int:
     """Find places that the maps of a class rest on.
 
-    DIRECTORY is that of a run with --raw. Looks for classes whose photos rest on a corner, an edge, or the same thing
-    at the same place. Covers the place in the photos, and prints the place if this changes their class. Writes a page,
-    audit/index.html. Use only runs that you trust, because settings.toml is read like --config.
+    DIRECTORY is the output of a run with --raw. Looks for classes whose photos rest on a corner, an edge, or the same
+    thing at the same place. Covers the place in the photos, and prints the place if this changes their class. Writes a
+    page, audit/index.html. Use only runs that you trust, because settings.toml is read like --config.
     """
     from ebcli.files.naming import AUDIT
     from ebcli.files.records import append_lines

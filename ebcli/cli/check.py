@@ -55,7 +55,7 @@ def check(options: Mapping[str, Any]) -> int:
 
     BASELINE is the directory of a run with --raw. Use only runs that you trust, because settings.toml is read like
     --config. --model or --weights names another network; a checkpoint given to --model is loaded into the network of
-    BASELINE. Options that are not given are those of BASELINE. Prints the maps that differ too much, worst first.
+    BASELINE. Other options come from BASELINE. Prints the maps that differ too much, worst first.
 
     Exit status: 0 if all maps agree, 1 if some do not.
     """

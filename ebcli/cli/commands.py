@@ -74,7 +74,7 @@ _VERBOSE = altered("verbose", help="Also name the environment variables that set
 def models(options: Mapping[str, Any]) -> int:
     """List the models by name.
 
-    With PATTERNS, such as resnet or 's*n_v2_?', lists only the names that match, also those of timm. Exit status: 1 if
+    With PATTERNS, such as resnet or 's*n_v2_?', lists only the names that match, also of timm. Exit status: 1 if
     nothing matches.
     """
     from ebcli.models import model_names

@@ -40,8 +40,8 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
 def serve(options: Mapping[str, Any]) -> int:
     """Explain photos on a live page in the browser.
 
-    The page shows the PHOTOS and those that are dropped on it. It opens only at the printed address, which has a token,
-    and only on this machine, unless --host names another address. Ctrl-C ends the server.
+    The page shows the PHOTOS and photos that are dropped on it. It opens only at the printed address, which has a
+    token, and only on this machine, unless --host names another address. Ctrl-C ends the server.
     """
     from ebcli.files.images import decoding_memory
     from ebcli.serve.app import Page

@@ -13,9 +13,8 @@ def check_arguments(net: Any, inputs: Any) -> None:
     if not isinstance(net, nn.Module):
         raise ConfigurationError(f"the network must be a torch.nn.Module or LoadedModel, not a {type(net).__name__}")
     if not isinstance(inputs, Tensor):
-        raise ConfigurationError(
-            f"the inputs must be a tensor (B, ...), not a {type(inputs).__name__}: pass model.transforms(image)[None]"
-        )
+        kind = type(inputs).__name__
+        raise ConfigurationError(f"the inputs must be a tensor, not a {kind}: pass model.transforms(image)[None]")
     if not is_finite(inputs):
         raise ConfigurationError("the inputs contain NaN or infinite values")
     if is_subnormal(inputs):
@@ -37,9 +36,8 @@ def check_logits(net: nn.Module, inputs: Tensor, logits: Tensor) -> None:
         raise ConfigurationError(f"the network's output must be (B, num_classes, ...), not {tuple(logits.shape)}")
     if not is_finite(logits):
         images = (~logits.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
-        raise NonFiniteError(
-            f"the network's output contains NaN or infinite values for images {images}: check its weights and dtype"
-        )
+        what = f"the network's output contains NaN or infinite values for images {images}"
+        raise NonFiniteError(f"{what}: check its weights and dtype")
     if is_subnormal(logits):
         raise NonFiniteError(f"the network's output is too close to zero for {logits.dtype}: use torch.float64")
 

@@ -94,9 +94,8 @@ class Op:
     def at(self, *inputs: Any, constant: Callable[[Any], Any] = lambda a: a) -> Any:
         """Its result for other inputs, and perhaps for other constants."""
         rest, n = iter(inputs), len(self.args)
-        args = changed(
-            (*self.args, *self.kwargs.values()), lambda a: next(rest) if isinstance(a, Value) else constant(a)
-        )
+        arguments = *self.args, *self.kwargs.values()
+        args = changed(arguments, lambda a: next(rest) if isinstance(a, Value) else constant(a))
         return self.function(*args[:n], **dict(zip(self.kwargs, args[n:], strict=True)))
 
     def again(self) -> Any:

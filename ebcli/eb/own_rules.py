@@ -244,6 +244,5 @@ def _refuse_if_hidden(function: Callable[..., Any]) -> None:
     is_native = inspect.isbuiltin(function) and (function.__module__ or "").startswith("torch")
     hands_over = "handle_torch_function" in getattr(getattr(function, "__code__", None), "co_names", ())
     if not (is_native or hands_over or function in torch.overrides.get_testing_overrides()):
-        raise ArgumentError(
-            f"function modes do not see calls of {name_of(function)}: wrap it with torch.overrides.wrap_torch_function"
-        )
+        name, wrap = name_of(function), "torch.overrides.wrap_torch_function"
+        raise ArgumentError(f"function modes do not see calls of {name}: wrap it with {wrap}")

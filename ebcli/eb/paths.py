@@ -64,9 +64,8 @@ def walk(
 
 def descend(start: Iterable[Value], stops: Callable[[Op], bool] = lambda _: False) -> list[Op]:
     """The operations that probability passes on its way down, latest first; nothing below those that it stops at."""
-    found = reachable(
-        (value.maker for value in start), lambda op: () if stops(op) else (value.maker for value in op.operands)
-    )
+    makers = (value.maker for value in start)
+    found = reachable(makers, lambda op: () if stops(op) else (value.maker for value in op.operands))
     return sorted(found, key=lambda op: -op.index)
 
 

@@ -118,9 +118,7 @@ def saliency_map(
     grid = relevance.ndim - 2
     if layer is None and tuple(relevance.shape[1:]) == input_shape[1:] and len(extent) > 0:
         if channel_axis is None:
-            raise LayerError(
-                f"which axis of the input {input_shape} has channels is unknown: sum `relevance` over it instead"
-            )
+            raise LayerError(f"which axis of the input {input_shape} has channels is unknown: sum `relevance` over it")
         return relevance.sum(axis)
     if grid == len(extent):
         first, last = relevance.shape[2:], relevance.shape[1:-1]

@@ -76,9 +76,8 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
     else:
         mask = torch.as_tensor(where).to(logits)
         if mask.shape not in (pixels, (len(logits), *pixels)):
-            raise ConfigurationError(
-                f"the mask has shape {tuple(mask.shape)}, but it must be {pixels} or {(len(logits), *pixels)}"
-            )
+            fitting = f"{pixels} or {(len(logits), *pixels)}"
+            raise ConfigurationError(f"the mask has shape {tuple(mask.shape)}, but it must be {fitting}")
     mask = mask.reshape(-1, 1, *pixels)
     total = mask.sum(tuple(range(1, mask.ndim)), keepdim=True)
     if not (total > 0).all() or (mask < 0).any():
@@ -102,9 +101,7 @@ def priors_against(against: Against, priors: Tensor) -> Tensor:
     num_classes, total = priors.shape[2], priors.sum(2, keepdim=True)
     for index in chosen:
         if isinstance(index, bool) or not isinstance(index, int):
-            raise ConfigurationError(
-                f"against has {index!r}, which is not a class index: look up names with categories.index(name)"
-            )
+            raise ConfigurationError(f"against has {index!r}, which is not a class index: use categories.index(name)")
         if not 0 <= index < num_classes:
             raise ConfigurationError(f"class {index} does not exist: the network has classes 0 to {num_classes - 1}")
         is_target = (priors[:, :, index] == total[:, :, 0]).reshape(*priors.shape[:2], -1).all(2)

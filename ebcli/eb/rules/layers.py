@@ -144,10 +144,7 @@ def _has_no_negatives(op: Op) -> bool:
 _PLAIN = ("mm", "bmm", "addmm", "baddbmm")
 _MATRIX = [Layer(partial(_matrix, at=at), bias=_bias_of_sum) for at in (0, 1)]
 # one of two signals holds the weights of the other's elements, as attention does
-_WEIGHED = [
-    Weighed(partial(_matrix, at=at), at, is_learned=False, nonnegative=_has_no_negatives, bias=_bias_of_sum)
-    for at in (0, 1)
-]
+_WEIGHED = [Weighed(partial(_matrix, at=at), at, False, _has_no_negatives, _bias_of_sum) for at in (0, 1)]
 
 
 def matrix_product(op: Op) -> Rule:
