@@ -132,15 +132,11 @@ def layers(options: Mapping[str, Any]) -> int:
     for layer in layers(loaded):
         stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
         rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride, "*" * (layer.name == default)))
-    heading, *lines = _aligned(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    heading, *lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     note(heading)
     put("\n".join(lines))
     return 0
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 @command(

@@ -48,24 +48,23 @@ def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.
         device: the device of the small run.
         output: the output directory to check.
     """
-    reinstall = "reinstall torch and torchvision together with pip install --force-reinstall torch torchvision"
-    yield _checked("versions", _versions, "run pip check")
-    yield _checked("devices", _devices, reinstall)
-    yield _checked("a small run", lambda: _small_run(device), reinstall)
-    yield _checked("torch.hub cache", _cache, reinstall)
     elsewhere = "choose another --output directory"
-    yield _checked("output directory", lambda: _room(output, OUTPUT_ROOM, elsewhere), elsewhere)
-
-
-def _checked(check: str, inspect: Callable[[], str], advice: str) -> Check:
-    """What ``inspect`` returns or raises; ``advice`` is for errors that include none."""
-    try:
-        return Check(check, True, inspect())
-    except EbcliError as error:
-        return Check(check, False, str(error))
-    except Exception as error:  # a broken package can raise anything
-        reason = " ".join(str(error).split())
-        return Check(check, False, f"{type(error).__name__}: {reason}: {advice}")
+    reinstall = "reinstall torch and torchvision together with pip install --force-reinstall torch torchvision"
+    checks: dict[str, tuple[Callable[[], str], str]] = {  # each with advice, for errors that include none
+        "versions": (_versions, "run pip check"),
+        "devices": (_devices, reinstall),
+        "a small run": (lambda: _small_run(device), reinstall),
+        "torch.hub cache": (_cache, reinstall),
+        "output directory": (lambda: _room(output, OUTPUT_ROOM, elsewhere), elsewhere),
+    }
+    for check, (inspect, advice) in checks.items():
+        try:
+            yield Check(check, True, inspect())
+        except EbcliError as error:
+            yield Check(check, False, str(error))
+        except Exception as error:  # a broken package can raise anything
+            reason = " ".join(str(error).split())
+            yield Check(check, False, f"{type(error).__name__}: {reason}: {advice}")
 
 
 def _versions() -> str:

@@ -1,34 +1,25 @@
-"""What options were called before, and what other programs call them."""
+"""What options were called before, and what other programs call them: a hint what to write in their place."""
 
-_FORMER = {
-    "--beside": "--compare-with",
-    "--prove": "--sufficiency",
-    "--like": "--similar-to",
-    "--boxes": "--annotations boxes",
-    "--masks": "--annotations masks",
-    "--vmin": "--scale LOW,image",
-    "--vmax": "--scale HIGH",
-    "--percentile": "--scale 99%",
-    "--print0": "-0",
-    "--box": "--where X,Y,WIDTH,HEIGHT",
+HINTS = {
+    "--beside": "it is now --compare-with",
+    "--prove": "it is now --sufficiency",
+    "--like": "it is now --similar-to",
+    "--boxes": "it is now --annotations boxes",
+    "--masks": "it is now --annotations masks",
+    "--vmin": "it is now --scale LOW,image",
+    "--vmax": "it is now --scale HIGH",
+    "--percentile": "it is now --scale 99%",
+    "--print0": "it is now -0",
+    "--box": "it is now --where X,Y,WIDTH,HEIGHT",
+    "--profile": "use --json: each record has its seconds",
+    "--checkpoint": "use --weights FILE",
+    "--ckpt": "use --weights FILE",
+    "--imgsz": "use --resize PIXELS",
+    "--img-size": "use --resize PIXELS",
+    "--conf": "use --score SCORE",
+    "--method": "use --panel --compare-with METHOD to see its map beside, or eb-saliency benchmark to measure methods",
+    "--class": "use --target CLASS",
+    "--classes": "use --target CLASS",
+    "--gpu": "use --device cuda",
+    "--threads": "use --workers N",
 }
-_ELSEWHERE = {
-    "--profile": "--json: each record has its seconds",
-    "--checkpoint": "--weights FILE",
-    "--ckpt": "--weights FILE",
-    "--imgsz": "--resize PIXELS",
-    "--img-size": "--resize PIXELS",
-    "--conf": "--score SCORE",
-    "--method": "--panel --compare-with METHOD to see its map beside, or eb-saliency benchmark to measure methods",
-    "--class": "--target CLASS",
-    "--classes": "--target CLASS",
-    "--gpu": "--device cuda",
-    "--threads": "--workers N",
-}
-
-
-def named_now(option: str) -> str:
-    """A hint what to write in place of an option; empty if it has no other name."""
-    if option in _FORMER:
-        return f"it is now {_FORMER[option]}"
-    return f"use {_ELSEWHERE[option]}" if option in _ELSEWHERE else ""

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ebcli.cli.console import note_environment, plain_errors, plain_warnings, say_error
-from ebcli.cli.other_names import named_now
+from ebcli.cli.other_names import HINTS
 from ebcli.errors import closest
 from ebcli.files.remote import path_of, url_of
 from ebcli.nouns.box import Box
@@ -85,7 +85,7 @@ def _in_one_line(command: str) -> Iterator[None]:
             limits = [
                 one.hint(error.ctx) for one in error.ctx.command.params if isinstance(one, Limit) if name in one.opts
             ]
-        near = "".join(limits) or named_now(name) or closest(name, error.possibilities or ())
+        near = "".join(limits) or HINTS.get(name) or closest(name, error.possibilities or ())
         raise Misuse(f"no such option {name}: {near or f'{command} --help lists all options'}") from error
     except click.UsageError as error:
         raise Misuse(error.format_message()) from error

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ebcli.cli.other_names import named_now
+from ebcli.cli.other_names import HINTS
 from ebcli.cli.parameters import NOTES, Parsed, SectionOption
 from ebcli.errors import closest
 
@@ -81,7 +81,7 @@ def parameters(options: Iterable[SectionOption], table: Mapping[str, Any], where
         name = key.replace("_", "-")
         option = settable.get(name)
         if option is None:
-            hint = named_now(f"--{name}") or closest(name, settable)
+            hint = HINTS.get(f"--{name}") or closest(name, settable)
             raise click.UsageError(f"{where}: no such setting {key!r}: {hint}".rstrip(": "))
         yield str(option.name), _default(option, name, value, where)
 

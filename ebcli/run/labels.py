@@ -38,10 +38,7 @@ def with_labels(
         return [replace(source, label=of_folder.get(_folder(source.path))) for source in sources]
     table = read_labels(labels, loaded.categories, loaded.num_classes)
     keys = [_key(source.path, table) for source in sources]
-    found = [
-        source if key is None else replace(source, label=table[key].label)
-        for source, key in zip(sources, keys, strict=True)
-    ]
+    found = [replace(one, label=table[key].label if key else None) for one, key in zip(sources, keys, strict=True)]
     missing = [source for source in found if source.label is None and is_image(source)]
     if missing and not any(keys):
         raise ConfigurationError(

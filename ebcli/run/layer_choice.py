@@ -23,8 +23,10 @@ def described(plan: RunPlan, loaded: LoadedModel, own: str | None) -> NetworkDes
     if len(layers) == 1 and maps.layers:
         with suppress(LayerError):  # this layer may do nevertheless
             usual = default_layer(loaded)
-    if not plan.output.panel:
-        check_distinct(layers)
+    counts = Counter(map(slug, layers))
+    alike = [repr(name) for name in layers if counts[slug(name)] > 1]
+    if alike and not plan.output.panel:
+        raise ConfigurationError(f"the layers {' and '.join(alike)} share a file name: run them one at a time")
     classes, against = chosen_classes(maps, loaded)
     return NetworkDescription(loaded=loaded, layers=layers, default_layer=usual, classes=classes, against=against)
 
@@ -38,11 +40,3 @@ def chosen_layers(names: Sequence[str], loaded: LoadedModel) -> tuple[str, ...]:
         else:
             found.append(name if name == INPUT else resolve_layer(loaded, name))
     return tuple(dict.fromkeys(found))
-
-
-def check_distinct(layers: Sequence[str]) -> None:
-    """Raise ConfigurationError if the names of two layers are the same in file names."""
-    counts = Counter(map(slug, layers))
-    alike = [repr(name) for name in layers if counts[slug(name)] > 1]
-    if alike:
-        raise ConfigurationError(f"the layers {' and '.join(alike)} share a file name: run them one at a time")

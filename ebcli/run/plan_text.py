@@ -34,7 +34,9 @@ def as_settings(plan: RunPlan) -> str:
     if len(valid) < len(names):
         lines.append(f"# Inputs whose names are not valid UTF-8 are missing: {len(names) - len(valid)}")
     lines.append(f"images = {_toml(valid)}")
-    lines += [f"{_option(name)} = {_toml(_text(name, value))}" for name, value in values.items() if _is_set(value)]
+    lines += [
+        f"{_option(name)} = {_toml(_text(name, value))}" for name, value in values.items() if value not in (None, ())
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -74,10 +76,6 @@ def _operand(path: Path) -> str:
     """A path that is neither an option nor the name of a command."""
     name = str(path)
     return f"./{name}" if name != "-" and (name.startswith("-") or "." not in name) else name
-
-
-def _is_set(value: Any) -> bool:
-    return value is not None and value != ()
 
 
 def _text(name: str, value: Any) -> Any:

@@ -46,8 +46,6 @@ from ebcli.workers import Workers, enough_for, warm
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
 
-Load = Callable[[Source], "NetworkInput | None"]
-
 _NAMED = 5  # classes in a message
 # options of the output that change no picture, record or array
 _ELSEWHERE = "directory interactive report scale skip_existing overwrite annotations threshold records".split()
@@ -183,7 +181,9 @@ def _loaded(plan: RunPlan, total: int) -> Explainer:
     return Explainer(plan, total)
 
 
-def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style: DrawingStyle) -> float:
+def run_vmax(
+    explainer: Explainer, sources: Sequence[Source], load: Callable[[Source], NetworkInput | None], style: DrawingStyle
+) -> float:
     """The end of a run's shared color scale, in units of a uniform map: the largest value in a sample of its maps.
 
     The sample is spread evenly over the files of all shards, so every shard and every restart finds the same scale.
@@ -207,13 +207,10 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style:
     sample.sort(key=lambda image: (len(image.form), image.form))
     for explanation in explainer.explain(sample):
         for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
-            largest = max(largest, *(_largest(one, style) for one in (map_.values, *map_.beside.values())))
+            for values in (map_.values, *map_.beside.values()):
+                finite = visible(np.nan_to_num(values, nan=0, posinf=0, neginf=0), style)
+                largest = max(largest, float(finite.max(initial=0)) * values.size)  # in units of a uniform map
     return _rounded_up(largest) if largest else 1.0
-
-
-def _largest(map_: NDArray[np.float32], style: DrawingStyle) -> float:
-    """The largest finite value of a map, in units of a uniform map."""
-    return float(visible(np.nan_to_num(map_, nan=0, posinf=0, neginf=0), style).max(initial=0)) * map_.size
 
 
 def _rounded_up(value: float) -> float:
