@@ -12,6 +12,7 @@ from lightness import difference
 from PIL import Image
 
 from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.legend import with_bars
 from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError
@@ -156,3 +157,16 @@ def test_a_panel_s_photo_has_all_boxes() -> None:
         tiles = {int(x) // 316 for _, x in places}
         assert len(tiles) == 2  # the photo's, and that of its own map
     assert 0 in tiles
+
+
+@pytest.mark.parametrize("shares", [(0.2, 0.1, 0.0, 0.05), (0.9, 0.45, 0.0, 0.225)])
+def test_the_bar_of_the_channel_with_the_largest_share_is_the_highest_that_there_is_room_for(
+    shares: tuple[float, ...],
+) -> None:
+    picture = Image.new("RGB", (200, 100), "red")
+    both = with_bars(picture, shares)
+    assert both.crop((0, 0, 200, 100)).tobytes() == picture.tobytes()
+    bars = np.asarray(both)[100:, 25::50] == 150  # in the middle of each
+    heights = bars.all(2).sum(0)[: len(shares)]
+    assert heights[0] > 25
+    assert heights / heights[0] == pytest.approx([1, 0.5, 0, 0.25], abs=0.1)

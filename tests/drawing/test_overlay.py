@@ -292,3 +292,11 @@ def test_a_peak_at_an_edge_of_the_crop_counts_where_the_image_goes_on() -> None:
         assert not peaks_at_border(size, values, Box(0, 0, 60, 40))
         assert not peaks_at_border(size, values, Box(-20, -30, 80, 70))  # padded on all sides
         assert not peaks_at_border(size, values * 0, crop)
+
+
+@pytest.mark.parametrize(("row", "column"), [(6, 3), (3, 6), (0, 3), (3, 0), (3, 3)])
+def test_a_map_with_cells_in_the_padding_alone_is_blank(row: int, column: int) -> None:
+    """On each side of an image of 50 x 50 pixels, a network pads 10."""
+    values = np.zeros((7, 7), np.float32)
+    values[row, column] = 1
+    assert is_blank_on((50, 50), values, Box(-10, -10, 60, 60)) is ((row, column) != (3, 3))

@@ -19,6 +19,7 @@ from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.sufficiency import Sufficiency
 
 GREEN = (0, 255, 0)
 
@@ -292,3 +293,55 @@ def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
         shown = np.asarray(figure.crop(box)).astype(int)
         y, x = np.unravel_index((shown - shown[0, 0])[..., 2].argmax(), plain.shape[:2])
         assert (x * 14 // 300, y * 14 // 300) == (column, row)
+
+
+def test_the_legend_says_so_if_one_of_several_maps_does_not_reach_its_end(
+    written: list[tuple[float, float, str]],
+) -> None:
+    weak = spot(7, 3, 3) / spot(7, 3, 3).sum() / 4
+    shown = explained({"5": np.concatenate([3 * weak, weak])}, Box(0, 0, 60, 60))
+    maps = [replace(one, noise=0.1) for one in shown]
+    assert [one.evidence for one in maps] == ["clear", "weak"]
+    for ends, high in (({}, "each map's maximum, more where evidence is weak"), ({"vmax": 9.0}, "9")):
+        drawn(Image.new("RGB", (60, 60), GREEN), maps, DrawingStyle(**ends), "a.jpg", "about")  # type: ignore[arg-type]
+        assert written[-2][2] == high  # a scale that is given has no other end
+
+
+@pytest.mark.parametrize(("size", "classes"), [((900, 300), 2), ((300, 300), 2), ((300, 300), 1)])
+def test_each_class_of_several_layers_has_one_heading_and_the_test_is_that_of_the_first(
+    size: tuple[int, int], classes: int, written: list[tuple[float, float, str]]
+) -> None:
+    values = np.ones((classes, 7, 7), np.float32)
+    first, *others = explained({"3": values, "5": values}, Box(0, 0, *size), names=("cat", "dog")[:classes])
+    tested = Sufficiency(part=0.1, shuffled=0.5, center=0.5, gradient=0.5, score=0.25, without=0.01, blurred=0.01)
+    maps = [replace(first, sufficiency=tested), *others]
+    drawn(Image.new("RGB", size, GREEN), maps, DrawingStyle(), "a.jpg", "about")
+    lines = [line for *_, line in written]
+    assert [line for line in lines if line in ("cat, score 0.250", "dog, score 0.250")] == [
+        f"{name}, score 0.250" for name in ("cat", "dog")[:classes]
+    ]
+    said = " ".join(line for line in lines if line.split()[0] not in ("photo", "7"))
+    assert "cat, score 0.250: " + tested.words in said
+
+
+@pytest.mark.parametrize(
+    ("beside", "below"),
+    [
+        (("marginal",), [[], ["mass 0.500"]]),  # which is that of the marginal map
+        (("grad-cam",), [["marginal mass 0.500"], []]),
+        (("grad-cam", "marginal"), [[], [], ["mass 0.500"]]),
+    ],
+)
+def test_the_mass_is_below_the_map_that_has_it(
+    beside: tuple[str, ...], below: list[list[str]], written: list[tuple[float, float, str]]
+) -> None:
+    shown = explained({"5": np.ones((2, 7, 7), np.float32)}, Box(0, 0, 60, 60))
+    maps = [replace(one, beside=dict.fromkeys(beside, one.values)) for one in shown]
+    drawn(Image.new("RGB", (60, 60), GREEN), maps, DrawingStyle(), "a.jpg", "about")
+    grids = [(x, y) for x, y, line in written if line == "7 × 7 cells"]
+    masses = [(x, y, line) for x, y, line in written if "mass" in line]
+    found = [[line for x, y, line in masses if x == left and 0 < y - top < 60] for left, top in grids]
+    assert found == below * 2
+    # and no line is on another one
+    for (x, y, line), (left, top, other) in itertools.combinations(written, 2):
+        assert x != left or abs(y - top) > 14, (line, other)

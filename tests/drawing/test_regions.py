@@ -39,6 +39,15 @@ def test_it_reaches_to_the_edge_of_the_crop_and_not_beyond_the_image() -> None:
     assert region.box.sized == (0, 0, 60, 40)
 
 
+def test_it_reaches_to_the_edges_of_a_photo_whose_sides_are_reduced_by_different_factors() -> None:
+    """Both become whole numbers of pixels."""
+    region = largest_region(
+        np.ones((4, 4), np.float32), Box(0, 0, 2000, 705), (2000, 705), RegionOptions("max", 0.5, False)
+    )
+    assert region is not None
+    assert region.box.sized == pytest.approx((0, 0, 2000, 705))
+
+
 def test_boxes_of_large_images_are_in_their_own_pixels() -> None:
     values = np.kron(blocks((10, 5, 30, 20, 1)), np.ones((8, 8), np.float32))
     whole = Box(0, 0, 4800, 3200)

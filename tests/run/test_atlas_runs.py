@@ -92,6 +92,8 @@ def test_a_network_of_few_classes_has_all_of_them_in_an_atlas():
 
 @pytest.mark.usefixtures("photos")
 def test_a_pixel_outside_of_one_image_fails_that_image_only():
+    for corner, status in (("29,19", 0), ("30,19", 1), ("29,20", 1)):  # of 30 x 20 pixels
+        assert invoke("a.png", "--at", corner).exit_code == status
     result = invoke("a.png", "b.png", "--at", "25,10")
     assert result.exit_code == 1
     assert [line.partition("  ")[0] for line in result.stdout.splitlines()] == ["saliency/a.png.atlas.png"]

@@ -105,6 +105,16 @@ def test_a_map_that_is_no_contrast_is_not_told_apart(predicted: dict[str, int]) 
     assert len(record["classes"]) == 3
 
 
+def test_a_map_of_two_classes_marks_no_region_of_one(predicted: dict[str, int]) -> None:
+    path = next(iter(predicted))
+    Path("labels.csv").write_text(f"{path},{wrong_for(path, predicted)}\n")
+    (record,), _ = records_of("--labels", "labels.csv", "--annotations", "boxes", path)
+    found = [(one["index"], one["against"] is not None, one["region"] is not None) for one in record["classes"]]
+    label, best = wrong_for(path, predicted), predicted[path]
+    assert found == [(label, False, True), (best, False, True), (best, True, False)]
+    assert len(json.loads(Path("saliency/annotations.json").read_text())["annotations"]) == 2
+
+
 def test_directories_named_after_classes(predicted: dict[str, int]) -> None:
     for path, best in predicted.items():
         name = f"class_{LETTERS[best]}" if path.endswith(("0.jpg", "1.jpg")) else str(wrong_for(path, predicted))

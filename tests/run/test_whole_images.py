@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from color_net import BLUE, GREEN, RED, painted
 from PIL import Image
@@ -137,6 +138,28 @@ def test_tiles_of_a_long_image_become_one_map_of_all_of_it(factory: str, tiles: 
         assert map_.shape == (32 * tiles, 320 * tiles)
         inside = map_[:, columns.start * tiles : columns.stop * tiles]
         assert 0 < inside.sum() == pytest.approx(map_.sum(), rel=1e-3)
+
+
+def test_where_memory_is_short_fewer_tiles_are_explained_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    painted((320, 32), (RED, (300, 8, 312, 20))).save("long.png")
+    tiled = ("--tiles", "1", "--target", "red", "--marginal", "--batch-size", "8", "long.png")
+    _, whole = run(*tiled)
+    real, sizes = ebcli.run.explainer.excitation_backprop, []
+
+    def short(net: Any, inputs: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        sizes.append(len(inputs))
+        if len(inputs) > 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return real(net, inputs, *rest, **options)
+
+    monkeypatch.setattr(ebcli.run.explainer, "excitation_backprop", short)
+    result = invoke(*tiled, "-o", "short")
+    assert result.exit_code == 0, result.stderr
+    said = [line for line in result.stderr.splitlines() if "ran out of memory" in line]
+    assert said == [f"Warning: cpu ran out of memory: continuing with a batch size of {size}" for size in (4, 2)]
+    assert sizes == [1, 8, 4, *[2] * 9, 1]  # the first is the check of the layer
+    with np.load(next(Path("short").rglob("*.npz"))) as arrays:
+        np.testing.assert_allclose(arrays["maps"][0], whole, atol=1e-6)
 
 
 def test_very_long_images_are_explained_in_tiles_anyway() -> None:
