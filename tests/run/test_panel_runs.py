@@ -210,3 +210,11 @@ def test_a_panel_with_another_method_beside_is_wider() -> None:
         assert method == "; beside: ".join(["contrastive EB", *([", ".join(options[1::2])] if options else [])])
     assert widths == sorted(widths)
     assert widths[0] < widths[2]
+
+
+@pytest.mark.parametrize(("options", "suffix"), [((), "png"), (("--panel",), "jpg"), (("--style", "heatmap"), "jpg")])
+def test_only_pictures_with_transparency_are_png_whatever_the_photo(options: tuple[str, ...], suffix: str) -> None:
+    Image.new("RGB", (40, 30), "red").save("a.jpg")
+    (path,) = invoke("--style", "mask", *options, "a.jpg").stdout.splitlines()
+    assert path.endswith(f".{suffix}")
+    assert Image.open(path).mode == ("RGBA" if suffix == "png" else "RGB")

@@ -83,6 +83,31 @@ def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_oth
     assert 2 * 2 <= max(behind) <= (2 + 2) * 2
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_an_image_does_not_wait_long_for_others_of_its_size(is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records come in order, so all others would wait, too; and a large image takes much memory meanwhile."""
+    Image.new("RGB", (90, 30)).save("first.png")  # alone of its shape
+    for number in range(60):
+        Image.new("RGB", (30, 30), (number, 0, 0)).save(f"image{number:02}.png")
+    if is_large:
+        monkeypatch.setattr("ebcli.run.pipeline._LARGE", 24 * 24 * 3)  # bytes, as many as those of the square ones
+    batches: list[int] = []
+    real = ebcli.run.explainer.Explainer.explain
+
+    def explain(self: Any, images: Any, *others: Any) -> Any:
+        if images[0].form != images[0].pixels.shape[:2] and images[0].pixels.shape[1] > 24:
+            batches.append(0)
+        batches.append(len(images))
+        return real(self, images, *others)
+
+    monkeypatch.setattr(ebcli.run.explainer.Explainer, "explain", explain)
+    result = invoke("--batch-size", "2", "first.png", *map(str, sorted(Path().glob("image*.png"))))
+    assert result.exit_code == 0, result.stderr
+    assert batches.count(0) == 1
+    assert sum(batches[: batches.index(0)]) == 0 if is_large else 2 <= sum(batches[: batches.index(0)]) <= 20
+    assert sorted(batches) == [0, 1, *[2] * 30]
+
+
 def held() -> tuple[int, int]:
     """Bytes that Python and NumPy hold, and the number of tensors."""
     gc.collect()

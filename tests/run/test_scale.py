@@ -87,3 +87,10 @@ def test_without_any_readable_image_the_scale_ends_at_an_even_spread() -> None:
 @pytest.mark.parametrize(("value", "expected"), [(0.3333, 0.34), (0.34, 0.34), (12.01, 13), (1, 1), (9.99e-5, 1e-4)])
 def test_rounding_is_upwards_to_two_digits(value: float, expected: float) -> None:
     assert _rounded_up(value) == pytest.approx(expected)
+
+
+def test_the_scale_holds_maps_of_other_methods_beside() -> None:
+    photos(Path("photos"), 6)
+    alone = [told(invoke(*OPTIONS, *option, "-o", "alone", "photos")) for option in ([], ["--marginal"])]
+    beside = told(invoke(*OPTIONS, "--panel", "--compare-with", "marginal", "-o", "beside", "photos"))
+    assert beside == max(alone) > min(alone)

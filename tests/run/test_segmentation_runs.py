@@ -140,3 +140,13 @@ def test_options_that_do_not_fit() -> None:
         result = invoke("squares.png", *arguments)
         assert result.exit_code == 2
         assert re.search(message, result.stderr), result.stderr
+
+
+def test_a_mask_counts_by_its_content() -> None:
+    def computed(name: str, box: tuple[int, int, int, int]) -> int:
+        painted(SIZE, (RED, box)).convert("L").point(lambda value: 255 * (value > 40)).save(name)
+        return len(invoke("squares.png", "--where", name, "--skip-existing").stdout.splitlines())
+
+    boxes = (16, 16, 30, 30), (30, 30, 50, 50)
+    found = [computed(name, box) for name, box in (("a.png", boxes[0]), ("b.png", boxes[0]), ("a.png", boxes[1]))]
+    assert found == [1, 0, 1]
