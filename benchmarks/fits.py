@@ -137,13 +137,7 @@ def explained(
         joined = []
         for k, target in enumerate(targets):
             of_tiles = [
-                Map(
-                    subject=Subject(target, "", 0.0),
-                    layer=LAYER,
-                    values=one[k],
-                    mass=1.0,
-                    placement=Box(0, 0, 1, 1),
-                )
+                Map(subject=Subject(target, "", 0.0), layer=LAYER, values=one[k], mass=1.0, placement=Box(0, 0, 1, 1))
                 for one in maps
             ]
             joined.append(tiles.joined(weighted, of_tiles).values)

@@ -107,10 +107,7 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency("center", "shuffled"),
     "and {:.0%} of its map is in the right half": lambda: (letters("ViT", "contrastive"),),
     "In strips of 8 photos, {:.0%} of such a map is on the right photo, and {:.0%} of the map "
-    "of the whole strip": lambda: (
-        tiles(8, "tiles"),
-        tiles(8, "whole"),
-    ),
+    "of the whole strip": lambda: (tiles(8, "tiles"), tiles(8, "whole")),
     "maps are better still in MobileNetV3, {:.0%}, and ViT, {:.0%}": lambda: (
         letters("MobileNetV3", "against the other"),
         letters("ViT", "against the other"),
@@ -165,10 +162,7 @@ def test_numbers_about_strength_are_those_of_the_file() -> None:
     shown = " ".join(text_of("evidence", "reading").split())
     by_default = partial(strength, BUNDLED, layer=DEFAULT_LAYER)
     for sentence, found in (
-        (
-            "was clear for {:.0f} of {:.0f} photos",
-            by_default("own, clear", "own, maps"),
-        ),
+        ("was clear for {:.0f} of {:.0f} photos", by_default("own, clear", "own, maps")),
         (
             "it was clear for {:.0f} and hardly any for {:.0f} of {:.0f} maps",
             by_default("others, clear", "others, hardly any", "others, maps"),

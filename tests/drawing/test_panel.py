@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ebcli.nouns.sufficiency import Sufficiency
 from galleries import framed
 from PIL import Image
 
@@ -19,7 +20,6 @@ from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.sufficiency import Sufficiency
 
 GREEN = (0, 255, 0)
 
@@ -280,13 +280,7 @@ def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
         placement=Box(0, 0, 300, 300),
         beside={"marginal": other},
     )
-    figure = drawn(
-        Image.new("RGB", (300, 300), GREEN),
-        [both],
-        DrawingStyle(cmap="cool", alpha=0.3),
-        "a",
-        "b",
-    )
+    figure = drawn(Image.new("RGB", (300, 300), GREEN), [both], DrawingStyle(cmap="cool", alpha=0.3), "a", "b")
     photo, *others = tiles(figure)
     plain = np.asarray(figure.crop(photo)).astype(int)
     for box, (column, row) in zip(others, [(3, 5), (10, 9)], strict=True):

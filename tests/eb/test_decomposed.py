@@ -98,10 +98,7 @@ ACTIVATIONS = [
 
 
 # decomposed into sums of sums, which share probability term by term
-SUMS = {
-    "bicubic": lambda: nn.Upsample(scale_factor=2, mode="bicubic"),
-    "hardsigmoid": nn.Hardsigmoid,
-}
+SUMS = {"bicubic": lambda: nn.Upsample(scale_factor=2, mode="bicubic"), "hardsigmoid": nn.Hardsigmoid}
 
 
 @pytest.mark.parametrize("name", SUMS)

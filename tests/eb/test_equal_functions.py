@@ -140,10 +140,7 @@ SPELLINGS = {
         "repeated": lambda y, gate: y * gate[:, None].repeat(1, y.shape[1], 1),
     },
 }
-READS = {
-    "class token": lambda y: y[:, 0],
-    "average": lambda y: y.mean(1),
-}
+READS = {"class token": lambda y: y[:, 0], "average": lambda y: y.mean(1)}
 # one spelling of each operation, until all have been in one
 MIXED = [{slot: [*names][i % len(names)] for slot, names in SPELLINGS.items()} for i in range(len(SPELLINGS["norm"]))]
 

@@ -19,10 +19,7 @@ IN_PLACE = {
     "dropout_then_tanh_": (lambda net, y: net.drop(y).tanh_(), lambda net, y: y.tanh()),
     "batch_norm_dropout": (lambda net, y: F.relu(net.drop(net.bn(y)), inplace=True), lambda net, y: F.relu(net.bn(y))),
     "dropout_batch_norm": (lambda net, y: F.relu(net.bn(net.drop(y)), inplace=True), lambda net, y: F.relu(net.bn(y))),
-    "sum_then_dropout": (
-        lambda net, y: net.drop(y + net.other(y)).relu_(),
-        lambda net, y: (y + net.other(y)).relu(),
-    ),
+    "sum_then_dropout": (lambda net, y: net.drop(y + net.other(y)).relu_(), lambda net, y: (y + net.other(y)).relu()),
     "dropout_of_a_summand": (
         lambda net, y: net.drop(net.other(y)).add_(y).relu_(),
         lambda net, y: (net.other(y) + y).relu(),

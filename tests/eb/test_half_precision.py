@@ -125,10 +125,7 @@ def test_contrastive_maps(name, dtype):
     assert_as_in_float64(make, dtype, joint=joint, contrastive=True)
 
 
-SINGLE = {
-    "separable attention": lambda: Separable(24, 0, 0.1),
-    "forty layers": plain(40, nn.SiLU, 0.03, 1.0),
-}
+SINGLE = {"separable attention": lambda: Separable(24, 0, 0.1), "forty layers": plain(40, nn.SiLU, 0.03, 1.0)}
 
 
 @pytest.mark.parametrize("name", SINGLE)

@@ -21,12 +21,7 @@ from ebcli.evaluate import (
     structural_similarity,
 )
 
-BLANK = [
-    np.zeros((8, 8)),
-    np.full((8, 8), -1.0),
-    np.full((8, 8), np.nan),
-    np.where(np.eye(8) > 0, np.inf, 0.5),
-]
+BLANK = [np.zeros((8, 8)), np.full((8, 8), -1.0), np.full((8, 8), np.nan), np.where(np.eye(8) > 0, np.inf, 0.5)]
 
 
 def one_hot(shape: tuple[int, int], *places: tuple[int, int]) -> np.ndarray:

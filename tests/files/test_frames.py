@@ -21,12 +21,7 @@ from videos import SIDE, SQUARE, left, moving_square, write_frames, write_video
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import limit_pixels
-from ebcli.files.media.frames import (
-    Frames,
-    frame_files,
-    frames,
-    sampled,
-)
+from ebcli.files.media.frames import Frames, frame_files, frames, sampled
 from ebcli.files.sources import Source, find
 from ebcli.nouns.input_spec import InputSpec
 

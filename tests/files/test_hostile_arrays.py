@@ -118,11 +118,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
 OF_VOLUMES: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "cut": ("a.nii", lambda: _nifti(lambda content: None)[:-40], "it is truncated, or broken"),
     "header cut": ("a.nii", lambda: _nifti(lambda content: None)[:100], "it is no NIfTI file, or its header is broken"),
-    "dims": (
-        "a.nii",
-        lambda: _nifti(_dims(3, 30000, 30000, 30000)),
-        "it has too many pixels: raise EB_SALIENCY_",
-    ),
+    "dims": ("a.nii", lambda: _nifti(_dims(3, 30000, 30000, 30000)), "it has too many pixels: raise EB_SALIENCY_"),
     "negative": ("a.nii", lambda: _nifti(_dims(3, -5, 5, 6)), "it "),
     "complex": (
         "a.nii",

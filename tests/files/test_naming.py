@@ -32,8 +32,7 @@ def test_the_name_holds_the_input_and_the_class() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["a.jpg", "a.jpg.5-cat.png", "a", "a.npz", "line\nbreak.png", "a.1", "a.panel", "a@b.5@c", "a.maps@b~"],
+    "name", ["a.jpg", "a.jpg.5-cat.png", "a", "a.npz", "line\nbreak.png", "a.1", "a.panel", "a@b.5@c", "a.maps@b~"]
 )
 @pytest.mark.parametrize(("index", "category"), [(0, None), (282, "tiger cat"), (7, "猫")])
 def test_a_result_s_name_leads_back_to_its_input(name: str, index: int, category: str | None) -> None:

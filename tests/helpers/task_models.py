@@ -15,12 +15,7 @@ SIDE, FRAMES = 128, 4
 _WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] . ? a cup cat red of coffee".split()
 
 _CLASSES: dict[str, Any] = {"id2label": dict(enumerate(NAMES)), "label2id": {name: k for k, name in enumerate(NAMES)}}
-_TOKENS: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-}
+_TOKENS: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 _CLIPS: dict[str, Any] = {"image_size": 64, "num_frames": FRAMES, **_TOKENS, **_CLASSES}
 _STAGES: dict[str, Any] = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]}
 _QUERIES: dict[str, Any] = {

@@ -122,8 +122,7 @@ def test_large_convnexts_squash_images(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "scores"),
-    [(None, "softmax"), ("multi_label_classification", "sigmoid"), ("regression", "raw")],
+    ("problem", "scores"), [(None, "softmax"), ("multi_label_classification", "sigmoid"), ("regression", "raw")]
 )
 def test_scores_follow_the_problem_type(folder: Path, problem: str | None, scores: str) -> None:
     content = json.loads(Path("vit/config.json").read_text())

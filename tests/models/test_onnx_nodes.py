@@ -214,11 +214,7 @@ MUCH = [
         ),
         "the converter has no ImageDecoder",
     ),
-    (
-        "a type",
-        untyped,
-        r"\(it is not valid, or the converter does not know how to\): export",
-    ),
+    ("a type", untyped, r"\(it is not valid, or the converter does not know how to\): export"),
     ("a circle", lambda: graph(*HEAD[:1], helper.make_node("Identity", ["y"], ["y"])), "cannot convert"),
     (
         "much of little",

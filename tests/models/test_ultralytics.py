@@ -232,10 +232,7 @@ def _write(path: Path, saved: Saved) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "state.pt",
-            r"state.pt is a state dict: pass --weights .*, and --model ultralytics/yolo11n.yaml",
-        ),
+        ("state.pt", r"state.pt is a state dict: pass --weights .*, and --model ultralytics/yolo11n.yaml"),
         ("other.pt", r"other.pt holds a Linear, not a model of Ultralytics"),
         ("cut.pt", r"cannot load ultralytics/\S*cut.pt \(.*\): give a model of Ultralytics, such as"),
         ("text.pt", r"cannot load ultralytics/\S*text.pt \(.*\): give a model of Ultralytics, such as"),

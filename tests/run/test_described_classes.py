@@ -111,10 +111,7 @@ def test_layers_are_listed_without_a_text(folder: Path) -> None:
         (("--similar-to", "one.png", "--against", "one.png"), "'one.png' is both explained and contrasted with"),
         (("--target", ""), "a text to compare images with is empty"),
         (("--target", "a " * 9), "reads at most 8: shorten it"),
-        (
-            ("--similar-to", "missing.png"),
-            "cannot read 'missing.png', and --similar-to compares pictures: No",
-        ),
+        (("--similar-to", "missing.png"), "cannot read 'missing.png', and --similar-to compares pictures: No"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(folder: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -131,10 +131,7 @@ def test_a_wrong_place_is_an_error_of_the_picture(where: str, message: str) -> N
 def test_options_that_do_not_fit() -> None:
     for arguments, message in (
         (["--where", "1,2,3,4"], "--where X,Y,W,H works only with detectors, but .* is for segmentation: drop it"),
-        (
-            ["--where", "missing.png"],
-            "'missing.png' is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask",
-        ),
+        (["--where", "missing.png"], "'missing.png' is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask"),
         (["--labels", "folders"], "--labels works only with classifiers"),
     ):
         result = invoke("squares.png", *arguments)

@@ -262,13 +262,7 @@ def test_pictures_are_no_videos() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (
-            (
-                "--annotations",
-                "boxes",
-            ),
-            "--annotations marks regions of images",
-        ),
+        (("--annotations", "boxes"), "--annotations marks regions of images"),
         (("--style", "mask"), "--style mask needs transparency"),
         (("--fit", "pad"), "drop --fit"),
     ],

@@ -213,10 +213,7 @@ def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
     [
         (
             "solid",
-            (
-                "--annotations",
-                "boxes",
-            ),
+            ("--annotations", "boxes"),
             "--annotations marks regions of images, but nets.py:solid is for volumes: drop it",
         ),
         (

@@ -189,11 +189,7 @@ def test_a_result_tells_its_fit_and_tiles_and_a_raw_file_of_tiles_that_it_has_no
 
 def subject_map(values: np.ndarray) -> Map:
     return Map(
-        subject=Subject(0, None, 0.5),
-        layer="2",
-        values=values.astype(np.float32),
-        mass=1.0,
-        placement=Box(0, 0, 1, 1),
+        subject=Subject(0, None, 0.5), layer="2", values=values.astype(np.float32), mass=1.0, placement=Box(0, 0, 1, 1)
     )
 
 

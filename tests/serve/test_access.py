@@ -108,15 +108,7 @@ def public(ten_photos: Path) -> Iterator[TestClient]:
 
 
 def test_elsewhere_a_token_is_needed(public: TestClient) -> None:
-    for address in (
-        "/",
-        "/status",
-        "/photo/0",
-        "/colors",
-        "/?token=",
-        "/?token=wrong",
-        "/status?token=the token",
-    ):
+    for address in ("/", "/status", "/photo/0", "/colors", "/?token=", "/?token=wrong", "/status?token=the token"):
         assert public.get(address).status_code == 403, address
     assert upload(public, picture()).status_code == 403
     name = "eb-saliency-8722"
