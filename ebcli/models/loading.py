@@ -199,7 +199,7 @@ def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: 
         return keywords.DETECTION, output.logits.shape[1]
     if task == keywords.DETECTION:
         raise ConfigurationError(f"{name} is for detection, but does not return boxes: see ebcli.Candidates")
-    shape = output_shape(name, output, is_dense=task in (None, keywords.SEGMENTATION))
+    shape = output_shape(name, output, is_dense=task not in (keywords.CLASSIFICATION, keywords.VIDEO))
     return task or (keywords.CLASSIFICATION if len(shape) == 2 else keywords.SEGMENTATION), shape[1]
 
 

@@ -106,8 +106,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     sources = listing(shard=inputs.shard)
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
     is_work = any(map(_may_be_work, sources))
-    if is_work:
-        palette(style.colormap)  # may import matplotlib
+    if is_work and style.cmap is not None:
+        palette(style.cmap)  # may import matplotlib
     if is_work and (network is None or output.scale == RUN):
         explainer = _loaded(plan, len(sources))
         network = explainer.network

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ebcli.nouns.sufficiency import Sufficiency
 from galleries import framed
 from PIL import Image
 
@@ -19,7 +18,7 @@ from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Map, Subject, Sufficiency
 
 GREEN = (0, 255, 0)
 

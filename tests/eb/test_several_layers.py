@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ebcli import ConfigurationError, LayerError, excitation_backprop
-from ebcli.models import LoadedModel, layers, load_model
+from ebcli.models import layers, load_model
 
 
 def all_layers(net: nn.Module, x: torch.Tensor, contrastive: bool) -> dict[str | None, Any]:
@@ -54,12 +54,7 @@ def test_layers_of_a_real_network_are_as_they_are_alone(name: str) -> None:
     torch.manual_seed(0)
     net = unsettle(load_model(name, "none").net.double())
     x = torch.randn(1, 3, 40, 40, dtype=torch.double)
-    listed = [
-        layer.name
-        for layer in layers(
-            LoadedModel(name, net, transforms=None, categories=None, weights="none", num_classes=1000), 40
-        )
-    ]
+    listed = [layer.name for layer in layers(net, 40)]
     names = listed[: -4 : len(listed) // 4]
     alone = {key: excitation_backprop(net, x, [[1, 3]], key, True, track_lost_mass=True) for key in names}
     assert_equal(excitation_backprop(net, x, [[1, 3]], names, True, track_lost_mass=True), alone)

@@ -105,10 +105,10 @@ def test_layers_are_listed_without_a_text(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "clip/two compares images with texts: give one with --target, as in --target 'a red car'"),
+        ((), "clip/two compares images with texts: give one, as in --target 'a red car'"),
         (("--top-k", "1"), "clip/two compares images with texts"),
-        (("--target", "red a", "--against", "red a"), "'red a' is both explained and contrasted with"),
-        (("--similar-to", "one.png", "--against", "one.png"), "'one.png' is both explained and contrasted with"),
+        (("--target", "red a", "--against", "red a"), "'red a' is explained, so it cannot be contrasted"),
+        (("--similar-to", "one.png", "--against", "one.png"), "'one.png' is explained, so it cannot be contrasted"),
         (("--target", ""), "a text to compare images with is empty"),
         (("--target", "a " * 9), "reads at most 8: shorten it"),
         (("--similar-to", "missing.png"), "cannot read 'missing.png', and --similar-to compares pictures: No"),

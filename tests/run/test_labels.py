@@ -156,7 +156,7 @@ def test_of_rows_that_overlap_the_longest_path_counts(predicted: dict[str, int])
         result = invoke("--labels", "labels.csv", "photos/0", "-o", "others")
         assert (result.exit_code, result.stdout) == (2, "")
         line = lines.index(f"{first},2") + 1
-        assert f"line 6: '{first}' has class 5 here, but class 2 in line {line}: keep one" in result.stderr
+        assert f"line 6: '{first}' has class 5, but 2 in line {line}: keep one" in result.stderr
 
 
 def test_only_images_need_labels_and_labels_need_images(predicted: dict[str, int]) -> None:

@@ -214,7 +214,7 @@ def test_a_panel_with_another_method_beside_is_wider() -> None:
 
 @pytest.mark.parametrize(("options", "suffix"), [((), "png"), (("--panel",), "jpg"), (("--style", "heatmap"), "jpg")])
 def test_only_pictures_with_transparency_are_png_whatever_the_photo(options: tuple[str, ...], suffix: str) -> None:
-    Image.new("RGB", (40, 30), "red").save("a.jpg")
+    noise((40, 30), 30).save("a.jpg")
     (path,) = invoke("--style", "mask", *options, "a.jpg").stdout.splitlines()
     assert path.endswith(f".{suffix}")
     assert Image.open(path).mode == ("RGBA" if suffix == "png" else "RGB")
