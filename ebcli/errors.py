@@ -4,7 +4,7 @@ Those for wrong use are also of the built-in kind, such as ValueError.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 
 
@@ -79,11 +79,16 @@ def first_line(error: BaseException) -> str:
     return lines[0].rstrip(".:") if lines else type(error).__name__
 
 
+def check_value(what: str, value: float | None, is_right: Callable[[float], bool], needed: str) -> None:
+    """Raise ConfigurationError, which says what is needed, if a value is not right; None is."""
+    if value is not None and not is_right(value):
+        raise ConfigurationError(f"{what} is {value:g}, but it must be {needed}")
+
+
 def check_at_least(least: float, **options: float | None) -> None:
     """Raise ConfigurationError if one of some options is less, infinite or NaN; None is not."""
     for name, value in options.items():
-        if value is not None and not least <= value < inf:
-            raise ConfigurationError(f"--{name.replace('_', '-')} is {value:g}, but it must be at least {least:g}")
+        check_value(f"--{name.replace('_', '-')}", value, lambda it: least <= it < inf, f"at least {least:g}")
 
 
 _CLOSE = 0.7  # of 1; below, difflib finds likeness in any two words

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance
 
-from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
+from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words, fitted, font, in_lines, printable
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.lettering import fitted, font, in_lines, printable
 from ebcli.drawing.overlay import fitted_size
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.atlas import CLEAR, Atlas, leads

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.lettering import fitted, font, in_lines, printable
+from ebcli.drawing.figure import fitted, font, in_lines, printable
 from ebcli.drawing.painters import PAINTERS, levels
 from ebcli.drawing.style import DrawingStyle
 from ebcli.nouns.box import Box

@@ -1,14 +1,14 @@
 """Pictures: a map at the layer's resolution, drawn over the photo it explains."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageOps
 
-from ebcli.drawing.painters import PAINTERS, levels, limits, visible
+from ebcli.drawing.painters import PAINTERS, scaled
 from ebcli.drawing.style import DrawingStyle
 from ebcli.nouns.box import Box
 
@@ -51,13 +51,6 @@ def small_size(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int
     return size if max(size) <= longest else fitted_size(size, longest)
 
 
-def interpolated(
-    saliency: ArrayLike, region: Box, box: Pixels, cells: bool = False, zero: float | None = None
-) -> NDArray[np.float32]:
-    """Like ``upsampled``, but as an array with the rows and columns of the box."""
-    return np.asarray(upsampled(saliency, region, box, cells, zero))
-
-
 def heatmap(saliency: NDArray[np.float32], region: Box, size: tuple[int, int], signed: bool) -> NDArray[np.float32]:
     """A map as it is drawn, (height, width): 0 outside of its region, and below 0 only if that is drawn, too.
 
@@ -74,9 +67,9 @@ def heatmap(saliency: NDArray[np.float32], region: Box, size: tuple[int, int], s
     return found
 
 
-def upsampled(
+def interpolated(
     saliency: ArrayLike, region: Box, box: Pixels, cells: bool = False, zero: float | None = None
-) -> Image.Image:
+) -> NDArray[np.float32]:
     """Upsample a map to some of the image's pixels by bicubic interpolation.
 
     Args:
@@ -88,11 +81,11 @@ def upsampled(
             cells be averaged away; None for the average.
 
     Returns:
-        An image of floats, mode ``F``, the size of the box. Between cells, values can exceed the map's own range.
+        An array with the rows and columns of the box. Between cells, values can exceed the map's own range.
     """
     height, width = np.shape(saliency)
     if zero is not None and (height > region.bottom - region.top or width > region.right - region.left):  # finer cells
-        return Image.fromarray(_pooled(np.asarray(saliency, dtype=np.float32), region, box, zero))
+        return _pooled(np.asarray(saliency, dtype=np.float32), region, box, zero)
     # A border of one cell keeps the value at the center of a pixel that the region's edge cuts.
     values = np.pad(np.asarray(saliency, dtype=np.float32), 1, mode="edge")
     starts, ends = [], []
@@ -102,7 +95,7 @@ def upsampled(
         ends.append(min(float(padded), (last - low) / cell + 1))
     size = (box[2] - box[0], box[3] - box[1])
     resampling = Image.Resampling.NEAREST if cells else Image.Resampling.BICUBIC
-    return Image.fromarray(values).resize(size, resampling, box=(*starts, *ends))
+    return np.asarray(Image.fromarray(values).resize(size, resampling, box=(*starts, *ends)))
 
 
 def _pooled(saliency: NDArray[np.float32], region: Box, box: Pixels, zero: float) -> NDArray[np.float32]:
@@ -175,31 +168,21 @@ def picture(
         return beside([image, drawn], math.ceil(image.width * _GAP))
     if is_blank_on(image.size, saliency, region, style.signed) if is_blank is None else is_blank:
         return _striped(image)
-    cells = np.asarray(saliency)
-    ends = limits(cells, style)
-    # clamp before upsampling, or a dip would dent a peak
-    cells, zero = levels(cells if style.signed else visible(cells, style), ends), float(levels(np.zeros(1), ends)[0])
+    cells, zero = scaled(np.asarray(saliency), style)
     painter = PAINTERS[style.name]
     painted, box = painter.outside(image, style), covered(region, image.size)
-    for left, top, right, bottom in _strips(box):
-        above, below = max(box[1], top - painter.margin), min(box[3], bottom + painter.margin)
-        part = (left, above, right, below)
-        strip = painter.inside(image.crop(part), upsampled(cells, region, part, style.cells, zero), style)
-        if part != (left, top, right, bottom):
-            strip = strip.crop((0, top - above, right - left, bottom - above))
-        painted.paste(strip, (left, top))
-    if painter.frames and box != (0, 0, *image.size):
-        width = max(1, round(min(image.size) * _FRAME))
-        ImageDraw.Draw(painted).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=FRAME_COLOR, width=width)
-    return painted
-
-
-def _strips(box: Pixels) -> Iterator[Pixels]:
-    """A box cut into horizontal strips, from top to bottom."""
     left, top, right, bottom = box
     rows = max(1, _PIXELS_AT_A_TIME // (right - left))
     for start in range(top, bottom, rows):
-        yield left, start, right, min(start + rows, bottom)
+        end, above = min(start + rows, bottom), max(top, start - painter.margin)
+        part = (left, above, right, min(bottom, end + painter.margin))
+        shades = Image.fromarray(interpolated(cells, region, part, style.cells, zero))
+        strip = painter.inside(image.crop(part), shades, style)
+        painted.paste(strip.crop((0, start - above, right - left, end - above)), (left, start))
+    if painter.frames and box != (0, 0, *image.size):
+        width = max(1, round(min(image.size) * _FRAME))
+        ImageDraw.Draw(painted).rectangle((left, top, right - 1, bottom - 1), outline=FRAME_COLOR, width=width)
+    return painted
 
 
 def beside(pictures: Sequence[Image.Image], gap: int) -> Image.Image:

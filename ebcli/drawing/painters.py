@@ -55,6 +55,13 @@ def levels(values: NDArray[np.floating], ends: tuple[float, float], count: int =
     return ((values.astype(np.float64) - low) * ((count - 1) / (high - low)) + 0.5).astype(np.float32)
 
 
+def scaled(values: NDArray[np.floating], style: DrawingStyle, count: int = LEVELS) -> tuple[NDArray[np.float32], float]:
+    """The levels of a map's cells (h, w), and that of 0. Clamped before upsampling, or a dip would dent a peak."""
+    ends = limits(values, style)
+    zero = float(levels(np.zeros(1), ends, count)[0])
+    return levels(values if style.signed else visible(values, style), ends, count), zero
+
+
 def opacity(style: DrawingStyle) -> NDArray[np.float64]:
     """How much each of the scale's 256 levels stands out, 0 to 1: its distance from 0, or from the lower end."""
     levels = np.arange(LEVELS)
@@ -112,12 +119,13 @@ class Painter:
 
 
 def _overlay(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
-    return _blended(photo, levels, overlay_colors(style), style.alpha * opacity(style))
-
-
-def _paper(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
-    """(1 - m^0.8) photo + m^0.8 color, as in the figures of Zhang et al."""
-    return _blended(photo, levels, overlay_colors(style), opacity(style) ** 0.8)
+    """The map over the photo. In ``paper``, (1 - m^0.8) photo + m^0.8 color, as in the figures of Zhang et al."""
+    alphas = opacity(style) ** 0.8 if style.name == "paper" else style.alpha * opacity(style)
+    levels = _clipped(levels)
+    opacities = levels.point((255 * alphas).round().astype(int).tolist())
+    if box := opacities.getbbox():  # blending takes most of the time of a picture, and most of a map is often flat
+        photo.paste(_colored(levels.crop(box), overlay_colors(style)), box, opacities.crop(box))
+    return photo
 
 
 def _heatmap(_photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
@@ -165,41 +173,23 @@ def _colored(levels: Image.Image, colors: NDArray[np.uint8]) -> Image.Image:
     return levels.convert("RGB")
 
 
-def _blended(
-    photo: Image.Image, levels: Image.Image, colors: NDArray[np.uint8], alphas: NDArray[np.floating]
-) -> Image.Image:
-    """The map over a photo; `colors` (256, 3) and `alphas`, the opacities from 0 to 1, are those of its levels."""
-    levels = _clipped(levels)
-    opacities = levels.point((255 * alphas).round().astype(int).tolist())
-    if box := opacities.getbbox():  # blending takes most of the time of a picture, and most of a map is often flat
-        photo.paste(_colored(levels.crop(box), colors), box, opacities.crop(box))
-    return photo
-
-
 def _paint(photo: Image.Image, color: tuple[int, int, int], opacities: Image.Image) -> None:
     if box := opacities.getbbox():
         photo.paste(color, box, opacities.crop(box))
 
 
-def _unchanged(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
-    return photo.copy()
-
-
-def _gray(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
-    return Image.new("RGB", photo.size, _NEUTRAL)
-
-
-def _transparent(photo: Image.Image, style: DrawingStyle) -> Image.Image:
+def _copied(photo: Image.Image, style: DrawingStyle) -> Image.Image:
     photo = photo.copy()
-    photo.putalpha(round(255 * style.background))
+    if style.name == "mask":
+        photo.putalpha(round(255 * style.background))
     return photo
 
 
 # side-by-side is the photo beside the heatmap, see overlay.picture()
 PAINTERS = {
-    "overlay": Painter(_overlay, _unchanged, frames=True),
-    "heatmap": Painter(_heatmap, _gray),
-    "mask": Painter(_mask, _transparent),
-    "contour": Painter(_contour, _unchanged, margin=1, frames=True),
-    "paper": Painter(_paper, _unchanged, frames=True),
+    "overlay": Painter(_overlay, _copied, frames=True),
+    "heatmap": Painter(_heatmap, lambda photo, _: Image.new("RGB", photo.size, _NEUTRAL)),
+    "mask": Painter(_mask, _copied),
+    "contour": Painter(_contour, _copied, margin=1, frames=True),
+    "paper": Painter(_overlay, _copied, frames=True),
 }

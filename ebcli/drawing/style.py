@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from math import inf
 from typing import Literal, get_args
 
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, check_value
 
 FINE, FINE_PERCENTILE = 10_000, 99.5  # from so many cells on, a few outliers would leave the rest of a map dark
 
@@ -58,26 +58,20 @@ class DrawingStyle:
     def __post_init__(self) -> None:
         if self.name not in (*STYLES, ATLAS):
             raise ConfigurationError(f"unknown style {self.name!r}: choose {', '.join((*STYLES, ATLAS))}")
-        if not 0 <= self.alpha <= 1:  # also refuses NaN
-            raise ConfigurationError(f"alpha is {self.alpha:g}, but it must be between 0 and 1")
+        check_value("alpha", self.alpha, lambda it: 0 <= it <= 1, "between 0 and 1")  # also refuses NaN
         if self.signed and self.name in UNSIGNED_STYLES:
             raise ConfigurationError(f"the style {self.name} cannot show negative values: drop signed")
         if self.cells and self.name == "contour":
             raise ConfigurationError("contours need interpolated values: drop cells, or choose another style")
-        if not 0 <= self.background <= 1:
-            raise ConfigurationError(f"the background is {self.background:g}, but it must be between 0 and 1")
-        if self.percentile is not None and not 0 < self.percentile <= 100:
-            raise ConfigurationError(f"the percentile is {self.percentile:g}, but it must be above 0 and at most 100")
+        check_value("the background", self.background, lambda it: 0 <= it <= 1, "between 0 and 1")
+        check_value("the percentile", self.percentile, lambda it: 0 < it <= 100, "above 0 and at most 100")
         if self.cell_size is not None and not 50 <= self.cell_size <= 5000:
             raise ConfigurationError(f"the cell size is {self.cell_size} pixels, but it must be from 50 to 5000")
-        if not 50 <= self.dpi <= 1200:
-            raise ConfigurationError(f"dpi is {self.dpi}, but it must be from 50 to 1200")
-        if not 0 <= self.vmin < inf:
-            raise ConfigurationError(f"vmin is {self.vmin:g}, but it must be at least 0")
+        check_value("dpi", self.dpi, lambda it: 50 <= it <= 1200, "from 50 to 1200")
+        check_value("vmin", self.vmin, lambda it: 0 <= it < inf, "at least 0")
         if self.vmin and self.signed:
             raise ConfigurationError("a signed scale is symmetric about 0: set only vmax")
-        if self.vmax is not None and not self.vmin < self.vmax < inf:
-            raise ConfigurationError(f"vmax is {self.vmax:g}, but it must be greater than vmin, {self.vmin:g}")
+        check_value("vmax", self.vmax, lambda it: self.vmin < it < inf, f"greater than vmin, {self.vmin:g}")
         if self.vmax is not None and self.percentile is not None:
             raise ConfigurationError("vmax and percentile both set the upper end of the scale: drop one of them")
 

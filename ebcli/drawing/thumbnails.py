@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import COLORS, traced
 from ebcli.drawing.overlay import FRAME_COLOR, covered, interpolated, is_blank_on, shrunk, small_size
-from ebcli.drawing.painters import LEVELS, levels, limits, opacity, overlay_colors, visible
+from ebcli.drawing.painters import LEVELS, opacity, overlay_colors, scaled
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import Shown
@@ -99,9 +99,7 @@ def map_thumbnail(
         return None
     small = small_size(size)
     region, scale, color = map_.placement.scaled(size, small), small[0] / size[0], COLORS[number % len(COLORS)]
-    box, ends = covered(region, small), limits(values, style)
-    zero = float(levels(np.zeros(1), ends, _LEVELS)[0])
-    cells = levels(values if style.signed else visible(values, style), ends, _LEVELS)  # clamped before upsampling
+    box, (cells, zero) = covered(region, small), scaled(values, style, _LEVELS)
     shades = interpolated(cells, region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
     # a palette image with the colors and opacities of an overlay with alpha 1
     picture = Image.new("P", small, _OUTSIDE)

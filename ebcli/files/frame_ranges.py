@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ebcli.errors import ConfigurationError, check_at_least
+from ebcli.errors import check_at_least, check_value
 
 if TYPE_CHECKING:
     from ebcli.files.coordinates import Affine
@@ -32,10 +32,8 @@ class ClipOptions:
 
     def __post_init__(self) -> None:
         check_at_least(1, every=self.every)
-        if not 0 <= self.start < inf:
-            raise ConfigurationError(f"--start is {self.start:g}, but it must be at least 0 seconds")
-        if self.duration is not None and not 0 < self.duration < inf:
-            raise ConfigurationError(f"--duration is {self.duration:g}, but it must be above 0 seconds")
+        check_value("--start", self.start, lambda it: 0 <= it < inf, "at least 0 seconds")
+        check_value("--duration", self.duration, lambda it: 0 < it < inf, "above 0 seconds")
 
 
 @dataclass(frozen=True, kw_only=True)

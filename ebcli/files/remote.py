@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ebcli.errors import ConfigurationError
+from ebcli.errors import check_value
 
 SLOWEST = 20  # timeouts that a whole file may take
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters: C: is a drive
@@ -43,12 +43,9 @@ class RemoteOptions:
     query: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        if not 0 < self.timeout <= 86_400:
-            raise ConfigurationError(f"the timeout is {self.timeout:g}, but it must be above 0 and at most 86400 s")
-        if not 0 <= self.retries <= 100:
-            raise ConfigurationError(f"retries is {self.retries}, but it must be between 0 and 100")
-        if self.max_bytes < 1:
-            raise ConfigurationError(f"max-bytes is {self.max_bytes}, but it must be at least 1")
+        check_value("the timeout", self.timeout, lambda it: 0 < it <= 86_400, "above 0 and at most 86400 s")
+        check_value("retries", self.retries, lambda it: 0 <= it <= 100, "between 0 and 100")
+        check_value("max-bytes", self.max_bytes, lambda it: it >= 1, "at least 1")
 
 
 DEFAULT = RemoteOptions()

@@ -17,7 +17,7 @@ from ebcli.drawing.legend import bar
 from ebcli.drawing.overlay import beside, fitted_size, is_blank, picture
 from ebcli.drawing.ranks import ranks
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError, ImageError
+from ebcli.errors import ConfigurationError, ImageError, check_value
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
@@ -141,10 +141,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            least = -1 if name == "correlation" else 0
-            if not least <= value <= 1:
-                side = "min" if name in ("correlation", "overlap") else "max"
-                raise ConfigurationError(f"--{side}-{name} is {value:g}, but it must be from {least} to 1")
+            least, side = -1 if name == "correlation" else 0, "min" if name in ("correlation", "overlap") else "max"
+            check_value(f"--{side}-{name}", value, lambda it, low=least: low <= it <= 1, f"from {least} to 1")
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ebcli.drawing.figure import Figure, Words
-from ebcli.drawing.lettering import printable
+from ebcli.drawing.figure import Figure, Words, printable
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
