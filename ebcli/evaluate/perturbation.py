@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torchvision.transforms import functional
 
-from ebcli.drawing.ranks import ranks
+from ebcli.drawing.overlay import ranks
 from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.evaluate.metrics import area_under, resized
 from ebcli.evaluate.model_under_test import ModelUnderTest

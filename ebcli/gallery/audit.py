@@ -1,4 +1,4 @@
-"""TODO."""
+"""The audit of a run: photos whose maps rest on one place, and the page that shows them."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,8 +81,7 @@ class Seen:
     outside: Mask | None
 
 
-@dataclass(frozen=True, eq=False)
-class Candidate:
+class Candidate(NamedTuple):
     """Photos of a class whose maps rest on the same place.
 
     Attributes:
@@ -192,16 +191,14 @@ def candidates(
         if len(masks) >= enough and all(len(masks.keys() & other) < 0.8 * len(masks) for other in known):
             known.append({*masks})
             chosen = sorted(masks, key=lambda i: -order[i])
-            where_from = [photos[i] for i in chosen]
-            yield Candidate(photos[0].name, where, where_from, [masks[i] for i in chosen], len(photos))
+            where_from, where_to = [photos[i] for i in chosen], [masks[i] for i in chosen]
+            yield Candidate(photos[0].name, where, where_from, where_to, len(photos))
 
-    for where, mask in PLACES.items():
-        shares = {i: float(one.grid[mask].sum()) for i, one in enumerate(photos)}
-        yield from candidate(f"the {where}", {i: mask for i, share in shares.items() if share >= _RESTS}, shares)
-    outer = {i: (one.outside, one.grid) for i, one in enumerate(photos) if one.outside is not None}
-    beyond = {i: float(grid[mask].sum()) for i, (mask, grid) in outer.items()}
-    rests = {i: outer[i][0] for i, share in beyond.items() if share >= _RESTS}
-    yield from candidate("what is outside of the boxes", rests, beyond)
+    places: dict[str, list[Mask | None]] = {f"the {where}": [mask] * len(photos) for where, mask in PLACES.items()}
+    for where, masks in (places | {"what is outside of the boxes": [one.outside for one in photos]}).items():
+        there = {i: mask for i, mask in enumerate(masks) if mask is not None}
+        shares = {i: float(photos[i].grid[mask].sum()) for i, mask in there.items()}
+        yield from candidate(where, {i: there[i] for i, share in shares.items() if share >= _RESTS}, shares)
     if len(photos) < 2 * LEAST:
         return
     grids, looks = (np.stack([getattr(one, name) for one in photos]) for name in ("grid", "look"))

@@ -5,17 +5,17 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.drawing.legend import bar
-from ebcli.drawing.overlay import beside, fitted_size, is_blank, picture
-from ebcli.drawing.ranks import ranks
+from ebcli.drawing.overlay import beside, fitted_size, is_blank, picture, ranks
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError, check_value
 from ebcli.files.directory import OutputFolder
@@ -32,6 +32,7 @@ DATA = COMPARISON.with_name("comparison.json")
 
 _GAP = 8
 _COLORS = 33  # of a legend
+_TOP = 0.2  # of the pixels
 _STYLES = {"maps": DrawingStyle(), "difference": DrawingStyle("heatmap", signed=True)}
 
 
@@ -96,7 +97,9 @@ def _row(
         **{side: {"run": pair.runs[i], "score": scores[i]} for i, side in enumerate("ab")},
         "picture": f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.png",
     }
-    small = _photo(photo, size)
+    small = None
+    with suppress(ImageError):
+        small = photo and decode(photo).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
     row["photo"], under = small is not None, small or Image.new("RGB", size, "white")
     tiles = [under] if small else []
     tiles += [picture(under, one.values, one.placement.scaled(pair.size, size), _STYLES["maps"]) for one in pair.maps]
@@ -108,16 +111,6 @@ def _row(
 def _drawn(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """The positive part, scaled to its maximum, as maps are drawn."""
     return np.zeros_like(values) if is_blank(values) else np.maximum(values, 0) / values.max()
-
-
-def _photo(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
-    try:
-        return None if path is None else decode(path).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
-    except ImageError:
-        return None
-
-
-_TOP = 0.2  # of the pixels
 
 
 @dataclass(frozen=True)
@@ -140,13 +133,12 @@ class Limits:
     changed: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            least, side = -1 if name == "correlation" else 0, "min" if name in ("correlation", "overlap") else "max"
-            check_value(f"--{side}-{name}", value, lambda it, low=least: low <= it <= 1, f"from {least} to 1")
+        check_value("--min-correlation", self.correlation, lambda it: -1 <= it <= 1, "from -1 to 1")
+        for name, value in {"min-overlap": self.overlap, "max-shift": self.shift, "max-changed": self.changed}.items():
+            check_value(f"--{name}", value, lambda it: 0 <= it <= 1, "from 0 to 1")
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """What was found about a map, or about an image.
 
     Attributes:

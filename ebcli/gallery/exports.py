@@ -7,7 +7,7 @@ import json
 import os
 import zlib
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -83,16 +83,12 @@ def write_table(path: Path, directory: Path, configuration: str) -> None:
                 table = csv.DictWriter(file, COLUMNS)
                 table.writeheader()
                 table.writerows(rows)
-        else:
-            _write_parquet(temporary, rows)
-
-
-def _write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> None:
-    arrow, parquet = (import_optional(name, "pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
-    schema = arrow.schema([(name, arrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
-    with parquet.ParquetWriter(path, schema) as table:
-        while part := [*islice(rows, _AT_A_TIME)]:
-            table.write_table(arrow.Table.from_pylist(part, schema))
+            return
+        arrow, parquet = (import_optional(name, "pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
+        schema = arrow.schema([(name, arrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
+        with parquet.ParquetWriter(temporary, schema) as table:
+            while part := [*islice(rows, _AT_A_TIME)]:
+                table.write_table(arrow.Table.from_pylist(part, schema))
 
 
 def _rows(record: Record) -> Iterator[dict[str, Any]]:
@@ -125,14 +121,8 @@ def coco_files(directory: Path, configuration: str) -> dict[Path, bytes]:
     Raises:
         OSError: there are no records.
     """
-    return {COCO: json.dumps(_coco(latest_done(directory, configuration))).encode()}
-
-
-def _coco(records: Iterable[Record]) -> dict[str, Any]:
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    names: dict[int, str] = {}
-    for record in records:
+    images, annotations, names = list[dict[str, Any]](), list[dict[str, Any]](), dict[int, str]()
+    for record in latest_done(directory, configuration):
         if record.image_size is None:
             continue
         width, height = record.image_size
@@ -147,8 +137,8 @@ def _coco(records: Iterable[Record]) -> dict[str, Any]:
             outline = {"segmentation": [polygon]} if polygon else {}
             annotations.append({**about, "bbox": box.sized, "area": area, **outline, "iscrowd": 0, "score": one.score})
     categories = [{"id": index, "name": names[index]} for index in sorted(names)]
-    info = {"description": "eb-saliency"}
-    return {"info": info, "images": images, "categories": categories, "annotations": annotations}
+    content = {"info": {"description": "eb-saliency"}, "images": images, "categories": categories}
+    return {COCO: json.dumps({**content, "annotations": annotations}).encode()}
 
 
 def fiftyone_files(directory: Path, configuration: str) -> dict[Path, bytes]:
@@ -187,14 +177,9 @@ def _heatmap(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
     file = io.BytesIO()
     np.save(file, np.rint(values / peak * _LEVELS) * np.float32(peak / _LEVELS))
     content = {"base64": b64encode(zlib.compress(file.getvalue())).decode(), "subType": "00"}
-    class_ = map_.subject.name or f"class {map_.subject.index}"
+    low, class_ = -peak if map_.is_two_sided else 0.0, map_.subject.name or f"class {map_.subject.index}"
     about = {"label": class_, "confidence": map_.subject.score, "layer": map_.layer}
-    return {
-        "_cls": "Heatmap",
-        "map": {"$binary": content},
-        "range": [-peak if map_.is_two_sided else 0.0, peak],
-        **about,
-    }
+    return {"_cls": "Heatmap", "map": {"$binary": content}, "range": [low, peak], **about}
 
 
 def _field(name: str, kind: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -16,15 +16,16 @@ import numpy as np
 from ebcli.drawing.legend import bar, ends
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.style import FINE, DrawingStyle
-from ebcli.drawing.thumbnails import THUMBNAILS, map_thumbnail
+from ebcli.drawing.thumbnails import THUMBNAILS, ThumbnailNames, map_thumbnail
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode, decoding_memory
-from ebcli.files.naming import PAGE, canonical
+from ebcli.files.naming import PAGE, canonical, is_raw, numbered
+from ebcli.files.records import ClassRecord, Record, Result, records_of_run
 from ebcli.files.remote import url_of
+from ebcli.files.safe_open import first_link
 from ebcli.files.sources import Source
-from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
 from ebcli.gallery.raw_maps import read_maps
 from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
@@ -32,6 +33,108 @@ from ebcli.workers import Workers, processors
 _STYLE = DrawingStyle()
 _OF_MAP = ("score", "mass", "told", "evidence", "sufficiency", "blank", "at_border", "against")
 _LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
+_AHEAD = 64  # images submitted at a time
+
+
+class MapEntry(NamedTuple):
+    """One map of an input.
+
+    Attributes:
+        recorded: its part of the record.
+        result: its picture or panel, relative to the output directory; None if it does not exist.
+        map, overlay: its thumbnail, and what is shown in its place if that cannot be made.
+    """
+
+    recorded: ClassRecord
+    result: Path | None
+    map: Path
+    overlay: Path
+
+
+class Outcome(NamedTuple):
+    """The outcome of an input at one layer with one method.
+
+    Attributes:
+        record: what the run recorded.
+        layer: the layer.
+        maps: the maps there.
+        seconds: the time that they took.
+        raw: the ``.npz`` file, relative to the output directory; None if it does not exist.
+        photo: the photo's thumbnail; None for a failure.
+    """
+
+    record: Record
+    layer: str
+    maps: tuple[MapEntry, ...]
+    seconds: float
+    raw: Path | None = None
+    photo: Path | None = None
+
+
+class Entry(NamedTuple):
+    """One input: its path as last given, and its outcome for each layer and method, latest last."""
+
+    input: str
+    outcomes: tuple[Outcome, ...]
+
+
+def read_entries(directory: Path) -> list[Entry]:
+    """All inputs, in the order of their first records.
+
+    For each input, layer and method, the latest record counts. A result file is left out if a later record wrote it,
+    too, or if it does not exist with the recorded size.
+
+    Raises:
+        ConfigurationError: there are no records, or they cannot be read.
+    """
+    latest: dict[str, dict[tuple[str, str], Record]] = {}
+    writers: dict[str, Record] = {}
+    for record in records_of_run(directory):
+        of_input = latest.setdefault(record.place, {})
+        key = record.layer, record.method
+        of_input.pop(key, None)
+        of_input[key] = record
+        writers.update((result.path, record) for result in record.results)
+
+    def is_there(result: Result, record: Record) -> bool:
+        path, is_last = Path(result.path), writers[result.path] is record
+        with suppress(OSError):
+            return is_last and not first_link(directory, path) and (directory / path).stat().st_size == result.bytes
+        return False
+
+    entries = []
+    for of_input in latest.values():
+        outcomes: dict[tuple[str, str], Outcome] = {}
+        for record in of_input.values():
+            there = {Path(result.path) for result in record.results if is_there(result, record)}
+            for outcome in _outcomes(record, there):
+                outcomes.pop((outcome.layer, record.method), None)
+                outcomes[outcome.layer, record.method] = outcome
+        if outcomes:  # none if no class scored above a threshold
+            entries.append(Entry(record.input, tuple(outcomes.values())))
+    return entries
+
+
+def _outcomes(record: Record, there: Collection[Path]) -> Iterator[Outcome]:
+    """One outcome per layer, with those result files that exist; of a failure, one."""
+    if record.status == "failed" or record.stamp is None:
+        yield Outcome(record, record.layer, (), seconds=record.seconds)
+        return
+    names = ThumbnailNames(record.place, record.stamp, record.configuration, record.method)
+    results = [Path(result.path) for result in record.results]
+    pictures = [result for result in results if not is_raw(result.name)]
+    if len(pictures) == 1:  # a panel of all maps
+        pictures *= len(record.classes)
+    pictures = pictures[len(pictures) - len(record.classes) :]  # the videos of the same maps stand before
+    layers: dict[str, list[MapEntry]] = {}
+    each = numbered((one.layer, one.index) for one in record.classes)
+    for one, (key, number), picture in zip(record.classes, each, pictures, strict=True):
+        thumbnails = names.map(*key, number), names.overlay(*key, number)
+        layers.setdefault(one.layer, []).append(MapEntry(one, picture if picture in there else None, *thumbnails))
+    raw = next((result for result in results if result.suffix == ".npz" and result in there), None)
+    for layer, maps in reversed(layers.items()):  # the page shows the last outcome: that of the first layer
+        # they were computed together
+        yield Outcome(record, layer, tuple(maps), seconds=record.seconds / len(layers), raw=raw, photo=names.photo)
 
 
 def write_gallery(
@@ -66,8 +169,10 @@ def write_gallery(
         count = processors() if workers is None else workers
         there = _make_missing(entries, folder, style, count, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
-        data = {**_look(style), **_data(name, entries, there)}
-        folder.add({PAGE: page("gallery.html", data=data)})
+        overlay = replace(style, name="overlay", cells=False)
+        colors = np.asarray(bar(overlay, (_LEGEND_COLORS, 1)))[0].tolist()
+        look = {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE, has_faint=True)}
+        folder.add({PAGE: page("gallery.html", data={**look, **_data(name, entries, there)})})
     return directory / PAGE
 
 
@@ -79,13 +184,6 @@ def check_page(directory: Path, overwrite: bool, relpath: Path = PAGE) -> None:
     """
     if not overwrite:
         refuse_foreign_files(directory, others=[relpath])
-
-
-def _look(style: DrawingStyle) -> dict[str, Any]:
-    """The opacity of maps, and the color scale with its ends in words."""
-    overlay = replace(style, name="overlay", cells=False)
-    colors = np.asarray(bar(overlay, (_LEGEND_COLORS, 1)))[0].tolist()
-    return {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE, has_faint=True)}
 
 
 def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[str, Any]:
@@ -133,9 +231,6 @@ def _url(path: Path, there: Collection[Path] | None = None) -> str | None:
     return quote(os.fsencode(Path(os.path.relpath(path, PAGE.parent)).as_posix()))
 
 
-_AHEAD = 64  # images submitted at a time
-
-
 def _make_missing(
     entries: Iterable[Entry], folder: OutputFolder, style: DrawingStyle, workers: int, inputs: Sequence[Path]
 ) -> set[Path]:
@@ -156,11 +251,7 @@ def _make_missing(
         ConfigurationError: matplotlib has no colormap of that name.
     """
     directory, roots = folder.directory, roots_of(inputs)
-    there = {
-        Path(subdirectory, name).relative_to(directory)
-        for subdirectory, _, names in os.walk(directory / THUMBNAILS)
-        for name in names
-    }
+    there = {path.relative_to(directory) for path in (directory / THUMBNAILS).rglob("*")}
     with Workers(workers, memory=decoding_memory()) as pool:
 
         def make(source: Path | None, outcome: Outcome, missing: Collection[Path]) -> dict[Path, bytes]:
@@ -209,10 +300,8 @@ def _in_turn(futures: Iterator[Future[dict[Path, bytes]]]) -> Iterator[dict[Path
 
 def _missing(outcome: Outcome, there: Set[Path]) -> set[Path]:
     """The missing thumbnails: the photo, and each map that has no small overlay as its substitute."""
-    if outcome.photo is None:
-        return set()
-    maps = [one.map for one in outcome.maps if not one.recorded.blank and one.overlay not in there]
-    return {outcome.photo, *maps} - there
+    maps = (one.map for one in outcome.maps if not one.recorded.blank and one.overlay not in there)
+    return {*filter(None, [outcome.photo]), *maps} - there
 
 
 def _make(

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,7 @@ from ebcli.nouns.explanation import Map, Subject
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared
 
 
-@dataclass(frozen=True)
-class MapPair:
+class MapPair(NamedTuple):
     """Two maps of one class of one image.
 
     Attributes:
@@ -119,11 +118,8 @@ def latest_records(directory: Path) -> dict[str, Record]:
     Raises:
         ConfigurationError: the directory has no records.
     """
-    return {
-        str(output_relpath(Path(record.input))): record
-        for record in records_of_run(directory)
-        if record.status == "done"
-    }
+    done = (record for record in records_of_run(directory) if record.status == "done")
+    return {str(output_relpath(Path(record.input))): record for record in done}
 
 
 def _number(recorded: float | None) -> float:

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebcli.drawing.overlay import covered, interpolated
-from ebcli.drawing.ranks import ranks
+from ebcli.drawing.overlay import covered, interpolated, ranks
 from ebcli.eb.capture import single_tensor
 from ebcli.models import LoadedModel
 from ebcli.models.methods import center

@@ -9,7 +9,7 @@ import pytest
 from galleries import CATS, COMMON, add, append, photo, wrote
 
 from ebcli.files.naming import RECORDS
-from ebcli.gallery.entries import read_entries
+from ebcli.gallery.page import read_entries
 
 
 @pytest.fixture

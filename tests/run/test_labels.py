@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from runs import invoke, photos, tiny_model
 
-from ebcli.gallery.entries import read_entries
+from ebcli.gallery.page import read_entries
 
 LETTERS = "abcdefg"
 

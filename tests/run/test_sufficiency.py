@@ -23,7 +23,7 @@ from torchvision.transforms import functional
 
 import ebcli
 from ebcli.cli.saliency import main
-from ebcli.drawing.ranks import ranks
+from ebcli.drawing.overlay import ranks
 from ebcli.files.records import Record
 from ebcli.nouns.explanation import Sufficiency
 from ebcli.run.explainer import Explainer
