@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor
 
+from ebcli.drawing.legend import ends
 from ebcli.drawing.overlay import picture
-from ebcli.drawing.panel import Tile, arranged, peak_note
+from ebcli.drawing.panel import COLUMNS, Tile, arranged, peak_note, wrapped
 from ebcli.drawing.style import ATLAS, DrawingStyle, Style
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ebcli.eb import ExcitationResult
 
 _SIDE = 200  # pixels, the longer side of each heatmap
-_COLUMNS = 4
 _MAX_TILES = 32  # a batch can have hundreds of maps
 
 
@@ -125,11 +125,11 @@ def png(result: ExcitationResult) -> bytes | None:
     each = len(tiles) // len(maps) if len(tiles) > len(maps) else len(tiles)
     shown = tiles[:_MAX_TILES]
     groups = [shown[start : start + each] for start in range(0, len(shown), each)]
-    rows = [("", group[start : start + _COLUMNS]) for group in groups for start in range(0, len(group), _COLUMNS)]
+    rows = [row for group in groups for row in wrapped("", group, COLUMNS)]
     name = f"{'contrastive' if result.contrastive else 'marginal'} maps at {result.layer or 'the input'}"
     about = f"the first {len(shown)} of {len(tiles)}" if len(shown) < len(tiles) else ""
     file = io.BytesIO()
-    arranged(name, about, rows, style, maps[0].size).image().save(file, "PNG")
+    arranged(name, about, rows, style, ends(style, maps[0].size)).image().save(file, "PNG")
     return file.getvalue()
 
 

@@ -33,12 +33,7 @@ def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
 
 
 def ends(
-    style: DrawingStyle,
-    finest: int,
-    whose: str = "each map's ",
-    against: str = "",
-    target: str = "the class",
-    has_faint: bool = False,
+    style: DrawingStyle, finest: int, whose: str = "each map's ", sides: Sequence[str] = (), has_faint: bool = False
 ) -> tuple[str, str]:
     """The ends of the scale of maps, the finest of which has so many cells, in words.
 
@@ -46,27 +41,22 @@ def ends(
         style: the style.
         finest: the number of cells.
         whose: of which map the ends are.
-        against: the class that the lower end speaks for, if there is one.
-        target: the class that the upper end speaks for.
+        sides: the classes that the lower and the upper end speak for, if the first one is not empty.
         has_faint: whether some maps are drawn faint, on a scale that ends above their maximum.
     """
-    low, high = _ends(style, finest, whose)
-    if has_faint and style.vmax is None:
-        high += ", more where evidence is weak"
-    if style.signed and against:
-        return (against, target) if style.vmax is None else (f"{against} {low}", f"{high} {target}")
-    return low, high
-
-
-def _ends(style: DrawingStyle, finest: int, whose: str) -> tuple[str, str]:
+    against, target = sides or ("", "")
     if style.vmax is not None:
-        return f"{-style.vmax if style.signed else style.vmin:g}".replace("-", "−"), f"{style.vmax:g}"
+        low, high = f"{-style.vmax if style.signed else style.vmin:g}".replace("-", "−"), f"{style.vmax:g}"
+        return (f"{against} {low}", f"{high} {target}") if style.signed and against else (low, high)
+    if style.signed and against:
+        return against, target
     end = "greatest magnitude" if style.signed else "maximum"
     if (percentile := style.percentile_of(finest)) != 100:
         part = f"percentile {percentile:g}"
         of_what = f" of its {'magnitudes' if style.signed else 'positive values'}"
         end = f"{end} (fine maps: {part})" if whose and style.percentile is None else part + of_what
-    return ("−m", f"m, {whose}{end}") if style.signed else (f"{style.vmin:g}", f"{whose}{end}")
+    end = whose + end + ", more where evidence is weak" * has_faint
+    return ("−m", f"m, {end}") if style.signed else (f"{style.vmin:g}", end)
 
 
 def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool) -> Image.Image:
@@ -92,7 +82,7 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
     top = drawn.height + margin // 2
     write(margin, top, ", ".join([title, *told]))
     if not is_blank:
-        low, high = ends(style, map_.values.size, "", map_.against, map_.subject.name or "the class")
+        low, high = ends(style, map_.values.size, "", (map_.against, map_.subject.name or "the class"))
         x = write(margin, top + line, low)
         colors = bar(style, (max(1, round(_BAR_SHARE * drawn.width)), size))
         whole.paste(colors, (x, top + line + size // 8))

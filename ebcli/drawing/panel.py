@@ -38,6 +38,9 @@ class Tile:
     notes: tuple[str, ...]
 
 
+Row = tuple[str, Sequence[Tile]]  # with its heading
+
+
 def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
     """Draw all maps of a photo in one figure.
 
@@ -73,10 +76,11 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
     test = first.sufficiency
     said = "" if test is None else f"{first.subject.title}: " * (len(maps) > 1) + test.words
     finest, has_faint = max(one.map.values.size for one in maps), any(one.faded != one.style for one in maps)
-    return arranged(name, about, lines, style, finest, first.against, said, has_faint)
+    scale = ends(style, finest, sides=(first.against, "the class"), has_faint=has_faint)
+    return arranged(name, about, lines, style, scale, said)
 
 
-def wrapped(heading: str, tiles: Sequence[Tile], columns: int) -> list[tuple[str, Sequence[Tile]]]:
+def wrapped(heading: str, tiles: Sequence[Tile], columns: int) -> list[Row]:
     """Tiles in rows of so many columns, below one heading."""
     return [(heading * (not start), tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
 
@@ -130,14 +134,7 @@ def peak_note(map_: NDArray[np.float32], region: Box, size: tuple[int, int], sty
 
 
 def arranged(
-    name: str,
-    about: str,
-    rows: Sequence[tuple[str, Sequence[Tile]]],
-    style: DrawingStyle,
-    finest: int,
-    against: str = "",
-    sufficiency: str = "",
-    has_faint: bool = False,
+    name: str, about: str, rows: Sequence[Row], style: DrawingStyle, scale: tuple[str, str], sufficiency: str = ""
 ) -> Figure:
     """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom.
 
@@ -145,19 +142,16 @@ def arranged(
         name: the title.
         about: the subtitle.
         rows: the headings and tiles.
-        style: the colors and the scale, and the resolution of the figure.
-        finest: the number of cells of the finest map.
-        against: the class that the maps are contrasted with.
+        style: the colors, and the resolution of the figure.
+        scale: the ends of the color scale in words, see ``ends``.
         sufficiency: what is said of the first map below the subtitle.
-        has_faint: whether some maps are drawn faint, see ``ends``.
     """
     if max(len(tiles) for _, tiles in rows) == 1:  # wide pictures one below another, with their notes in one line
         rows = [(title, [replace(tile, notes=(", ".join(tile.notes),)) for tile in tiles]) for title, tiles in rows]
     figure = Figure(style.dpi, 0)
     gap, line, narrowest, least, most, *bar_size, one, two = figure.zoomed(GAP, LINE, _NARROWEST, *_LEGEND, *_BAR, 1, 2)
     text = font(*figure.zoomed(TEXT))
-    low, high = ends(style, finest, against=against, has_faint=has_faint)
-    colors = bar(style, (bar_size[0], bar_size[1]))
+    colors, (low, high) = bar(style, (bar_size[0], bar_size[1])), scale
     legend = min(most, max(least, round(colors.width + text.getlength(low + high)) + 4 * gap))
     width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
     columns = max(len(tiles) for _, tiles in rows)
@@ -206,7 +200,7 @@ def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, 
         name: the video's name, the title of the figure.
         about: the subtitle: model, layer and method.
     """
-    lines: list[tuple[str, Sequence[Tile]]] = []
+    lines: list[Row] = []
     several = len({row.map.layer for row in maps}) > 1
     for row in maps:
         one = replace(row, style=replace(without_photo_beside(row.style, "overlay"), caption=False))
@@ -216,7 +210,8 @@ def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, 
     # of rows with scales of their own, there is no common end
     style = one.faded if len({row.faded.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
     has_faint = any(row.faded != row.style for row in maps)
-    return arranged(name, about, lines, style, max(row.map.values.size for row in maps), has_faint=has_faint)
+    scale = ends(style, max(row.map.values.size for row in maps), has_faint=has_faint)
+    return arranged(name, about, lines, style, scale)
 
 
 def answer_figure(

@@ -18,7 +18,7 @@ from typing import Any
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import MARKER, RECORDS, SETTINGS, output_relpath, parse_result_name
 from ebcli.files.ownership import OwnFiles
-from ebcli.files.private import finish_killed_runs, scratch, stored_name, writing
+from ebcli.files.private import finish_killed_runs, scratch, stored_name, trying_to
 from ebcli.files.records import Record, Result, append_lines, read_records
 from ebcli.files.safe_open import first_link
 from ebcli.files.sink import Sink, check_writable
@@ -64,12 +64,9 @@ def _foreign(
     for folder, names in wanted.items():
         if link := first_link(directory, folder):
             raise ConfigurationError(f"'{link}' is a symbolic link, but results stay inside --output: remove the link")
-        try:
+        entries = list[os.DirEntry[str]]()
+        with trying_to(f"write to '{directory / folder}'"), suppress(FileNotFoundError):
             entries = list(os.scandir(directory / folder))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise OutputError(f"cannot write to '{directory / folder}': {error.strerror}") from error
         for entry in entries:
             path = folder / entry.name
             parsed = parse_result_name(path)
@@ -107,7 +104,7 @@ class OutputFolder(Sink):
         self._keeps_records = True
 
     def __enter__(self) -> OutputFolder:
-        with writing(f"to '{self.directory}'"):
+        with trying_to(f"write to '{self.directory}'"):
             self.directory.mkdir(parents=True, exist_ok=True)
         self._scratch = scratch(self.directory, restore=True)
         self.private = self._scratch.__enter__()
@@ -141,14 +138,11 @@ class OutputFolder(Sink):
         known: dict[Path, Source] = {}
         for source in sources:
             place = source.place
-            same, before = known.setdefault(place, source), None
-            if same is not source:
-                before = same.name if accepts(same) else None
-                known[place] = source
-            if before is not None and accepts(source):
+            same, known[place] = known.get(place), source
+            if same is not None and accepts(same) and accepts(source):
                 raise ConfigurationError(
-                    f"'{before}' and '{source.name}' would both be written to '{self.directory / place}': explain them "
-                    "in two runs, each with an --output of its own"
+                    f"'{same.name}' and '{source.name}' would both be written to '{self.directory / place}': explain "
+                    "them in two runs, each with an --output of its own"
                 )
             before = None if self._overwrite else self._history.other_input(source, place)
             if before is not None and accepts(source):
@@ -224,7 +218,7 @@ class OutputFolder(Sink):
         Raises:
             OutputError: there is no space.
         """
-        with writing(f"the records in '{self.directory}'"):
+        with trying_to(f"write the records in '{self.directory}'"):
             append_lines(self.directory / RECORDS, *(record.line() for record in records))
 
 
@@ -250,7 +244,7 @@ class History:
             OutputError: its records cannot be read.
         """
         history = cls()
-        try:
+        with trying_to(f"read '{directory / RECORDS}'"), suppress(FileNotFoundError, NotADirectoryError):
             for record in read_records(directory):
                 configuration, results = sys.intern(record.configuration), record.results
                 key = record.place, configuration
@@ -260,10 +254,6 @@ class History:
                     history.finished[key] = record.stamp, results
                     history.inputs[record.place] = record.input, record.stamp
                     history.written.update((result.path, configuration) for result in results)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:
-            raise OutputError(f"cannot read '{directory / RECORDS}': {error.strerror or error}") from error
         return history
 
     def is_finished(self, directory: Path, source: Source, configuration: str) -> bool:

@@ -139,11 +139,8 @@ def _of_picture(file: BinaryIO) -> dict[str, Any]:
         exif.load(image.info["exif"])  # a PNG file without any would be decoded to look for it behind the pixels
         if exif[_SOFTWARE_TAG] != SOFTWARE:
             return {}
-        return (
-            {str(name): value for name, value in image.info.items()}
-            if image.format == "PNG"
-            else json.loads(exif[_DESCRIPTION_TAG])
-        )
+        found: dict[Any, Any] = image.info if image.format == "PNG" else json.loads(exif[_DESCRIPTION_TAG])
+        return found
 
 
 def encode_arrays(arrays: Mapping[str, ArrayLike]) -> bytes:

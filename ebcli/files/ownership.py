@@ -5,8 +5,8 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ebcli.files.naming import MARKER, RECORDS, parse_result_name
 from ebcli.files.records import Result, records_of_run
@@ -79,8 +79,7 @@ def file_digest(path: Path, *, follow: bool = False) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class Verification:
+class Verification(NamedTuple):
     """What a check of an output directory found.
 
     Attributes:

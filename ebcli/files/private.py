@@ -21,12 +21,12 @@ _OF_RUN = "eb-saliency-run"  # in each private directory; locked by its run, and
 
 
 @contextlib.contextmanager
-def writing(what: str) -> Iterator[None]:
-    """Raise OutputError, which names what cannot be written, for any OSError."""
+def trying_to(what: str) -> Iterator[None]:
+    """Raise OutputError, which says what cannot be done, for any OSError."""
     try:
         yield
     except OSError as error:
-        raise OutputError(f"cannot write {what}: {error.strerror or error}") from error
+        raise OutputError(f"cannot {what}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def scratch(shared: Path | None = None, restore: bool = False) -> Iterator[Path]
     """
     shared = shared or Path(tempfile.gettempdir())
     finish_killed_runs(shared, restore)
-    with writing(f"to '{shared}'"):
+    with trying_to(f"write to '{shared}'"):
         private, lock = _locked_directory(shared)
     try:
         yield private

@@ -4,8 +4,9 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import KW_ONLY, asdict, dataclass, fields
+from itertools import repeat
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args
@@ -105,7 +106,7 @@ class ClassRecord:
 
     def check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""
-        _check_scalars(vars(self), _OF_CLASS)
+        _check([vars(self)[name] for name in _OF_CLASS], _OF_CLASS.values())
         if self.index < 0:
             raise ValueError(self.index)
         numbers = [*(self.box or ()), *self.channels]
@@ -116,7 +117,7 @@ class ClassRecord:
             numbers += rest.values()
         if self.region is not None:
             numbers += [*self.region["box"], self.region["area"], *(self.region["polygon"] or ())]
-        _check_numbers(numbers)
+        _check(numbers)
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,8 @@ class Record:
         try:
             text = line.decode()
             found, end = _decoder.raw_decode(text)
-            if (
-                text[end:].strip()
-                or found.pop("schema") != SCHEMA
-                or not _WRITTEN - _LATER.keys() <= found.keys() <= _WRITTEN
-            ):
+            is_known = found.pop("schema") == SCHEMA and _WRITTEN - _LATER.keys() <= found.keys() <= _WRITTEN
+            if text[end:].strip() or not is_known:
                 return None
             found |= {name: tuple(found[name]) for name in _TUPLES}
             found["classes"] = tuple([ClassRecord.parse(one) for one in found["classes"]])
@@ -220,7 +218,7 @@ class Record:
         for one in self.classes:
             one.check()
         found = vars(self)
-        _check_scalars(found, _OF_RECORD)
+        _check([found[name] for name in _OF_RECORD], _OF_RECORD.values())
         layers, names = [one.layer for one in self.classes], [path.rpartition(os.sep)[2] for path in self.output]
         texts = [value for name, value in found.items() if type(value) is str and name != "error"]
         joined = "".join((*texts, *layers, *names, *self.output_sha256))  # raises for other types
@@ -241,7 +239,7 @@ class Record:
             possible = (0,)
         else:
             raise ValueError(self.status)
-        _check_numbers(integers, (int,))
+        _check(integers, repeat((int,)))
         if pictures not in possible or len(self.output_bytes) != len(names) or len(self.image_size or "xy") != 2:
             raise ValueError(self.output)
 
@@ -263,16 +261,11 @@ _LATER = {"question": "", "answer": None}  # which records of earlier versions l
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 
 
-def _check_scalars(found: Mapping[str, Any], kinds: Mapping[str, Collection[type]]) -> None:
-    for name, allowed in kinds.items():
-        value, kind = found[name], type(found[name])
+def _check(values: Iterable[Any], kinds: Iterable[Collection[type]] = repeat(_NUMBERS)) -> None:
+    """Raise TypeError unless each value is of one of its kinds, and no huge number."""
+    for value, allowed in zip(values, kinds):  # noqa: B905 - kinds may be endless
+        kind = type(value)
         if kind not in allowed or (kind in _NUMBERS and not -_HUGE < value < _HUGE):
-            raise TypeError(value)
-
-
-def _check_numbers(values: Iterable[Any], kinds: tuple[type, ...] = _NUMBERS) -> None:
-    for value in values:
-        if type(value) not in kinds or not -_HUGE < value < _HUGE:
             raise TypeError(value)
 
 
@@ -321,10 +314,8 @@ def latest_done(directory: Path, configuration: str) -> list[Record]:
     Raises:
         OSError: there are no records.
     """
-    latest: dict[str, Record] = {}
-    for record in read_records(directory):
-        if record.configuration == configuration and record.status == "done":
-            latest[record.input] = record
+    done = (one for one in read_records(directory) if (one.configuration, one.status) == (configuration, "done"))
+    latest = {record.input: record for record in done}
     return [latest[name] for name in sorted(latest)]
 
 

@@ -1,27 +1,27 @@
 """Where the results of a run go: the interface of sinks, and those with one picture; ``directory.py`` has the other."""
 
-# ruff: noqa: ARG002 - sinks without records need not know what a directory must
+# ruff: noqa: ARG002 - sinks without records need not do what a directory must
 
 from __future__ import annotations
 
 import contextlib
 import os
 import tempfile
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import AUTO
-from ebcli.files.private import scratch, writing
+from ebcli.files.private import scratch, trying_to
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 
 _VIDEO = ".mp4"
 
 
-class Sink(ABC):
+class Sink(contextlib.AbstractContextManager["Sink"]):
     """Where the results of a run go. What is to be written is written in its context.
 
     Attributes:
@@ -30,11 +30,8 @@ class Sink(ABC):
 
     directory: Path | None = None
 
-    def __enter__(self) -> Sink:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        return
+        """Nothing has to be closed."""
 
     def check(self) -> None:
         """Check that results can be written; nothing is left behind.
@@ -43,7 +40,6 @@ class Sink(ABC):
             ConfigurationError: they would replace a file that this program did not write.
             OutputError: they cannot be written.
         """
-        return
 
     def has_finished(self, source: Source, configuration: str) -> bool:
         """Whether it has all results of a file, from its present state and with an equal configuration."""
@@ -68,11 +64,9 @@ class Sink(ABC):
             ConfigurationError: it would replace files of others, or two of its inputs would have the same results.
             OutputError: what is there cannot be read.
         """
-        return
 
     def start(self, settings: str | None) -> None:
         """Begin, with the settings of the run, if there are any."""
-        return
 
     @abstractmethod
     def write(self, files: Mapping[Path, bytes], record: Record) -> Record:
@@ -162,7 +156,7 @@ def check_writable(directory: Path, file: Path | None = None) -> None:
         there = there.parent
     if os.path.lexists(there) and not os.path.isdir(there):
         raise OutputError(f"cannot write {target}: '{there}' is not a directory")
-    with writing(target), tempfile.TemporaryFile(dir=there):
+    with trying_to(f"write {target}"), tempfile.TemporaryFile(dir=there):
         pass
 
 
@@ -192,7 +186,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OutputError: it cannot be written.
     """
-    with writing(f"'{path}'"):
+    with trying_to(f"write '{path}'"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch(path.parent) as private:
             temporary = private / "result"

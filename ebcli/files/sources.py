@@ -161,7 +161,7 @@ def find(
     named = [path for path, _ in given if path.suffix.lower() == ".tar" or os.path.isdir(path)]
     named += [path for path, (below, _) in remote_files.items() if below != [path]]
     is_several = len({canonical(path) for path in named}) > 1
-    roots = {path: Root(path, Path(_name_of(path) if is_several else "")) for path in named}
+    roots = {path: Root(path, Path(_named(path).name if is_several else "")) for path in named}
     for path, how in given:
         root = roots.get(path)
         files = [(Source(path, root=root), path)]
@@ -174,9 +174,8 @@ def find(
         elif root is not None and os.path.isdir(path):
             files = list(folders.files(root))
         for source, relative in _unpacked(files, how):
-            if (include and not _matches(relative, include)) or _matches(relative, exclude):
-                continue
-            if not _is_in(shard, source):
+            is_left_out = (include and not _matches(relative, include)) or _matches(relative, exclude)
+            if is_left_out or not _is_in(shard, source):
                 continue
             if source.is_local and source.path in own:
                 skipped += [source.name] if source.named else []
@@ -193,8 +192,8 @@ def _parts(folder: Path, media: Iterable[Medium]) -> list[Path]:
     return next((files for medium in media if (files := medium.files(folder))), []) if os.path.isdir(folder) else []
 
 
-def _name_of(folder: Path) -> str:
-    return folder.name if folder.name not in ("", os.pardir) else folder.resolve().name
+def _named(folder: Path) -> Path:
+    return folder if folder.name not in ("", os.pardir) else folder.resolve()
 
 
 def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> Iterator[tuple[Source, Path]]:
@@ -240,8 +239,7 @@ class _Walk:
             while waiting:  # trees can be deeper than Python's stack
                 folder = waiting.pop()
                 if _parts(folder, self._as_one):
-                    whole = folder if folder.name not in ("", os.pardir) else folder.resolve()
-                    found.append(Source(whole, named=folder == root, root=None if folder == root else named))
+                    found.append(Source(_named(folder), named=folder == root, root=None if folder == root else named))
                     continue
                 try:
                     entries = [*os.scandir(folder)] if self._enters(folder, root) else []
@@ -266,11 +264,9 @@ class _Walk:
             hidden = PRIVATE_NAME.fullmatch(folder.name) is not None or (identity and identity == self._without)
             if hidden or _matches(folder.relative_to(root), self._exclude):
                 return False
-        if identity in self._entered:
-            return False
-        if identity is not None:
-            self._entered.add(identity)
-        return True
+        is_new = identity not in self._entered
+        self._entered |= {identity} - {None}
+        return is_new
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:

@@ -117,20 +117,17 @@ def walk(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path], str 
     url = url_of(path)
     assert url is not None
     found, problem = list[Path](), None
-    try:
-        if url.startswith(_WEB):
-            if path.suffix or "?" in path.name:  # to look for links in it would be to fetch it
-                return [path], None
-            try:
-                found.extend(map(path_of, _web().files_below(url, options)))
-            except OSError as error:
-                problem = error.strerror
-        else:
-            with _remote(url, options) as (system, name, limit):
-                all_pages = {key: SLOWEST * seconds for key, seconds in limit.items()}
-                found = [path_of(system.unstrip_protocol(file)) for file in system.find(name, **all_pages)]
-    except OSError:  # reading the file will tell
-        pass
+    if url.startswith(_WEB):
+        if path.suffix or "?" in path.name:  # to look for links in it would be to fetch it
+            return [path], None
+        try:
+            found.extend(map(path_of, _web().files_below(url, options)))
+        except OSError as error:
+            problem = error.strerror
+    else:
+        with contextlib.suppress(OSError), _remote(url, options) as (system, name, limit):  # reading the file will tell
+            all_pages = {key: SLOWEST * seconds for key, seconds in limit.items()}
+            found = [path_of(system.unstrip_protocol(file)) for file in system.find(name, **all_pages)]
     found = [file for file in found if file.is_relative_to(path)]
     return found if found or problem else [path], problem
 
@@ -157,11 +154,9 @@ def members(path: Path, options: RemoteOptions = DEFAULT) -> tuple[dict[Path, Sp
     found: dict[Path, Span] = {}
     skipped = 0
     try:
-        with contextlib.ExitStack() as stack:
-            file = stack.enter_context(_opened(path, options))
+        with _opened(path, options) as file, tarfile.open(fileobj=file, mode="r:", tarinfo=_Checked) as archive:
             size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            for member in stack.enter_context(tarfile.open(fileobj=file, mode="r:", tarinfo=_Checked)):
+            for member in archive:
                 name = _inside(path, member.name)
                 target = _inside(path, member.linkname) if member.islnk() else None
                 span = Span(path, member.offset_data, member.size) if member.isreg() else None
@@ -232,9 +227,8 @@ def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[s
     try:
         yield system, name, {"timeout": longest} if isinstance(system, AsyncFileSystem) else {}
     except FSTimeoutError as error:
-        raise OSError(
-            errno.EIO, f"the server did not send it within {longest:g} s: raise EB_SALIENCY_TIMEOUT"
-        ) from error
+        reason = f"the server did not send it within {longest:g} s: raise EB_SALIENCY_TIMEOUT"
+        raise OSError(errno.EIO, reason) from error
     except FileNotFoundError as error:  # whose message is only the name
         why = error.__cause__ or "the server has no such file"
         raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({why})") from error

@@ -164,9 +164,8 @@ def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
         if number == _MOST_LISTINGS:
             raise OSError(errno.EIO, f"it has more than {_MOST_LISTINGS} directories: name some of them instead")
         if time.monotonic() > ends:
-            raise OSError(
-                errno.EIO, f"listing its directories took longer than {longest:g} s: raise EB_SALIENCY_TIMEOUT"
-            )
+            why = f"listing its directories took longer than {longest:g} s: raise EB_SALIENCY_TIMEOUT"
+            raise OSError(errno.EIO, why)
         try:
             page = _response("GET", listing, options, _LARGEST_LISTING)[1]
         except OSError as error:
@@ -210,8 +209,7 @@ def _response(
     if options.login:  # which is not sent to other servers that this one redirects to
         login = unquote(options.login) if ":" in options.login else f"{unquote(options.login)}:"
         headers["Authorization"] = f"Basic {b64encode(login.encode(errors='surrogateescape')).decode()}"
-    if options.query:
-        url = f"{url.partition('?')[0]}?{options.query}"
+    url = quote_url(f"{url.partition('?')[0]}?{options.query}" if options.query else url)
     if part is not None:
         headers["Range"], limit = f"bytes={part[0]}-{part[1] - 1}", part[1] - part[0]
     retries: urllib3.Retry = _Retry(
@@ -226,12 +224,7 @@ def _response(
         while True:
             try:
                 with _pool(url).request(
-                    method,
-                    quote_url(url),
-                    headers=headers,
-                    timeout=options.timeout,
-                    retries=retries,
-                    preload_content=False,
+                    method, url, headers=headers, timeout=options.timeout, retries=retries, preload_content=False
                 ) as response:
                     retries = response.retries or retries
                     return response.headers, _body(response, limit, part is not None)
@@ -289,10 +282,8 @@ def _pool(url: str) -> urllib3.PoolManager:
 
 @lru_cache
 def _pool_of(proxy: str | None) -> urllib3.PoolManager:
-    if proxy is None:
-        pool = urllib3.PoolManager()
-    else:
-        login = unquote(urlsplit(proxy).netloc.rpartition("@")[0])
-        pool = urllib3.ProxyManager(proxy, proxy_headers=urllib3.make_headers(proxy_basic_auth=login or None))
+    login = unquote(urlsplit(proxy or "").netloc.rpartition("@")[0])
+    headers = urllib3.make_headers(proxy_basic_auth=login or None)
+    pool = urllib3.ProxyManager(proxy, proxy_headers=headers) if proxy else urllib3.PoolManager()
     pool.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
     return pool

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.legend import ends
 from ebcli.drawing.panel import COLUMNS, arranged, map_tile, small_frame, wrapped
 from ebcli.errors import ConfigurationError
 from ebcli.files.sink import check_file, replacing
@@ -145,5 +146,5 @@ def _drawn(found: Sequence[Saliency], epoch: int) -> Image.Image:
         map_, shown = one.explanation.maps[0], one.photo._replace(image=small_frame(one.photo.image, one.style))
         drawn = FrameMaps.of(map_, one.photo.image.size, None, style)
         tiles.append(map_tile(drawn, shown, f"{number}: {map_.title}"))
-    cells = max(one.explanation.maps[0].values.size for one in found)
-    return arranged(f"epoch {epoch}", found[0].about, wrapped("", tiles, COLUMNS), style, cells).image()
+    scale = ends(style, max(one.explanation.maps[0].values.size for one in found))
+    return arranged(f"epoch {epoch}", found[0].about, wrapped("", tiles, COLUMNS), style, scale).image()

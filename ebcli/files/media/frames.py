@@ -16,19 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
 from ebcli.errors import ImageError
+from ebcli.files import images
 from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
-from ebcli.files.images import (
-    File,
-    check_pixels,
-    decode,
-    has_image_suffix,
-    is_recognized,
-    opened,
-    opened_image,
-    pages,
-    reading,
-    to_rgb,
-)
+from ebcli.files.images import File
 from ebcli.files.media.medium import Medium, Pixels, Shown, register
 from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
@@ -72,7 +62,7 @@ def frame_files(folder: Path) -> list[Path]:
         if not is_one_clip or numbered[-1][0] - numbered[0][0] != len(names) - 1:
             return []
         files = [folder / name for _, name in numbered]
-        return files if all(map(has_image_suffix, files)) and all(map(os.path.isfile, files)) else []
+        return files if all(map(images.has_image_suffix, files)) and all(map(os.path.isfile, files)) else []
     except OSError:
         return []
 
@@ -95,8 +85,8 @@ def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]
         if not files:
             raise ImageError("it is not a directory of frames: number its images consecutively")
         return
-    with reading(file), opened(file) as content:
-        is_picture = is_recognized(content)
+    with images.reading(file), images.opened(file) as content:
+        is_picture = images.is_recognized(content)
         content.seek(0)
         yield from _of_animation(content) if is_picture else _of_video(content, start)
 
@@ -140,7 +130,7 @@ class Frames(Medium):
         if os.path.isdir(path):
             return bool(frame_files(path))
         with contextlib.suppress(Exception):  # broken files make Pillow raise nearly anything
-            return path.suffix.lower() in _ANIMATED and os.path.isfile(path) and pages(path) > 1
+            return path.suffix.lower() in _ANIMATED and os.path.isfile(path) and images.pages(path) > 1
         return False
 
     def files(self, folder: Path) -> list[Path]:
@@ -184,24 +174,24 @@ class Frames(Medium):
 
 def _frame_of(path: Path) -> Image.Image:
     try:
-        return decode(path)
+        return images.decode(path)
     except ImageError as error:
         raise ImageError(f"its frame {path.name}: {error}") from error
 
 
 def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
     """The frames of an animated GIF, PNG or WebP."""
-    with opened_image(file) as image:
+    with images.opened_image(file) as image:
         count = getattr(image, "n_frames", 1)
         if count < 2:
             raise ImageError("it is a still image: give a video, an animation or a directory of numbered frames")
-        check_pixels((image.width, image.height * count // _LONGEST_ANIMATION))
+        images.check_pixels((image.width, image.height * count // _LONGEST_ANIMATION))
         time = 0.0
         for one in ImageSequence.Iterator(image):
             one.load()
             delay = one.info.get("duration", 0) / 1000
             end = time + (delay if delay > 0.01 else _DELAY)
-            yield Frame(time, end, partial(to_rgb, one.copy()))
+            yield Frame(time, end, partial(images.to_rgb, one.copy()))
             time = end
 
 
@@ -223,7 +213,7 @@ def _of_video(file: IO[bytes], start: float) -> Iterator[Frame]:
             for i, frame in enumerate(container.decode(stream)):
                 if frame.time is None and not rate:
                     raise ImageError("it has no frame rate")
-                check_pixels((frame.width, frame.height))
+                images.check_pixels((frame.width, frame.height))
                 time = max(time, i / rate if frame.time is None else frame.time - zero)
                 end = time + ((frame.duration or 0) * float(frame.time_base or 0) or (1 / rate if rate else _DELAY))
                 yield Frame(time, end, partial(_upright, frame))
