@@ -13,9 +13,8 @@ from ebcli.imports import import_optional
 from ebcli.models.keywords import DEFAULT, GIVEN, VIDEO
 from ebcli.models.probe import fitting_first_layer
 from ebcli.models.sources.base import ModelSource
-from ebcli.models.sources.huggingface import HuggingFace
-from ebcli.models.sources.huggingface_heads import HEADS
-from ebcli.models.sources.huggingface_processors import spec_of
+from ebcli.models.sources.huggingface import HuggingFace, spec_of
+from ebcli.models.sources.huggingface_heads import HEADS, make_plain
 from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec, called
 
@@ -84,7 +83,7 @@ class GivenHuggingFace(Given, HuggingFace):
             raise ConfigurationError(f"{self.name} is for videos: save it, and give the directory as hf/DIRECTORY")
 
     def build(self, num_classes: int | None = None) -> nn.Module:
-        return self._plain(super().build())
+        return make_plain(super().build(), self._head)
 
 
 class FunctionOfTensor(nn.Module):
