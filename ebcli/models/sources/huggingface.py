@@ -91,8 +91,7 @@ class HuggingFace(ModelSource):
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         config = copy.deepcopy(self._config)
-        if num_classes is not None:
-            config.num_labels = num_classes
+        config.num_labels = num_classes or config.num_labels
         with self._silent():
             return heads.make_plain(self._auto.from_config(config, dtype=torch.float32), self._head)
 
@@ -107,8 +106,7 @@ class HuggingFace(ModelSource):
         state = without_prefixes(state, net.state_dict())
         count = None if self._head in heads.WITHOUT_ROWS else classes_in(state, net)
         config = copy.deepcopy(self._config)
-        if count is not None and count != config.num_labels:
-            config.num_labels = count
+        config.num_labels = count or config.num_labels
         return self._loaded(type(net), None, config, title, state_dict=state)  # also converts names of earlier releases
 
     def _loaded(self, model_class: Any, name: str | None, config: Any, title: str, **options: Any) -> nn.Module:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ebcli.models.boxes import Candidates
+from ebcli.models.detection import Candidates
 from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
 from ebcli.models.sources.similarity import check_lengths, too_long
 
