@@ -229,16 +229,15 @@ def choice(op: Op) -> Rule:
 
 
 def _batch_factor(op: Op) -> Tensor:
-    named = op.numbers
-    gamma, variance = named["weight"], named["running_var"]
-    factor = (variance + named["eps" if "eps" in named else "epsilon"]).rsqrt()
+    gamma, variance, eps = op.numbers("weight", "running_var", "eps" if "eps" in op.named else "epsilon")
+    factor = (variance + eps).rsqrt()
     factor = factor if gamma is None else factor * gamma
     return factor.to(op.out.dtype).reshape(1, -1, *[1] * (len(op.out.shape) - 2))
 
 
 def _group_norm(op: Op, G: Tensor) -> Tensor:
     """M^T G, in which the factor of each group is a constant. Groups follow one another, as of a layer norm."""
-    gamma, factor = op.numbers["weight"], op.outs[-1].tensor.reshape(-1, 1)
+    (gamma,), factor = op.numbers("weight"), op.outs[-1].tensor.reshape(-1, 1)
     is_by_channel = gamma is not None and op.name == "native_group_norm"
     g = G * (1 if gamma is None else gamma.reshape(-1, *[1] * (G.ndim - 2)) if is_by_channel else gamma)
     g = g.reshape(len(factor), G.numel() // max(len(factor), 1)).mul_(factor)
@@ -249,7 +248,7 @@ def _group_norm(op: Op, G: Tensor) -> Tensor:
 
 def _channel_norm(op: Op, G: Tensor) -> Tensor:
     """With the batch's own statistics, as instance norm has them of each channel."""
-    gamma, factor = op.numbers["weight"], op.outs[2].tensor
+    (gamma,), factor = op.numbers("weight"), op.outs[2].tensor
     g = G * (factor if gamma is None else factor * gamma).reshape(1, -1, *[1] * (G.ndim - 2))
     return g - g.mean((0, *range(2, G.ndim)), keepdim=True)
 
