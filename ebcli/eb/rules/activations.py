@@ -105,8 +105,9 @@ class Activation(OneInput):
         """P / u, which is 0 where u is."""
         u = op.operands[0].tensor
         u = self.link.rearranged(u) if self.link else u
-        size = op.once(lambda: (op.out.tensor / u.abs()).nan_to_num_(0.0, 0.0, 0.0))  # h / |u|
-        return (G * size).clamp_(min=0).copysign_(u)
+        # h / |u|, in memory that is there: new memory takes longer than the division
+        share = op.once(lambda: torch.div(op.out.tensor, size := u.abs(), out=size).nan_to_num_(0.0, 0.0, 0.0))
+        return (G * share).clamp_(min=0).copysign_(u)
 
     def slopes_above_classifier(self, op: Op, G: Arrived) -> list[Tensor | None]:
         """There, nothing competes: the dual of a class is a unit of the classifier, not of what follows it."""
