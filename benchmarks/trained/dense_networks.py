@@ -27,8 +27,7 @@ from torchvision.models.video.resnet import Conv3DNoTemporal, Conv3DSimple, Vide
 from torchvision.ops import MultiScaleRoIAlign
 
 import ebcli
-from ebcli.models.boxes import YoloOutput
-from ebcli.models.detection import is_detector
+from ebcli.models.detection import YoloOutput, is_detector
 
 from .dense_queries import detr
 from .networks import FAMILIES

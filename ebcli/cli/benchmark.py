@@ -20,7 +20,7 @@ from ebcli.run.plan import RunPlan
 
 if TYPE_CHECKING:
     from ebcli.evaluate.data_sets import AnnotatedImages, Images, LabeledImages
-    from ebcli.evaluate.mosaics import Mosaics
+    from ebcli.evaluate.localization import Mosaics
     from ebcli.evaluate.runner import Benchmark, Row
 
 EPILOG = """
@@ -227,7 +227,7 @@ _mosaics = partial(
 
 
 def _made(session: Session) -> Mosaics:
-    from ebcli.evaluate.mosaics import Mosaics, classify_images
+    from ebcli.evaluate.localization import Mosaics, classify_images
 
     given, found = session.options, session.images()
     classified = session.measure(classify_images(session.model, found))
@@ -241,7 +241,7 @@ def grid(session: Session) -> Benchmark:
 
     Böhle et al., CVPR 2021. Mosaics are made of the images in the directory IMAGES.
     """
-    from ebcli.evaluate.mosaics import grid as test
+    from ebcli.evaluate.localization import grid as test
 
     return test(_made(session))
 
@@ -253,7 +253,7 @@ def naming(session: Session) -> Benchmark:
     The 20 most likely classes are compared, as in --style atlas. Mosaics are made of the images in the directory
     IMAGES.
     """
-    from ebcli.evaluate.mosaics import naming as test
+    from ebcli.evaluate.localization import naming as test
 
     return test(_made(session))
 
@@ -276,7 +276,7 @@ def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None
         text=f"{kind.capitalize()}: {question}\n\nPetsiuk et al., BMVC 2018. Uses the images in the directory IMAGES.",
     )
     def prepare(session: Session) -> Benchmark:
-        from ebcli.evaluate.perturbation import perturbation
+        from ebcli.evaluate.faithfulness import perturbation
 
         given = session.options
         return perturbation(kind, session.model, session.images(), given["baseline"], given["steps"])
@@ -292,7 +292,7 @@ def sanity(session: Session) -> Benchmark:
 
     Adebayo et al., NeurIPS 2018. Uses the images in the directory IMAGES.
     """
-    from ebcli.evaluate.randomization import sanity as test
+    from ebcli.evaluate.faithfulness import sanity as test
 
     return test(session.model, session.images(), session.options["steps"])
 

@@ -4,7 +4,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -105,14 +105,12 @@ class Op:
     @cached_property
     def named(self) -> dict[str, Any]:
         """Its arguments by the names that ATen gives them."""
-        schema = self.function._schema.arguments  # type: ignore[attr-defined]
-        given = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
-        return given | dict(zip((argument.name for argument in schema), self.args, strict=False)) | self.kwargs
+        names, defaults = _signature(self.function)
+        return defaults | dict(zip(names, self.args, strict=False)) | self.kwargs
 
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """The same, with tensors in the places of Values."""
-        return {name: a.tensor if isinstance(a, Value) else a for name, a in self.named.items()}
+    def numbers(self, *names: str) -> list[Any]:
+        """Some of these, None if there are none of the name, with tensors in the places of Values."""
+        return [a.tensor if isinstance(a := self.named.get(name), Value) else a for name in names]
 
     def once(self, compute: Callable[[], Any]) -> Any:
         """The result of `compute`, which several passes share."""
@@ -132,6 +130,13 @@ class Op:
     @property
     def out(self) -> Value:
         return self.outs[0]
+
+
+@cache
+def _signature(function: Any) -> tuple[list[str], dict[str, Any]]:
+    """The names of the arguments of an operation of ATen, and their defaults."""
+    arguments = function._schema.arguments
+    return [a.name for a in arguments], {a.name: a.default_value for a in arguments if a.has_default_value()}
 
 
 def storage_of(tensor: Tensor) -> int:

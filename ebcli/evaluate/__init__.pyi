@@ -1,5 +1,6 @@
 # The names that the package offers; `lazily` in ebcli/imports.py imports each on first use
 
+from ebcli.evaluate.faithfulness import perturbation_curve as perturbation_curve
 from ebcli.evaluate.metrics import area_under as area_under
 from ebcli.evaluate.metrics import bounding_box as bounding_box
 from ebcli.evaluate.metrics import grid_hit as grid_hit
@@ -10,4 +11,3 @@ from ebcli.evaluate.metrics import pointing_hit as pointing_hit
 from ebcli.evaluate.metrics import rank_correlation as rank_correlation
 from ebcli.evaluate.metrics import resized as resized
 from ebcli.evaluate.metrics import structural_similarity as structural_similarity
-from ebcli.evaluate.perturbation import perturbation_curve as perturbation_curve

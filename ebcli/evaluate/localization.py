@@ -1,14 +1,21 @@
-"""Objects in images: does a map's maximum lie on one, and does the box around its bright region match the object's?"""
+"""Tests of localization: is the maximum of a map on the object, its bright region, or the right part of a mosaic?"""
 
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.evaluate.data_sets import AnnotatedImages, LabeledImages, read_voc
-from ebcli.evaluate.metrics import bounding_box, is_difficult, pointing_hit, resized
+from ebcli.evaluate.metrics import bounding_box, grid_hit, grid_score, is_difficult, pointing_hit, resized
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
 from ebcli.models import resolve_class
+from ebcli.models.loaded import configuration_hash
+from ebcli.nouns.atlas import CLEAR, evidence, leads
 from ebcli.nouns.box import Box
 
 # Published results in percent, for all questions and for the difficult ones, by data set, network and method.
@@ -132,3 +139,164 @@ def localize(
     settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
     keys = "method", "layer", "alpha"
     return Benchmark("localize", settings, images.keys, unit="image", measure=measure, keys=keys, columns=columns)
+
+
+def classify_images(model: ModelUnderTest, images: LabeledImages) -> Benchmark:
+    """Classify each image: its class, whether the network predicts it, and its probability.
+
+    Args:
+        model: the network.
+        images: the images; without labels, the class is the predicted one.
+    """
+
+    def measure(key: str) -> Iterator[Row]:
+        inputs, target = model.question(images, key)
+        scores = model.probabilities(inputs)[0]
+        is_right = int(scores.argmax()) == target
+        yield {"image": key, "class": target, "right": is_right, "probability": float(scores[target])}
+
+    settings = {key: model.settings[key] for key in ("version", "model", "weights")}
+    return Benchmark("classify_images", settings | images.settings, images.keys, unit="image", measure=measure)
+
+
+class Mosaics:
+    """Mosaics of n x n images of different classes that the network recognizes, each preprocessed on its own.
+
+    Args:
+        model: the network.
+        images: the images.
+        classified: the rows of ``classify_images``.
+        count: the number of mosaics.
+        size: number of images per row and column.
+        confidence: minimum probability of an image's class.
+        cell: side of each image in the mosaic, in pixels; None for the network's own crop.
+        seed: random seed for the choice of images.
+
+    Raises:
+        ConfigurationError: too few classes are recognized, or the network does not accept images of that size.
+
+    Attributes:
+        model: as above.
+        n: the size.
+        units: their numbers.
+        settings: everything that measurements depend on.
+    """
+
+    def __init__(
+        self,
+        model: ModelUnderTest,
+        images: LabeledImages,
+        classified: Sequence[Row],
+        count: int,
+        *,
+        size: int = 2,
+        confidence: float = 0.5,
+        cell: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.model, self._images, self._seed, self.n = model, images, seed, size
+        self._side, self.units = cell or model.loaded.transforms.shape[0], [str(index) for index in range(count)]
+        by_class = grouped((row for row in classified if row["right"] and row["probability"] >= confidence), "class")
+        if len(by_class) < size**2:
+            raise ConfigurationError(
+                f"a mosaic needs images of {size**2} classes recognized with a probability of at least {confidence:g}, "
+                f"but there are only {len(by_class)}: add images, or lower --confidence"
+            )
+        self._candidates = list(by_class.values())
+        model.probe(size * self._side, size * self._side)
+        of_rows = {"classified": configuration_hash({"rows": list(classified)}), "confidence": confidence}
+        self.settings = model.settings | images.settings | of_rows | {"n": size, "cell": self._side, "seed": seed}
+
+    def make(self, unit: str) -> tuple[torch.Tensor, list[Row]]:
+        """The mosaic of a number, (1, 3, H, W), and the rows of its images, from the top left to the bottom right."""
+        generator = np.random.default_rng([self._seed, int(unit)])
+        chosen = generator.choice(len(self._candidates), self.n**2, replace=False)
+        rows = [self._candidates[index][generator.integers(len(self._candidates[index]))] for index in chosen]
+        cells = [self.model.inputs(self._images.read(row["image"]), self._side) for row in rows]
+        return torch.cat([torch.cat(cells[i : i + self.n], 3) for i in range(0, self.n**2, self.n)], 2), rows
+
+
+def grid(mosaics: Mosaics) -> Benchmark:
+    """Böhle et al., Convolutional Dynamic Alignment Networks, CVPR 2021; Rao et al., CVPR 2022.
+
+    Every class in a mosaic is one question. The table has the mean and median of ``grid_score`` and the mean of
+    ``grid_hit``.
+    """
+
+    def measure(unit: str) -> Iterator[Row]:
+        mosaic, rows = mosaics.make(unit)
+        for method, layer, maps in mosaics.model.explain(mosaic, [row["class"] for row in rows], unit):
+            for index, saliency in enumerate(maps):
+                score, hit = (metric(saliency, index, mosaics.n) for metric in (grid_score, grid_hit))
+                yield {"method": method, "layer": layer, "image": rows[index]["image"], "score": score, "hit": hit}
+
+    def columns(rows: list[Row]) -> Row:
+        median = statistics.median(row["score"] for row in rows)
+        return {"score": mean(rows, "score"), "median": median, "hits": mean(rows, "hit"), "questions": len(rows)}
+
+    keys = "method", "layer"
+    return Benchmark(
+        "grid", mosaics.settings, mosaics.units, unit="mosaic", measure=measure, keys=keys, columns=columns
+    )
+
+
+def naming(mosaics: Mosaics, top_k: int = 20) -> Benchmark:
+    """Name each cell of a mosaic by the class with the most evidence there, among the ``top_k`` most likely ones.
+
+    A map's positive values are compared as evidence, see ``Atlas``, and as they are (``plain``). The table has the
+    share of cells named after the image that they are in: of all cells, and of those where the lead is clear; how many
+    cells these are; and the share of images named right by their strongest cell. ``listed`` is the share of images
+    whose class is among the likeliest ones, which no map can exceed.
+
+    Args:
+        mosaics: the mosaics.
+        top_k: the number of classes to compare.
+    """
+
+    def measure(unit: str) -> Iterator[Row]:
+        mosaic, images = mosaics.make(unit)
+        scores = mosaics.model.probabilities(mosaic)[0].cpu()
+        classes = scores.topk(min(top_k, len(scores))).indices.tolist()
+        labels = np.array([row["class"] for row in images]).reshape(mosaics.n, mosaics.n)
+        listed = {"listed": float(np.isin(labels, classes).mean())}
+        for method, layer, maps in mosaics.model.explain(mosaic, classes, unit):
+            weighted = [evidence(values, float(scores[index])) for index, values in zip(classes, maps, strict=True)]
+            for compared, values in (("evidence", np.stack(weighted)), ("plain", np.maximum(maps, 0))):
+                about = {"method": method, "layer": layer, "compared": compared}
+                yield about | named(values, np.array(classes), labels) | listed
+
+    def columns(rows: list[Row]) -> Row:
+        def share(part: str, whole: str) -> float | None:
+            total: float = sum(row[whole] for row in rows)
+            return sum(row[part] for row in rows) / total if total else None
+
+        clear, listed = share("clear", "cells"), sum(row["listed"] for row in rows) / len(rows)
+        right = {"clear cells": share("right and clear", "clear"), "all cells": share("right", "cells")}
+        return right | {"clear": clear, "images": share("right images", "images"), "listed": listed}
+
+    settings, keys = mosaics.settings | {"top_k": top_k, "clear lead": CLEAR}, ("method", "layer", "compared")
+    return Benchmark("naming", settings, mosaics.units, unit="mosaic", measure=measure, keys=keys, columns=columns)
+
+
+def named(values: NDArray[np.float32], classes: NDArray[np.int_], labels: NDArray[np.int_]) -> Row:
+    """Count the cells and images of a mosaic that are named right.
+
+    Args:
+        values: what is compared, (K, h, w), nonnegative; where all are 0, no class is named.
+        classes: the class of each map, (K,).
+        labels: those of the images, (n, n).
+    """
+    best, largest = classes[values.argmax(0)], values.max(0)
+    rows, columns = (np.arange(count) * len(labels) // count for count in largest.shape)
+    places = rows[:, None] * len(labels) + columns
+    right = (best == labels.ravel()[places]) & (largest > 0)
+    clear = leads(values).max(0) >= max(CLEAR * largest.max(), np.finfo(np.float32).tiny)
+    strongest = [np.where(places == image, largest, -1).argmax() for image in range(labels.size)]
+    return {
+        "cells": right.size,
+        "right": int(right.sum()),
+        "clear": int(clear.sum()),
+        "right and clear": int((right & clear).sum()),
+        "images": labels.size,
+        "right images": int(right.ravel()[strongest].sum()),
+    }

@@ -1,12 +1,12 @@
 # The names that the package offers; `lazily` in ebcli/imports.py imports each on first use
 
-from ebcli.models.boxes import Candidates as Candidates
-from ebcli.models.boxes import Detection as Detection
 from ebcli.models.classes import matching_classes as matching_classes
 from ebcli.models.classes import read_class_names as read_class_names
 from ebcli.models.classes import resolve_class as resolve_class
 from ebcli.models.default_layers import default_layer as default_layer
 from ebcli.models.default_layers import layer_per_resolution as layer_per_resolution
+from ebcli.models.detection import Candidates as Candidates
+from ebcli.models.detection import Detection as Detection
 from ebcli.models.detection import DetectionScores as DetectionScores
 from ebcli.models.detection import detections as detections
 from ebcli.models.layer_listing import Layer as Layer

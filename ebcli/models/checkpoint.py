@@ -137,18 +137,17 @@ def check_finite(net: nn.Module, source: str) -> None:
         raise ConfigurationError(f"{source} cannot be used: {_counted(broken, 'tensor{} with NaN or infinity')}")
 
 
-def classes_in(state: Mapping[str, Any], net: nn.Module) -> int | None:
+def classes_in(state: Mapping[str, Any], net: nn.Module, name: str = "") -> int | None:
     """Number of classes of a state dict; None if it has no classifier that fits this network.
 
     Args:
         state: tensors by name.
         net: a network of the same architecture, with any number of classes.
+        name: of the classifier's weight, which has a row for each class; empty for that of the last weighted layer.
     """
-    weighted = [name for name, module in net.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
-    if not weighted:
-        return None
-    name = f"{weighted[-1]}.weight"
     own = net.state_dict()
+    weighted = [one for one, module in net.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
+    name = name or next((f"{one}.weight" for one in reversed(weighted)), "")
     weight = without_prefixes(state, own).get(name)
     if isinstance(weight, Tensor) and weight.numel() > 0 and weight.shape[1:] == own[name].shape[1:]:
         return len(weight)

@@ -1,16 +1,177 @@
-"""Torchvision's detectors as dense classifiers, and their detections with the anchors they came from."""
+"""Detectors: their candidates and detections, and torchvision's as dense classifiers."""
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError
-from ebcli.models.boxes import Candidates, Detection
 from ebcli.models.probe import hooked
 from ebcli.nouns.box import Box
 
-_PARTS = "cls_logits", "bbox_regression"  # of what the head returns
+_PARTS = "cls_logits", "bbox_regression"  # of what the head of torchvision's detectors returns
+_OVERLAP = 0.7  # of two boxes, intersection over union, at which detectors of the YOLO kind drop the worse one
+# of the grids of cells of detectors of the YOLO kind, in pixels; single grids would be the tokens of transformers
+_STRIDES = (4, 8), (8, 16), (16, 32), (4, 8, 16), (8, 16, 32), (4, 8, 16, 32), (8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Detection:
+    """An object that a detector found.
+
+    Attributes:
+        label: class index.
+        score: 0 to 1.
+        box: left, top, right and bottom, in pixels of the image.
+        anchor: index of the anchor, location, proposal or query that it came from, in the output of the network.
+
+    Examples:
+        >>> import ebcli
+        >>> found = ebcli.Detection(label=1, score=0.9, box=(10.0, 20.0, 50.0, 80.0), anchor=1234)
+        >>> left, top, right, bottom = found.box
+        >>> right - left, bottom - top
+        (40.0, 60.0)
+    """
+
+    label: int
+    score: float
+    box: Box
+    anchor: int
+
+
+class Candidates(NamedTuple):
+    """The candidates of a detector in preprocessed images (B, C, H, W). A network that returns them is a detector.
+
+    Attributes:
+        logits: (B, num_classes, candidates), from which maps start: best before the softmax or sigmoid.
+        boxes: (B, candidates, 4): left, top, right and bottom in pixels of the network's input.
+        scores: (B, num_classes, candidates), from 0 to 1, which choose the detections.
+        overlap: non-maximum suppression drops the worse of two candidates of a class whose boxes overlap by more
+            (intersection over union); None where candidates are objects, as the queries of DETR.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> boxes = torch.tensor([[[10.0, 20, 50, 80], [11, 20, 50, 80], [0, 0, 9, 9]]])
+        >>> logits = torch.tensor([[[2.0, 1.0, -3.0], [-2.0, -1.0, -3.0]]])
+        >>> found = ebcli.Candidates(logits, boxes, logits.sigmoid(), overlap=0.7)
+        >>> [(one.label, one.anchor) for one in found.detections(score=0.5)[0]]
+        [(0, 0)]
+    """
+
+    logits: Tensor
+    boxes: Tensor
+    scores: Tensor
+    overlap: float | None = None
+
+    @classmethod
+    def of_queries(cls, logits: Tensor, boxes: Tensor, size: Sequence[int], *, has_no_object: bool) -> "Candidates":
+        """Those of the DETR kind.
+
+        Args:
+            logits: (B, queries, num_classes), or one more if the last class is "no object".
+            boxes: (B, queries, 4): center x and y, width and height, as shares of the input.
+            size: the input's height and width.
+            has_no_object: scores are a softmax with "no object"; else a sigmoid for each class.
+        """
+        known = logits.detach()
+        scores = known.softmax(-1)[..., :-1] if has_no_object else known.sigmoid()
+        corners = _corners(boxes.detach()) * boxes.new_tensor([size[1], size[0]] * 2)
+        return cls(logits.mT[:, : scores.shape[-1]], corners, scores.mT)
+
+    def detections(self, score: float) -> list[list[Detection]]:
+        """The detections of each image that score at least this, best first; a candidate has its best class."""
+        return [self._detected(i, score) for i in range(len(self.logits))]
+
+    def _detected(self, i: int, score: float) -> list[Detection]:
+        scores, labels = self.scores[i].float().max(0)
+        kept = (scores >= score).nonzero()[:, 0]
+        kept = kept[scores[kept].argsort(descending=True, stable=True)]
+        boxes = self.boxes[i].float()
+        if self.overlap is not None:
+            from torchvision.ops import batched_nms  # takes a second to import, which classifiers need not wait
+
+            kept = kept[batched_nms(boxes[kept], scores[kept], labels[kept], self.overlap)]
+        values = zip(*(each[kept].tolist() for each in (labels, scores, boxes)), kept.tolist(), strict=True)
+        return [Detection(label, value, Box(*box), anchor) for label, value, box, anchor in values]
+
+
+@dataclass(frozen=True)
+class YoloOutput:
+    """How to read the tensor that exported networks of the YOLO kind return; a forward hook of such a network.
+
+    It is (B, rows, candidates): center x and y, width and height in pixels of the input, the objectness if there is
+    one, the classes' scores after the sigmoid, and perhaps values for masks or keypoints.
+
+    Attributes:
+        num_classes: the number of classes.
+        has_objectness: whether there is one, by which scores are multiplied; known from three candidates for each cell.
+        is_transposed: (B, candidates, rows).
+    """
+
+    num_classes: int
+    has_objectness: bool
+    is_transposed: bool
+
+    @classmethod
+    def of(cls, output: Any, size: Sequence[int], num_classes: int = 0) -> "YoloOutput | None":
+        """How to read a network's output; None if it has not the shape of such an output.
+
+        Args:
+            output: what the network returned; its first tensor counts.
+            size: height and width of the input in pixels.
+            num_classes: the number of classes; 0 if it is unknown, so that all rows count.
+        """
+        shape = single_tensor(output, "the output").shape
+        counts = _cell_counts(size)
+        for is_transposed in (False, True) if len(shape) == 3 else ():
+            rows, candidates = shape[:0:-1] if is_transposed else shape[1:]
+            has_objectness = candidates not in counts
+            others = rows - 4 - has_objectness
+            if candidates in {*counts, *(3 * count for count in counts)} and others >= max(1, num_classes):
+                return cls(num_classes or others, has_objectness, is_transposed)
+        return None
+
+    def __call__(self, _net: nn.Module, _inputs: Any, output: Any) -> Candidates:
+        raw = single_tensor(output, "the output")
+        raw = raw.mT if self.is_transposed else raw
+        known, first = raw.detach(), 5 if self.has_objectness else 4
+        scores = known[:, first : first + self.num_classes]
+        logits = raw[:, first : first + self.num_classes]
+        if self.has_objectness:
+            scores = scores * known[:, 4:5]
+            if self.num_classes == 1:  # such networks learn the objectness only
+                logits = raw[:, 4:5]
+        return Candidates(logits, _corners(known[:, :4].mT), scores, _OVERLAP)
+
+
+def recognized(net: nn.Module, output: Any, size: Sequence[int], num_classes: int = 0) -> Any:
+    """The output of a network, as candidates if it is a detector of the YOLO kind, which then returns them.
+
+    Args:
+        net: the network.
+        output: what it returned for images (1, C, H, W).
+        size, num_classes: see ``YoloOutput.of``.
+    """
+    reading = None if isinstance(output, Candidates) else YoloOutput.of(output, size, num_classes)
+    if reading is None:
+        return output
+    net.register_forward_hook(reading)
+    return reading(net, (), output)
+
+
+def _corners(boxes: Tensor) -> Tensor:
+    """Boxes (..., 4) with left, top, right and bottom from those with center x and y, width and height."""
+    center, size = boxes.split(2, -1)
+    return torch.cat([center - size / 2, center + size / 2], -1)
+
+
+def _cell_counts(size: Sequence[int]) -> set[int]:
+    """The possible numbers of cells of all grids together."""
+    height, width = size[-2:]
+    return {sum(-(-height // stride) * -(-width // stride) for stride in strides) for strides in _STRIDES}
 
 
 class DetectionScores(nn.Module):

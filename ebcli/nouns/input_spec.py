@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.errors import ImageError
+from ebcli.errors import ConfigurationError, ImageError
 from ebcli.nouns.box import Box
 
 if TYPE_CHECKING:
     from torch import Tensor
-from functools import lru_cache
-
-from ebcli.errors import ConfigurationError
 
 _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
 _USUAL_SIDE = 224  # pixels, to try networks that take images of any size
@@ -90,18 +88,11 @@ class InputSpec:
         if isinstance(preset, InputSpec):
             return preset
         crop, resize = getattr(preset, "crop_size", None), getattr(preset, "resize_size", None)
-        mean, std = getattr(preset, "mean", (0.0,) * 3), getattr(preset, "std", (1.0,) * 3)
-        mode = getattr(preset, "interpolation", Image.Resampling.BILINEAR).name
+        found = {name: getattr(preset, name, None) for name in ("mean", "std")}
+        known: dict[str, Any] = {name: tuple(values) for name, values in found.items() if values}
+        known["resample"] = Image.Resampling[getattr(preset, "interpolation", Image.Resampling.BILINEAR).name]
         size = crop and (crop[0], crop[-1])
-        return cls(
-            size,
-            resize=resize and tuple(resize),
-            mean=tuple(mean),
-            std=tuple(std),
-            resample=Image.Resampling[mode],
-            frames=frames,
-            rate=rate,
-        )
+        return cls.as_is(size, resize=resize and tuple(resize), frames=frames, rate=rate, **known)
 
     @property
     def axes(self) -> str:
@@ -117,9 +108,9 @@ class InputSpec:
 
     @classmethod
     def as_is(cls, size: tuple[int, int] | None = None, channels: int = 3, **known: Any) -> InputSpec:
-        """That of inputs which are as the network gets them, of a height and a width; for others, see the class."""
-        blank = {"mean": (0.0,) * channels, "std": (1.0,) * channels}
-        return cls(size, resize=None, channels=channels, **blank | known)
+        """That of inputs which are as the network gets them, unless more is known; for others, see the class."""
+        blank = {"resize": None, "mean": (0.0,) * channels, "std": (1.0,) * channels}
+        return cls(size, channels=channels, **blank | known)
 
     @property
     def of_volumes(self) -> InputSpec:

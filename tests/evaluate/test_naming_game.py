@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ebcli.evaluate.mosaics import named
+from ebcli.evaluate.localization import named
 
 
 def test_cells_named_right():

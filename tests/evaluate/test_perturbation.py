@@ -16,7 +16,7 @@ from color_net import color_images
 
 from ebcli.cli.benchmark import benchmark as main
 from ebcli.evaluate import area_under
-from ebcli.evaluate.perturbation import blur, mean_color, noise
+from ebcli.evaluate.faithfulness import blur, mean_color, noise
 
 METHODS = ("contrastive", "marginal", "gradient-x-input", "random")
 
@@ -77,7 +77,7 @@ def test_file_names_that_are_not_valid_text(tmp_path: Path, kind: str) -> None:
 @pytest.mark.usefixtures("colors")
 def test_an_interrupt_says_how_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     color_images(tmp_path / "photos", 2)
-    monkeypatch.setattr("ebcli.evaluate.perturbation.area_under", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("ebcli.evaluate.faithfulness.area_under", mock.Mock(side_effect=KeyboardInterrupt))
     result = run("deletion", tmp_path / "photos")
     assert (result.exit_code, result.stdout) == (130, "")
     kept = tmp_path / "kept"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchvision.ops import nms
 
 import ebcli
-from ebcli.models.boxes import YoloOutput
+from ebcli.models.detection import YoloOutput
 
 SIZE = 64, 96  # height and width: grids of 8 x 12, 4 x 6 and 2 x 3 cells, 126 in all
 

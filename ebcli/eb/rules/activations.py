@@ -102,16 +102,12 @@ class Activation(OneInput):
             facts.nonnegative = never_negative(op, link.source)
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
-        """P / u."""
-
-        def found() -> tuple[Tensor, Tensor]:
-            u = op.operands[0].tensor
-            u = self.link.rearranged(u) if self.link else u
-            # h / |u|, and where u is 0, which stops the weight, whether h is 0 too
-            return (op.out.tensor / u.abs()).nan_to_num_(0.0, 1.0, -1.0), u.sign()
-
-        size, sign = op.once(found)
-        return (G * size).clamp_(min=0).mul_(sign)
+        """P / u, which is 0 where u is."""
+        u = op.operands[0].tensor
+        u = self.link.rearranged(u) if self.link else u
+        # h / |u|, in memory that is there: new memory takes longer than the division
+        share = op.once(lambda: torch.div(op.out.tensor, size := u.abs(), out=size).nan_to_num_(0.0, 0.0, 0.0))
+        return (G * share).clamp_(min=0).copysign_(u)
 
     def slopes_above_classifier(self, op: Op, G: Arrived) -> list[Tensor | None]:
         """There, nothing competes: the dual of a class is a unit of the classifier, not of what follows it."""
@@ -234,19 +230,18 @@ def choice(op: Op) -> Rule:
 
 
 def _batch_factor(op: Op) -> Tensor:
-    named = op.numbers
-    gamma, variance = named["weight"], named["running_var"]
-    factor = (variance + named["eps" if "eps" in named else "epsilon"]).rsqrt()
+    gamma, variance, eps = op.numbers("weight", "running_var", "eps" if "eps" in op.named else "epsilon")
+    factor = (variance + eps).rsqrt()
     factor = factor if gamma is None else factor * gamma
     return factor.to(op.out.dtype).reshape(1, -1, *[1] * (len(op.out.shape) - 2))
 
 
 def _group_norm(op: Op, G: Tensor) -> Tensor:
     """M^T G, in which the factor of each group is a constant. Groups follow one another, as of a layer norm."""
-    gamma, factor = op.numbers["weight"], op.outs[-1].tensor.reshape(-1, 1)
-    if gamma is not None:
-        G = G * (gamma.reshape(-1, *[1] * (G.ndim - 2)) if op.name == "native_group_norm" else gamma)
-    g = G.reshape(len(factor), G.numel() // max(len(factor), 1)) * factor
+    (gamma,), factor = op.numbers("weight"), op.outs[-1].tensor.reshape(-1, 1)
+    is_by_channel = gamma is not None and op.name == "native_group_norm"
+    g = G * (1 if gamma is None else gamma.reshape(-1, *[1] * (G.ndim - 2)) if is_by_channel else gamma)
+    g = g.reshape(len(factor), G.numel() // max(len(factor), 1)).mul_(factor)
     if op.name != "_fused_rms_norm":
         g.sub_(g.mean(-1, keepdim=True))
     return g.reshape(G.shape)
@@ -254,7 +249,7 @@ def _group_norm(op: Op, G: Tensor) -> Tensor:
 
 def _channel_norm(op: Op, G: Tensor) -> Tensor:
     """With the batch's own statistics, as instance norm has them of each channel."""
-    gamma, factor = op.numbers["weight"], op.outs[2].tensor
+    (gamma,), factor = op.numbers("weight"), op.outs[2].tensor
     g = G * (factor if gamma is None else factor * gamma).reshape(1, -1, *[1] * (G.ndim - 2))
     return g - g.mean((0, *range(2, G.ndim)), keepdim=True)
 

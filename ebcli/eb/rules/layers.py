@@ -160,12 +160,12 @@ def matrix_product(op: Op) -> Rule:
 
 def _attention(op: Op) -> LinearMap:
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)."""
-    named = op.numbers
-    q, k, scale, bias = named["query"], named["key"], named["scale"], named.get("attn_mask", named.get("attn_bias"))
+    q, k, scale, is_causal, mask, bias = op.numbers("query", "key", "scale", "is_causal", "attn_mask", "attn_bias")
+    bias = mask if bias is None else bias
     repeats = q.shape[-3] // k.shape[-3] if q.ndim > 3 else 1
     k = k if repeats == 1 else k.repeat_interleave(repeats, -3)
     logits = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    if named["is_causal"]:
+    if is_causal:
         logits = logits + torch.full_like(logits, -math.inf).triu(1)
     if bias is not None:
         logits = logits + (bias.to(q.dtype).log() if bias.dtype == torch.bool else bias)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _BUNDLED, _TORCHVISION, _FACTORY = "bundled:Bundled", "torchvision:Torchvision", "own_code:Factory"
 _PREFIXES = {
     "open_clip": "open_clip:OpenClip",
-    "clip": "clip:Clip",
+    "clip": "huggingface:Clip",
     "timm": "timm:Timm",
     "hf": "huggingface:HuggingFace",
     "ultralytics": "ultralytics:Ultralytics",

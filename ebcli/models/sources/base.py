@@ -1,7 +1,8 @@
-"""The interface of model sources."""
+"""The interface of model sources, and what several of them have in common."""
 
 import contextlib
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +14,14 @@ from torch import nn
 
 from ebcli.errors import ConfigurationError, first_line
 from ebcli.models.checkpoint import classes_in, load_checkpoint
-from ebcli.models.keywords import DEFAULT, OWN_TASKS, SCORES, TASKS, VIDEO
+from ebcli.models.keywords import CROP, DEFAULT, IN_FILE, OWN_TASKS, PAD, SCORES, SQUASH, TASKS, VIDEO
 from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 
 # Frames, frames per second and preset of torchvision's video ResNets
 USUAL_CLIP = 16, 15.0
 _MEAN, _STD = (0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989)
+_USUAL_SIDE = 224  # pixels, of networks that take any
 _USUAL_CLIPS = InputSpec((112, 112), resize=(128,), mean=_MEAN, std=_STD)
 
 
@@ -45,6 +47,7 @@ class ModelSource(ABC):
         2
     """
 
+    default_weights = DEFAULT  # their full name
     takes_any_size: bool | None = None  # whether networks take images of any size; None to find out
     one_by_one = False  # whether the network takes a single image only
     assumption = ""  # what is assumed of the preprocessing if it is unknown, for "NAME ..."
@@ -77,7 +80,8 @@ class ModelSource(ABC):
 
     def published(self, weights: str) -> str | None:
         """Full name of published weights; None if there are none of that name."""
-        return weights if weights in self.weights() else None
+        full = self.default_weights if weights == DEFAULT else weights
+        return full if weights in self.weights() else None
 
     def pretrained(self, weights: str) -> nn.Module:
         """Build the network with published weights; by default, the same as ``build()``."""
@@ -166,6 +170,62 @@ class ModelSource(ABC):
     def files(self, weights: str) -> Sequence[Path]:
         """Files other than the checkpoint whose content defines the network."""
         return ()
+
+
+class NetworkFile(ModelSource):
+    """A network in a file, with its weights, that does not say how pixels are scaled."""
+
+    default_weights = IN_FILE
+    _spec: InputSpec
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.path = Path(name)
+        if not os.path.isfile(self.path):
+            raise ConfigurationError(f"the file {name} does not exist")
+
+    @abstractmethod
+    def network(self) -> nn.Module:
+        """The network in the file."""
+
+    def build(self, num_classes: int | None = None) -> nn.Module:
+        if num_classes is not None:
+            raise ConfigurationError(f"{self.name} cannot be built for {num_classes} classes: drop --weights")
+        return self.network()
+
+    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+        return self._spec
+
+    def files(self, weights: str) -> Sequence[Path]:
+        return [self.path]
+
+    def take(self, shape: Sequence[Any], rank: int) -> None:
+        """Set the preprocessing.
+
+        Args:
+            shape: of the input, (B, C, H, W); what is no number is free.
+            rank: number of dimensions of the output.
+
+        Raises:
+            ConfigurationError: the network does not take images, or takes several at once.
+        """
+        if len(shape) != 4:
+            shown = ", ".join(map(str, shape))
+            raise ConfigurationError(f"{self.name} takes an input ({shown}), but images (B, C, H, W) are needed")
+        batch, channels, *sides = (one if isinstance(one, int) and one > 0 else None for one in shape)
+        if batch not in (None, 1):
+            raise ConfigurationError(f"{self.name} takes {batch} images at once: export it for one, or for any number")
+        self.one_by_one, self.takes_any_size = batch == 1, None if None in sides else False
+        height, width = (side or _USUAL_SIDE for side in sides)
+        fit, resize = (CROP, (height,)) if height == width else (SQUASH, (height, width))
+        self._spec = InputSpec((height, width), resize=resize, fit=fit)
+        scaling = "0 to 1, normalized by ImageNet's mean and standard deviation"
+        if rank == 3:  # of the YOLO kind
+            scaling, fit = "0 to 1", PAD if fit == CROP else fit
+            self._spec = InputSpec.as_is((height, width), resize=resize, fit=fit)
+        if channels not in (None, 3):
+            scaling, self._spec = "0 to 1", self._spec.with_channels(channels)
+        self.assumption = f"does not say how pixels are scaled: assuming {scaling}; --mean and --std set that"
 
 
 @contextlib.contextmanager

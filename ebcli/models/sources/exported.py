@@ -9,7 +9,7 @@ from torch.export.unflatten import InterpreterModule, unflatten
 
 from ebcli.errors import ConfigurationError, first_line
 from ebcli.models.keywords import SIGMOID, SOFTMAX
-from ebcli.models.sources.network_file import NetworkFile
+from ebcli.models.sources.base import NetworkFile
 
 _aten = torch.ops.aten
 _SCORES = {

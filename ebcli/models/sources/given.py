@@ -10,12 +10,11 @@ from torch import nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
-from ebcli.models.keywords import DEFAULT, GIVEN, VIDEO
+from ebcli.models.keywords import GIVEN, VIDEO
 from ebcli.models.probe import fitting_first_layer
 from ebcli.models.sources.base import ModelSource
-from ebcli.models.sources.huggingface import HuggingFace
-from ebcli.models.sources.huggingface_heads import HEADS
-from ebcli.models.sources.huggingface_processors import spec_of
+from ebcli.models.sources.huggingface import HuggingFace, spec_of
+from ebcli.models.sources.huggingface_heads import HEADS, make_plain
 from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec, called
 
@@ -30,6 +29,8 @@ class Given(ModelSource):
         transform: makes its input of an image; None if that is unknown, unless the network says so itself.
     """
 
+    default_weights = GIVEN
+
     def __init__(self, net: Any, transform: Any) -> None:
         ModelSource.__init__(self, net.name if isinstance(net, FunctionOfTensor) else type(net).__name__)
         self.given, self._transform = net, transform
@@ -43,9 +44,6 @@ class Given(ModelSource):
 
     def pretrained(self, weights: str) -> nn.Module:
         return self.build()
-
-    def published(self, weights: str) -> str | None:
-        return GIVEN if weights == DEFAULT else None
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         raise ConfigurationError(f"{self.name} is in memory with its weights: load {title} into it before")
@@ -84,7 +82,7 @@ class GivenHuggingFace(Given, HuggingFace):
             raise ConfigurationError(f"{self.name} is for videos: save it, and give the directory as hf/DIRECTORY")
 
     def build(self, num_classes: int | None = None) -> nn.Module:
-        return self._plain(super().build())
+        return make_plain(super().build(), self._head)
 
 
 class FunctionOfTensor(nn.Module):

@@ -1,6 +1,7 @@
 """Networks of Hugging Face: ``hf/microsoft/resnet-50`` on the hub, ``hf/my_model`` in a local directory.
 
-No code of a model is executed: weights are read from safetensors only, and remote code is never downloaded.
+``clip/NAME`` are those with a tower for texts, whose embeddings become the weights of a classifier. No code of a model
+is executed: weights are read from safetensors only, and remote code is never downloaded.
 """
 
 import contextlib
@@ -13,23 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from PIL import Image
+from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
+from ebcli.models import keywords
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
-from ebcli.models.keywords import DEFAULT, DETECTION, RAW, SEGMENTATION, SIGMOID, SOFTMAX, VIDEO
+from ebcli.models.sources import huggingface_heads as heads
 from ebcli.models.sources.base import ModelSource, fetching
-from ebcli.models.sources.huggingface_heads import (
-    HEADS,
-    UNIVERSAL,
-    WITH_TEXTS,
-    WITHOUT_ROWS,
-    head_of,
-    make_plain,
-    with_texts,
-)
-from ebcli.models.sources.huggingface_processors import spec_of
+from ebcli.models.sources.similarity import ImageTower, TwoTowers, check_lengths
 from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 
@@ -44,7 +38,11 @@ _TOKENIZER_ADVICE = "save the tokenizer beside the model by save_pretrained(), a
 _RATES = {"videomae": 7.5, "timesformer": 0.94, "vivit": 15.0}
 _USUAL_RATE = 15.0  # frames per second
 _HEAD, _POOLER = "classifier.", "pooler."
-_SCORES = {"multi_label_classification": SIGMOID, "regression": RAW, "single_label_classification": SOFTMAX}
+_TEXTS_AT_ONCE = 64
+_RAMP = 1000  # pixels of the images that processors are measured by
+_LONG = 8  # times as wide as high, more than any limit of the longer side
+_SCORES = {"multi_label_classification": keywords.SIGMOID, "regression": keywords.RAW}
+_SCORES |= {"single_label_classification": keywords.SOFTMAX}
 
 
 class HuggingFace(ModelSource):
@@ -66,7 +64,7 @@ class HuggingFace(ModelSource):
 
     def _chosen_head(self) -> str:
         """The auto class for the configuration. Raises ConfigurationError if there is none."""
-        head = head_of(self._library, self._config)
+        head = heads.head_of(self._library, self._config)
         if head is None:
             kind = self._config.model_type
             raise ConfigurationError(
@@ -76,13 +74,13 @@ class HuggingFace(ModelSource):
         return head
 
     def task(self, net: nn.Module) -> str | None:
-        return HEADS.get(self._head)
+        return heads.HEADS.get(self._head)
 
     def takes_texts(self) -> bool:
-        return self._head == WITH_TEXTS
+        return self._head == heads.WITH_TEXTS
 
     def with_texts(self, net: nn.Module, texts: Sequence[str], scores: str) -> nn.Module:
-        return with_texts(net, self._tokenizer(), texts, self._title)
+        return heads.with_texts(net, self._tokenizer(), texts, self._title)
 
     def _tokenizer(self) -> Any:
         with fetching(f"the tokenizer of {self._title}", _TOKENIZER_ADVICE), self._silent():
@@ -93,10 +91,9 @@ class HuggingFace(ModelSource):
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         config = copy.deepcopy(self._config)
-        if num_classes is not None:
-            config.num_labels = num_classes
+        config.num_labels = num_classes or config.num_labels
         with self._silent():
-            return self._plain(self._auto.from_config(config, dtype=torch.float32))
+            return heads.make_plain(self._auto.from_config(config, dtype=torch.float32), self._head)
 
     def pretrained(self, weights: str) -> nn.Module:
         advice = "pass --weights FILE for a checkpoint of torch.save, or --weights none for an untrained network"
@@ -107,10 +104,9 @@ class HuggingFace(ModelSource):
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         net = self.build()
         state = without_prefixes(state, net.state_dict())
-        count = None if self._head in WITHOUT_ROWS else classes_in(state, net)
+        count = None if self._head in heads.WITHOUT_ROWS else classes_in(state, net)
         config = copy.deepcopy(self._config)
-        if count is not None and count != config.num_labels:
-            config.num_labels = count
+        config.num_labels = count or config.num_labels
         return self._loaded(type(net), None, config, title, state_dict=state)  # also converts names of earlier releases
 
     def _loaded(self, model_class: Any, name: str | None, config: Any, title: str, **options: Any) -> nn.Module:
@@ -124,7 +120,7 @@ class HuggingFace(ModelSource):
             missing = [key for key in missing if not key.startswith(_HEAD)]
             unexpected = [key for key in unexpected if _POOLER not in key]
         check_match(title, misshapen, missing, unexpected)
-        return self._plain(net)
+        return heads.make_plain(net, self._head)
 
     def transforms(self, net: Any, weights: str) -> InputSpec:
         auto = importlib.import_module("transformers.models.auto.image_processing_auto")
@@ -141,11 +137,11 @@ class HuggingFace(ModelSource):
         return Preprocessing(resize=side, crop=side).applied_to(preset) if isinstance(side, int) else preset
 
     def _spec_of(self, processor: Any) -> InputSpec:
-        task = HEADS.get(self._head)
-        if task == VIDEO:
+        task = heads.HEADS.get(self._head)
+        if task == keywords.VIDEO:
             spec = spec_of(processor, self._title, of_video=True)
             return replace(spec, frames=self._config.num_frames, rate=_RATES.get(self._config.model_type, _USUAL_RATE))
-        return spec_of(processor, self._title, keeps_shape=task in (DETECTION, SEGMENTATION))
+        return spec_of(processor, self._title, keeps_shape=task in (keywords.DETECTION, keywords.SEGMENTATION))
 
     def categories(self, net: Any, weights: str) -> Sequence[str] | None:
         names = [name for _, name in sorted(net.config.id2label.items())]
@@ -155,15 +151,11 @@ class HuggingFace(ModelSource):
         return None  # class names may be unknown, but there is a head
 
     def scores(self, net: Any) -> str | None:
-        return RAW if self._head == UNIVERSAL else _SCORES.get(net.config.problem_type)
+        return keywords.RAW if self._head == heads.UNIVERSAL else _SCORES.get(net.config.problem_type)
 
     def files(self, weights: str) -> Sequence[Path]:
-        patterns = (*self.patterns, *(["*.safetensors"] if weights == DEFAULT else []))
+        patterns = (*self.patterns, *(["*.safetensors"] * (weights == keywords.DEFAULT)))
         return sorted(file for pattern in patterns for file in Path(self.name).glob(pattern))
-
-    def _plain(self, net: nn.Module) -> nn.Module:
-        """Make a model return its logits only; its modules keep their names."""
-        return make_plain(net, self._head)
 
     @contextlib.contextmanager
     def _silent(self) -> Iterator[None]:
@@ -178,3 +170,97 @@ class HuggingFace(ModelSource):
             log.set_verbosity(level)
             if shown:
                 log.enable_progress_bar()
+
+
+class Clip(TwoTowers, HuggingFace):
+    """A model with two towers on the hub, or in a local directory: CLIP or SigLIP."""
+
+    prefix = "clip"
+    patterns = ("*.json", "*.txt", "*.model")  # the tokenizer's files, too
+
+    def _chosen_head(self) -> str:
+        if self._config.model_type not in TWO_TOWERS:
+            raise ConfigurationError(
+                f"{self._title} is of type {self._config.model_type}, but CLIP or SigLIP is needed to compare images "
+                f"with texts: use hf/{self.name} if it is an image classifier"
+            )
+        return heads.TOWERS
+
+    def tower(self, net: Any) -> ImageTower:
+        def embed(tower: Any, images: Tensor) -> Tensor:
+            found: Tensor = tower.visual_projection(tower.vision_model(pixel_values=images).pooler_output)
+            return found
+
+        projection = getattr(net, "visual_projection", nn.Identity())  # SigLIP has none
+        return ImageTower(embed, vision_model=net.vision_model, visual_projection=projection)
+
+    def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
+        tokenizer, longest = self._tokenizer(), self._config.text_config.max_position_embeddings
+        with self._silent():  # warns of long texts
+            check_lengths(tokenizer, texts, longest, self._title)
+        # SigLIP was trained on padded texts
+        is_siglip = self._config.model_type == "siglip"
+        padding: dict[str, Any] = {"padding": "max_length", "max_length": longest} if is_siglip else {"padding": True}
+        parts = [list(texts[start : start + _TEXTS_AT_ONCE]) for start in range(0, len(texts), _TEXTS_AT_ONCE)]
+        with torch.no_grad():
+            read = [net.eval().get_text_features(**tokenizer(part, return_tensors="pt", **padding)) for part in parts]
+        return torch.cat([one.pooler_output for one in read])
+
+
+def spec_of(processor: Any, name: str, *, of_video: bool = False, keeps_shape: bool = False) -> InputSpec:
+    """The preprocessing equivalent to an image or video processor, measured on synthetic images.
+
+    The values of black and white pixels give mean and standard deviation; the slopes of ramps from black to white
+    give the size to which a square is resized before the center crop, and ramps twice as wide as high tell how other
+    images are fitted.
+
+    Args:
+        processor: the processor.
+        name: the network's name, for messages.
+        of_video: it is for frames.
+        keeps_shape: where the size of the processor's output follows the image, the network gets whole images.
+
+    Raises:
+        ConfigurationError: the processor does something else.
+    """
+    if getattr(processor, "do_flip_channel_order", False):
+        raise ConfigurationError(f"{name} expects channels in the order blue, green, red, which is not supported")
+    if not getattr(processor, "do_resize", True):
+        raise ConfigurationError(f"{name} does not resize its input, which is not supported")
+
+    def processed(*images: Tensor) -> Tensor:
+        made: Tensor = processor(list(images), return_tensors="pt")["pixel_values"].double()
+        return made.flatten(0, 1) if made.ndim == 5 else made  # processors for video take an image for a video
+
+    ramp = torch.linspace(0, 255, _RAMP).expand(3, _RAMP, _RAMP).contiguous()
+    made = processed(*(torch.full_like(ramp, value, dtype=torch.uint8) for value in (0, 255)))
+    size = height, width = made.shape[2], made.shape[3]
+    black, white = made[:, :, height // 2, width // 2]  # (3,) each
+    mean, std = _rounded(-black / (white - black)), _rounded(1 / (white - black))
+    spec = InputSpec(size, mean=mean, std=std, resample=Image.Resampling(int(processor.resample)))
+    if of_video:  # their processors take 8 bits only, and say how they resize
+        return replace(spec, resize=(processor.size.get("shortest_edge") or processor.size["height"],))
+
+    def slope(image: Tensor, dim: int) -> float:
+        """Mean difference between adjacent rows (0) or columns (1), in units of white minus black."""
+        low, high = size[dim] * 3 // 8, size[dim] - 1 - size[dim] * 3 // 8  # clear of padding, also in wide images
+        profile = image.select(2 - dim, size[1 - dim] // 2)  # (3, side)
+        return ((profile[:, high] - profile[:, low]) / (high - low) / (white - black)).mean().item()
+
+    made = processed(ramp, ramp.mT.contiguous())
+    across, down = (round(_RAMP / (_RAMP - 1) / slope(image, dim)) for image, dim in zip(made, (1, 0), strict=True))
+    spec = replace(spec, resize=(across,) if across == down else (down, across))
+    wide = ramp[:, : _RAMP // 2]
+    made = processed(wide, torch.linspace(0, 255, _RAMP // 2)[:, None].expand_as(wide).contiguous())
+    if made.shape[2:] != size:  # not cropped: the network's input follows the image
+        longest = max(processed(ramp[:, : _RAMP // _LONG]).shape[2:])
+        return replace(spec, fit=keywords.WHOLE, longest=longest) if keeps_shape else spec
+    slopes = slope(made[0], 1), slope(made[1], 0)
+    if across != down or slopes[1] < 1.5 * slopes[0]:
+        return replace(spec, fit=keywords.SQUASH)
+    return replace(spec, fit=keywords.CROP if slopes[0] * across < 0.75 else keywords.PAD)
+
+
+def _rounded(values: Tensor) -> tuple[float, ...]:
+    """Numbers without the rounding errors of float32."""
+    return tuple(round(value, 6) + 0.0 for value in values.tolist())  # no -0.0

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ebcli.models.boxes import Candidates
+from ebcli.models.detection import Candidates
 from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
 from ebcli.models.sources.similarity import check_lengths, too_long
 
@@ -40,9 +40,9 @@ def head_of(library: Any, config: Any) -> str | None:
 def make_plain(net: Any, head: str) -> nn.Module:
     """Make a network take images (B, 3, H, W), or clips (B, 3, T, H, W), and return its logits only, or candidates.
 
-    Its modules keep their names.
+    Its modules keep their names. Networks of other heads stay as they are.
     """
-    if head != WITH_TEXTS:  # whose logits depend on the texts
+    if head in HEADS and head != WITH_TEXTS:  # whose logits depend on the texts
         net.register_forward_hook({UNIVERSAL: _class_maps_of, DETECTORS: _candidates_of}.get(head, _logits_of))
     if HEADS.get(head) == VIDEO:
         net.register_forward_pre_hook(lambda _net, clips: (clips[0].transpose(1, 2),))

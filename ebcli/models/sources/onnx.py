@@ -14,7 +14,7 @@ from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 from ebcli.models.keywords import SIGMOID, SOFTMAX
 from ebcli.models.onnx_graph import converted, refusal
-from ebcli.models.sources.network_file import NetworkFile
+from ebcli.models.sources.base import NetworkFile
 
 _SCORES = {"Softmax": SOFTMAX, "LogSoftmax": SOFTMAX, "Sigmoid": SIGMOID}
 _LONGEST = 1 << 20  # characters of class names

