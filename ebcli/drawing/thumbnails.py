@@ -18,7 +18,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import PAGE, numbered, picture_relpath
-from ebcli.files.stamp import Stamp
+from ebcli.files.storage import Stamp
 from ebcli.nouns.explanation import Map
 
 THUMBNAILS = PAGE.parent / "thumbnails"

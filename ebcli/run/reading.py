@@ -16,7 +16,7 @@ from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import limit_pixels
 from ebcli.files.media.medium import MEDIA, Medium, Shown
 from ebcli.files.sources import Source
-from ebcli.files.stamp import Stamp
+from ebcli.files.storage import Stamp
 from ebcli.nouns.input_spec import InputSpec
 
 

@@ -12,7 +12,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
 from ebcli.files.sources import Source
-from ebcli.files.stamp import Stamp
+from ebcli.files.storage import Stamp
 from ebcli.models.caveats import caveat
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT

@@ -12,8 +12,7 @@ from ebcli.files.coordinates import Coordinates, GeoTags
 from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import Contents, File, check_deflated, check_pixels, opened
 from ebcli.files.media.array import Arrays, Data
-from ebcli.files.media.medium import Pixels, Shown, register
-from ebcli.files.media.photo import PHOTO
+from ebcli.files.media.medium import PHOTO, Pixels, Shown, register
 from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
 
