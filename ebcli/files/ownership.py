@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from filelock import lock_descriptor
 
@@ -88,27 +88,16 @@ def file_digest(path: Path, *, follow: bool = False) -> str:
     return digest.hexdigest()
 
 
-class Verification(NamedTuple):
-    """What a check of an output directory found.
+def verify(directory: Path) -> dict[Path, str | None]:
+    """Every recorded result, relative to the directory, and what is wrong with it: it is missing or altered.
 
-    Attributes:
-        results: the number of recorded results.
-        problems: the results that are missing or altered, relative to the directory, and what is wrong with each.
-    """
-
-    results: int
-    problems: dict[Path, str]
-
-
-def verify(directory: Path) -> Verification:
-    """Check that every recorded result exists and is as the last run that wrote it left it.
+    None if it exists, and is as the last run that wrote it left it.
 
     Raises:
         ConfigurationError: the directory has no records.
     """
-    expected = {result.path: result for record in records_of_run(directory) for result in record.results}
-    checked = {Path(result.path): _problem(directory, result) for result in expected.values()}
-    return Verification(len(expected), {path: problem for path, problem in checked.items() if problem})
+    expected = {Path(result.path): result for record in records_of_run(directory) for result in record.results}
+    return {path: _problem(directory, result) for path, result in expected.items()}
 
 
 def _problem(directory: Path, result: Result) -> str | None:

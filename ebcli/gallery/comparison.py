@@ -71,9 +71,8 @@ def write_comparison(
                 "no image and class has raw maps in both runs: repeat both with --raw and the same --target"
             )
         rows.sort(key=lambda row: (row["rank_correlation"], row["input"]))
-        mean = sum(row["rank_correlation"] for row in rows) / len(rows)
         bars = {name: np.asarray(bar(style, (_COLORS, 1)))[0].tolist() for name, style in _STYLES.items()}
-        html = page("comparison.html", rows=rows, mean=mean, bars=bars)
+        html = page("comparison.html", rows=rows, bars=bars)
         folder.add({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), COMPARISON: html})
     return directory / COMPARISON
 
