@@ -93,10 +93,10 @@ def audit(options: Mapping[str, Any]) -> int:
     thing at the same place. Covers the place in the photos, and prints the place if this changes their class. Writes a
     page, audit/index.html. Use only runs that you trust, because settings.toml is read like --config.
     """
+    from ebcli.files.directory import refuse_foreign_files
     from ebcli.files.naming import AUDIT
     from ebcli.files.records import append_lines
     from ebcli.gallery.audit import candidates, read_boxes, read_seen, write_audit
-    from ebcli.gallery.page import check_page
 
     cluster = import_optional("sklearn.cluster", "scikit-learn")
 
@@ -104,7 +104,7 @@ def audit(options: Mapping[str, Any]) -> int:
         return cluster.KMeans(count, n_init=3, random_state=0).fit_predict(features)
 
     directory, plan = options["directory"], plan_of(options["directory"])
-    check_page(directory, options["overwrite"], AUDIT)
+    refuse_foreign_files(directory, [AUDIT], options["overwrite"])
     boxes = {} if options["annotations"] is None else read_boxes(options["annotations"])
     classes = read_seen(directory, plan.inputs.images, boxes)
     if not classes:

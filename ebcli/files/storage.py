@@ -9,10 +9,9 @@ import errno
 import os
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError
@@ -30,8 +29,7 @@ _METADATA = (
 _LARGEST_HEADER = 1 << 24  # bytes; for names and other metadata in tar files
 
 
-@dataclass(frozen=True)
-class Stamp:
+class Stamp(NamedTuple):
     """The state of a file: its size in bytes and its modification time; 0 if a server does not report it."""
 
     bytes: int
@@ -61,8 +59,7 @@ def stamp_of(path: Path, options: RemoteOptions = DEFAULT) -> Stamp:
         return Stamp(int(system.info(name, **limit)["size"] or 0), changed)
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """The position of a member's bytes in a tar file.
 
     Attributes:

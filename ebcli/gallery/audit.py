@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.overlay import beside, covered, fitted_size, interpolated, picture
+from ebcli.drawing.overlay import beside, fitted_size, heatmap, picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
@@ -126,9 +126,7 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> dict[str
         size, maps = found
         map_ = next((one for one in maps if one.subject.index == record.predicted), maps[0])
         region = map_.placement.scaled(size, (CELLS, CELLS))
-        left, top, right, bottom = cells = covered(region, (CELLS, CELLS))
-        grid = np.zeros((CELLS, CELLS), np.float32)
-        grid[top:bottom, left:right] = interpolated(np.maximum(map_.values, 0), region, cells).clip(0)
+        grid = heatmap(map_.values, region, (CELLS, CELLS), signed=False, zero=None)
         if not (np.isfinite(grid).all() and grid.any()):
             continue
         try:

@@ -1,9 +1,7 @@
 """The gallery page: one HTML file that opens from disk and loads nothing but its thumbnails."""
 
 import os
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -13,6 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import bar, ends
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.style import FINE, DrawingStyle
@@ -33,7 +32,7 @@ from ebcli.workers import Workers, processors
 _STYLE = DrawingStyle()
 _OF_MAP = ("score", "mass", "told", "evidence", "sufficiency", "blank", "at_border", "against")
 _LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
-_AHEAD = 64  # images submitted at a time
+_AT_A_TIME = 64  # images, whose thumbnails are in memory
 
 
 class MapEntry(NamedTuple):
@@ -164,7 +163,7 @@ def write_gallery(
         OutputError: the directory cannot be written to.
     """
     entries = read_entries(directory)
-    check_page(directory, overwrite)
+    refuse_foreign_files(directory, [PAGE], overwrite)
     with OutputFolder(directory, overwrite=True) as folder:
         count = processors() if workers is None else workers
         there = _make_missing(entries, folder, style, count, inputs)
@@ -174,16 +173,6 @@ def write_gallery(
         look = {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE, has_faint=True)}
         folder.add({PAGE: page("gallery.html", data={**look, **_data(name, entries, there)})})
     return directory / PAGE
-
-
-def check_page(directory: Path, overwrite: bool, relpath: Path = PAGE) -> None:
-    """Check that writing a page would replace no page but this program's own.
-
-    Raises:
-        ConfigurationError: it would, and ``overwrite`` is False.
-    """
-    if not overwrite:
-        refuse_foreign_files(directory, others=[relpath])
 
 
 def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[str, Any]:
@@ -262,14 +251,16 @@ def _make_missing(
             except Exception:  # out of memory, or the process died: the page does without
                 return {}
 
-        for files in _in_turn(
-            pool.submit(make, below(entry.input, roots), outcome, missing)
+        jobs = (
+            (below(entry.input, roots), outcome, missing)
             for entry in entries
             for outcome in entry.outcomes
             if (missing := _missing(outcome, there))
-        ):
-            folder.add(files)
-            there.update(files)
+        )
+        while futures := [pool.submit(make, *job) for job in islice(jobs, _AT_A_TIME)]:
+            for future in futures:
+                folder.add(future.result())
+                there.update(future.result())
     return there
 
 
@@ -290,14 +281,6 @@ def below(name: str, roots: Set[Path]) -> Path | None:
     return None if roots.isdisjoint((whole, *whole.parents)) else whole
 
 
-def _in_turn(futures: Iterator[Future[dict[Path, bytes]]]) -> Iterator[dict[Path, bytes]]:
-    """The results of all, a few of which are pending at any time."""
-    waiting = deque(islice(futures, _AHEAD))
-    while waiting:
-        yield waiting.popleft().result()
-        waiting.extend(islice(futures, 1))
-
-
 def _missing(outcome: Outcome, there: Set[Path]) -> set[Path]:
     """The missing thumbnails: the photo, and each map that has no small overlay as its substitute."""
     maps = (one.map for one in outcome.maps if not one.recorded.blank and one.overlay not in there)
@@ -315,8 +298,8 @@ def _make(
         with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
             maps = (map_ for map_ in raw[1] if map_.layer == outcome.layer)
             for number, (one, map_) in enumerate(zip(outcome.maps, maps, strict=True)):
-                own = style.of(map_.is_two_sided)
-                if one.map in missing and (content := map_thumbnail(map_, map_.values, raw[0], own, number)):
+                drawn = FrameMaps.of(map_, raw[0], None, style, number)
+                if one.map in missing and (content := map_thumbnail(drawn, map_.values)):
                     files[one.map] = content
     for one in outcome.maps:
         if one.map in missing and one.map not in files and one.result is not None:

@@ -47,22 +47,21 @@ def read_maps(directory: Path, record: Record) -> tuple[tuple[int, int], list[Ma
     names = {layer: f"maps@{layer}" if len(layers) > 1 else "maps" for layer in layers}
     maps: list[Map] = []
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
-        arrays = read_arrays(directory / relpath, ("image_size", "crop", "classes", "boxes", *names.values()))
+        arrays = read_arrays(directory / relpath, ("image_size", "crop", "classes", *names.values()))
         size = int(arrays["image_size"][0]), int(arrays["image_size"][1])
         place = Box(*map(float, arrays["crop"]))
         indices = arrays["classes"].tolist()
-        outlines = [[Box(*box).outline] for box in arrays.get("boxes", ())] or [[]] * len(indices)
         for layer, classes in layers.items():
-            for index, one, values, outline in zip(indices, classes, arrays[names[layer]], outlines, strict=True):
+            for index, one, values in zip(indices, classes, arrays[names[layer]], strict=True):
                 if index != one.index or values.ndim != 2 or not values.size or min(size) < 1:
                     return None
-                subject = Subject(index, one.name, _number(one.score), outlines=outline)
+                score, outlines = math.nan if one.score is None else one.score, [one.box.outline] if one.box else ()
                 maps.append(
                     Map(
-                        subject=subject,
+                        subject=Subject(index, one.name, score, outlines=outlines),
                         layer=layer,
                         values=values,
-                        mass=_number(one.mass),
+                        mass=one.mass,
                         placement=place,
                         method=record.method,
                         against=one.against or "",
@@ -120,7 +119,3 @@ def latest_records(directory: Path) -> dict[str, Record]:
     """
     done = (record for record in records_of_run(directory) if record.status == "done")
     return {str(output_relpath(Path(record.input))): record for record in done}
-
-
-def _number(recorded: float | None) -> float:
-    return math.nan if recorded is None else recorded

@@ -34,18 +34,22 @@ class Medium(ABC):
     Attributes:
         unit: what a file of it is called, such as ``"image"``.
         network: what a network for it is, for messages about networks for other kinds; empty if there is none.
+        axes: those of the networks that get data of this kind, see ``InputSpec.axes``.
+        suffixes: of files of this kind, in lower case.
     """
 
     unit: str
     network: str = ""
+    axes: str = "HW"
+    suffixes: tuple[str, ...] = ()
 
-    @abstractmethod
     def takes(self, spec: InputSpec) -> bool:
         """Whether networks with this preprocessing get data of this kind."""
+        return spec.axes == self.axes
 
-    @abstractmethod
     def has_suffix(self, path: Path) -> bool:
         """Whether a file's name says that it is of this kind."""
+        return path.name[1:].lower().endswith(self.suffixes)  # a hidden file may be named like a suffix
 
     def recognizes(self, path: Path) -> bool:
         """Whether the content of a local file or directory says so, whatever its name is."""
@@ -85,18 +89,15 @@ class Medium(ABC):
 MEDIA: list[Medium] = []
 
 
-def register(medium: Medium) -> None:
-    """Add a kind of data. Of several that fit a named file without a suffix of theirs, the first one reads it."""
-    MEDIA.append(medium)
+def register(*media: Medium) -> None:
+    """Add kinds of data. Of several that fit a named file without a suffix of theirs, the first one reads it."""
+    MEDIA.extend(media)
 
 
 class Photo(Medium):
     """An image of any format that Pillow reads."""
 
     unit = "image"
-
-    def takes(self, spec: InputSpec) -> bool:
-        return spec.axes == "HW"
 
     def has_suffix(self, path: Path) -> bool:
         return has_image_suffix(path)
