@@ -16,7 +16,7 @@ from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.remote import DEFAULT, SLOWEST, RemoteOptions, path_of, too_large, url_of
-from ebcli.files.safe_open import safe_open
+from ebcli.files.safe_open import Stamp, safe_open
 from ebcli.imports import import_optional
 
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
@@ -27,13 +27,6 @@ _METADATA = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
 )
 _LARGEST_HEADER = 1 << 24  # bytes; for names and other metadata in tar files
-
-
-class Stamp(NamedTuple):
-    """The state of a file: its size in bytes and its modification time; 0 if a server does not report it."""
-
-    bytes: int
-    mtime_ns: int
 
 
 def _web() -> ModuleType:

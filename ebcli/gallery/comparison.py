@@ -23,8 +23,7 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import COMPARISON
 from ebcli.files.records import ClassRecord, Record
-from ebcli.gallery.page import below, roots_of
-from ebcli.gallery.raw_maps import SIDE, MapPair, aligned, latest_records
+from ebcli.gallery.raw_maps import SIDE, MapPair, aligned, below, latest_records, roots_of
 from ebcli.nouns.box import Box
 from ebcli.pages.shell import page
 

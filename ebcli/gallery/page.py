@@ -20,12 +20,11 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode, decoding_memory
-from ebcli.files.naming import PAGE, canonical, is_raw, numbered
+from ebcli.files.naming import PAGE, is_raw, numbered
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
-from ebcli.files.remote import url_of
 from ebcli.files.safe_open import first_link
 from ebcli.files.sources import Source
-from ebcli.gallery.raw_maps import read_maps
+from ebcli.gallery.raw_maps import below, read_maps, roots_of
 from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
 
@@ -262,23 +261,6 @@ def _make_missing(
                 folder.add(future.result())
                 there.update(future.result())
     return there
-
-
-def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(canonical(path)))  # noqa: PTH100 - links below the inputs are followed, as in a run
-
-
-def roots_of(inputs: Sequence[Path]) -> set[Path]:
-    """The local ones of some files and directories, for ``below``."""
-    return {_absolute(path) for path in inputs if url_of(path) is None}
-
-
-def below(name: str, roots: Set[Path]) -> Path | None:
-    """The local file of a name if it is below one of the roots."""
-    if url_of(Path(name)) is not None or "\0" in name:
-        return None
-    whole = _absolute(Path(name))
-    return None if roots.isdisjoint((whole, *whole.parents)) else whole
 
 
 def _missing(outcome: Outcome, there: Set[Path]) -> set[Path]:

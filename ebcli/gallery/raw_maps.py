@@ -1,7 +1,8 @@
-"""The maps in the ``.npz`` files of runs, and those of two runs in pairs."""
+"""The maps in the ``.npz`` files of runs, those of two runs in pairs, and which photos may be read for them."""
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 
 from ebcli.drawing.overlay import Pixels, covered, fitted_size, interpolated
 from ebcli.files.encoding import read_arrays
-from ebcli.files.naming import numbered, output_relpath
+from ebcli.files.naming import canonical, numbered, output_relpath
 from ebcli.files.records import ClassRecord, Record, records_of_run
+from ebcli.files.remote import url_of
 from ebcli.files.safe_open import first_link
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
@@ -119,3 +121,20 @@ def latest_records(directory: Path) -> dict[str, Record]:
     """
     done = (record for record in records_of_run(directory) if record.status == "done")
     return {str(output_relpath(Path(record.input))): record for record in done}
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(canonical(path)))  # noqa: PTH100 - links below the inputs are followed, as in a run
+
+
+def roots_of(inputs: Sequence[Path]) -> set[Path]:
+    """The local ones of some files and directories, for ``below``."""
+    return {_absolute(path) for path in inputs if url_of(path) is None}
+
+
+def below(name: str, roots: Set[Path]) -> Path | None:
+    """The local file of a name if it is below one of the roots."""
+    if url_of(Path(name)) is not None or "\0" in name:
+        return None
+    whole = _absolute(Path(name))
+    return None if roots.isdisjoint((whole, *whole.parents)) else whole
