@@ -18,6 +18,8 @@ from ebcli.nouns.box import Box
 
 PATH = click.Path(path_type=Path)
 NOTES = "ebcli.cli.parameters.notes"  # in a context's meta: sentences that the help shows
+_IS_SHORT = "ebcli.cli.parameters.is_short"  # there: whether the help is that of -h
+_SETTINGS, _INFORMATION, _COMMANDS = "Settings without an option", "Information", "Commands"
 
 
 class SectionOption(click.Option):
@@ -42,7 +44,7 @@ class SectionOption(click.Option):
         return extra
 
 
-class Limit(SectionOption):
+class Setting(SectionOption):
     """A setting of files and the environment that is not an option of the command line."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -53,11 +55,16 @@ class Limit(SectionOption):
 
     def hint(self, ctx: click.Context) -> str:
         """Where to set it."""
-        return f"set {self._variable(ctx)}, or {self.opts[0].lstrip('-')} in a file for --config"
+        if ctx.auto_envvar_prefix is None:
+            return ""
+        has_files = any(one.name == "config" for one in ctx.command.params)
+        return f"set {self._variable(ctx)}" + f", or {self.opts[0][2:]} in a file for --config" * has_files
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        default = self.show_default if isinstance(self.show_default, str) else self.get_default(ctx)
-        return self._variable(ctx), f"{self.help}  [default: {default}]"
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        if ctx.auto_envvar_prefix is None:
+            return None
+        shown = self.show_default if isinstance(self.show_default, str) else self.get_default(ctx)
+        return self._variable(ctx), self.help + ("" if shown is None or shown is False else f"  [default: {shown}]")
 
     def _variable(self, ctx: click.Context) -> str:
         return f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
@@ -80,12 +87,10 @@ def _in_one_line(command: str) -> Iterator[None]:
     except click.exceptions.NoArgsIsHelpError:
         raise
     except click.NoSuchOption as error:
-        name, limits = error.option_name, list[str]()
-        if error.ctx:
-            limits = [
-                one.hint(error.ctx) for one in error.ctx.command.params if isinstance(one, Limit) if name in one.opts
-            ]
-        near = "".join(limits) or HINTS.get(name) or closest(name, error.possibilities or ())
+        name, context = error.option_name, error.ctx
+        settings = [one for one in context.command.params if isinstance(one, Setting)] if context else []
+        hint = next((one.hint(context) for one in settings if context and name in one.opts), HINTS.get(name))
+        near = hint or closest(name, error.possibilities or ())
         raise Misuse(f"no such option {name}: {near or f'{command} --help lists all options'}") from error
     except click.UsageError as error:
         raise Misuse(error.format_message()) from error
@@ -94,17 +99,30 @@ def _in_one_line(command: str) -> Iterator[None]:
 
 
 class SectionedCommand(click.Command):
-    """A command whose ``--help`` lists options in sections; options without one are listed last.
+    """A command whose ``--help`` lists options in sections; options without one are about information.
 
-    ``-h`` lists the common ones only.
+    If there are examples, the help starts with them, and ``-h`` lists only common options.
 
     Attributes:
-        others: other commands, which the help lists first.
-        examples: command lines, and what they do, with which ``-h`` starts.
+        others: other commands, which the help lists.
+        examples: command lines, and what they do.
     """
 
     others: Mapping[str, click.Command] = MappingProxyType({})
     examples: Mapping[str, str] = MappingProxyType({})
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None and self.examples:
+            option.help = "Show the most common options (-h) or all options (--help), and exit."
+        return option
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            with formatter.section("Try"):
+                formatter.write_dl([*self.examples.items()])
+            formatter.write_paragraph()
+        super().format_help(ctx, formatter)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
@@ -113,29 +131,12 @@ class SectionedCommand(click.Command):
             with formatter.indentation():
                 formatter.write_text(note)
 
-    def show_common(self, ctx: click.Context) -> None:
-        """Print examples, and the help on the common options."""
-        formatter = ctx.make_formatter()
-        with formatter.section("Try"):
-            formatter.write_dl([*self.examples.items()])
-        formatter.write_paragraph()
-        self.format_usage(ctx, formatter)
-        self.format_help_text(ctx, formatter)
-        self._list_others(formatter)
-        options = sorted(self._described(ctx), key=lambda one: one[0].name != "target")
-        count = sum(not isinstance(option, Limit) for option, _ in options)
-        with formatter.section("Common options"):
-            formatter.write_dl([record for option, record in options if getattr(option, "common", False)])
-        formatter.write_paragraph()
-        with formatter.indentation():
-            formatter.write_text(f"{ctx.command_path} --help lists all {count} options.")
-        click.echo(formatter.getvalue().rstrip("\n"), color=ctx.color)
-
     def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:
         with _in_one_line(info_name or ""):
             return super().make_context(info_name, *args, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_IS_SHORT] = bool(self.examples) and "--help" not in args
         ctx.allow_extra_args = True  # Click's error would say nothing of what to do
         extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
@@ -153,30 +154,33 @@ class SectionedCommand(click.Command):
         ctx.exit(status)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        self._list_others(formatter)
         sections: dict[str, list[tuple[str, str]]] = {}
         for option, record in self._described(ctx):
-            sections.setdefault(getattr(option, "section", "Information"), []).append(record)
-        for section, records in sorted(sections.items(), key=lambda one: one[0] == "Information"):  # which is last
-            with formatter.section(section):
-                formatter.write_dl(records)
-
-    def _list_others(self, formatter: click.HelpFormatter) -> None:
+            section = _SETTINGS if isinstance(option, Setting) else getattr(option, "section", _INFORMATION)
+            if not ctx.meta[_IS_SHORT]:
+                sections.setdefault(section, []).append(record)
+            elif getattr(option, "common", False):
+                sections.setdefault("Common options", []).append(record)
         if self.others:
-            with formatter.section("Commands"):
-                formatter.write_dl([(name, one.get_short_help_str(100)) for name, one in self.others.items()])
+            sections[_COMMANDS] = [(name, one.get_short_help_str(100)) for name, one in self.others.items()]
+        last = (_SETTINGS, _INFORMATION, _COMMANDS)
+        for section in sorted(sections, key=lambda one: last.index(one) if one in last else -1):
+            with formatter.section(section):
+                formatter.write_dl(sections[section])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if ctx.meta[_IS_SHORT]:
+            count = sum(not isinstance(option, Setting) for option, _ in self._described(ctx))
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"{ctx.command_path} --help lists all {count} options.")
+        else:
+            super().format_epilog(ctx, formatter)
 
     def _described(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
         """The options, each with its line of the help."""
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         return [(option, record) for option in options if (record := option.get_help_record(ctx)) is not None]
-
-
-def show_common_options(ctx: click.Context, _option: click.Parameter, given: bool) -> None:
-    """The callback of ``-h``."""
-    if given and isinstance(ctx.command, SectionedCommand):
-        ctx.command.show_common(ctx)
-        ctx.exit()
 
 
 class Method(click.Choice[str]):
