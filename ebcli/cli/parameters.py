@@ -5,20 +5,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from ebcli.cli.console import note_environment, plain_errors, plain_warnings, say_error
+from ebcli.cli.console import MISUSED, note_environment, plain_errors, plain_warnings, say_error
 from ebcli.cli.other_names import HINTS
 from ebcli.errors import closest
 from ebcli.files.remote import path_of, url_of
 from ebcli.nouns.box import Box
 
 PATH = click.Path(path_type=Path)
-NOTES = "ebcli.cli.parameters.notes"  # in a context's meta: sentences that the help shows
-_IS_SHORT = "ebcli.cli.parameters.is_short"  # there: whether the help is that of -h
+PATH.name = "file"  # in the help
+_IS_SHORT = "ebcli.cli.parameters.is_short"  # in a context's meta: whether the help is that of -h
 _SETTINGS, _INFORMATION, _COMMANDS = "Settings without an option", "Information", "Commands"
 
 
@@ -55,8 +55,6 @@ class Setting(SectionOption):
 
     def hint(self, ctx: click.Context) -> str:
         """Where to set it."""
-        if ctx.auto_envvar_prefix is None:
-            return ""
         has_files = any(one.name == "config" for one in ctx.command.params)
         return f"set {self._variable(ctx)}" + f", or {self.opts[0][2:]} in a file for --config" * has_files
 
@@ -70,32 +68,30 @@ class Setting(SectionOption):
         return f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
 
 
-class Misuse(click.ClickException):
-    """Wrong usage, reported in one line."""
-
-    exit_code = 2
-
-    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - Click's signature
-        say_error(self.format_message())
-
-
 @contextmanager
 def _in_one_line(command: str) -> Iterator[None]:
     """Turn Click's usage errors, which take four lines, into one that says what to do."""
     try:
         yield
-    except click.exceptions.NoArgsIsHelpError:
-        raise
     except click.NoSuchOption as error:
-        name, context = error.option_name, error.ctx
-        settings = [one for one in context.command.params if isinstance(one, Setting)] if context else []
-        hint = next((one.hint(context) for one in settings if context and name in one.opts), HINTS.get(name))
-        near = hint or closest(name, error.possibilities or ())
-        raise Misuse(f"no such option {name}: {near or f'{command} --help lists all options'}") from error
+        say_error(f"no such option {error.option_name}: {_instead(error) or f'{command} --help lists all options'}")
     except click.UsageError as error:
-        raise Misuse(error.format_message()) from error
+        say_error(error.format_message())
     except OSError as error:  # of a path that an option names
-        raise Misuse(str(error)) from error
+        say_error(str(error))
+    else:
+        return
+    raise click.exceptions.Exit(MISUSED)
+
+
+def _instead(error: click.NoSuchOption) -> str:
+    """What to write in place of an option that there is not."""
+    name, context = error.option_name, error.ctx
+    if context is not None:
+        for one in context.command.params:
+            if isinstance(one, Setting) and name in one.opts and context.auto_envvar_prefix is not None:
+                return one.hint(context)
+    return HINTS.get(name) or closest(name, error.possibilities or ())
 
 
 class SectionedCommand(click.Command):
@@ -123,13 +119,6 @@ class SectionedCommand(click.Command):
                 formatter.write_dl([*self.examples.items()])
             formatter.write_paragraph()
         super().format_help(ctx, formatter)
-
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_help_text(ctx, formatter)
-        for note in ctx.meta.get(NOTES, ()):
-            formatter.write_paragraph()
-            with formatter.indentation():
-                formatter.write_text(note)
 
     def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:
         with _in_one_line(info_name or ""):
@@ -223,12 +212,11 @@ class Parsed(click.ParamType):
     Args:
         read: the function, which raises ValueError for another text.
         wrong: what is wrong with another text.
+        name: of the text, in the help.
     """
 
-    name = "text"
-
-    def __init__(self, read: Callable[[str], Any], wrong: str) -> None:
-        self._read, self._wrong = read, wrong
+    def __init__(self, read: Callable[[str], Any], wrong: str, name: str = "text") -> None:
+        self._read, self._wrong, self.name = read, wrong, name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -260,31 +248,25 @@ def _pixel(text: str) -> tuple[int, int]:
     return int(x), int(y)
 
 
+def _place(text: str) -> tuple[int, int] | Box | Path:
+    """``12,34`` -> (12, 34), ``40,20,100,80`` -> a box, else the path of an existing file."""
+    numbers = text.split(",")
+    with suppress(ValueError):
+        if len(numbers) == 2:
+            return _pixel(text)
+        left, top, width, height = map(float, numbers)
+        return Box.of_size(left, top, width, height)
+    if not os.path.isfile(text):
+        raise ValueError
+    return Path(text)
+
+
 SHARD = Parsed(_shard, "is not a shard: 2/4, for example, is the second of four")
 THRESHOLD = Parsed(_threshold, "is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8")
 PIXEL = Parsed(_pixel, "is not a pixel: 300,200, for example, is in column 300 and row 200, from 0")
-NUMBERS = Parsed(_numbers(float), "is neither a number nor numbers separated by commas")
+PLACE = Parsed(_place, "is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask")
+NUMBERS = Parsed(_numbers(float), "is neither a number nor numbers separated by commas", "X[,X...]")
 INTEGERS = Parsed(_numbers(int), "is neither a whole number nor whole numbers separated by commas")
-
-
-class Place(click.Path):
-    """``12,34`` -> (12, 34), ``40,20,100,80`` -> a box, else the path of an existing file."""
-
-    name = "pixel, box or mask"
-
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, exists=True, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        numbers = str(value).split(",")
-        with suppress(ValueError):
-            if len(numbers) == 2 and all(one.isdecimal() for one in numbers):
-                return int(numbers[0]), int(numbers[1])
-            if len(numbers) == 4:
-                return Box.of_size(*map(float, numbers))
-        if not os.path.isfile(str(value)):
-            self.fail(f"{str(value)!r} is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 def _names(names: Callable[[str], Iterable[str]]) -> Callable[[Any, Any, str], list[str]]:
@@ -306,6 +288,10 @@ def complete_colormap(typed: str) -> Iterator[str]:
     from matplotlib import colormaps
 
     return (name for name in colormaps if "_" in typed or not name.endswith("_r"))
+
+
+def complete_file(_context: click.Context, _option: click.Parameter, typed: str) -> list[CompletionItem]:
+    return [CompletionItem(typed, type="file")]
 
 
 def complete_directory(_context: click.Context, _option: click.Parameter, typed: str) -> list[CompletionItem]:
