@@ -106,8 +106,8 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     "On average, {:.0%} of the photo keeps half": lambda: sufficiency("part"),
     "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency("center", "shuffled"),
     "and {:.0%} of its map is in the right half": lambda: (letters("ViT", "contrastive"),),
-    "In strips of 8 photos, {:.0%} of such a map is on the right photo, and {:.0%} of the map "
-    "of the whole strip": lambda: (tiles(8, "tiles"), tiles(8, "whole")),
+    "In strips of 8 photos, {:.0%} of such a map is on the right photo. "
+    "If the strip is not cut, the share is {:.0%}": lambda: (tiles(8, "tiles"), tiles(8, "whole")),
     "maps are better still in MobileNetV3, {:.0%}, and ViT, {:.0%}": lambda: (
         letters("MobileNetV3", "against the other"),
         letters("ViT", "against the other"),
@@ -116,7 +116,7 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         letters("ConvNeXt", "contrastive", "features.5"),
         letters("ConvNeXt", "Grad-CAM", "features.5"),
     ),
-    "Grad-CAM's maximum is on the letter in {:.0%} of the questions, ours in {:.0%}": lambda: (
+    "Grad-CAM's maximum is on the letter in {:.0%} of the questions, and the contrastive map's in {:.0%}": lambda: (
         letters("VGG", "Grad-CAM", "features.27", "hits"),
         letters("VGG", "contrastive", "features.27", "hits"),
     ),
@@ -143,7 +143,7 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     ),
     "It was at most {:.0f}% from the middle one": lambda: farthest(""),
     "it was up to {:.0f}% from it": lambda: farthest("one picture, "),
-    "a single class in each up to {:.0f}%": lambda: farthest("one class, "),
+    "a single class in each, it was up to {:.0f}%": lambda: farthest("one class, "),
     "have a median of {:.1f}× noise": lambda: strength("ViT", "own, median"),
     "and in ConvNeXt {:.1f}×": lambda: strength("ConvNeXt", "own, median"),
 }
