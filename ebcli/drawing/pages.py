@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ebcli.drawing.figure import printable
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.legend import shade
+from ebcli.drawing.legend import printable, shade
 from ebcli.drawing.overlay import shrunk
 from ebcli.files.encoding import encode_picture, shortened
 from ebcli.files.media.medium import Shown

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words, font, in_lines, printable
+from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.legend import bar, ends, on_white, outlined, shade, with_bars
+from ebcli.drawing.legend import bar, ends, font, in_lines, on_white, outlined, printable, shade, with_bars
 from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import Clips
