@@ -122,7 +122,8 @@ CONTRASTIVE = {
 @pytest.mark.parametrize("name", CONTRASTIVE)
 def test_contrastive_maps(name, dtype):
     make, joint = CONTRASTIVE[name]
-    assert_as_in_float64(make, dtype, joint=joint, contrastive=True)
+    # bfloat16 rounds eight times as coarsely, and each kind of CPU adds in an order of its own
+    assert_as_in_float64(make, dtype, 0.99 if dtype == torch.float16 else 0.97, joint=joint, contrastive=True)
 
 
 SINGLE = {"separable attention": lambda: Separable(24, 0, 0.1), "forty layers": plain(40, nn.SiLU, 0.03, 1.0)}
