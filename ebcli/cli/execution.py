@@ -16,7 +16,7 @@ from ebcli.cli.options import OPTIONS
 from ebcli.cli.results import next_step, print_results
 from ebcli.cli.settings import parameters, read_settings
 from ebcli.errors import ConfigurationError
-from ebcli.files.naming import COCO, FIFTYONE_FILES, SETTINGS, STDOUT
+from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, SETTINGS, STDOUT
 from ebcli.files.remote import path_of
 from ebcli.run.plan import VALUES, RunPlan
 from ebcli.run.plan_parts import HEATMAPS, OutputOptions
@@ -52,9 +52,10 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink
     if is_dry:
         output = replace(output, report=False, records=None, annotations=None)
     if output.report:
-        from ebcli.gallery.page import check_page, write_gallery
+        from ebcli.files.directory import refuse_foreign_files
+        from ebcli.gallery.page import write_gallery
 
-        check_page(output.directory, output.overwrite)
+        refuse_foreign_files(output.directory, [PAGE], output.overwrite)
     if output.records is not None:
         from ebcli.gallery.exports import check_table, write_table
 

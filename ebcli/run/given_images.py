@@ -17,8 +17,8 @@ from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import decode, to_rgb
 from ebcli.files.media.array import NumPy
 from ebcli.files.media.medium import Shown
+from ebcli.files.safe_open import Stamp
 from ebcli.files.sources import Source
-from ebcli.files.stamp import Stamp
 from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.reading import NetworkInput, Reader
 

@@ -277,17 +277,16 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         others = class_labels(network.loaded, network.against) if described else map(str, network.against)
         method = f"against {' '.join(map(distinct_slug, others) if described else others)}"
     needs_transparency = plan.style.name == "mask" and not output.panel
+    figure = "layers" if plan.maps.layers == (ALL,) else ATLAS if plan.style.name == ATLAS else "panel"
     names = ResultNames(
         format="png" if output.format == AUTO and needs_transparency else output.format,
-        panel=output.panel,
+        figure=figure * output.panel,
         raw=output.raw,
         layers=network.layers,
         default_layer=network.default_layer,
         method=method,
         described=described,
         video=video_format(output.format) if network.loaded.task == VIDEO else "",
-        sweep=plan.maps.layers == (ALL,),
-        atlas=plan.style.name == ATLAS,
         volumes=network.loaded.transforms.depth is not None,
         question=None if plan.words is None else plan.words.question,
     )
