@@ -68,13 +68,13 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink
     if not (work.sources or work.skipped):
         return status
     if output.annotations:
-        _write_annotations(output, work.stages.common.configuration)
+        _write_annotations(output, work.common.configuration)
     if output.records is not None:
-        write_table(output.records, output.directory, work.stages.common.configuration)
+        write_table(output.records, output.directory, work.common.configuration)
         note(f"Table: {shown(output.records)}")
     if output.report:
         workers, images = plan.execution.workers, plan.inputs.images
-        page = write_gallery(output.directory, work.stages.options.style, workers, output.overwrite, images)
+        page = write_gallery(output.directory, work.options.style, workers, output.overwrite, images)
         note(f"Gallery page: {shown(page)}")
         to_open = str(page)
     if options.get("show") and to_open:
