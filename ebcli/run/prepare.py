@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _NAMED = 5  # classes in a message
 # options of the output that change no picture, record or array
-_ELSEWHERE = "directory interactive report scale skip_existing overwrite annotations threshold records".split()
+_ELSEWHERE = "directory report scale skip_existing overwrite annotations threshold records".split()
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 
@@ -84,7 +84,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     network = network or NetworkDescription.of_plan(plan)
     loaded = network.loaded
     if loaded.task != VIDEO and inputs.clips != ClipOptions():
-        raise ConfigurationError(f"--every, --start and --duration are for videos, but {loaded.name} explains images")
+        raise ConfigurationError(f"--start, --duration and every are for videos, but {loaded.name} explains images")
     # videos and volumes have contact sheets, which are figures, too
     if (style.cell_size, style.dpi) != (DrawingStyle.cell_size, DrawingStyle.dpi) and not (
         output.panel or loaded.transforms.axes != "HW"
