@@ -77,9 +77,8 @@ class Finding:
     click.Argument(["directory"], type=DIRECTORY),
     option(
         "Input",
-        "--annotations",
+        "--annotations FILE",
         "Boxes of the objects, in COCO's format. Also find photos that rest on places outside of the boxes.",
-        metavar="FILE",
         type=PATH,
     ),
     option("Output", "--fail-on-findings", "Exit with status 1 if anything is found.", is_flag=True),

@@ -89,7 +89,7 @@ class Network:
         """
         from ebcli.models import layers
         from ebcli.run.explainer import Explainer
-        from ebcli.run.layer_choice import chosen_layers
+        from ebcli.run.network_description import chosen_layers
 
         named = self._usual.maps.layers
         first = Explainer(self._usual.but(layer=named[:1], target=_ANY_TEXT if self.takes_texts else ()), 1)

@@ -17,7 +17,6 @@ from galleries import CATS, add, photo
 from option_values import HOSTILE
 from PIL import Image
 from runs import tree
-from sklearn.cluster import KMeans
 
 from ebcli.cli.audit import Finding
 from ebcli.cli.saliency import main
@@ -157,6 +156,8 @@ def seen(grid: np.ndarray, look: float = 0.5, outside: np.ndarray | None = None,
 
 
 def found(photos: list[Seen]) -> list[tuple[str, int]]:
+    from sklearn.cluster import KMeans  # not before a test needs it
+
     def clusters(features: np.ndarray, count: int) -> np.ndarray:
         return KMeans(count, n_init=3, random_state=0).fit_predict(features)
 

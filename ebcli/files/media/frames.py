@@ -147,7 +147,7 @@ class Frames(Medium):
             seen[total - 1] = pixels
             if len(seen) > limit:
                 raise ImageError(
-                    "its clips do not fit into memory: explain a part with --duration, or less with --every"
+                    "its clips do not fit into memory: explain a part with --duration, or less with EB_SALIENCY_EVERY"
                 )
         starts = clip_starts(total, length, every)
         chosen = [seen[min(i, total - 1)] for start in starts for i in range(start, start + length)]
