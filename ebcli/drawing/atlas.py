@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance
 
-from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words, fitted, font, in_lines, printable
+from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
 from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.legend import fitted, font, in_lines, printable
 from ebcli.drawing.overlay import fitted_size
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.atlas import CLEAR, Atlas, leads

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words, font, in_lines, printable
+from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.legend import bar, ends, on_white, outlined, shade, with_bars
+from ebcli.drawing.legend import bar, ends, font, in_lines, on_white, outlined, printable, shade, with_bars
 from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import Clips
@@ -209,7 +209,7 @@ def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, 
         lines += wrapped(heading, tiles, COLUMNS)
     # of rows with scales of their own, there is no common end
     style = one.faded if len({row.faded.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
-    has_faint = any(row.faded != row.style for row in maps)
+    has_faint = any(row.map.brightness(row.style.signed) < 1 for row in maps)
     scale = ends(style, max(row.map.values.size for row in maps), has_faint=has_faint)
     return arranged(name, about, lines, style, scale)
 

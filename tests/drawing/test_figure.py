@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ebcli.drawing.figure import Figure, Words, printable
+from ebcli.drawing.figure import Figure, Words
+from ebcli.drawing.legend import printable
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"

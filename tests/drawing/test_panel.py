@@ -13,7 +13,7 @@ from galleries import framed
 from PIL import Image
 
 from ebcli.cli.settings import PRESETS
-from ebcli.drawing.figure import fitted, font, printable
+from ebcli.drawing.legend import fitted, font, printable
 from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.media.medium import Shown
