@@ -61,7 +61,7 @@ def check(options: Mapping[str, Any]) -> int:
     Exit status: 0 if all maps agree, 1 if some do not.
     """
     from ebcli.evaluate import rank_correlation
-    from ebcli.files.private import scratch
+    from ebcli.files.ownership import scratch
     from ebcli.files.sink import check_file
     from ebcli.gallery.comparison import Limits, changed_images, comparison_of, write_comparison
     from ebcli.gallery.raw_maps import latest_records, read_pairs

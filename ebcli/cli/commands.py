@@ -189,10 +189,11 @@ def verify(options: Mapping[str, Any]) -> int:
 
     directory: Path = options["directory"]
     found = verify(directory)
-    for path, problem in found.problems.items():
+    problems = {path: problem for path, problem in found.items() if problem}
+    for path, problem in problems.items():
         put(os.fsencode(directory / path) + f": {problem}".encode())
-    wrong = len(found.problems)
-    note(f"{found.results} results: {found.results - wrong} intact, {wrong} altered or missing")
+    wrong = len(problems)
+    note(f"{len(found)} results: {len(found) - wrong} intact, {wrong} altered or missing")
     if wrong:  # an altered file may have its size still, by which --skip-existing would keep it
         note("To repair them, delete those that are altered and repeat the run with --skip-existing")
     return SOME_FAILED if wrong else 0

@@ -14,7 +14,7 @@ from ebcli.cli.options import OPTIONS
 from ebcli.cli.results import next_step, print_results
 from ebcli.cli.settings import parameters, read_settings
 from ebcli.errors import ConfigurationError
-from ebcli.files.naming import COCO, FIFTYONE_FILES, SETTINGS, STDOUT
+from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, SETTINGS, STDOUT
 from ebcli.files.remote import path_of
 from ebcli.run.plan import VALUES, RunPlan
 from ebcli.run.plan_parts import HEATMAPS, OutputOptions
@@ -50,9 +50,10 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink
     if is_dry:
         output = replace(output, report=False, records=None, annotations=None)
     if output.report:
-        from ebcli.gallery.page import check_page, write_gallery
+        from ebcli.files.directory import refuse_foreign_files
+        from ebcli.gallery.page import write_gallery
 
-        check_page(output.directory, output.overwrite)
+        refuse_foreign_files(output.directory, [PAGE], output.overwrite)
     if output.records is not None:
         from ebcli.gallery.exports import check_table, write_table
 
@@ -65,13 +66,13 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink
     if not (work.sources or work.skipped):
         return status
     if output.annotations:
-        _write_annotations(output, work.stages.common.configuration)
+        _write_annotations(output, work.common.configuration)
     if output.records is not None:
-        write_table(output.records, output.directory, work.stages.common.configuration)
+        write_table(output.records, output.directory, work.common.configuration)
         note(f"Table: {shown(output.records)}")
     if output.report:
         workers, images = plan.execution.workers, plan.inputs.images
-        page = write_gallery(output.directory, work.stages.options.style, workers, output.overwrite, images)
+        page = write_gallery(output.directory, work.options.style, workers, output.overwrite, images)
         note(f"Gallery page: {shown(page)}")
         to_open = str(page)
     if options.get("show") and to_open:

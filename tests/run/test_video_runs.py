@@ -301,6 +301,19 @@ def test_processes_make_the_same_files() -> None:
             assert one.read_bytes() == other.read_bytes()
 
 
+def test_a_wrong_label_is_told_from_the_prediction_in_all_clips() -> None:
+    Path("labels.csv").write_text("move.mp4,blue\n")
+    result = run("move.mp4", "--labels", "labels.csv", "--raw")
+    assert "move.mp4: labeled blue, predicted red (" in result.stderr
+    (record,) = records(Path("saliency"))
+    told = [(one["name"], one["against"]) for one in record["classes"]]
+    assert told == [("blue", None), ("red", None), ("red", "blue")]
+    outputs(run("move.mp4", "--target", "red", "--against", "blue", "--raw", "-o", "apart"))
+    with np.load("saliency/move.mp4.npz") as labeled, np.load(next(Path("apart").glob("*.npz"))) as apart:
+        np.testing.assert_allclose(labeled["maps"][2], apart["maps"][0], atol=1e-7)
+    assert outputs(result)[2].endswith(".0-red-2.mp4")
+
+
 def test_records_are_printed_as_json() -> None:
     result = run("move.mp4", "--json")
     assert json.loads(result.stdout)["output"] == ["saliency/move.mp4.0-red.mp4", "saliency/move.mp4.0-red.sheet.png"]
