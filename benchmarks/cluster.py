@@ -63,17 +63,16 @@ def cost(count: int) -> None:
         prepared = prepare(plan, folder)
         sources = [Source(small(i)) for i in range(count // 8 * 8)]
         start = time.process_time()
-        stages = prepared.stages
-        loaded = [stages.reader.load(source) for source in sources]
+        loaded = [prepared.reader.load(source) for source in sources]
         decoded = time.process_time()
         explanations = prepared.explainer.explain([one for one in loaded if one is not None])
         computed = time.process_time()
         with folder:
             for source, one, explanation in zip(sources, loaded, explanations, strict=True):
-                drawn = render(source, one, stages.reader, stages.options, explanation, None)
+                drawn = render(source, one, prepared.reader, prepared.options, explanation, None)
                 maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
-                names = stages.options.names.of(source.place, maps)
-                folder.add(dict(zip(names, drawn.files, strict=True)), stages.record(source, "done"))
+                names = prepared.options.names.of(source.place, maps)
+                folder.add(dict(zip(names, drawn.files, strict=True)), prepared.record(source, "done"))
         end = time.process_time()
     g, p = (computed - decoded) / len(sources), (end - computed + decoded - start) / len(sources)
     print(f"EfficientNet-Lite0, one photo of 500 pixels: g = {g:.4f} s, p = {p:.4f} s of a CPU", flush=True)

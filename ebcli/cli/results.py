@@ -25,7 +25,7 @@ from ebcli.run.plan_text import as_command
 
 if TYPE_CHECKING:
     from ebcli.files.records import ClassRecord, Record
-    from ebcli.run.prepare import Run
+    from ebcli.run.pipeline import Run
 
 _LOST_SHOWN = 3
 _MOST_NAMED = 3  # inputs in a command; with more, the line would be long
@@ -42,7 +42,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     """
     from tqdm import tqdm
 
-    quiet, common, unit, total = options["quiet"], work.stages.common, work.stages.reader.unit, len(work.sources)
+    quiet, common, unit, total = options["quiet"], work.common, work.reader.unit, len(work.sources)
     if options["verbose"]:
         say(f"{common.model} ({common.weights}), layer {common.layer}, on {work.device}")
         for path in work.skipped:
@@ -94,7 +94,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
 
 def _print_choices(work: Run, plan: RunPlan) -> None:
     """Say what the run does where the user may expect something else."""
-    common, end = work.stages.common, work.stages.options.style.vmax
+    common, end = work.common, work.options.style.vmax
     if common.weights == FACTORY:
         note(f"{common.model} has the weights that its factory returns; --weights FILE loads a checkpoint")
     if plan.model.preprocessing.fit == WHOLE and common.fit == PAD and work.task != DETECTION:  # which was trained so
@@ -228,7 +228,7 @@ def _misclassified(record: Record) -> str:
 
 def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, shard: tuple[int, int] | None) -> None:
     """Print one line, unless everything is done and that is all there is to say."""
-    others, unit, total = counts["not an image"], work.stages.reader.unit, len(work.sources)
+    others, unit, total = counts["not an image"], work.reader.unit, len(work.sources)
     left = total - counts.total()
     parts = {"to process": counts["planned"], "done": counts["done"], "up to date": len(work.skipped)}
     parts |= {"failed": counts["failed"], "left": left}
@@ -268,7 +268,7 @@ def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
 def next_step(work: Run, plan: RunPlan) -> str:
     """What shows more of the photos that were explained, as a command; empty if there is none."""
     images, output, model = plan.inputs.images, plan.output, plan.model
-    if plan.words or work.stages.reader.unit != "image" or not all(map(os.path.exists, images)):
+    if plan.words or work.reader.unit != "image" or not all(map(os.path.exists, images)):
         return ""
     named = [str(image) for image in images if len(images) <= _MOST_NAMED]
     is_classified = work.task == CLASSIFICATION and not model.described

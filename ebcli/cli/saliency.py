@@ -71,7 +71,7 @@ def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str
         click.Argument(["images"], nargs=-1, type=Input(readable=False), shell_complete=complete_first),  # others fail
         *OPTIONS.values(),
     ],
-    context_settings=CONTEXT | {"help_option_names": ["--help"]},
+    context_settings=CONTEXT | {"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
 )
 @click.version_option(None, "-V", "--version", package_name=DISTRIBUTION, message="eb-saliency %(version)s")
@@ -159,10 +159,10 @@ def _rank(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 run.examples = {
-    "eb-saliency photo.jpg": "the most likely class",
-    'eb-saliency photo.jpg --target "tiger cat"': "a class by name",
-    "eb-saliency photo.jpg --model resnet50 --top-k 3 --panel": "three classes of another network, in one figure",
-    "eb-saliency photos -o maps --report": "a directory, with a gallery page",
+    "eb-saliency img.jpg -o out.png": "the most likely class",
+    'eb-saliency img.jpg --target "tiger cat" --target espresso --panel': "two classes in one figure",
+    "eb-saliency photos -o maps --skip-existing --report": "a directory, with a gallery page; again, it resumes",
+    "eb-saliency serve photos": "a live page in the browser",
 }
 main = Main("eb-saliency", {**COMMANDS, "benchmark": benchmark}, help=run.help)
 run.others = main.commands

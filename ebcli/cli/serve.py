@@ -32,7 +32,7 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     PHOTOS,
     _repeatable("model", "Repeatable: several networks.", (ModelSpec.name,)),
     _repeatable("weights", "Repeatable: one for each --model.", ()),
-    option("Server", "--host", "Listen at this address.", metavar="ADDRESS", default="127.0.0.1"),
+    option("Server", "--host ADDRESS", "Listen at this address.", default="127.0.0.1"),
     option("Server", "--port", "Listen at this port; 0 for a free one.", type=click.IntRange(0, 65535), default=_PORT),
     option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
     options=[*_OF_NETWORK, "max_bytes", "image_timeout"],

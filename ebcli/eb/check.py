@@ -59,10 +59,8 @@ class Trial:
     def outputs(self, signals: Iterable[Tensor] | None = None) -> list[Tensor]:
         """The floating-point results, perhaps for other signals, which an operation may overwrite."""
         given = map(self.below, map(torch.clone, self.signals) if signals is None else signals)
-        arguments = [
-            next(given) if _carries_signal(a) else a.detach().clone() if isinstance(a, Tensor) else a
-            for a in self.arguments
-        ]
+        plain = [a.detach().clone() if isinstance(a, Tensor) else a for a in self.arguments]
+        arguments = [next(given) if _carries_signal(a) else b for a, b in zip(self.arguments, plain, strict=True)]
         return [self.above(value) for value in filter(_is_floating, tensors_in(self.fn(*arguments)))]
 
     def map(self, change: Callable[[Tensor], Tensor], of: Callable[[Any], bool] = _carries_signal) -> "Trial":

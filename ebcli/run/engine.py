@@ -1,16 +1,34 @@
-"""One run over many images, on this machine or on a Ray cluster."""
+"""One run over many images, on this machine or on a Ray cluster.
 
-from collections.abc import Generator
+On Ray, each part of the list of files is a task, which works on it as a local run does. The driver lists the files and
+appends the records. Images stay with the tasks.
+"""
 
+import math
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ebcli.errors import ConfigurationError
 from ebcli.files.directory import OutputFolder
-from ebcli.files.images import decoding_memory
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
-from ebcli.run.pipeline import Pipeline
+from ebcli.run import ray_process
+from ebcli.run.pipeline import Run
 from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import ExecutionOptions
 from ebcli.run.plan_text import as_settings
-from ebcli.run.prepare import Run, prepare
-from ebcli.workers import Workers, enough_for
+from ebcli.run.prepare import prepare
+from ebcli.workers import DiedError, Process
+
+# Of a part, enough batches to make Ray's overhead small, few enough to repeat when a machine is lost.
+_BATCHES_PER_PART = 8
+_STOP_TIMEOUT, _END_TIMEOUT = 5, 10  # seconds for the images in progress, and for Ray to end its processes
 
 
 def run(plan: RunPlan, sink: Sink | None = None) -> Run:
@@ -22,41 +40,113 @@ def run(plan: RunPlan, sink: Sink | None = None) -> Run:
 
     Raises:
         ConfigurationError: the model, weights, layer, class, colormap or device does not exist or does not fit, or a
-            result would replace a file that this program did not write.
+            result would replace a file that this program did not write; the cluster does not exist or is too small.
         UnsupportedOpError: the network has operations without an excitation rule.
         OutputError: (also from ``results``) the output directory cannot be written to.
     """
-    sink = sink or OutputFolder(plan.output.directory, plan.output.overwrite)
-    if plan.execution.engine == "ray" and not plan.execution.dry_run:
-        from ebcli.run.ray_driver import Cluster
+    sink, execution = sink or OutputFolder(plan.output.directory, plan.output.overwrite), plan.execution
+    if execution.engine != "ray" or execution.dry_run:
+        return prepare(plan, sink)
+    if not isinstance(sink, OutputFolder):
+        raise ConfigurationError("other machines cannot write one file: name a directory with -o, or drop --engine ray")
+    from ebcli.models.device import default_batch_size  # which imports torch
 
-        return Cluster(plan, sink).run
-    work = prepare(plan, sink)
-    work.results = _planned(work) if plan.execution.dry_run else _results(plan, work, sink)
-    return work
+    cluster = Cluster(execution)
+    work = prepare(replace(plan, execution=replace(execution, device="cpu")), sink)  # this machine may have no GPU
+    device = "cuda" if cluster.gpus else "cpu"
+    batch_size = execution.batch_size or default_batch_size(device)
+    execution = replace(
+        execution,
+        device=device,
+        batch_size=max(1, min(batch_size, len(work.sources) + len(work.skipped))),
+        workers=max(1, cluster.cpus - 1),  # the network takes one
+    )
+    # tasks need none of the images, which can be millions, and load the network themselves
+    work.explainer = None
+    plan = replace(plan, inputs=replace(plan.inputs, images=(Path(),)), execution=execution)
+    job = replace(work, plan=plan, sources=(), skipped=())
+    return ClusterRun(**vars(work) | {"plan": plan, "device": f"{cluster.count} x {device}"}, cluster=cluster, job=job)
 
 
-def _planned(work: Run) -> Generator[Record]:
-    for source in work.sources:
-        is_image = work.stages.reader.accepts(source)
-        yield work.stages.record(source, "planned" if is_image else "not an image")
+class Cluster:
+    """The Ray cluster at ``RAY_ADDRESS``, or one that is started on this machine, and ends with this object.
+
+    Raises:
+        ConfigurationError: there is no such cluster, or it has too few CPUs or GPUs.
+
+    Attributes:
+        count: the number of tasks at a time.
+        gpus, cpus: those of each task.
+    """
+
+    def __init__(self, execution: ExecutionOptions) -> None:
+        self._ray = Process(_END_TIMEOUT)
+        self.close = weakref.finalize(self, self._ray.end)
+        self.count, self.gpus, self.cpus = self.call(ray_process.connect, execution)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function returns in Ray's process.
+
+        Raises:
+            UnfinishedError: the cluster is lost.
+        """
+        try:
+            return self._ray.call(function, arguments)
+        except DiedError as death:
+            raise ray_process.lost(death) from death
 
 
-def _results(plan: RunPlan, work: Run, sink: Sink) -> Generator[Record]:
-    execution, sources = plan.execution, work.sources
-    if not sources:
-        return
-    usual = enough_for(len(sources)) if execution.workers is None else execution.workers
-    count = usual if work.explainer else 0
-    with sink, Workers(count, execution.image_timeout, decoding_memory(plan.inputs.max_pixels)) as workers:
-        sink.start(as_settings(plan) if plan.words is None else None)  # settings are those of the command
-        pipeline = Pipeline(
-            explainer=work.explainer,
-            sink=sink,
-            workers=workers,
-            stages=work.stages,
-            fail_fast=execution.fail_fast,
-            stopping=work.stopping,
-            recorded=work.recorded,
-        )
-        yield from pipeline.run(sources)
+@dataclass(kw_only=True)
+class ClusterRun(Run):
+    """A run on a cluster, whose results come in the order in which the parts of the list finish.
+
+    Attributes:
+        cluster: the cluster.
+        job: the run as tasks get it, without files.
+    """
+
+    sink: OutputFolder
+    cluster: Cluster
+    job: Run
+
+    @property
+    def results(self) -> Generator[Record]:
+        """The record of each file; ends a few seconds after a stop is requested, whatever is still in hand.
+
+        Raises:
+            ConfigurationError: a machine of the cluster cannot write to the output directory.
+            OutputError: a result cannot be written; finished records are yielded first.
+            UnfinishedError: the cluster is lost.
+            EbcliError: the network cannot continue; likewise.
+        """
+        total, count, batch_size = len(self.sources), self.cluster.count, self.job.plan.execution.batch_size or 1
+        # at least four parts per network, so that all finish at about the same time
+        size = batch_size * max(1, min(_BATCHES_PER_PART, total // (4 * count * batch_size)))
+        parts = deque(self.sources[start : start + size] for start in range(0, total, size))
+        started, deadline, error = 0, math.inf, None
+        with self.sink as folder, closing(self.cluster) as cluster:
+            folder.start(as_settings(self.plan))
+            running = folder.private / "running"
+            running.touch()
+            stop = ray_process.StopFile(running)
+            given = cluster.cpus, cluster.gpus, Path.cwd(), replace(self.job, stopping=stop)
+            while (parts or started) and time.monotonic() < deadline:
+                if deadline == math.inf and (self.stopping.is_set() or stop.is_set()):
+                    deadline = time.monotonic() + _STOP_TIMEOUT
+                    self.stopping.set()
+                    stop.set()
+                    parts.clear()
+                new = [parts.popleft() for _ in range(min(len(parts), count - started))]
+                done = cluster.call(ray_process.finished, *given, new)
+                started += len(new) - len(done)
+                for records, failure in done:
+                    for record in records:
+                        if record.status != "not an image":
+                            folder.record(record)
+                            self.recorded[record.status] += 1
+                        yield record
+                    if failure is not None:
+                        error = error or failure
+                        stop.set()
+        if error is not None:
+            raise error

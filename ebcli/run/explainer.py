@@ -28,9 +28,8 @@ from ebcli.models.device import is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.nouns.explanation import Explanation, Map, Subject
 from ebcli.run import noise
-from ebcli.run.layer_choice import described
 from ebcli.run.layer_maps import maps_of, priors
-from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
+from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, described, method_in_words
 from ebcli.run.pieces import Tiles, batch_sizes, in_sequence
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions

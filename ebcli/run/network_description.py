@@ -1,13 +1,17 @@
-"""What records, names and checks need to know of a network. Imports no torch."""
+"""What is asked of a network, and what records, names and checks need to know of it. Imports no torch."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ebcli.errors import ConfigurationError
+from ebcli import models  # of which some names import torch when they are used
+from ebcli.errors import ConfigurationError, LayerError
+from ebcli.files.naming import slug
 from ebcli.models.classes import matching_classes, resolve_class
 from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE
-from ebcli.models.keywords import BUNDLED, DEFAULT, SOFTMAX, WHOLE
+from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, SOFTMAX, WHOLE
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.names import imagenet_classes
 from ebcli.run.plan import RunPlan
@@ -151,3 +155,33 @@ def method_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = F
         return f"marginal {rule}"
     words = f"contrastive {rule} against {', '.join(against)}" if against else f"contrastive {rule}"
     return f"{words}, over the cells of the map" if over_cells else words
+
+
+def described(plan: RunPlan, loaded: LoadedModel, own: str | None) -> NetworkDescription:
+    """What is asked of a network: its layers, or its task's own one, and classes; not yet the method, if it varies."""
+    maps = plan.maps
+    if own is not None:
+        method = plan.words.method if plan.words else ""
+        return NetworkDescription(loaded=loaded, layers=(own,), default_layer=own, method=method)
+    layers = chosen_layers(maps.layers, loaded)
+    usual = None if maps.layers else layers[0]
+    if len(layers) == 1 and maps.layers:
+        with suppress(LayerError):  # this layer may do nevertheless
+            usual = models.default_layer(loaded)
+    counts = Counter(map(slug, layers))
+    alike = [repr(name) for name in layers if counts[slug(name)] > 1]
+    if alike and not plan.output.panel:
+        raise ConfigurationError(f"the layers {' and '.join(alike)} share a file name: run them one at a time")
+    classes, against = chosen_classes(maps, loaded)
+    return NetworkDescription(loaded=loaded, layers=layers, default_layer=usual, classes=classes, against=against)
+
+
+def chosen_layers(names: Sequence[str], loaded: LoadedModel) -> tuple[str, ...]:
+    """The layers that are asked for, each once; the model's default layer if none are."""
+    found: list[str] = []
+    for name in names or (models.default_layer(loaded),):
+        if name == ALL:
+            found += [*models.layer_per_resolution(loaded), INPUT]
+        else:
+            found.append(name if name == INPUT else models.resolve_layer(loaded, name))
+    return tuple(dict.fromkeys(found))

@@ -6,7 +6,7 @@ Imports no torch.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
@@ -21,13 +21,16 @@ import numpy as np
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
 from ebcli.files.frame_ranges import Slices
+from ebcli.files.images import decoding_memory
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source
 from ebcli.nouns.explanation import Explanation
+from ebcli.run.plan import RunPlan
+from ebcli.run.plan_text import as_settings
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.run.rendering import RenderOptions, render
-from ebcli.workers import Workers
+from ebcli.workers import Workers, enough_for
 
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
@@ -39,57 +42,63 @@ _LARGE = 1 << 23  # bytes; larger images do not wait at all
 _Numbered = tuple[int, Source, NetworkInput]
 
 
-@dataclass(frozen=True)
-class ImageStages:
-    """What is done for each image of a run, before and after the network. Can be sent to other machines.
+@dataclass(kw_only=True)
+class Run:
+    """A run that is ready to start.
 
     Attributes:
+        plan: what is asked.
+        sink: where results go.
+        explainer: the network; None if nothing is to be done with it.
         reader: how files are read.
         options: how results are rendered.
         common: a record with the fields that all images share.
-        thumbnails: also make thumbnails for the gallery page.
+        sources: the files to work on; some may turn out not to be images.
+        skipped: the inputs whose results are up to date.
+        task: what the network does.
+        device: the device, or those of a cluster, in words.
+        stopping: set it, from any thread or a signal handler, to finish the images in progress and start no others.
+        recorded: the number of records written so far, by status; after an interrupt more than were yielded.
+        workers: the processes that load and render images, while there are results.
     """
 
+    plan: RunPlan
+    sink: Sink
+    explainer: Explainer | None
     reader: Reader
     options: RenderOptions
     common: Record
-    thumbnails: bool
+    sources: Sequence[Source]
+    skipped: Sequence[Path]
+    task: str
+    device: str
+    stopping: Event = field(default_factory=Event)
+    recorded: Counter[str] = field(default_factory=Counter)
+    workers: Workers = field(init=False)
+
+    @property
+    def results(self) -> Generator[Record]:
+        """Works on the files while it is iterated, and yields the record of each, in order.
+
+        Raises:
+            OutputError: a result cannot be written; finished records are yielded first.
+            EbcliError: the network cannot continue; likewise.
+        """
+        if self.plan.execution.dry_run:
+            for source in self.sources:
+                yield self.record(source, "planned" if self.reader.accepts(source) else "not an image")
+        elif self.sources:
+            with self.sink, workers_for(self.plan, len(self.sources) if self.explainer else 0) as self.workers:
+                self.sink.start(as_settings(self.plan) if self.plan.words is None else None)  # those of the command
+                yield from self.work_on(self.sources)
 
     def record(self, source: Source, status: str, **known: Any) -> Record:
         """The record of a file, with these fields."""
         place = str(source.place)
         return replace(self.common, input=source.name, place=place, status=status, **known)  # type: ignore[arg-type]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Pipeline:
-    """The way of all images of a run.
-
-    Attributes:
-        explainer: the network; None if none of the files can be read.
-        sink: where results go.
-        workers: the processes that load and render images.
-        stages: what they do for each.
-        fail_fast: stop at the first failure.
-        stopping: set it, from any thread, to finish the images in progress and start no others.
-        recorded: counts the records written, by status.
-    """
-
-    explainer: Explainer | None
-    sink: Sink
-    workers: Workers
-    stages: ImageStages
-    fail_fast: bool
-    stopping: Event = field(default_factory=Event)
-    recorded: Counter[str] = field(default_factory=Counter)
-
-    def run(self, sources: Iterable[Source]) -> Iterator[Record]:
-        """The record of each file, in order; none for files that were not started before a stop.
-
-        Raises:
-            OutputError: a result cannot be written; finished records are yielded first.
-            EbcliError: the network cannot continue; likewise.
-        """
+    def work_on(self, sources: Iterable[Source]) -> Iterator[Record]:
+        """The record of each file, in order; none for files that were not started before a stop. See ``results``."""
         error: Exception | None = None
         waiting: deque[tuple[int, Future[Record]]] = deque()
         ready, following = dict[int, Record](), 0
@@ -120,7 +129,7 @@ class Pipeline:
 
     def _taken(self, future: Future[Record]) -> Record:
         record = future.result()
-        if self.fail_fast and record.status == "failed":
+        if self.plan.execution.fail_fast and record.status == "failed":
             self.stopping.set()
         return record
 
@@ -181,31 +190,31 @@ class Pipeline:
         """What the network gets of an image; or the record of a file that failed, or is not an image."""
         start = perf_counter()
         try:
-            loaded: NetworkInput | None = self.workers.call(self.stages.reader.load, source)
+            loaded: NetworkInput | None = self.workers.call(self.reader.load, source)
         except Exception as error:
             return self._failed(source, error, perf_counter() - start)
-        return self.stages.record(source, "not an image") if loaded is None else loaded
+        return self.record(source, "not an image") if loaded is None else loaded
 
     def _render(self, source: Source, loaded: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
-        start, stages = perf_counter(), self.stages
+        start = perf_counter()
         if isinstance(explanation, ImageError):
             return self._failed(source, explanation, loaded.seconds)
         before = loaded.seconds + explanation.seconds
         stamp = {"input_bytes": loaded.stamp.bytes, "input_mtime_ns": loaded.stamp.mtime_ns}
         if not explanation.maps:  # no class scores above the threshold
-            return self._written({}, stages.record(source, "done", seconds=round(before, 4), **stamp))
+            return self._written({}, self.record(source, "done", seconds=round(before, 4), **stamp))
         relpath, names = source.place, None
-        if stages.thumbnails:
-            names = ThumbnailNames(str(relpath), loaded.stamp, stages.common.configuration, stages.common.method)
+        if self.plan.output.report:
+            names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
         try:
             seen = replace(loaded, pixels=np.empty(0, np.uint8))  # rendering needs none
-            drawn = self.workers.call(render, source, seen, stages.reader, stages.options, explanation, names)
+            drawn = self.workers.call(render, source, seen, self.reader, self.options, explanation, names)
         except Exception as error:
             return self._failed(source, error, before + perf_counter() - start)
         maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
-        results = stages.options.names.of(relpath, maps, drawn.placed)
-        record = stages.record(
+        results = self.options.names.of(relpath, maps, drawn.placed)
+        record = self.record(
             source,
             "done",
             output=tuple(map(str, results)),
@@ -214,7 +223,7 @@ class Pipeline:
             classes=drawn.classes,
             seconds=round(before + perf_counter() - start, 4),
             **stamp,
-            image_size=None if stages.options.regions is None else loaded.size,
+            image_size=None if self.options.regions is None else loaded.size,
             label=explanation.label,
             predicted=explanation.predicted,
             clips=None if loaded.clips is None or isinstance(loaded.clips, Slices) else asdict(loaded.clips),
@@ -232,10 +241,16 @@ class Pipeline:
         reason = str(error) if isinstance(error, EbcliError) else f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError):
             reason = "not enough memory to decode and draw it"
-        record = self.stages.record(source, "failed", error=" ".join(reason.split()), seconds=round(seconds, 4))
+        record = self.record(source, "failed", error=" ".join(reason.split()), seconds=round(seconds, 4))
         return self._written({}, record)
 
     def _written(self, files: Mapping[Path, bytes], record: Record) -> Record:
         written = self.sink.write(files, record)
         self.recorded[record.status] += 1
         return written
+
+
+def workers_for(plan: RunPlan, files: int) -> Workers:
+    """The processes that load and render so many files."""
+    usual = enough_for(files) if plan.execution.workers is None else plan.execution.workers
+    return Workers(usual if files else 0, plan.execution.image_timeout, decoding_memory(plan.inputs.max_pixels))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +20,7 @@ from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.images import decoding_memory, limit_pixels
+from ebcli.files.images import limit_pixels
 from ebcli.files.naming import AUTO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
@@ -36,49 +34,21 @@ from ebcli.models.loaded import configuration_hash, content_hash, network_settin
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
-from ebcli.run.pipeline import ImageStages
+from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions
 from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
 from ebcli.run.rendering import RenderOptions, render
-from ebcli.workers import Workers, enough_for, warm
+from ebcli.workers import warm
 
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
 
 _NAMED = 5  # classes in a message
 # options of the output that change no picture, record or array
-_ELSEWHERE = "directory interactive report scale skip_existing overwrite annotations threshold records".split()
+_ELSEWHERE = "directory report scale skip_existing overwrite annotations threshold records".split()
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
-
-
-@dataclass(kw_only=True)
-class Run:
-    """A run that is ready to start.
-
-    Attributes:
-        explainer: the network; None if nothing is to be done with it.
-        stages: what is done for each image.
-        skipped: the inputs whose results are up to date.
-        sources: the files to work on; some may turn out not to be images.
-        task: what the network does.
-        device: the device, or those of a cluster, in words.
-        results: works on the files while it is iterated, and yields the record of each, in order; on Ray, in the
-            order in which they finish.
-        stopping: set it, from a signal handler for example, and ``results`` ends after the images in progress.
-        recorded: the number of records written so far, by status; after an interrupt more than were yielded.
-    """
-
-    explainer: Explainer | None
-    stages: ImageStages
-    skipped: Sequence[Path]
-    sources: Sequence[Source]
-    task: str = CLASSIFICATION
-    device: str
-    results: Generator[Record] = field(default_factory=lambda: (record for record in list[Record]()))
-    stopping: Event = field(default_factory=Event)
-    recorded: Counter[str] = field(default_factory=Counter)
 
 
 def prepare(plan: RunPlan, sink: Sink) -> Run:
@@ -114,7 +84,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     network = network or NetworkDescription.of_plan(plan)
     loaded = network.loaded
     if loaded.task != VIDEO and inputs.clips != ClipOptions():
-        raise ConfigurationError(f"--every, --start and --duration are for videos, but {loaded.name} explains images")
+        raise ConfigurationError(f"--start, --duration and every are for videos, but {loaded.name} explains images")
     # videos and volumes have contact sheets, which are figures, too
     if (style.cell_size, style.dpi) != (DrawingStyle.cell_size, DrawingStyle.dpi) and not (
         output.panel or loaded.transforms.axes != "HW"
@@ -127,9 +97,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     sources = _labeled(sources, inputs, network, reader)
     if output.scale == RUN and explainer is not None:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, network, reader)
-        execution = plan.execution
-        count = enough_for(1) if execution.workers is None else execution.workers
-        with Workers(count, execution.image_timeout, decoding_memory(inputs.max_pixels)) as workers:
+        with workers_for(plan, 1) as workers:
             style = replace(style, vmax=run_vmax(explainer, everything, partial(workers.call, reader.load), style))
     _warn_of(network, plan.maps.targets)
     common = Record(
@@ -151,10 +119,14 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
     return Run(
+        plan=plan,
+        sink=sink,
         explainer=explainer,
-        stages=ImageStages(reader, options, common, output.report),
-        skipped=skipped,
+        reader=reader,
+        options=options,
+        common=common,
         sources=sources,
+        skipped=skipped,
         task=loaded.task,
         device=explainer.device if explainer else plan.execution.device,
     )
@@ -277,17 +249,16 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         others = class_labels(network.loaded, network.against) if described else map(str, network.against)
         method = f"against {' '.join(map(distinct_slug, others) if described else others)}"
     needs_transparency = plan.style.name == "mask" and not output.panel
+    figure = "layers" if plan.maps.layers == (ALL,) else ATLAS if plan.style.name == ATLAS else "panel"
     names = ResultNames(
         format="png" if output.format == AUTO and needs_transparency else output.format,
-        panel=output.panel,
+        figure=figure * output.panel,
         raw=output.raw,
         layers=network.layers,
         default_layer=network.default_layer,
         method=method,
         described=described,
         video=video_format(output.format) if network.loaded.task == VIDEO else "",
-        sweep=plan.maps.layers == (ALL,),
-        atlas=plan.style.name == ATLAS,
         volumes=network.loaded.transforms.depth is not None,
         question=None if plan.words is None else plan.words.question,
     )

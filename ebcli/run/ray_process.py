@@ -9,8 +9,9 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -20,14 +21,12 @@ from typing import Any
 
 from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError
 from ebcli.files.directory import OutputFolder
-from ebcli.files.images import decoding_memory
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.imports import import_optional
-from ebcli.run.pipeline import ImageStages, Pipeline
-from ebcli.run.plan import RunPlan
+from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan_parts import ExecutionOptions
-from ebcli.workers import Workers, processors
+from ebcli.workers import processors
 
 _RETRIES = 2  # of a part whose process or machine is lost
 _CONNECT_TIMEOUT, _POLL = 30, 0.1  # seconds
@@ -35,7 +34,7 @@ _HEAD_TIMEOUT, _OWN_HEAD_TIMEOUT = "30", "2"  # seconds; an own head is not star
 _LONGEST_REASON = 200  # characters
 
 _tasks: list[Any] = []  # those that are waited for
-_pipelines: list[Pipeline] = []  # that of this process, which Ray keeps for other parts
+_jobs: list[Run] = []  # that of this process, which Ray keeps for other parts
 
 
 def connect(execution: ExecutionOptions) -> tuple[int, float, int]:
@@ -121,20 +120,25 @@ def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -
 
 
 @cache
-def _task() -> Any:
+def _task(cpus: int, gpus: float) -> Any:
     import ray
 
     # a part whose process or machine is lost is repeated wherever there is room
-    return ray.remote(max_retries=_RETRIES, scheduling_strategy="SPREAD")(explain_part)
+    return ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")(explain_part)
 
 
-def submit(cpus: int, gpus: float, make: Callable[[], Pipeline], sources: Sequence[Source]) -> None:
-    """Start a part of the list."""
-    _tasks.append(_task().options(num_cpus=cpus, num_gpus=gpus).remote(make, sources))
+def finished(
+    cpus: int, gpus: float, cwd: Path, job: Run, parts: Sequence[Sequence[Source]]
+) -> list[tuple[list[Record], EbcliError | None]]:
+    """Start some parts of the list, and wait a moment for any that were started.
 
+    Args:
+        cpus, gpus: those of each.
+        cwd, job: see ``explain_part``.
+        parts: their files.
 
-def finished() -> list[tuple[list[Record], EbcliError | None]]:
-    """The results of the parts that have finished since the last call; waits for one for a moment.
+    Returns:
+        The results of those that have finished since the last call.
 
     Raises:
         UnfinishedError: see ``lost``.
@@ -142,7 +146,8 @@ def finished() -> list[tuple[list[Record], EbcliError | None]]:
     import ray
 
     try:
-        done, _tasks[:] = ray.wait(_tasks, timeout=_POLL)
+        _tasks.extend(_task(cpus, gpus).remote(cwd, job, sources) for sources in parts)
+        done, _tasks[:] = ray.wait(_tasks, timeout=_POLL) if _tasks else ([], [])
         return list(ray.get(done))
     except ray.exceptions.RayTaskError:  # unexpected, like any such error in this process
         raise
@@ -159,59 +164,46 @@ def lost(error: Exception) -> UnfinishedError:
     )
 
 
+@dataclass(frozen=True)
 class StopFile(Event):
     """An event for all machines: it is set when a file is gone. Network file systems may hide a new file for long."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-
-    def __reduce__(self) -> tuple[type[StopFile], tuple[Path]]:
-        return StopFile, (self._path,)
+    path: Path
 
     def is_set(self) -> bool:
         try:
-            self._path.open("rb").close()
+            self.path.open("rb").close()
         except FileNotFoundError:
             return True
         return False
 
     def set(self) -> None:
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
 
-def explain_part(make: Callable[[], Pipeline], sources: Sequence[Source]) -> tuple[list[Record], EbcliError | None]:
+def explain_part(cwd: Path, job: Run, sources: Sequence[Source]) -> tuple[list[Record], EbcliError | None]:
     """The records of a part of the list, and the error that ended it.
 
     Errors are returned, because Ray cannot raise one that names a path which is not UTF-8.
 
     Args:
-        make: loads the network, unless this process has it.
+        cwd: the working directory.
+        job: the run, without files and network.
         sources: the files.
     """
     records: list[Record] = []
     try:
-        if not _pipelines:
-            _pipelines.append(make())
-        for record in _pipelines[0].run(sources):
+        if not _jobs:
+            _jobs.append(_made_ready(cwd, job))
+        for record in _jobs[0].work_on(sources):
             records.append(record)  # what comes before an error counts
     except EbcliError as error:
         return records, error
     return records, None
 
 
-def make_pipeline(
-    cwd: Path, plan: RunPlan, stages: ImageStages, folder: OutputFolder, stopping: StopFile, cpus: int
-) -> Pipeline:
-    """Load the network.
-
-    Args:
-        cwd: the working directory.
-        plan: the run; its images do not matter.
-        stages: what is done for each image.
-        folder: writes results.
-        stopping: ends all parts.
-        cpus: the network takes one, processes that decode and draw the others.
+def _made_ready(cwd: Path, job: Run) -> Run:
+    """The run with its network and the processes of this task.
 
     Raises:
         ConfigurationError: this machine lacks one of the directories, or the network cannot be loaded.
@@ -220,22 +212,16 @@ def make_pipeline(
 
     from ebcli.run.explainer import Explainer
 
+    assert isinstance(job.sink, OutputFolder)
     try:
         os.chdir(cwd)
-        TemporaryFile(dir=folder.private).close()
+        TemporaryFile(dir=job.sink.private).close()
     except OSError as error:
         raise ConfigurationError(
-            f"the machine {socket.gethostname()} cannot use '{cwd}' and write to '{folder.directory}' in it "
+            f"the machine {socket.gethostname()} cannot use '{cwd}' and write to '{job.sink.directory}' in it "
             f"({error.strerror}): all machines of the cluster must share these directories"
         ) from error
     torch.set_num_threads(1)  # the other CPUs decode and draw
     torch.manual_seed(0)  # an untrained network must be the same on all machines
-    workers = Workers(max(1, cpus - 1), plan.execution.image_timeout, decoding_memory(plan.inputs.max_pixels))
-    return Pipeline(
-        explainer=Explainer(plan),
-        sink=folder,
-        workers=workers,
-        stages=stages,
-        fail_fast=plan.execution.fail_fast,
-        stopping=stopping,
-    )
+    job.explainer, job.workers = Explainer(job.plan), workers_for(job.plan, 1)
+    return job

@@ -26,7 +26,7 @@ from ebcli.files.naming import HTML, ResultNames
 from ebcli.files.records import ClassRecord
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
-from ebcli.files.video_writing import VideoWriter, video_writer
+from ebcli.files.video_writing import Mp4, Webp, video_writer
 from ebcli.models.classes import printable
 from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.explanation import Explanation, Map
@@ -100,7 +100,7 @@ def render(
     common = {**options.provenance, "input": file_name(source), **tiles}
     suffix = options.names.suffix(source.place)
     writers, figures = list[_Drawn](), [[one] for one in maps]
-    if options.names.panel:
+    if options.names.figure:
         figures = [maps]
     else:
         writers = [_writer(options, suffix, one, common | about([one])) for one in maps]
@@ -218,7 +218,7 @@ class _Drawn:
     maps: FrameMaps
     longest: int | None
     encode: Callable[[Image.Image], bytes]
-    video: VideoWriter | None = None
+    video: Mp4 | Webp | None = None
     volume: Orthogonal | None = None
     picture: Image.Image | None = None
 

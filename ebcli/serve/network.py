@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
+from ebcli.files.safe_open import Stamp
 from ebcli.files.sources import Source
-from ebcli.files.stamp import Stamp
 from ebcli.models.caveats import caveat
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT
@@ -89,7 +89,7 @@ class Network:
         """
         from ebcli.models import layers
         from ebcli.run.explainer import Explainer
-        from ebcli.run.layer_choice import chosen_layers
+        from ebcli.run.network_description import chosen_layers
 
         named = self._usual.maps.layers
         first = Explainer(self._usual.but(layer=named[:1], target=_ANY_TEXT if self.takes_texts else ()), 1)

@@ -19,8 +19,8 @@ from ebcli.cli.console import sign_of_life
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError, UnfinishedError
 from ebcli.files.records import ClassRecord, Record
+from ebcli.run.pipeline import Run
 from ebcli.run.plan import RunPlan
-from ebcli.run.prepare import Run
 
 
 def test_the_first_interrupt_lets_what_has_begun_come_to_its_end(worker: mock.Mock) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from ebcli.cli.saliency import main
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
-from ebcli.run.prepare import Run
+from ebcli.run.pipeline import Run
 
 _STYLE = DrawingStyle()
 PICTURE = "saliency/a.jpg.282-tiger-cat.jpg"
@@ -34,14 +35,32 @@ DONE = Record(
 COMMON = Record("", "planned", model="vgg16", weights="none", layer="features.23")
 
 
+@dataclass(kw_only=True)
+class StubRun(Run):
+    given: Generator[Record]
+
+    @property
+    def results(self) -> Generator[Record]:
+        return self.given
+
+
 def started(
     results: Generator[Record], total: int, already: tuple[Path, ...] = (), style: DrawingStyle = _STYLE, **more: Any
 ) -> Run:
     """A run of so many files that yields some results."""
-    options, reader = SimpleNamespace(style=style), SimpleNamespace(unit="image")
-    stages: Any = SimpleNamespace(common=COMMON, options=options, reader=reader)
-    sources = [Source(Path(f"{number}.jpg")) for number in range(total)]
-    return Run(explainer=None, stages=stages, device="cpu", sources=sources, skipped=already, results=results, **more)
+    known: dict[str, Any] = {
+        "plan": None,
+        "sink": None,
+        "explainer": None,
+        "reader": SimpleNamespace(unit="image"),
+        "options": SimpleNamespace(style=style),
+        "common": COMMON,
+        "sources": [Source(Path(f"{number}.jpg")) for number in range(total)],
+        "skipped": already,
+        "task": "classification",
+        "device": "cpu",
+    }
+    return StubRun(given=results, **known | more)
 
 
 def finished(*results: Record, already: tuple[Path, ...] = (), style: DrawingStyle = _STYLE) -> Run:

@@ -132,7 +132,6 @@ def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
         (["--where", "3,4"], "--where works only with segmentation networks, but .* is for detection: drop it"),
         (["--above", "0.5"], "--above works only with classifiers, .*: use --score, or drop it"),
         (["--compare-with", "grad-cam", "--panel"], "--compare-with works only with classifiers"),
-        (["--dtype", "bfloat16"], "--dtype bfloat16 has no non-maximum suppression, but .*: drop it"),
         (["--resize", "64"], "preprocesses images itself: drop --resize"),
         (["--where", "1,2,0,4"], "--where is an empty box: give X,Y,WIDTH,HEIGHT with a width and height above 0"),
         (["--where", "1,2,3"], "'1,2,3' is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask"),

@@ -61,7 +61,7 @@ def test_losses_and_mass_make_one_for_each_class_of_each_image(loaded: Any) -> N
 
 
 def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebcli.run.layer_choice.default_layer", lambda _: "2")
+    monkeypatch.setattr("ebcli.models.default_layer", lambda _: "2")
     flat = next(name for name, module in loaded.net.named_modules() if isinstance(module, nn.Flatten))
     with pytest.raises(LayerError, match=rf"layer '{flat}' has no spatial dimensions.*, such as '2'"):
         Explainer(make_plan("a.jpg", layer=(flat,)))

@@ -20,7 +20,7 @@ from runs import invoke, photos
 
 import ebcli.drawing.frames
 import ebcli.files.directory
-import ebcli.files.media.photo
+import ebcli.files.media.medium
 import ebcli.run.explainer
 import ebcli.run.pipeline
 import ebcli.run.rendering

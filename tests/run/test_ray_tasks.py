@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from copy import copy
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,24 @@ from ebcli.files.naming import RECORDS
 from ebcli.files.ownership import OwnFiles
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
-from ebcli.run import ray_driver, ray_process
-from ebcli.run.pipeline import Pipeline
+from ebcli.run import engine, ray_process
+from ebcli.run.pipeline import Run
 from ebcli.run.plan_parts import ExecutionOptions
 from ebcli.run.prepare import prepare
-from ebcli.run.ray_process import StopFile, allocation, explain_part, make_pipeline
+from ebcli.run.ray_process import StopFile, allocation, explain_part
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 OUT = Path("out")
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, yet."""
-    monkeypatch.setattr(ray_process, "_pipelines", [])
+def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In this process, yet; and none of its processes later on."""
+    jobs: list[Run] = []
+    monkeypatch.setattr(ray_process, "_jobs", jobs)
+    yield
+    for job in jobs:
+        job.workers.__exit__(None, None, None)
 
 
 @pytest.fixture
@@ -42,12 +46,14 @@ def folder() -> OutputFolder:
     return OutputFolder(OUT, overwrite=False)
 
 
-def maker(folder: OutputFolder, cwd: Path) -> partial[Pipeline]:
+def job_for(folder: OutputFolder) -> Run:
     """What is sent to a task."""
     plan = make_plan(Path("photos"), output=OUT, layer=("2",), batch_size=2)
     running = folder.private / "running"
     running.touch()
-    return partial(make_pipeline, cwd, plan, prepare(plan, folder).stages, copy(folder), StopFile(running), 1)
+    job = replace(prepare(plan, folder), explainer=None, sources=(), skipped=(), stopping=StopFile(running))
+    sent: Run = pickle.loads(pickle.dumps(job))
+    return sent
 
 
 def test_a_task_writes_files_that_count_as_ours_and_leaves_the_records_to_the_driver(folder: OutputFolder) -> None:
@@ -55,24 +61,24 @@ def test_a_task_writes_files_that_count_as_ours_and_leaves_the_records_to_the_dr
     Path("photos/0/0000.jpg").write_bytes(b"\xff\xd8\xff no more")
     sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",)), folder).sources
     with folder:
-        make = maker(folder, Path.cwd())
-        records, error = explain_part(make, sources)
+        job = job_for(folder)
+        records, error = explain_part(Path.cwd(), job, sources)
         assert error is None
         assert [record.input for record in records] == [source.name for source in sources]
         assert sorted(record.status for record in records) == ["done"] * 4 + ["failed"]
         assert not (OUT / RECORDS).exists()
         assert all(Path(path) in OwnFiles(OUT) for record in records for path in record.output)
-        again, _ = explain_part(make, sources)  # as after the death of another process
+        again, _ = explain_part(Path.cwd(), job, sources)  # as after the death of another process
         assert [record.output_sha256 for record in again] == [record.output_sha256 for record in records]
         StopFile(folder.private / "running").set()
-        assert explain_part(make, sources) == ([], None)
+        assert explain_part(Path.cwd(), job, sources) == ([], None)
 
 
 def test_errors_are_returned_with_what_came_before(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     photos(Path("photos"), 6)
     sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",)), folder).sources
     with folder:
-        records, error = explain_part(maker(folder, Path("nowhere")), sources)
+        records, error = explain_part(Path("nowhere"), job_for(folder), sources)
         assert records == []
         assert isinstance(error, ConfigurationError)
         assert "cannot use 'nowhere' and write to 'out' in it (No such file or directory)" in str(error)
@@ -85,7 +91,7 @@ def test_errors_are_returned_with_what_came_before(folder: OutputFolder, monkeyp
             return real(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(ebcli.run.explainer.Explainer, "explain", explain)
-        records, error = explain_part(maker(folder, Path.cwd()), sources)
+        records, error = explain_part(Path.cwd(), job_for(folder), sources)
         assert str(error) == "no memory"
         assert 1 <= len(records) <= 4  # those that are not drawn yet are dropped
         assert [record.input for record in records] == [source.name for source in sources[: len(records)]]
@@ -132,31 +138,32 @@ def test_a_cluster_that_is_too_small_says_so(options: dict[str, float], machines
         allocation(ExecutionOptions(**options), nodes)  # type: ignore[arg-type]
 
 
-def cluster(monkeypatch: pytest.MonkeyPatch, *ends: EbcliError | None) -> ray_driver.Cluster:
+def cluster_run(monkeypatch: pytest.MonkeyPatch, *ends: EbcliError | None, **options: Any) -> engine.ClusterRun:
     """One whose parts, of two photos each, end with these errors, each behind what it has done; without Ray."""
-    waiting: list[list[Source]] = []
+    waiting: list[Sequence[Source]] = []
     errors = iter(ends)
 
-    def call(_: object, function: object, arguments: tuple[Any, ...]) -> Any:
+    def call(_: object, function: object, *arguments: Any) -> Any:
         if function is ray_process.connect:
             return 2, 0, 1  # networks, and GPUs and CPUs of each
-        if function is ray_process.submit:
-            waiting.append(arguments[-1])
-            return None
+        waiting.extend(arguments[-1])
+        if not waiting:
+            return []
         sources, error = waiting.pop(0), next(errors)
         done = sources[: 1 if error else None]
         return [([Record(source.name, "done", place=str(source.place)) for source in done], error)]
 
-    monkeypatch.setattr(ray_driver.Process, "call", call)
+    monkeypatch.setattr(engine.Cluster, "call", call)
     photos(Path("photos"), 2 * len(ends))
-    plan = make_plan(Path("photos"), output=OUT, layer=("2",), batch_size=2)
-    return ray_driver.Cluster(plan, OutputFolder(OUT, overwrite=False))
+    run = engine.run(make_plan(Path("photos"), output=OUT, layer=("2",), batch_size=2, engine="ray", **options))
+    assert isinstance(run, engine.ClusterRun)
+    return run
 
 
-def results(cluster: ray_driver.Cluster) -> tuple[list[Record], EbcliError | None]:
+def results(run: Run) -> tuple[list[Record], EbcliError | None]:
     found: list[Record] = []
     try:
-        found.extend(cluster.run.results)
+        found.extend(run.results)
     except EbcliError as error:
         return found, error
     return found, None
@@ -165,25 +172,38 @@ def results(cluster: ray_driver.Cluster) -> tuple[list[Record], EbcliError | Non
 def test_the_first_error_of_a_part_ends_the_run_once_the_others_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is done in all of them is recorded, and no other part is started."""
     first, second = ConfigurationError("no memory"), ConfigurationError("no disk")
-    found, error = results(cluster(monkeypatch, first, second, None, None))
+    found, error = results(cluster_run(monkeypatch, first, second, None, None))
     assert error is first
     assert len(found) == 2
     assert sorted(record["input"] for record in recorded(OUT)) == sorted(record.input for record in found)
     shutil.rmtree(OUT)
-    found, error = results(cluster(monkeypatch, first, None, None, None))  # and a part that ends well forgives nothing
+    found, error = results(
+        cluster_run(monkeypatch, first, None, None, None)
+    )  # and a part that ends well forgives nothing
     assert (error, len(found)) == (first, 3)
 
 
 def test_a_run_on_ray_yields_each_photo_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, error = results(cluster(monkeypatch, None, None, None))
+    found, error = results(cluster_run(monkeypatch, None, None, None))
     assert error is None
     assert sorted(record.input for record in found) == sorted(str(path) for path in Path("photos").rglob("*.jpg"))
     assert not list(OUT.glob(".eb-saliency-*"))
 
 
 def test_a_stop_on_ray_lets_the_parts_in_hand_end_and_starts_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    run, found = cluster(monkeypatch, None, None, None, None).run, []
+    run, found = cluster_run(monkeypatch, None, None, None, None), []
     for record in run.results:
         found.append(record)
         run.stopping.set()
     assert len(found) == 4
+
+
+def test_tasks_explain_photos_for_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = cluster_run(monkeypatch, None, None, labels=Path("folders"))
+    with run.sink:
+        records, error = explain_part(Path.cwd(), run.job, run.sources)
+    assert error is None
+    assert [str(record.label) for record in records] == [Path(record.input).parent.name for record in records]
+    expected = [{record.label, record.predicted} for record in records]
+    assert [{one.index for one in record.classes} for record in records] == expected
+    assert any(len(classes) == 2 for classes in expected)

@@ -166,7 +166,7 @@ def test_a_network_that_does_not_exist_is_a_sentence_here_and_there(started: lis
         (["--weights", "none", "--weights", "none"], "there are 2 --weights for 1 --model: drop some"),
         (["--host", "256.1.1.1"], "cannot listen at 256.1.1.1"),
         (["--port", "70000"], "Invalid value for '--port': 70000 is not in the range 0<=x<=65535."),
-        (["--dtype", "x"], "'x' is not one of 'float32', 'bfloat16'"),
+        (["--dtype", "bfloat16"], "no such option --dtype: set EB_SALIENCY_DTYPE"),
     ],
 )
 def test_wrong_options_are_one_sentence(arguments: list[str], sentence: str) -> None:
