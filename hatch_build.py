@@ -86,7 +86,9 @@ def manual_page(name: str, command: click.Command, version: str, see_also: str) 
     for subname, subcommand in sorted(commands.items()):
         if isinstance(subcommand, click.Group):  # has a page of its own
             continue
-        parent = click.Context(click.Group(), info_name=name)  # without the arguments of a run
+        prefix = context.auto_envvar_prefix if isinstance(command, click.Group) else None
+        # without the arguments of a run
+        parent = click.Context(click.Group(), info_name=name, auto_envvar_prefix=prefix)
         inner = click.Context(subcommand, info_name=subname, parent=parent, **subcommand.context_settings)
         title = _escaped(f"{name} {subname}")
         lines += [f".SH {title.upper()}", *_synopsis(inner), ".PP", *_paragraphs(subcommand.help), *_options(inner)]

@@ -22,7 +22,7 @@ from stub_run import program
 
 import ebcli
 from ebcli.cli.benchmark import benchmark
-from ebcli.cli.parameters import Limit
+from ebcli.cli.parameters import Setting
 from ebcli.cli.saliency import run
 
 ROOT = Path(__file__).parents[1]
@@ -152,8 +152,8 @@ def test_the_manual_pages(name: str, command: click.Command, environment: Path) 
         assert " ".join((part.help or "").split()) in shown
         for option in part.params:
             if isinstance(option, click.Option):
-                variable = f"EB_SALIENCY_{str(option.name).upper()}"
-                assert (variable if isinstance(option, Limit) else option.opts[-1]) in shown
+                variable = f"_{str(option.name).upper()}"
+                assert (variable if isinstance(option, Setting) else option.opts[-1]) in shown
                 assert option.help in shown
     assert all(f"{name.replace('-benchmark', ' benchmark')} {subname} [OPTIONS]" in shown for subname in inner)
     assert " ".join((command.epilog or "").split()) in shown

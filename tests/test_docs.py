@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
-import nbclient
 import nbformat
 import pytest
 import torch
@@ -184,6 +183,8 @@ def test_home_names_every_page() -> None:
 
 @pytest.mark.slow
 def test_the_notebook() -> None:
+    import nbclient  # not before a test needs it
+
     notebook = nbformat.read(ROOT / "docs/notebook.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "strip the outputs: they are created with the site"
     done = nbclient.NotebookClient(notebook, resources={"metadata": {"path": ROOT / "docs"}}).execute()

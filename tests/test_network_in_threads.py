@@ -101,7 +101,7 @@ def test_threads_share_a_detector() -> None:
 
 
 def test_what_a_thread_redirects_is_what_it_prints_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    stdout, files, meet = sys.stdout, [BytesIO() for _ in range(2)], threading.Barrier(2, timeout=20)
+    stdout, files, meet = sys.stdout, [BytesIO() for _ in range(2)], threading.Barrier(2, timeout=120)
 
     class Text:
         def __init__(self) -> None:

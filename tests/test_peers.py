@@ -1,4 +1,4 @@
-"""Tools that people already use: captum, Quantus and others run on the maps."""
+"""Tools that people already use: captum, Quantus and others, imported where a test needs them, run on the maps."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from typing import Any
 import color_tasks
 import numpy as np
 import pytest
-import quantus
-import supervision as sv
 import torch
-from captum.attr import LayerAttribution, NoiseTunnel
-from captum.metrics import infidelity, sensitivity_max
 from color_net import GREEN, RED, color_net, painted
 from stub_run import run_python
 from torch import nn
 
 import ebcli
-from ebcli.captum import ExcitationBackprop
 
 
 def red_squares() -> torch.Tensor:
@@ -30,6 +25,11 @@ def red_squares() -> torch.Tensor:
 
 @pytest.mark.parametrize("where", ["layer", "input"])
 def test_captum_runs_its_own_tools_on_it(where: str) -> None:
+    from captum.attr import LayerAttribution, NoiseTunnel
+    from captum.metrics import infidelity, sensitivity_max
+
+    from ebcli.captum import ExcitationBackprop
+
     net, images = color_net(), red_squares()
     method = ExcitationBackprop(net, net[1] if where == "layer" else None)
     assert isinstance(method, LayerAttribution)
@@ -50,6 +50,8 @@ def test_captum_runs_its_own_tools_on_it(where: str) -> None:
 
 
 def test_captums_arguments() -> None:
+    from ebcli.captum import ExcitationBackprop
+
     net, images = color_net(), red_squares()
     plain = ExcitationBackprop(net, net[1], contrastive=False).attribute(images, 1)
     torch.testing.assert_close(plain.sum((1, 2, 3)), torch.ones(2))
@@ -62,6 +64,8 @@ def test_captums_arguments() -> None:
 
 
 def test_quantus_measures_it() -> None:
+    import quantus
+
     net, images = color_net(), red_squares().numpy()
     boxes = np.zeros((2, 1, 16, 16), np.uint8)
     boxes[0, 0, 4:9, 2:7] = boxes[1, 0, 4:9, 9:14] = 1
@@ -85,6 +89,8 @@ def test_quantus_measures_it() -> None:
 
 @pytest.mark.parametrize("kind", ["detector", "yolo"])
 def test_detections_of_supervision_go_in_and_out(kind: str) -> None:
+    import supervision as sv
+
     net = getattr(color_tasks, kind)()
     squares = {"red": (24, 24, 72, 72), "green": (120, 48, 168, 96)}
     image = painted((192, 144), (RED, squares["red"]), (GREEN, squares["green"]))

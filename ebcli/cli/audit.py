@@ -28,7 +28,7 @@ from ebcli.run.plan_parts import MapOptions, OutputOptions
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ebcli.gallery.audit import Candidate, Mask, Seen
+    from ebcli.gallery.audit import Candidate, Mask
     from ebcli.run.explainer import Explainer
 
 _TESTED = 40  # photos of a finding
@@ -61,13 +61,13 @@ class Finding:
     @property
     def words(self) -> str:
         """The finding in a sentence."""
-        found, wrong = self.candidate, sum(one.is_wrong for one in self.candidate.photos)
-        count = len(found.photos)
+        found, wrong = self.candidate, sum(one.is_wrong for one, _ in self.candidate.photos)
+        count, name = len(found.photos), found.photos[0][0].name
         tested = "" if self.tested == count else f" of {self.tested} tested"
         others = "" if self.opposite is None else f", and {self.opposite} without the opposite place"
         mistakes = f"; {wrong} of the {count} are wrong predictions" if wrong else ""
         return (
-            f"{count} of {found.total} '{found.name}' photos rest on {found.where}; without it {self.changed}{tested} "
+            f"{count} of {found.total} '{name}' photos rest on {found.where}; without it {self.changed}{tested} "
             f"change class{others}{mistakes}"
         )
 
@@ -77,9 +77,8 @@ class Finding:
     click.Argument(["directory"], type=DIRECTORY),
     option(
         "Input",
-        "--annotations",
+        "--annotations FILE",
         "Boxes of the objects, in COCO's format. Also find photos that rest on places outside of the boxes.",
-        metavar="FILE",
         type=PATH,
     ),
     option("Output", "--fail-on-findings", "Exit with status 1 if anything is found.", is_flag=True),
@@ -93,10 +92,10 @@ def audit(options: Mapping[str, Any]) -> int:
     thing at the same place. Covers the place in the photos, and prints the place if this changes their class. Writes a
     page, audit/index.html. Use only runs that you trust, because settings.toml is read like --config.
     """
+    from ebcli.files.directory import refuse_foreign_files
     from ebcli.files.naming import AUDIT
     from ebcli.files.records import append_lines
-    from ebcli.gallery.audit import by_class, candidates, read_boxes, read_seen, write_audit
-    from ebcli.gallery.page import check_page
+    from ebcli.gallery.audit import candidates, read_boxes, read_seen, write_audit
 
     cluster = import_optional("sklearn.cluster", "scikit-learn")
 
@@ -104,9 +103,9 @@ def audit(options: Mapping[str, Any]) -> int:
         return cluster.KMeans(count, n_init=3, random_state=0).fit_predict(features)
 
     directory, plan = options["directory"], plan_of(options["directory"])
-    check_page(directory, options["overwrite"], AUDIT)
+    refuse_foreign_files(directory, [AUDIT], options["overwrite"])
     boxes = {} if options["annotations"] is None else read_boxes(options["annotations"])
-    classes = by_class(read_seen(directory, plan.inputs.images, boxes))
+    classes = read_seen(directory, plan.inputs.images, boxes)
     if not classes:
         raise ConfigurationError(
             f"'{directory}' has no raw maps of photos that are there: repeat that run with --raw, and audit it from "
@@ -140,13 +139,8 @@ def audit(options: Mapping[str, Any]) -> int:
 
 def _key(one: Candidate) -> str:
     """What a test's outcome depends on."""
-    photos = [(photo.input, *photo.state, mask.tobytes().hex()) for photo, mask in _pairs(one)]
+    photos = [(photo.input, *photo.state, mask.tobytes().hex()) for photo, mask in one.photos[:_TESTED]]
     return hashlib.sha256(json.dumps(photos).encode()).hexdigest()
-
-
-def _pairs(one: Candidate) -> list[tuple[Seen, Mask]]:
-    """The photos that are tested, and their places."""
-    return [*zip(one.photos[:_TESTED], one.masks, strict=False)]
 
 
 def _known(file: Path) -> dict[str, tuple[int, int | None]]:
@@ -176,11 +170,12 @@ def _counted(one: Candidate, network: Explainer) -> tuple[int, int | None]:
     from ebcli.files.images import decode
 
     changed, opposite = 0, 0
-    for photo, mask in _pairs(one):
+    for photo, mask in one.photos[:_TESTED]:
         image = shrunk(decode(photo.path))
-        whole, without, other = (_class(network, _covered(image, cells)) for cells in (None, mask, mask[::-1, ::-1]))
+        whole = _class(network, image)
+        without, other = (_class(network, _covered(image, cells)) for cells in (mask, mask[::-1, ::-1]))
         changed, opposite = changed + (without != whole), opposite + (other != whole)
-    overlap = any((mask & mask[::-1, ::-1]).any() for mask in one.masks)
+    overlap = any((mask & mask[::-1, ::-1]).any() for _, mask in one.photos)
     return changed, None if overlap else opposite
 
 
@@ -192,10 +187,8 @@ def _class(network: Explainer, image: Image.Image) -> int | None:
     return max(found, key=lambda one: one.score).index if found else None
 
 
-def _covered(image: Image.Image, cells: Mask | None) -> Image.Image:
+def _covered(image: Image.Image, cells: Mask) -> Image.Image:
     """A photo with its mean color in some cells."""
-    if cells is None:
-        return image
     from PIL import Image
 
     mean = image.resize((1, 1), Image.Resampling.BOX)

@@ -56,12 +56,7 @@ _SHARED = (
         help="Measure maps at this layer; input means the pixels. Repeatable.",
     ),
     option(
-        "Map",
-        "--method",
-        "Measure maps of this method. Repeatable.",
-        type=Method(METHODS),
-        multiple=True,
-        default=("contrastive",),
+        "Map", "--method", "Measure maps of this method. Repeatable.", type=Method(METHODS), default=("contrastive",)
     ),
     OPTIONS["device"],
     altered(
@@ -70,16 +65,14 @@ _SHARED = (
         default=Path("benchmark"),
         help="Save measurements in this directory, and resume from it.",
     ),
-    _own("--limit", "Use a random sample of this size.", type=_COUNT, show_default="all"),
+    _own("--limit", "Use a random sample of this size. [default: all]", type=_COUNT),
     _own("--seed", "Seed for random choices.", type=click.IntRange(min=0), default=0),
     altered("as_json", help="Print the rows of the table as JSON, one object per line."),
 )
 _LABELS = _own(
-    "--labels",
-    "CSV file of classes: a path relative to IMAGES, a comma, an index or name.",
-    metavar="FILE",
+    "--labels FILE",
+    "CSV file of classes: a path relative to IMAGES, a comma, an index or name. [default: predicted classes]",
     type=_FILE,
-    show_default="predicted classes",
 )
 
 T = TypeVar("T", bound="Images")
@@ -140,8 +133,7 @@ class Session:
         """The names of ``--class-names`` as annotations spell them; None without that option."""
         from ebcli.evaluate.data_sets import read_annotated_names
 
-        path: Path | None = self.options["class_names"]
-        return None if path is None else read_annotated_names(path)
+        return self.options["class_names"] and read_annotated_names(self.options["class_names"])
 
 
 Prepare = Callable[[Session], "Benchmark"]
@@ -181,11 +173,11 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
 
 
 @_test(
-    _own("--voc", "Use PASCAL VOC: the directory that contains VOCdevkit.", metavar="DIR", type=_FOLDER),
+    _own("--voc DIR", "Use PASCAL VOC: the directory that contains VOCdevkit.", type=_FOLDER),
     _own("--year", "Select VOC's year.", default="2007"),
     _own("--split", "Select VOC's list of images in ImageSets/Main.", default="test"),
-    _own("--coco", "Use COCO: the directory of images, such as val2014.", metavar="DIR", type=_FOLDER),
-    _own("--annotations", "Annotations for --coco, such as instances_val2014.json.", metavar="FILE", type=_FILE),
+    _own("--coco DIR", "Use COCO: the directory of images, such as val2014.", type=_FOLDER),
+    _own("--annotations FILE", "Annotations for --coco, such as instances_val2014.json.", type=_FILE),
     _own("--skip-flagged", "Ignore objects that VOC flags as difficult, and COCO's crowds.", is_flag=True),
     _own("--tolerance", "Accept hits this many pixels off the object.", type=click.IntRange(min=0), default=15),
 )
@@ -222,7 +214,7 @@ _mosaics = partial(
         type=click.FloatRange(0, 1),
         default=0.5,
     ),
-    _own("--cell", "Side of each image.", metavar="PIXELS", type=_COUNT, show_default="the model's crop"),
+    _own("--cell PIXELS", "Side of each image. [default: the model's crop]", type=_COUNT),
 )
 
 
@@ -268,7 +260,6 @@ def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None
             "--baseline",
             "Replace removed pixels by the blurred image, its mean color, or noise. Repeatable.",
             type=click.Choice(BASELINES),
-            multiple=True,
             default=BASELINES,
         ),
         _own("--steps", "Replace the pixels in this many steps.", type=_COUNT, default=32),
@@ -304,7 +295,6 @@ def sanity(session: Session) -> Benchmark:
         "--alpha",
         "Draw the box around values above this many times the map's mean. Repeatable.",
         type=click.FloatRange(min=0),
-        multiple=True,
         default=(1.0,),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import click
 
 from ebcli.cli.commands import DIRECTORY, WITHOUT_ENVIRONMENT, altered, command
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown
-from ebcli.cli.execution import carry_out, plan_of
+from ebcli.cli.execution import execute, plan_of
 from ebcli.cli.options import option
 from ebcli.cli.parameters import PATH
 from ebcli.drawing.style import DrawingStyle
@@ -45,7 +46,7 @@ _limit = partial(option, "Limits", metavar="N", type=float)
     _limit("--max-shift", "Largest distance of their peaks, as a share of the diagonal.", default=0.1),
     _limit("--max-changed", "Largest share of images whose first class may change.", default=0.0),
     altered("output", metavar="DIR", default=None, help="Keep the new maps here, with a page that compares them."),
-    option("Output", "--junit", "Also write JUnit's XML.", metavar="FILE", type=PATH),
+    option("Output", "--junit FILE", "Also write JUnit's XML.", type=PATH),
     *(altered(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
     options=["overwrite"],
     settings=WITHOUT_ENVIRONMENT,
@@ -60,7 +61,7 @@ def check(options: Mapping[str, Any]) -> int:
     Exit status: 0 if all maps agree, 1 if some do not.
     """
     from ebcli.evaluate import rank_correlation
-    from ebcli.files.private import scratch
+    from ebcli.files.ownership import scratch
     from ebcli.files.sink import check_file
     from ebcli.gallery.comparison import Limits, changed_images, comparison_of, write_comparison
     from ebcli.gallery.raw_maps import latest_records, read_pairs
@@ -79,7 +80,11 @@ def check(options: Mapping[str, Any]) -> int:
     with scratch() as temporary:
         directory = options["output"] or temporary / "maps"
         given = {name: options[name] for name in _OF_BASELINE if options[name] not in (None, ())}
-        carry_out(_repeated(plan, given, directory, options["overwrite"]), quiet=options["quiet"])
+        repeated = _repeated(plan, given, directory, options["overwrite"])
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+            status = execute(repeated, {**options, "verbose": False, "as_json": False, "null": False}, nowhere)
+        if status not in (0, SOME_FAILED):
+            return status
         comparisons = [comparison_of(pair, limits) for pair in read_pairs(baseline, directory)]
         if comparisons and options["output"] is not None:
             pairs, photos = read_pairs(baseline, directory), plan.inputs.images  # again: they need much memory

@@ -82,7 +82,7 @@ def models(options: Mapping[str, Any]) -> int:
 
     patterns = options["patterns"]
     wanted = [one.lower() if set(one) & set("*?[") else f"*{one.lower()}*" for one in patterns or [""]]
-    groups = {task: model_names(task) for task in TASKS}
+    groups = {task.capitalize(): model_names(task) for task in TASKS}
     if patterns:  # timm has too many to list them all
         try:
             groups["timm"] = [f"timm/{name}" for name in import_optional("timm").list_models()]
@@ -90,12 +90,11 @@ def models(options: Mapping[str, Any]) -> int:
             note(f"timm is not searched: {error}")
     found = False
     for group, names in groups.items():
-        if matching := [
-            name for name in names if any(fnmatch(name.lower().removeprefix("timm/"), one) for one in wanted)
-        ]:
-            note(f"{group.capitalize() if group in TASKS else group}:")
-            put("\n".join(matching))
+        plain = {name: name.lower().removeprefix("timm/") for name in names}
+        if matching := [name for name in names if any(fnmatch(plain[name], one) for one in wanted)]:
             found = True
+            note(f"{group}:")
+            put("\n".join(matching))
     if not found:
         note(f"No name matches {' or '.join(map(repr, patterns))}")
     others = "timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, ultralytics/NAME, FILE.onnx, FILE.pt2 and FILE.py:FACTORY"
@@ -190,10 +189,11 @@ def verify(options: Mapping[str, Any]) -> int:
 
     directory: Path = options["directory"]
     found = verify(directory)
-    for path, problem in found.problems.items():
+    problems = {path: problem for path, problem in found.items() if problem}
+    for path, problem in problems.items():
         put(os.fsencode(directory / path) + f": {problem}".encode())
-    wrong = len(found.problems)
-    note(f"{found.results} results: {found.results - wrong} intact, {wrong} altered or missing")
+    wrong = len(problems)
+    note(f"{len(found)} results: {len(found) - wrong} intact, {wrong} altered or missing")
     if wrong:  # an altered file may have its size still, by which --skip-existing would keep it
         note("To repair them, delete those that are altered and repeat the run with --skip-existing")
     return SOME_FAILED if wrong else 0

@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from ebcli.errors import EbcliError, in_words
-from ebcli.files.private import scratch
+from ebcli.files.ownership import scratch
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.keywords import INPUT
 from ebcli.run.plan import RunPlan

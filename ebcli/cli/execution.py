@@ -1,9 +1,7 @@
 """A plan carried out: where its results go, its results printed, and the files that sum them up; or an earlier plan."""
 
-import os
 import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +9,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from ebcli.cli.console import SOME_FAILED, note, put, shown, sign_of_life
+from ebcli.cli.console import note, put, shown, sign_of_life
 from ebcli.cli.options import OPTIONS
 from ebcli.cli.results import next_step, print_results
 from ebcli.cli.settings import parameters, read_settings
 from ebcli.errors import ConfigurationError
-from ebcli.files.naming import COCO, FIFTYONE_FILES, SETTINGS, STDOUT
+from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, SETTINGS, STDOUT
 from ebcli.files.remote import path_of
 from ebcli.run.plan import VALUES, RunPlan
 from ebcli.run.plan_parts import HEATMAPS, OutputOptions
@@ -52,9 +50,10 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink
     if is_dry:
         output = replace(output, report=False, records=None, annotations=None)
     if output.report:
-        from ebcli.gallery.page import check_page, write_gallery
+        from ebcli.files.directory import refuse_foreign_files
+        from ebcli.gallery.page import write_gallery
 
-        check_page(output.directory, output.overwrite)
+        refuse_foreign_files(output.directory, [PAGE], output.overwrite)
     if output.records is not None:
         from ebcli.gallery.exports import check_table, write_table
 
@@ -105,12 +104,3 @@ def plan_of(directory: Path) -> RunPlan:
     context = click.get_current_context()
     values = {name: OPTIONS[name].type_cast_value(context, value) for name, value in found.items() if name in VALUES}
     return RunPlan.of(images=images, **values)
-
-
-def carry_out(plan: RunPlan, *, quiet: bool) -> None:
-    """Run a plan whose results are not the command's own: what they are is not printed."""
-    options = {"quiet": quiet, "verbose": False, "as_json": False, "null": False}
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-        status = execute(plan, options, nowhere)
-    if status not in (0, SOME_FAILED):
-        sys.exit(status)

@@ -9,6 +9,7 @@ HINTS = {
     "--vmin": "it is now --scale LOW,image",
     "--vmax": "it is now --scale HIGH",
     "--percentile": "it is now --scale 99%",
+    "--interactive": "it is now --format html, or -o FILE.html",
     "--print0": "it is now -0",
     "--box": "it is now --where X,Y,WIDTH,HEIGHT",
     "--profile": "use --json: each record has its seconds",

@@ -5,19 +5,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from ebcli.cli.console import note_environment, plain_errors, plain_warnings, say_error
+from ebcli.cli.console import MISUSED, note_environment, plain_errors, plain_warnings, say_error
 from ebcli.cli.other_names import HINTS
 from ebcli.errors import closest
 from ebcli.files.remote import path_of, url_of
 from ebcli.nouns.box import Box
 
 PATH = click.Path(path_type=Path)
-NOTES = "ebcli.cli.parameters.notes"  # in a context's meta: sentences that the help shows
+PATH.name = "file"  # in the help
+_IS_SHORT = "ebcli.cli.parameters.is_short"  # in a context's meta: whether the help is that of -h
+_SETTINGS, _INFORMATION, _COMMANDS = "Settings without an option", "Information", "Commands"
 
 
 class SectionOption(click.Option):
@@ -42,34 +44,26 @@ class SectionOption(click.Option):
         return extra
 
 
-class Limit(SectionOption):
+class Setting(SectionOption):
     """A setting of files and the environment that is not an option of the command line."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs, hidden=True)
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Keep it off the command line."""
 
     def hint(self, ctx: click.Context) -> str:
         """Where to set it."""
-        return f"set {self._variable(ctx)}, or {self.opts[0].lstrip('-')} in a file for --config"
+        has_files = any(one.name == "config" for one in ctx.command.params)
+        return f"set {self._variable(ctx)}" + f", or {self.opts[0][2:]} in a file for --config" * has_files
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        default = self.show_default if isinstance(self.show_default, str) else self.get_default(ctx)
-        return self._variable(ctx), f"{self.help}  [default: {default}]"
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        if ctx.auto_envvar_prefix is None:
+            return None
+        shown = self.show_default if isinstance(self.show_default, str) else self.get_default(ctx)
+        default = "" if shown is None or shown is False else f"  [default: {shown}]"
+        return self._variable(ctx), f"{self.help}{default}"
 
     def _variable(self, ctx: click.Context) -> str:
         return f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
-
-
-class Misuse(click.ClickException):
-    """Wrong usage, reported in one line."""
-
-    exit_code = 2
-
-    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - Click's signature
-        say_error(self.format_message())
 
 
 @contextmanager
@@ -77,65 +71,59 @@ def _in_one_line(command: str) -> Iterator[None]:
     """Turn Click's usage errors, which take four lines, into one that says what to do."""
     try:
         yield
-    except click.exceptions.NoArgsIsHelpError:
-        raise
     except click.NoSuchOption as error:
-        name, limits = error.option_name, list[str]()
-        if error.ctx:
-            limits = [
-                one.hint(error.ctx) for one in error.ctx.command.params if isinstance(one, Limit) if name in one.opts
-            ]
-        near = "".join(limits) or HINTS.get(name) or closest(name, error.possibilities or ())
-        raise Misuse(f"no such option {name}: {near or f'{command} --help lists all options'}") from error
+        say_error(f"no such option {error.option_name}: {_instead(error) or f'{command} --help lists all options'}")
     except click.UsageError as error:
-        raise Misuse(error.format_message()) from error
+        say_error(error.format_message())
     except OSError as error:  # of a path that an option names
-        raise Misuse(str(error)) from error
+        say_error(str(error))
+    else:
+        return
+    raise click.exceptions.Exit(MISUSED)
+
+
+def _instead(error: click.NoSuchOption) -> str:
+    """What to write in place of an option that there is not."""
+    name, context = error.option_name, error.ctx
+    if context is not None:
+        for one in context.command.params:
+            if isinstance(one, Setting) and name in one.opts and context.auto_envvar_prefix is not None:
+                return one.hint(context)
+    return HINTS.get(name) or closest(name, error.possibilities or ())
 
 
 class SectionedCommand(click.Command):
-    """A command whose ``--help`` lists options in sections; options without one are listed last.
+    """A command whose ``--help`` lists options in sections; options without one are about information.
 
-    ``-h`` lists the common ones only.
+    If there are examples, the help starts with them, and ``-h`` lists only common options.
 
     Attributes:
-        others: other commands, which the help lists first.
-        examples: command lines, and what they do, with which ``-h`` starts.
+        others: other commands, which the help lists.
+        examples: command lines, and what they do.
     """
 
     others: Mapping[str, click.Command] = MappingProxyType({})
     examples: Mapping[str, str] = MappingProxyType({})
 
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_help_text(ctx, formatter)
-        for note in ctx.meta.get(NOTES, ()):
-            formatter.write_paragraph()
-            with formatter.indentation():
-                formatter.write_text(note)
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None and self.examples:
+            option.help = "Show the most common options (-h) or all options (--help), and exit."
+        return option
 
-    def show_common(self, ctx: click.Context) -> None:
-        """Print examples, and the help on the common options."""
-        formatter = ctx.make_formatter()
-        with formatter.section("Try"):
-            formatter.write_dl([*self.examples.items()])
-        formatter.write_paragraph()
-        self.format_usage(ctx, formatter)
-        self.format_help_text(ctx, formatter)
-        self._list_others(formatter)
-        options = sorted(self._described(ctx), key=lambda one: one[0].name != "target")
-        count = sum(not isinstance(option, Limit) for option, _ in options)
-        with formatter.section("Common options"):
-            formatter.write_dl([record for option, record in options if getattr(option, "common", False)])
-        formatter.write_paragraph()
-        with formatter.indentation():
-            formatter.write_text(f"{ctx.command_path} --help lists all {count} options.")
-        click.echo(formatter.getvalue().rstrip("\n"), color=ctx.color)
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            with formatter.section("Try"):
+                formatter.write_dl([*self.examples.items()])
+            formatter.write_paragraph()
+        super().format_help(ctx, formatter)
 
     def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:
         with _in_one_line(info_name or ""):
             return super().make_context(info_name, *args, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_IS_SHORT] = bool(self.examples) and "--help" not in args
         ctx.allow_extra_args = True  # Click's error would say nothing of what to do
         extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
@@ -153,30 +141,33 @@ class SectionedCommand(click.Command):
         ctx.exit(status)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        self._list_others(formatter)
         sections: dict[str, list[tuple[str, str]]] = {}
         for option, record in self._described(ctx):
-            sections.setdefault(getattr(option, "section", "Information"), []).append(record)
-        for section, records in sorted(sections.items(), key=lambda one: one[0] == "Information"):  # which is last
-            with formatter.section(section):
-                formatter.write_dl(records)
-
-    def _list_others(self, formatter: click.HelpFormatter) -> None:
+            section = _SETTINGS if isinstance(option, Setting) else getattr(option, "section", _INFORMATION)
+            if not ctx.meta[_IS_SHORT]:
+                sections.setdefault(section, []).append(record)
+            elif getattr(option, "common", False):
+                sections.setdefault("Common options", []).append(record)
         if self.others:
-            with formatter.section("Commands"):
-                formatter.write_dl([(name, one.get_short_help_str(100)) for name, one in self.others.items()])
+            sections[_COMMANDS] = [(name, one.get_short_help_str(100)) for name, one in self.others.items()]
+        last = (_SETTINGS, _INFORMATION, _COMMANDS)
+        for section in sorted(sections, key=lambda one: last.index(one) if one in last else -1):
+            with formatter.section(section):
+                formatter.write_dl(sections[section])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if ctx.meta[_IS_SHORT]:
+            count = sum(not isinstance(option, Setting) for option, _ in self._described(ctx))
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"{ctx.command_path} --help lists all {count} options.")
+        else:
+            super().format_epilog(ctx, formatter)
 
     def _described(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
         """The options, each with its line of the help."""
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         return [(option, record) for option in options if (record := option.get_help_record(ctx)) is not None]
-
-
-def show_common_options(ctx: click.Context, _option: click.Parameter, given: bool) -> None:
-    """The callback of ``-h``."""
-    if given and isinstance(ctx.command, SectionedCommand):
-        ctx.command.show_common(ctx)
-        ctx.exit()
 
 
 class Method(click.Choice[str]):
@@ -204,13 +195,13 @@ class Input(click.Path):
 class Output(click.Path):
     """A local path to write to."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given, path_type=Path)
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if url_of(Path(value)) is not None:
             self.fail("it is a URL: name a local directory, and copy it there when the run is done", param, ctx)
         return super().convert(value, param, ctx)
+
+
+OUTPUT = Output(path_type=Path)
 
 
 class Parsed(click.ParamType):
@@ -219,12 +210,11 @@ class Parsed(click.ParamType):
     Args:
         read: the function, which raises ValueError for another text.
         wrong: what is wrong with another text.
+        name: of the text, in the help.
     """
 
-    name = "text"
-
-    def __init__(self, read: Callable[[str], Any], wrong: str) -> None:
-        self._read, self._wrong = read, wrong
+    def __init__(self, read: Callable[[str], Any], wrong: str, name: str = "text") -> None:
+        self._read, self._wrong, self.name = read, wrong, name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -256,31 +246,25 @@ def _pixel(text: str) -> tuple[int, int]:
     return int(x), int(y)
 
 
+def _place(text: str) -> tuple[int, int] | Box | Path:
+    """``12,34`` -> (12, 34), ``40,20,100,80`` -> a box, else the path of an existing file."""
+    numbers = text.split(",")
+    with suppress(ValueError):
+        if len(numbers) == 2:
+            return _pixel(text)
+        left, top, width, height = map(float, numbers)
+        return Box.of_size(left, top, width, height)
+    if not os.path.isfile(text):
+        raise ValueError
+    return Path(text)
+
+
 SHARD = Parsed(_shard, "is not a shard: 2/4, for example, is the second of four")
 THRESHOLD = Parsed(_threshold, "is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8")
 PIXEL = Parsed(_pixel, "is not a pixel: 300,200, for example, is in column 300 and row 200, from 0")
-NUMBERS = Parsed(_numbers(float), "is neither a number nor numbers separated by commas")
+PLACE = Parsed(_place, "is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask")
+NUMBERS = Parsed(_numbers(float), "is neither a number nor numbers separated by commas", "X[,X...]")
 INTEGERS = Parsed(_numbers(int), "is neither a whole number nor whole numbers separated by commas")
-
-
-class Place(click.Path):
-    """``12,34`` -> (12, 34), ``40,20,100,80`` -> a box, else the path of an existing file."""
-
-    name = "pixel, box or mask"
-
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, exists=True, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        numbers = str(value).split(",")
-        with suppress(ValueError):
-            if len(numbers) == 2 and all(one.isdecimal() for one in numbers):
-                return int(numbers[0]), int(numbers[1])
-            if len(numbers) == 4:
-                return Box.of_size(*map(float, numbers))
-        if not os.path.isfile(str(value)):
-            self.fail(f"{str(value)!r} is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 def _names(names: Callable[[str], Iterable[str]]) -> Callable[[Any, Any, str], list[str]]:
@@ -302,6 +286,10 @@ def complete_colormap(typed: str) -> Iterator[str]:
     from matplotlib import colormaps
 
     return (name for name in colormaps if "_" in typed or not name.endswith("_r"))
+
+
+def complete_file(_context: click.Context, _option: click.Parameter, typed: str) -> list[CompletionItem]:
+    return [CompletionItem(typed, type="file")]
 
 
 def complete_directory(_context: click.Context, _option: click.Parameter, typed: str) -> list[CompletionItem]:

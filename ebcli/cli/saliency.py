@@ -71,7 +71,7 @@ def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str
         click.Argument(["images"], nargs=-1, type=Input(readable=False), shell_complete=complete_first),  # others fail
         *OPTIONS.values(),
     ],
-    context_settings=CONTEXT | {"help_option_names": ["--help"]},
+    context_settings=CONTEXT | {"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
 )
 @click.version_option(None, "-V", "--version", package_name=DISTRIBUTION, message="eb-saliency %(version)s")
@@ -91,20 +91,6 @@ def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, **options: Any
         if STDIN in images and getattr(from_file, "name", "<stdin>") == "<stdin>":
             raise click.UsageError("stdin is either an image or a list: drop - or --from-file -")
         images += _listed(from_file, options["null"])
-    return _start(options, images)
-
-
-def _check_combinations(options: dict[str, Any]) -> None:
-    """Drop choices of classes that ones with precedence replace."""
-    given = click.get_current_context().get_parameter_source
-    sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
-    choosing = [name for name in CHOOSING if options[name] not in ((), None)]
-    first = next((source for source in sources if source in map(given, choosing)), None)
-    options |= {name: () if isinstance(options[name], tuple) else None for name in choosing if given(name) != first}
-
-
-def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
-    """Turn the options into a plan and run it; returns the exit status."""
     values = {name: options[name] for name in VALUES & options.keys()} | {"images": images}
     values |= {"shard": options["shard"] or _rank(os.environ), "track_lost_mass": options["verbose"]}
     # stdout is for results: networks print, and so does Ray
@@ -121,6 +107,15 @@ def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
         plan = replace(plan, inputs=replace(plan.inputs, stdin=_read(options["max_bytes"])))
     with redirect_stdout(sys.stderr):
         return execute(plan, options, out, sink)
+
+
+def _check_combinations(options: dict[str, Any]) -> None:
+    """Drop choices of classes that ones with precedence replace."""
+    given = click.get_current_context().get_parameter_source
+    sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
+    choosing = [name for name in CHOOSING if options[name] not in ((), None)]
+    first = next((source for source in sources if source in map(given, choosing)), None)
+    options |= {name: () if isinstance(options[name], tuple) else None for name in choosing if given(name) != first}
 
 
 def _read(limit: int) -> bytes:
@@ -159,10 +154,10 @@ def _rank(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 run.examples = {
-    "eb-saliency photo.jpg": "the most likely class",
-    'eb-saliency photo.jpg --target "tiger cat"': "a class by name",
-    "eb-saliency photo.jpg --model resnet50 --top-k 3 --panel": "three classes of another network, in one figure",
-    "eb-saliency photos -o maps --report": "a directory, with a gallery page",
+    "eb-saliency img.jpg -o out.png": "the most likely class",
+    'eb-saliency img.jpg --target "tiger cat" --target espresso --panel': "two classes in one figure",
+    "eb-saliency photos -o maps --skip-existing --report": "a directory, with a gallery page; again, it resumes",
+    "eb-saliency serve photos": "a live page in the browser",
 }
 main = Main("eb-saliency", {**COMMANDS, "benchmark": benchmark}, help=run.help)
 run.others = main.commands

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ebcli.cli.other_names import HINTS
-from ebcli.cli.parameters import NOTES, Parsed, SectionOption
+from ebcli.cli.parameters import Parsed, SectionOption
 from ebcli.errors import closest
 
 if sys.version_info >= (3, 11):
@@ -22,31 +22,28 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"style": "paper", "panel": True, "compare-with": "marginal"},
 }
 
-_STATE = "ebcli.cli.settings.given"
-_IMAGES = "images"
 
-
-def use_settings(ctx: click.Context, option: click.Parameter, value: Any) -> None:
-    """The callback of ``--config`` and ``--preset``: make what they say the defaults of all other options.
-
-    A preset on the command line goes over the file, and one in the file below its other settings.
-    """
-    given = ctx.meta.setdefault(_STATE, {})
-    given[option.name] = value
-    if option.name == "preset" and value is not None:
-        words = (f"--{key}" if setting is True else f"--{key} {setting}" for key, setting in PRESETS[value].items())
-        ctx.meta[NOTES] = [f"The preset {value} stands for {' '.join(words)}."]
-    if ctx.resilient_parsing or not {"config", "preset"} <= given.keys():
+def use_file(ctx: click.Context, _option: click.Parameter, path: Path | None) -> None:
+    """The callback of ``--config``: make what a file says the defaults of all other options; a preset goes over it."""
+    if path is None or ctx.resilient_parsing:
         return
-    config: Path | None = given["config"]
-    table, where = ({}, "") if config is None else (read_settings(config), f"'{config}'")
-    in_file: Any = _text(table.pop("preset"), "preset", where) if "preset" in table else None
-    if in_file is not None and in_file not in PRESETS:
-        raise click.UsageError(f"{where}: unknown preset {in_file!r}: choose {', '.join(PRESETS)}")
-    options = [one for one in ctx.command.params if isinstance(one, SectionOption)]
-    found = dict(parameters(options, table, where))
-    below, over = (dict(parameters(options, PRESETS.get(name, {}), name)) for name in (in_file, given["preset"]))
-    ctx.default_map = {**below, **found, **over}
+    table, where = read_settings(path), f"'{path}'"
+    preset = _text(table.pop("preset"), "preset", where) if "preset" in table else None
+    if preset is not None and preset not in PRESETS:
+        raise click.UsageError(f"{where}: unknown preset {preset!r}: choose {', '.join(PRESETS)}")
+    below, found = _defaults(ctx, PRESETS.get(preset or "", {}), where), _defaults(ctx, table, where)
+    ctx.default_map = {**below, **found, **(ctx.default_map or {})}
+
+
+def use_preset(ctx: click.Context, _option: click.Parameter, name: str | None) -> None:
+    """The callback of ``--preset``: make what it stands for the defaults of all other options."""
+    if name is not None:
+        ctx.default_map = {**(ctx.default_map or {}), **_defaults(ctx, PRESETS[name], name)}
+
+
+def _defaults(ctx: click.Context, table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What a table sets for the command, as Click's default map needs it."""
+    return dict(parameters([one for one in ctx.command.params if isinstance(one, SectionOption)], table, where))
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -75,11 +72,13 @@ def parameters(options: Iterable[SectionOption], table: Mapping[str, Any], where
         if name.startswith("--") and option.name != "config"
     }
     for key, value in table.items():
-        if key == _IMAGES and isinstance(value, list):
-            yield _IMAGES, [_text(image, _IMAGES, where) for image in value]
+        if key == "images" and isinstance(value, list):
+            yield key, [_text(image, key, where) for image in value]
             continue
         name = key.replace("_", "-")
         option = settable.get(name)
+        if value is False and f"--{name}" in HINTS:  # a former flag that is off, of an earlier run
+            continue
         if option is None:
             hint = HINTS.get(f"--{name}") or closest(name, settable)
             raise click.UsageError(f"{where}: no such setting {key!r}: {hint}".rstrip(": "))

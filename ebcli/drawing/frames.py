@@ -57,7 +57,7 @@ class FrameMaps:
         flat = cells if clips is None else np.abs(cells).max(0) if style.signed else cells.max(0)
         is_blank = is_blank_on(size, flat, map_.placement, style.signed)
         if clips is not None and not is_blank:
-            style = _ending_at(limits(cells, style)[1], cells.size, style)
+            style = _ending_at(limits(cells, style)[1] / map_.brightness(style.signed), cells.size, style)
         return cls(map=map_, size=size, clips=clips, style=style, is_blank=is_blank, number=number)
 
     @property

@@ -51,7 +51,9 @@ def small_size(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int
     return size if max(size) <= longest else fitted_size(size, longest)
 
 
-def heatmap(saliency: NDArray[np.float32], region: Box, size: tuple[int, int], signed: bool) -> NDArray[np.float32]:
+def heatmap(
+    saliency: NDArray[np.float32], region: Box, size: tuple[int, int], signed: bool, zero: float | None = 0.0
+) -> NDArray[np.float32]:
     """A map as it is drawn, (height, width): 0 outside of its region, and below 0 only if that is drawn, too.
 
     Args:
@@ -59,10 +61,11 @@ def heatmap(saliency: NDArray[np.float32], region: Box, size: tuple[int, int], s
         region: the rectangle that it covers in an image of the size.
         size: (width, height).
         signed: whether negative values are drawn.
+        zero: as for ``interpolated``.
     """
     found = np.zeros(size[::-1], np.float32)
     left, top, right, bottom = box = covered(region, size)
-    values = interpolated(saliency if signed else np.maximum(saliency, 0), region, box, zero=0.0)
+    values = interpolated(saliency if signed else np.maximum(saliency, 0), region, box, zero=zero)
     found[top:bottom, left:right] = values if signed else np.maximum(values, 0)
     return found
 

@@ -15,7 +15,7 @@ from ebcli.drawing.overlay import shrunk
 from ebcli.files.encoding import encode_picture, shortened
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.atlas import CLEAR, Atlas
-from ebcli.nouns.explanation import Explanation
+from ebcli.nouns.explanation import Explanation, Map
 from ebcli.pages.shell import page
 
 # Pixels of the photo's longer side; of an atlas, the first one that fits
@@ -51,23 +51,13 @@ def notebook_view(maps: Sequence[FrameMaps], shown: Shown, about: str) -> str:
         shown: the photo.
         about: model, layer and method in words.
     """
-    small = shown._replace(image=shrunk(shown.image, _OF_NOTEBOOK))
-    layers = {one.map.layer for one in maps}
-
-    def described(one: FrameMaps) -> dict[str, Any]:
-        map_, values = one.map, one.map.drawn_values
-        told = [map_.title, f"mass {map_.mass:.3f}" if map_.mass is not None else "", *map_.told]
-        name = map_.subject.name or f"class {map_.subject.index}"
-        return {
-            "tab": name if len(layers) == 1 else f"{name}, {map_.layer}",
-            "told": "; ".join(filter(None, told)),
-            "picture": _jpeg(one.drawn(small)),
-            "cells": _base64((values * values.size).astype("<f4").tobytes()),
-            "grid": values.shape[::-1],
-            "place": map_.placement.scaled(one.size, (1, 1)),
-        }
-
-    return page("notebook.html", maps=[*map(described, maps)], about=about, id=f"eb{uuid.uuid4().hex}").decode()
+    small, tabs = shown._replace(image=shrunk(shown.image, _OF_NOTEBOOK)), list[tuple[Map, str, dict[str, Any]]]()
+    for one in maps:
+        values = one.map.drawn_values
+        cells = _base64((values * values.size).astype("<f4").tobytes())
+        data = {"cells": cells, "grid": values.shape[::-1], "place": one.map.placement.scaled(one.size, (1, 1))}
+        tabs.append((one.map, _jpeg(one.drawn(small)), data))
+    return page("notebook.html", tabs=tabs, about=about, id=f"eb{uuid.uuid4().hex}").decode()
 
 
 def atlas_page(

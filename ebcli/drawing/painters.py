@@ -5,8 +5,8 @@ A painter works on one part of the photo at a time, so memory stays small.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,8 +100,7 @@ def palette(cmap: str) -> NDArray[np.uint8]:
     return colors
 
 
-@dataclass(frozen=True)
-class Painter:
+class Painter(NamedTuple):
     """How one style paints.
 
     Attributes:

@@ -209,7 +209,7 @@ def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, 
         lines += wrapped(heading, tiles, COLUMNS)
     # of rows with scales of their own, there is no common end
     style = one.faded if len({row.faded.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
-    has_faint = any(row.faded != row.style for row in maps)
+    has_faint = any(row.map.brightness(row.style.signed) < 1 for row in maps)
     scale = ends(style, max(row.map.values.size for row in maps), has_faint=has_faint)
     return arranged(name, about, lines, style, scale)
 

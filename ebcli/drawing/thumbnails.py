@@ -3,8 +3,8 @@
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,10 @@ from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import COLORS, traced
 from ebcli.drawing.overlay import FRAME_COLOR, covered, interpolated, is_blank_on, shrunk, small_size
 from ebcli.drawing.painters import LEVELS, opacity, overlay_colors, scaled
-from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import PAGE, numbered, picture_relpath
-from ebcli.files.stamp import Stamp
-from ebcli.nouns.explanation import Map
+from ebcli.files.safe_open import Stamp
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 
@@ -29,8 +27,7 @@ _OUTSIDE, _FRAME, _OUTLINE, _HALO = 0, 253, 254, 255
 _LEVELS = 252
 
 
-@dataclass(frozen=True)
-class ThumbnailNames:
+class ThumbnailNames(NamedTuple):
     """The paths of one image's thumbnails, relative to the output directory.
 
     They are hashes of what the thumbnails show: the input's path and state, and for maps the settings. So names never
@@ -83,22 +80,18 @@ def thumbnails(names: ThumbnailNames, shown: Shown, maps: Sequence[FrameMaps]) -
     files = {names.photo: encode_picture(shrunk(shown.image), "jpg")}
     each = numbered((one.map.layer, one.map.subject.index) for one in maps)
     for (key, number), one in zip(each, maps, strict=True):
-        if (content := map_thumbnail(one.map, one.at(shown), one.size, one.faded, one.number)) is not None:
+        if (content := map_thumbnail(one, one.at(shown))) is not None:
             files[names.map(*key, number)] = content
     return files
 
 
-def map_thumbnail(
-    map_: Map, values: NDArray[np.floating], size: tuple[int, int], style: DrawingStyle, number: int
-) -> bytes | None:
-    """The thumbnail of a map with these values (h, w), on an image of a size (width, height); None if it is blank.
-
-    The map is that of the image's ``number``-th subject, from 0, whose outlines have their color.
-    """
+def map_thumbnail(one: FrameMaps, values: NDArray[np.floating]) -> bytes | None:
+    """The thumbnail of a map with these values (h, w); None if it is blank."""
+    map_, size, style, color = one.map, one.size, one.faded, COLORS[one.number % len(COLORS)]
     if is_blank_on(size, values, map_.placement, style.signed):
         return None
     small = small_size(size)
-    region, scale, color = map_.placement.scaled(size, small), small[0] / size[0], COLORS[number % len(COLORS)]
+    region, scale = map_.placement.scaled(size, small), small[0] / size[0]
     box, (cells, zero) = covered(region, small), scaled(values, style, _LEVELS)
     shades = interpolated(cells, region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
     # a palette image with the colors and opacities of an overlay with alpha 1

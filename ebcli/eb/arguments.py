@@ -1,11 +1,117 @@
-"""Checks of what excitation_backprop() is given, and of the numbers it computes."""
+"""What excitation_backprop() is given: checks of it, and of the numbers it computes, and classes as priors."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ebcli.errors import ConfigurationError, NonFiniteError
+
+Targets = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
+Where = tuple[int, ...] | Tensor
+Against = int | Sequence[int]
+
+
+def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tuple[Tensor, bool]:
+    """Targets as priors (K, *logits.shape), and whether the result has no K axis.
+
+    Args:
+        targets: one class for all images, classes (B,) or (B, K), a floating-point prior shaped like the logits, or K
+            priors for each image, (B, K, ...).
+        logits: (B, num_classes), or (B, num_classes, ...) for dense predictions.
+        where: the pixel or the mask of weights, (...) or (B, ...), that the probability of each class starts from;
+            None for all pixels.
+
+    Raises:
+        ConfigurationError: the targets do not fit the logits, or there are none.
+    """
+    batch, classes, *pixels = logits.shape
+    if not batch:
+        raise ConfigurationError("the batch is empty")
+    try:
+        wanted = torch.as_tensor(targets, device=logits.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(
+            "targets are class indices, the same number for each image, or class weights: use categories.index(name)"
+        ) from error
+    if wanted.is_floating_point():
+        single = wanted.shape == logits.shape
+        if not single and wanted.shape[:1] + wanted.shape[2:] != logits.shape:
+            raise ConfigurationError(f"the prior has shape {tuple(wanted.shape)}, but the output {tuple(logits.shape)}")
+        if where is not None:
+            raise ConfigurationError("`where` cannot be combined with a prior, which covers all pixels already")
+        return (wanted[None] if single else wanted.transpose(0, 1)).to(logits.dtype), single
+    if wanted.dtype == torch.bool:
+        raise ConfigurationError("the targets are bool, but class indices are integers and priors are floating-point")
+    if wanted.ndim > 2 or wanted.shape[:1] not in ((), (batch,)):
+        raise ConfigurationError(
+            f"targets of shape {tuple(wanted.shape)} do not fit {batch} images: pass one class, classes ({batch},) or "
+            f"({batch}, K), or a prior {tuple(logits.shape)}"
+        )
+    if not wanted.numel():
+        raise ConfigurationError("no targets given: pass at least one class for each image")
+    indices = wanted.long() if wanted.ndim == 2 else wanted.long().expand(batch)[:, None]
+    wrong = indices[(indices < 0) | (indices >= classes)]
+    if wrong.numel():
+        raise ConfigurationError(f"class {int(wrong[0])} does not exist: the network has classes 0 to {classes - 1}")
+    one_hot = F.one_hot(indices.mT, classes).to(logits.dtype)  # (K, B, num_classes)
+    return one_hot.reshape(*one_hot.shape, *(1 for _ in pixels)) * _share(where, logits), wanted.ndim < 2
+
+
+def _share(where: Where | None, logits: Tensor) -> Tensor:
+    """Each pixel's share of the probability, (B or 1, 1, ...), which sums to 1 for each image."""
+    pixels = tuple(logits.shape[2:])
+    if where is None:
+        return logits.new_full((1, 1, *pixels), 1 / logits[0, 0].numel())
+    if not pixels:
+        raise ConfigurationError("`where` needs dense predictions, but this network makes one prediction per image")
+    if isinstance(where, tuple):
+        if not all(isinstance(at, int) for at in where):
+            raise ConfigurationError(f"the pixel {where} must be integers (row, column)")
+        if len(where) != len(pixels) or not all(0 <= at < size for at, size in zip(where, pixels, strict=True)):
+            raise ConfigurationError(f"the pixel {where} is outside the output, {' x '.join(map(str, pixels))} pixels")
+        mask = logits.new_zeros(pixels)
+        mask[where] = 1
+    else:
+        mask = torch.as_tensor(where).to(logits)
+        if mask.shape not in (pixels, (len(logits), *pixels)):
+            fitting = f"{pixels} or {(len(logits), *pixels)}"
+            raise ConfigurationError(f"the mask has shape {tuple(mask.shape)}, but it must be {fitting}")
+    mask = mask.reshape(-1, 1, *pixels)
+    total = mask.sum(tuple(range(1, mask.ndim)), keepdim=True)
+    if not (total > 0).all() or (mask < 0).any():
+        raise ConfigurationError("the mask must be non-negative, and positive somewhere in each image")
+    return mask / total
+
+
+def priors_against(against: Against, priors: Tensor) -> Tensor:
+    """The priors of the classes to contrast with, (N, B, num_classes, ...), on the same pixels as the targets'.
+
+    Args:
+        against: their indices.
+        priors: (K, B, num_classes, ...), of the targets.
+
+    Raises:
+        ConfigurationError: a class does not exist or is a target, or there are none.
+    """
+    chosen = [against] if isinstance(against, int) else list(against)
+    if not chosen:
+        raise ConfigurationError("no class to contrast with: give against at least one class index")
+    num_classes, total = priors.shape[2], priors.sum(2, keepdim=True)
+    for index in chosen:
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise ConfigurationError(f"against has {index!r}, which is not a class index: use categories.index(name)")
+        if not 0 <= index < num_classes:
+            raise ConfigurationError(f"class {index} does not exist: the network has classes 0 to {num_classes - 1}")
+        is_target = (priors[:, :, index] == total[:, :, 0]).reshape(*priors.shape[:2], -1).all(2)
+        if not priors.is_meta and bool(is_target.any()):
+            raise ConfigurationError(f"class {index} is both a target and contrasted with: choose another class")
+    if not priors.is_meta and not bool((total == total[:1]).all()):
+        raise ConfigurationError("against needs priors on the same pixels: pass those on other pixels one at a time")
+    units = F.one_hot(torch.tensor(chosen, device=priors.device), num_classes).to(priors)
+    return units.reshape(len(chosen), 1, num_classes, *(1 for _ in priors.shape[3:])) * total[0]
 
 
 def check_arguments(net: Any, inputs: Any) -> None:

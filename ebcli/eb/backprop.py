@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, overload
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
-from ebcli.eb.arguments import check_arguments, check_relevance
+from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_relevance, priors, priors_against
 from ebcli.eb.capture import LayerChoice, single_tensor
 from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.explanation import Explanation, Forward
@@ -19,7 +20,6 @@ from ebcli.eb.operations import Value
 from ebcli.eb.paths import Path, descend
 from ebcli.eb.record import Record
 from ebcli.eb.result import ExcitationResult, channel_axis_of
-from ebcli.eb.targets import Against, Targets, Where, priors, priors_against
 from ebcli.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class HasNetwork(Protocol):
     def net(self) -> nn.Module: ...
 
 
-class Options(TypedDict, total=False):
+class More(TypedDict, total=False):
     """What `excitation_backprop` takes by name."""
 
     against: Against | None
@@ -50,16 +50,11 @@ Several = list[Any] | tuple[LayerChoice, ...]
 
 @overload
 def excitation_backprop(
-    net: Network,
-    inputs: Tensor,
-    targets: Chosen,
-    layer: LayerChoice = None,
-    contrastive: bool = False,
-    **_: Unpack[Options],
+    net: Network, inputs: Tensor, targets: Chosen, layer: LayerChoice = ..., contrastive: bool = ..., **_: Unpack[More]
 ) -> ExcitationResult: ...
 @overload
 def excitation_backprop(
-    net: Network, inputs: Tensor, targets: Chosen, layer: Several, contrastive: bool = False, **options: Unpack[Options]
+    net: Network, inputs: Tensor, targets: Chosen, layer: Several, contrastive: bool = False, **_: Unpack[More]
 ) -> tuple[ExcitationResult, ...]: ...
 
 
@@ -149,19 +144,22 @@ def excitation_backprop(
             found: dict[Path, ExcitationResult] = {}
             for is_joint in sorted(set(rules.values())):
                 paths = [path for path, rule in rules.items() if rule == is_joint]
-                for path, (relevance, mass, lost) in zip(paths, explanation.of(paths, is_joint=is_joint), strict=True):
+                for path, by_class in zip(paths, explanation.of(paths, is_joint=is_joint), strict=True):
+                    # (K, B, ...) as (B, K, ...), or (B, ...) if there is no K
+                    relevance, mass, lost = tree_map_only(
+                        Tensor, lambda a: a[0] if single else a.transpose(0, 1), by_class
+                    )
                     check_relevance(relevance)
                     rounding = 100 * torch.finfo(relevance.dtype).eps
-                    sites = {site: _by_image(of, single) for site, of in lost.items() if (of > rounding).any()}
                     found[path] = ExcitationResult(
-                        relevance=_by_image(relevance, single),
-                        mass=None if mass is None else _by_image(mass, single),
+                        relevance=relevance,
+                        mass=mass,
                         logits=forward.logits,
                         contrastive=contrastive or against is not None,
                         layer=forward.paths[path],
                         input_shape=tuple(inputs.shape),
                         layer_shape=tuple(path.layer.shape),
-                        lost_mass=sites if track_lost_mass else None,
+                        lost_mass={s: m for s, m in lost.items() if (m > rounding).any()} if track_lost_mass else None,
                         against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
                         joint=is_joint,
                         channel_axis=channel_axis_of(network, inputs),
@@ -171,11 +169,6 @@ def excitation_backprop(
             forward.record.clear()
     results = tuple(found[path] for path in forward.paths)
     return results if isinstance(layer, (list, tuple)) else results[0]
-
-
-def _by_image(by_class: Tensor, single: bool) -> Tensor:
-    """(K, B, ...) as (B, K, ...), or (B, ...) if there is no K."""
-    return by_class[0] if single else by_class.transpose(0, 1)
 
 
 def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -68,12 +67,8 @@ class Forward:
         return cls(record, result.detach(), output, paths, Places(capture.source, 0, record.ops))
 
 
-class Explained(NamedTuple):
-    """Of one layer: relevance (K, ...), mass (K, B), and lost mass (K, B) by operation."""
-
-    relevance: Tensor
-    mass: Tensor | None
-    lost: dict[str, Tensor]
+# Of one layer: relevance (K, ...), mass (K, B), and lost mass (K, B) by operation
+Explained = tuple[Tensor, Tensor | None, dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -118,10 +113,10 @@ class Explanation:
         if self.contrastive and not is_joint:
             differences = self._stepwise(self.prior, paths, subtracts_duals=True)
             if not (self.tracks or any(map(self._special, paths))):
-                return [Explained(P, None, {}) for P, _ in differences]
+                return [(P, None, {}) for P, _ in differences]
         marginal = find(self.prior, paths)
         subtracted = find(others, paths) if len(others) else []
-        found = []
+        found: list[Explained] = []
         for i, (path, (P, lost)) in enumerate(zip(paths, marginal, strict=True)):
             relevance = P
             if subtracted:
@@ -132,7 +127,7 @@ class Explanation:
                 if self._special(path):  # otherwise both maps sum to 1 at the classifier's inputs already
                     relevance = self._normalized(P, path) - self._normalized(P - relevance, path)
             mass = self._sums(P, path) if relevance is P or self.tracks else None
-            found.append(Explained(relevance, mass, lost))
+            found.append((relevance, mass, lost))
         return found
 
     def _joint(self, priors: Tensor, paths: Sequence[Path]) -> list[joint.Found]:
@@ -182,4 +177,4 @@ def _merged(by_image: Sequence[Explained]) -> Explained:
     """Maps of all images, from those of each image."""
     relevance, mass, lost = zip(*by_image, strict=True)
     total = None if mass[0] is None else torch.cat(mass, 1)
-    return Explained(added(relevance), total, {site: torch.cat([of[site] for of in lost], 1) for site in lost[0]})
+    return added(relevance), total, {site: torch.cat([of[site] for of in lost], 1) for site in lost[0]}

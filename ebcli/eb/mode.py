@@ -114,9 +114,7 @@ class Boundary(Function):
         return None, None, None, *ctx.explain(ctx.value, P)
 
 
-def probabilities(
-    record: Record, unsupported: Unsupported, ends: list[Value], value: Value, P: Tensor | None
-) -> list[Tensor | None]:
+def probabilities(record: Record, unsupported: Unsupported, ends: list[Value], value: Value, P: Any) -> list[Any]:
     """What arrives at some values, if P is the probability of a later one."""
     if P is None:
         return [None] * len(ends)

@@ -156,9 +156,7 @@ def changed(arguments: Iterable[Any], change: Callable[[Any], Any]) -> tuple[Any
     return tuple([[change(b) for b in a] if isinstance(a, (list, tuple)) else change(a) for a in arguments])
 
 
-def reachable(
-    start: Iterable[Any], below: Callable[[Any], Iterable[Any]] = lambda node: dict(node.next_functions)
-) -> Iterator[Any]:
+def reachable(start: Iterable[Any], below: Callable[[Any], Any] = lambda at: dict(at.next_functions)) -> Iterator[Any]:
     """The nodes at and below some others, each once; by default, those of autograd."""
     waiting, seen = list(start), {None}
     while waiting:

@@ -16,6 +16,8 @@ from ebcli.eb.rules.averages import reduced_axes
 from ebcli.eb.rules.layers import Layer
 from ebcli.eb.rules.rule import MISSING, Join, Rule, Winner
 
+Arrivals = dict[Value, list[Any]]
+Answer = Callable[[Op, list[list[Any]]], list[list[Any]]]
 UNKNOWN = -1
 _ALONG = {"flip": 1, "roll": 2, "index_select": 1, "gather": 1}  # where the argument is that names the axes
 _UNTOLD = frozenset([*_ALONG, "index", "take", "masked_select", "as_strided", "sort", "topk"])
@@ -23,12 +25,8 @@ _FLAT = frozenset(["view", "_unsafe_view", "unsqueeze", "squeeze", "flatten"])
 
 
 def walk(
-    start: dict[Value, list[Any]],
-    wanted: Iterable[Value],
-    answer: Callable[[Op, list[list[Any]]], list[list[Any]]],
-    path: Container[Op] | None = None,
-    stops: Container[Value] = (),
-) -> dict[Value, list[Any]]:
+    start: Arrivals, wanted: Iterable[Value], answer: Answer, path: Container[Op] | None = None, stops: Any = ()
+) -> Arrivals:
     """What arrives at the wanted values, from the latest operation to the first.
 
     Args:
@@ -38,7 +36,7 @@ def walk(
         path: the operations to take; None for all.
         stops: values that nothing passes.
     """
-    arrived: dict[Value, list[Any]] = {}
+    arrived: Arrivals = {}
     waiting: list[tuple[int, Op]] = []
     seen: set[Op] = set()
 
@@ -50,7 +48,7 @@ def walk(
             heapq.heappush(waiting, (-op.index, op))
 
     wanted = set(wanted)
-    found: dict[Value, list[Any]] = {}
+    found: Arrivals = {}
     for value, messages in start.items():
         arrive(value, messages)
     while waiting:

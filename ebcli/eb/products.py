@@ -94,14 +94,7 @@ def added(terms: Sequence[Any]) -> Any:
 
 
 def shared(
-    linear: LinearMap,
-    a: Tensor,
-    P: Tensor,
-    signs: Signs,
-    *,
-    nonnegative: bool,
-    response: Tensor | None = None,
-    bias: Tensor | int | None = None,
+    linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnegative: bool, response: Any = None, bias: Any = None
 ) -> Tensor:
     """P_in = a * W^T (P / Z), where Z_n = sum_k max(s_n a_k w_kn, 0): a signal's share of its neurons' probabilities.
 
@@ -153,9 +146,7 @@ def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnega
     return torch.zeros_like(a) if total is None else total.to(a.dtype)
 
 
-def _by_sizes(
-    linear: LinearMap, a: Tensor, P: Tensor, signs: Tensor, response: Tensor | None, bias: Any
-) -> Tensor | None:
+def _by_sizes(linear: LinearMap, a: Tensor, P: Tensor, signs: Tensor, response: Any, bias: Any) -> Tensor | None:
     """2 Z = |W| |a| + s W a: two products instead of four; None where that is not exact enough. The 2 cancels."""
     size = a.abs()
     absolute = LinearMap(linear.apply, linear.weight.abs(), back=linear.back)  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ compiled and exported programs. Each value has one maker: overwriting a tensor, 
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
 from types import FrameType
 from typing import Any
@@ -169,9 +169,7 @@ class Record(TorchDispatchMode):
                 if is_gate:
                     out.facts.gate, out.facts.nonnegative, is_gate = Gate.SWITCH, True, False
 
-    def call(
-        self, name: str, compute: Callable[[], Any], function: Callable[..., Any], signals: Sequence[Tensor], rule: Any
-    ) -> Any:
+    def call(self, name: str, compute: Any, function: Any, signals: Sequence[Tensor], rule: Any) -> Any:
         """The value of a function, recorded as one operation with a rule of its own."""
         if name.endswith("_"):
             self._save(storage_of(signals[0]))
@@ -187,9 +185,7 @@ class Record(TorchDispatchMode):
         values = [value for value in map(self.value_of, operands) if isinstance(value, Value)]
         self._add(f"refused.{name}", None, values, {}, tuple(flat([result])))
 
-    def _add(
-        self, name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, rule: Any = None
-    ) -> Op:
+    def _add(self, name: str, function: Any, args: Any, kwargs: Any, result: Any, rule: Any = None) -> Op:
         return self._made(ruled(name, function, args, kwargs, rule), result)
 
     def _made(self, op: Op, result: Any) -> Op:

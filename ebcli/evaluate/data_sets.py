@@ -4,7 +4,7 @@ import contextlib
 import io
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
@@ -21,6 +21,9 @@ from ebcli.models.classes import read_class_names, read_labels
 from ebcli.models.loaded import configuration_hash
 from ebcli.nouns.box import Box
 
+Mask = NDArray[np.bool_]  # (height, width)
+Names = Sequence[str] | None  # of classes, in the order of the network's outputs
+
 VOC_CLASSES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
     "sofa train tvmonitor".split()
@@ -35,24 +38,22 @@ class Annotated(NamedTuple):
     flagged: bool
 
 
-class Images(ABC):
+class Images:
     """Images of a data set.
 
     Attributes:
-        keys: names of the images.
+        files: the file of each image, by the image's name.
+        keys: names of the images to use.
         settings: everything that questions about them depend on.
     """
 
+    files: Mapping[str, Path]
     keys: Sequence[str]
     settings: dict[str, object]
 
-    @abstractmethod
-    def path(self, key: str) -> Path:
-        """File of an image."""
-
     def read(self, key: str) -> Image.Image:
         """An image, RGB. Raises ImageError if it cannot be read."""
-        return decode(self.path(key))
+        return decode(self.files[key])
 
 
 class LabeledImages(Images):
@@ -71,69 +72,65 @@ class LabeledImages(Images):
         labels: class of each image; None if unknown.
     """
 
-    def __init__(self, folder: Path, labels: Path | None, categories: Sequence[str] | None, num_classes: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, labels: Path | None, categories: Names, num_classes: int) -> None:
         found = [source.path for source in find([folder]) if source.span is None and has_image_suffix(source.path)]
-        self.keys = [path.relative_to(folder).as_posix() for path in found]
+        self.files = {path.relative_to(folder).as_posix(): path for path in found}
         self.labels: dict[str, int] | None = None
         if labels is not None:
             rows = read_labels(labels, categories, num_classes)
             self.labels = {Path(*parts).as_posix(): row.label for parts, row in rows.items()}
-            if unknown := sorted(self.labels.keys() - set(self.keys)):
+            if unknown := sorted(self.labels.keys() - self.files.keys()):
                 raise ConfigurationError(f"'{labels}' lists '{unknown[0]}', which is not an image in '{folder}'")
-            self.keys = [key for key in self.keys if key in self.labels]
+        self.keys = [key for key in self.files if self.labels is None or key in self.labels]
         if not self.keys:
             raise ConfigurationError(f"there are no images in '{folder}'")
         self.settings = {"data": str(folder.absolute()), "labels": configuration_hash({"labels": self.labels})}
 
-    def path(self, key: str) -> Path:
-        return self.folder / key
 
-
-class AnnotatedImages(Images):
+class AnnotatedImages(Images, ABC):
     """A data set for the pointing game.
 
     Args:
         name: its name in results.
         source: where it is.
         classes: class names in the order of the network's outputs.
-        keys: names of the images.
+        files: the file of each image, by the image's name.
         skip_flagged: ignore the objects that are flagged.
     """
 
     def __init__(
-        self, name: str, source: Path, classes: Sequence[str], keys: Iterable[str], skip_flagged: bool
+        self, name: str, source: Path, classes: Sequence[str], files: Mapping[str, Path], skip_flagged: bool
     ) -> None:
-        self.name, self.classes, self.keys, self._skip_flagged = name, classes, list(keys), skip_flagged
+        self.name, self.classes, self.files, self.keys, self._skips_flagged = (
+            name,
+            classes,
+            files,
+            [*files],
+            skip_flagged,
+        )
         about = {"data": name, "source": str(source.absolute()), "classes": list(classes)}
         self.settings = about | {"skip flagged": skip_flagged}
 
     @abstractmethod
-    def annotation(self, key: str) -> tuple[tuple[int, int], list[tuple[bool, Any]]]:
-        """The size (width, height) of an image; and its objects, each with whether it is flagged.
+    def objects(self, key: str) -> tuple[tuple[int, int], Iterator[tuple[int, Mask]]]:
+        """The size (width, height) of an image; and the objects in it, each with its class's index and its mask.
 
         Raises:
             ImageError: the annotation is broken.
         """
 
-    @abstractmethod
-    def mask(self, item: Any, size: tuple[int, int]) -> tuple[int, NDArray[np.bool_]]:
-        """The index of an object's class, and its mask (height, width) in an image of ``size`` (width, height)."""
-
-    def masks(self, key: str, size: tuple[int, int]) -> dict[int, NDArray[np.bool_]]:
+    def masks(self, key: str, size: tuple[int, int]) -> dict[int, Mask]:
         """Masks (height, width) of the classes in an image of ``size`` (width, height), by class index.
 
         Raises:
             ImageError: the annotation is broken, or belongs to an image of another size.
         """
-        (width, height), objects = self.annotation(key)
+        (width, height), objects = self.objects(key)
         if size != (width, height):
             raise ImageError(f"the image has {size[0]} x {size[1]} pixels, but its annotation says {width} x {height}")
-        masks: dict[int, NDArray[np.bool_]] = {}
-        for is_flagged, item in objects:
-            if not (is_flagged and self._skip_flagged):
-                index, mask = self.mask(item, size)
-                masks[index] = masks.get(index, False) | mask
+        masks: dict[int, Mask] = {}
+        for index, mask in objects:
+            masks[index] = masks.get(index, False) | mask
         return {index: mask for index, mask in masks.items() if mask.any()}
 
 
@@ -151,12 +148,7 @@ class Voc(AnnotatedImages):
     """
 
     def __init__(
-        self,
-        root: Path,
-        year: str = "2007",
-        split: str = "test",
-        class_names: Sequence[str] | None = None,
-        skip_flagged: bool = False,
+        self, root: Path, year: str = "2007", split: str = "test", class_names: Names = None, skip_flagged: bool = False
     ) -> None:
         from torchvision.datasets import VOCDetection
 
@@ -167,20 +159,17 @@ class Voc(AnnotatedImages):
                 f"VOC {year} {split} is not in '{root}', which must contain VOCdevkit/VOC{year} with JPEGImages, "
                 f"Annotations and ImageSets/Main/{split}.txt"
             ) from error
-        pairs = zip(map(Path, found.images), map(Path, found.targets), strict=True)
-        self._files = {image.stem: (image, target) for image, target in pairs}
-        super().__init__(f"VOC {year} {split}", root, class_names or VOC_CLASSES, self._files, skip_flagged)
+        files = {path.stem: path for path in map(Path, found.images)}
+        self._annotations = dict(zip(files, map(Path, found.targets), strict=True))
+        super().__init__(f"VOC {year} {split}", root, class_names or VOC_CLASSES, files, skip_flagged)
         if not self.keys:
             raise ConfigurationError(f"{self.name} in '{root}' is empty: ImageSets/Main/{split}.txt lists no images")
 
-    def path(self, key: str) -> Path:
-        return self._files[key][0]
+    def objects(self, key: str) -> tuple[tuple[int, int], Iterator[tuple[int, Mask]]]:
+        size, found = read_voc(self._annotations[key])
+        return size, (self._mask(item, size) for item in found if not (item.flagged and self._skips_flagged))
 
-    def annotation(self, key: str) -> tuple[tuple[int, int], list[tuple[bool, Annotated]]]:
-        size, objects = read_voc(self._files[key][1])
-        return size, [(item.flagged, item) for item in objects]
-
-    def mask(self, item: Annotated, size: tuple[int, int]) -> tuple[int, NDArray[np.bool_]]:
+    def _mask(self, item: Annotated, size: tuple[int, int]) -> tuple[int, Mask]:
         if item.name not in self.classes:
             hint = closest(item.name, self.classes) or "set them with --class-names"
             raise ImageError(f"annotated with {item.name!r}, which is not among the class names: {hint}")
@@ -212,23 +201,20 @@ class Coco(AnnotatedImages):
                 self._coco = reader(str(annotations))
             self._ids = sorted(self._coco.getCatIds())
             classes = tuple(category["name"] for category in self._coco.loadCats(self._ids))
-            self._files = {item["file_name"]: item for _, item in sorted(self._coco.imgs.items())}
+            self._images = {item["file_name"]: item for _, item in sorted(self._coco.imgs.items())}
         except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
             raise ConfigurationError(f"'{annotations}' is not a file of COCO annotations: {error}") from error
-        super().__init__(f"COCO {annotations.stem}", annotations, classes, self._files, skip_flagged)
-        self._folder = images
+        files = {name: images / name for name in self._images}
+        super().__init__(f"COCO {annotations.stem}", annotations, classes, files, skip_flagged)
         if not (self.keys and self.classes):
             raise ConfigurationError(f"'{annotations}' lists no {'categories' if self.keys else 'images'}")
 
-    def path(self, key: str) -> Path:
-        return self._folder / key
+    def objects(self, key: str) -> tuple[tuple[int, int], Iterator[tuple[int, Mask]]]:
+        image = self._images[key]
+        found = [one for one in self._coco.imgToAnns[image["id"]] if not (one.get("iscrowd") and self._skips_flagged)]
+        return (image["width"], image["height"]), map(self._mask, found)
 
-    def annotation(self, key: str) -> tuple[tuple[int, int], list[tuple[bool, dict[str, Any]]]]:
-        image = self._files[key]
-        objects = self._coco.imgToAnns[image["id"]]
-        return (image["width"], image["height"]), [(bool(item.get("iscrowd")), item) for item in objects]
-
-    def mask(self, item: dict[str, Any], _size: tuple[int, int]) -> tuple[int, NDArray[np.bool_]]:
+    def _mask(self, item: dict[str, Any]) -> tuple[int, Mask]:
         try:
             mask = np.asarray(self._coco.annToMask(item), dtype=bool)
         except Exception as error:  # pycocotools raises many types

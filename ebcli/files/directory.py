@@ -17,38 +17,40 @@ from typing import Any
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import MARKER, RECORDS, SETTINGS, output_relpath, parse_result_name
-from ebcli.files.ownership import OwnFiles
-from ebcli.files.private import finish_killed_runs, scratch, stored_name, trying_to
+from ebcli.files.ownership import OwnFiles, finish_killed_runs, scratch, stored_name, trying_to
 from ebcli.files.records import Record, Result, append_lines, read_records
-from ebcli.files.safe_open import first_link
+from ebcli.files.safe_open import Stamp, first_link
 from ebcli.files.sink import Sink, check_writable
 from ebcli.files.sources import Source
-from ebcli.files.stamp import Stamp
 
 
 def refuse_foreign_files(
     directory: Path,
+    files: Iterable[Path],
+    overwrite: bool,
     relpaths: Iterable[Path] = (),
     is_result: Callable[[Path], bool] = lambda _: False,
-    others: Iterable[Path] = (),
 ) -> None:
-    """Check that a run replaces no files but this program's own.
+    """Check that a run replaces no files but this program's own, unless it may overwrite them.
 
     Args:
         directory: the output directory.
-        relpaths: the inputs' paths below it, see ``output_relpath``.
-        is_result: whether the run may write a file of this name.
-        others: other files that it writes, below the directory.
+        files: files that the run writes, below the directory.
+        overwrite: whether it may replace any.
+        relpaths: the inputs' paths below the directory, see ``output_relpath``, beside which results go.
+        is_result: whether the run may write a result of this name.
 
     Raises:
         ConfigurationError: it would replace others; the message names the first few.
         OutputError: the directory cannot be read.
     """
+    if overwrite:
+        return
     wanted: dict[Path, set[str]] = defaultdict(set)
     for relpath in relpaths:
         wanted[relpath.parent].add(relpath.name)
     own = OwnFiles(directory)
-    foreign = [path for path in map(directory.joinpath, others) if os.path.lexists(path) and path not in own]
+    foreign = [path for path in map(directory.joinpath, files) if os.path.lexists(path) and path not in own]
     foreign += sorted(itertools.islice(_foreign(directory, wanted, is_result, own), 4))
     if foreign:
         shown = ", ".join(f"'{path}'" for path in foreign[:3]) + (" and others" if foreign[3:] else "")
@@ -101,7 +103,6 @@ class OutputFolder(Sink):
 
     def __init__(self, directory: Path, overwrite: bool) -> None:
         self.directory, self._overwrite, self._own = directory, overwrite, OwnFiles(directory)
-        self._keeps_records = True
 
     def __enter__(self) -> OutputFolder:
         with trying_to(f"write to '{self.directory}'"):
@@ -115,7 +116,7 @@ class OutputFolder(Sink):
         self._scratch.__exit__(None, None, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_scratch": None, "_keeps_records": False}
+        return {**vars(self), "_scratch": None}
 
     def check(self) -> None:
         check_writable(self.directory)
@@ -150,8 +151,7 @@ class OutputFolder(Sink):
                     f"'{self.directory / place}' has results of '{before}', which those of '{source.name}' would "
                     "replace: choose another --output, or pass --overwrite"
                 )
-        if not self._overwrite:
-            refuse_foreign_files(self.directory, known, is_result, others)
+        refuse_foreign_files(self.directory, others, self._overwrite, known, is_result)
 
     def start(self, settings: str | None) -> None:
         """Make sure that there are records, and write the settings of the run, if there are any."""
@@ -179,7 +179,7 @@ class OutputFolder(Sink):
         Raises:
             OutputError: there is no space, or a file that this program did not write would be replaced.
         """
-        record = record if self._keeps_records else None
+        record = record if self._scratch else None  # a copy elsewhere leaves the records to this one
         recorded = {Path(result.path) for result in record.results} if record else set()
         stored: dict[Path, Path] = {}
         path = self.directory

@@ -215,29 +215,25 @@ class ResultNames:
 
     Attributes:
         format: the pictures' suffix, or ``AUTO``.
-        panel: one figure of all maps instead of a picture for each.
+        figure: what shows all maps in one, ``"panel"``, ``"layers"`` or ``"atlas"``; empty for a picture of each.
         raw: also an ``.npz`` file.
         layers: the run's layers; they are part of the names, except for the default layer on its own.
         default_layer: the layer that a run without ``--layer`` uses; None if there is none.
         method: what differs from the default method, in words for ``slug``; empty for the default.
         described: the classes are texts or pictures of this run, not those of the network.
         video: of videos, the suffix of result videos, each of which has a contact sheet beside it; empty for images.
-        sweep: the layers are those that ``all`` stands for.
-        atlas: the figure is an atlas, not a panel.
         volumes: they are of volumes, whose pictures have contact sheets, too.
         question: what a vision-language model is asked, whose panels are answers; None for other networks.
     """
 
     format: str
-    panel: bool
-    raw: bool
+    figure: str = ""
+    raw: bool = False
     layers: tuple[str, ...]
     default_layer: str | None = None
     method: str = ""
     described: bool = False
     video: str = ""
-    sweep: bool = False
-    atlas: bool = False
     volumes: bool = False
     question: str | None = None
 
@@ -274,10 +270,9 @@ class ResultNames:
         picture = self.suffix(relpath)
         if self.question is not None:
             results = [answer_relpath(relpath, self.question, picture)]
-        elif self.panel:
-            mark = marks((), self.method) if self.sweep else self._marks(self.layers)
-            kind = "layers" if self.sweep else "atlas" if self.atlas else "panel"
-            results = [figure_relpath(relpath, kind, picture, mark)]
+        elif self.figure:
+            mark = marks((), self.method) if self.figure == "layers" else self._marks(self.layers)
+            results = [figure_relpath(relpath, self.figure, picture, mark)]
         else:
             sheets = of_maps(f"{_SHEET}{picture}") if self.video or self.volumes else []
             results = of_maps(self.video or picture) + sheets

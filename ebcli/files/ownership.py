@@ -1,19 +1,28 @@
-"""Which files in an output directory this program wrote: those whose SHA-256 is recorded there."""
+"""Which files in an output directory this program wrote, and directories that a process has for itself there.
 
+A file is its own if its SHA-256 is recorded; a directory while its process has a lock on a file in it.
+"""
+
+import contextlib
 import hashlib
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO
 
-from ebcli.files.naming import MARKER, RECORDS, parse_result_name
-from ebcli.files.records import Result, records_of_run
+from filelock import lock_descriptor
+
+from ebcli.errors import OutputError
+from ebcli.files.naming import MARKER, PRIVATE, PRIVATE_NAME, RECORDS, parse_result_name
+from ebcli.files.records import Result, read_records, records_of_run
 from ebcli.files.safe_open import first_link, safe_open
 
 _DIGEST = re.compile(rb'"([0-9a-f]{64})"')
 _AT_A_TIME = 1 << 25  # bytes; no line is longer
+_OF_RUN = "eb-saliency-run"  # in each private directory; locked by its run, and empty unless the directory is removed
 
 
 class OwnFiles:
@@ -38,7 +47,7 @@ class OwnFiles:
             return False
         if digest not in self._digests:
             for name in self._read:
-                with suppress(OSError):
+                with contextlib.suppress(OSError):
                     self._update(name)
         return digest in self._digests
 
@@ -79,27 +88,16 @@ def file_digest(path: Path, *, follow: bool = False) -> str:
     return digest.hexdigest()
 
 
-class Verification(NamedTuple):
-    """What a check of an output directory found.
+def verify(directory: Path) -> dict[Path, str | None]:
+    """Every recorded result, relative to the directory, and what is wrong with it: it is missing or altered.
 
-    Attributes:
-        results: the number of recorded results.
-        problems: the results that are missing or altered, relative to the directory, and what is wrong with each.
-    """
-
-    results: int
-    problems: dict[Path, str]
-
-
-def verify(directory: Path) -> Verification:
-    """Check that every recorded result exists and is as the last run that wrote it left it.
+    None if it exists, and is as the last run that wrote it left it.
 
     Raises:
         ConfigurationError: the directory has no records.
     """
-    expected = {result.path: result for record in records_of_run(directory) for result in record.results}
-    checked = {Path(result.path): _problem(directory, result) for result in expected.values()}
-    return Verification(len(expected), {path: problem for path, problem in checked.items() if problem})
+    expected = {Path(result.path): result for record in records_of_run(directory) for result in record.results}
+    return {path: _problem(directory, result) for path, result in expected.items()}
 
 
 def _problem(directory: Path, result: Result) -> str | None:
@@ -113,3 +111,93 @@ def _problem(directory: Path, result: Result) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None if is_intact else "altered"
+
+
+@contextlib.contextmanager
+def trying_to(what: str) -> Iterator[None]:
+    """Raise OutputError, which says what cannot be done, for any OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot {what}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def scratch(shared: Path | None = None, restore: bool = False) -> Iterator[Path]:
+    """A directory in another one, for as long as it is needed; those that killed processes left there are removed.
+
+    A file in it is locked meanwhile.
+
+    Args:
+        shared: the other one; None for that of the system's temporary files.
+        restore: see ``finish_killed_runs``.
+
+    Raises:
+        OutputError: it cannot be written to.
+    """
+    shared = shared or Path(tempfile.gettempdir())
+    finish_killed_runs(shared, restore)
+    with trying_to(f"write to '{shared}'"):
+        private, lock = _locked_directory(shared)
+    try:
+        yield private
+    finally:
+        lock.close()
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def _locked_directory(directory: Path) -> tuple[Path, IO[bytes]]:
+    while True:
+        private = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=directory))
+        try:
+            lock = (private / _OF_RUN).open("xb")
+        except FileNotFoundError:  # another run took it for that of a killed one
+            continue
+        with contextlib.suppress(OSError):  # a file system without locks; there, no run removes anything
+            lock_descriptor(lock.fileno())
+        if not os.fstat(lock.fileno()).st_size:  # else another run removed it before it was locked
+            return private, lock
+        lock.close()
+
+
+def finish_killed_runs(directory: Path, restore: bool = True) -> None:
+    """Remove the private directories of killed runs: those with such a name, a marker, and no lock.
+
+    Args:
+        directory: what they are in.
+        restore: first move results in them that are recorded already to their places; not where others may write.
+    """
+    for private in directory.glob(f"{PRIVATE}*"):
+        if PRIVATE_NAME.fullmatch(private.name) is None or os.path.islink(private):
+            continue
+        with contextlib.suppress(OSError):  # of a run that was killed before it had a marker, it is empty
+            private.rmdir()
+        with contextlib.suppress(OSError):  # another user's, already removed, or without such a file
+            with safe_open(private / _OF_RUN, follow=False, flags=os.O_RDWR) as lock:
+                if not lock_descriptor(lock.fileno(), blocking=False):  # in use
+                    continue
+                with contextlib.suppress(OSError):
+                    if restore:
+                        _restore(directory, private)
+                os.write(lock.fileno(), b"removed")
+            shutil.rmtree(private)  # Windows removes no open file
+
+
+def _restore(directory: Path, private: Path) -> None:
+    """Move what a killed run stored and recorded to its place."""
+    stored = [path for path in private.iterdir() if path.name != _OF_RUN]
+    own, latest = OwnFiles(directory), dict[Path, Result]()
+    for record in read_records(directory) if stored else ():
+        latest.update((private / stored_name(Path(result.path)), result) for result in record.results)
+    for temporary in stored:
+        result = latest.get(temporary)
+        if result is None or file_digest(temporary) != result.sha256 or first_link(directory, Path(result.path)):
+            continue
+        path = directory / result.path
+        if not os.path.lexists(path) or path in own:
+            temporary.replace(path)
+
+
+def stored_name(relative: Path) -> str:
+    """The name of a file in a private directory, from its path below the output directory."""
+    return hashlib.sha256(os.fsencode(relative)).hexdigest()

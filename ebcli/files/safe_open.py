@@ -1,10 +1,17 @@
-"""Opening local files safely."""
+"""Opening local files safely, and the state of a file."""
 
 import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
+
+
+class Stamp(NamedTuple):
+    """The state of a file: its size in bytes and its modification time; 0 if a server does not report it."""
+
+    bytes: int
+    mtime_ns: int
 
 
 def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> BinaryIO:

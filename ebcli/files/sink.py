@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import AUTO
-from ebcli.files.private import scratch, trying_to
+from ebcli.files.ownership import scratch, trying_to
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 

@@ -16,7 +16,7 @@ from ebcli.files.media.medium import MEDIA, Medium
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath
 from ebcli.files.ownership import OwnResults
 from ebcli.files.remote import DEFAULT, RemoteOptions, url_of, without_secrets
-from ebcli.files.stamp import Stamp
+from ebcli.files.safe_open import Stamp
 from ebcli.files.storage import Span, members, read, stamp_of, walk, without_file_scheme
 
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
@@ -33,13 +33,6 @@ class Root(NamedTuple):
 
     path: Path
     name: Path
-
-    def place(self, path: Path) -> Path:
-        """The path of a file in it below the output directory."""
-        if path == self.path:
-            return output_relpath(path)
-        below = self.name / path.relative_to(self.path)
-        return safe_relpath(below if url_of(path) is None else portable(below))
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,10 @@ class Source:
     @property
     def place(self) -> Path:
         """Its path below the output directory, after which its results are named."""
-        return output_relpath(self.path) if self.root is None else self.root.place(self.path)
+        if self.root is None or self.path == self.root.path:
+            return output_relpath(self.path)
+        below = self.root.name / self.path.relative_to(self.root.path)
+        return safe_relpath(below if url_of(self.path) is None else portable(below))
 
     @property
     def name(self) -> str:

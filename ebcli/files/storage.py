@@ -9,16 +9,14 @@ import errno
 import os
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.remote import DEFAULT, SLOWEST, RemoteOptions, path_of, too_large, url_of
-from ebcli.files.safe_open import safe_open
-from ebcli.files.stamp import Stamp
+from ebcli.files.safe_open import Stamp, safe_open
 from ebcli.imports import import_optional
 
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
@@ -54,8 +52,7 @@ def stamp_of(path: Path, options: RemoteOptions = DEFAULT) -> Stamp:
         return Stamp(int(system.info(name, **limit)["size"] or 0), changed)
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """The position of a member's bytes in a tar file.
 
     Attributes:

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -21,16 +21,6 @@ _QUALITY = {"crf": "20", "preset": "veryfast"}
 _FINEST = 1000  # the denominator of frame rates
 
 
-class VideoWriter(Protocol):
-    """Encodes a video frame by frame."""
-
-    def add(self, frame: Image.Image) -> None:
-        """Append a frame, RGB; all have the same size."""
-
-    def finish(self) -> bytes:
-        """The content of the file."""
-
-
 def video_format(picture_format: str) -> str:
     """The format of result videos: WebP if pictures are, or if the package ``av`` is missing; else MP4."""
     if picture_format == WEBP:
@@ -42,18 +32,18 @@ def video_format(picture_format: str) -> str:
     return MP4
 
 
-def video_writer(suffix: str, frame_rate: float, facts: Mapping[str, str]) -> VideoWriter:
-    """A writer for a format.
+def video_writer(suffix: str, frame_rate: float, facts: Mapping[str, str]) -> "Mp4 | Webp":
+    """What encodes a video of a format frame by frame.
 
     Args:
         suffix: ``mp4`` or ``webp``.
         frame_rate: frames per second.
         facts: how the video was made, some of ``ebcli.files.encoding.FACTS``.
     """
-    return (_Mp4 if suffix == MP4 else _Webp)(frame_rate, facts)
+    return (Mp4 if suffix == MP4 else Webp)(frame_rate, facts)
 
 
-class _Mp4:
+class Mp4:
     """H.264 in MP4; its metadata are a comment, and this program as the description."""
 
     def __init__(self, frame_rate: float, facts: Mapping[str, str]) -> None:
@@ -65,6 +55,7 @@ class _Mp4:
         self._stream: Any = None
 
     def add(self, frame: Image.Image) -> None:
+        """Append a frame, RGB; all have the same size."""
         even = frame.width + frame.width % 2, frame.height + frame.height % 2  # as H.264 stores color
         if even != frame.size:
             frame = frame.resize(even)
@@ -90,12 +81,13 @@ class _Mp4:
         return frame
 
     def finish(self) -> bytes:
+        """The content of the file."""
         self._container.mux(self._stream.encode())
         self._container.close()
         return self._buffer.getvalue()
 
 
-class _Webp:
+class Webp:
     """Animated WebP by Pillow, which takes all frames at the end: until then, they are kept in a temporary file."""
 
     def __init__(self, frame_rate: float, facts: Mapping[str, str]) -> None:
@@ -104,10 +96,12 @@ class _Webp:
         self._size, self._count = (0, 0), 0
 
     def add(self, frame: Image.Image) -> None:
+        """Append a frame, RGB; all have the same size."""
         self._size, self._count = frame.size, self._count + 1
         self._file.write(frame.tobytes())
 
     def finish(self) -> bytes:
+        """The content of the file."""
         buffer = io.BytesIO()
         with self._file:
             frames = _Stored(self._file, self._size, self._count)

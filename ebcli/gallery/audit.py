@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.overlay import covered, fitted_size, interpolated, picture
+from ebcli.drawing.overlay import beside, fitted_size, heatmap, picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
-from ebcli.gallery.page import below, roots_of
-from ebcli.gallery.raw_maps import latest_records, read_maps
+from ebcli.gallery.raw_maps import below, latest_records, read_maps, roots_of
 from ebcli.nouns.box import Box
 from ebcli.pages.shell import page
 
@@ -85,17 +84,13 @@ class Candidate(NamedTuple):
     """Photos of a class whose maps rest on the same place.
 
     Attributes:
-        name: the class.
         where: the place, in words.
-        photos: the photos, those that rest on it most first.
-        masks: the cells of the place in each photo.
+        photos: the photos, those that rest on it most first, each with the cells of the place.
         total: the number of photos of the class.
     """
 
-    name: str
     where: str
-    photos: Sequence[Seen]
-    masks: Sequence[Mask]
+    photos: Sequence[tuple[Seen, Mask]]
     total: int
 
 
@@ -116,13 +111,13 @@ def read_boxes(path: Path) -> Boxes:
     return found
 
 
-def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> Iterator[Seen]:
-    """The photos of a run with raw maps, one by one; only those below ``inputs`` are read.
+def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> dict[str, list[Seen]]:
+    """The photos of a run with raw maps, by their classes; only those below ``inputs`` are read.
 
     Raises:
         ConfigurationError: the directory has no records.
     """
-    roots = roots_of(inputs)
+    roots, classes = roots_of(inputs), dict[str, list[Seen]]()
     for record in latest_records(directory).values():
         path, found = below(record.input, roots), read_maps(directory, record)
         if path is None or found is None or not found[1]:
@@ -130,9 +125,7 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> Iterator
         size, maps = found
         map_ = next((one for one in maps if one.subject.index == record.predicted), maps[0])
         region = map_.placement.scaled(size, (CELLS, CELLS))
-        left, top, right, bottom = cells = covered(region, (CELLS, CELLS))
-        grid = np.zeros((CELLS, CELLS), np.float32)
-        grid[top:bottom, left:right] = interpolated(np.maximum(map_.values, 0), region, cells).clip(0)
+        grid = heatmap(map_.values, region, (CELLS, CELLS), signed=False, zero=None)
         if not (np.isfinite(grid).all() and grid.any()):
             continue
         try:
@@ -147,7 +140,7 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> Iterator
                 low_x, low_y, high_x, high_y = box.scaled(size, (CELLS, CELLS))
                 outside[int(low_y) : math.ceil(high_y), int(low_x) : math.ceil(high_x)] = False
         subject = map_.subject
-        yield Seen(
+        seen = Seen(
             input=record.input,
             path=path,
             state=(record.configuration, record.input_bytes, record.input_mtime_ns),
@@ -157,6 +150,8 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> Iterator
             look=_look(np.asarray(small, np.float32) / 255, grid),
             outside=outside,
         )
+        classes.setdefault(seen.name, []).append(seen)
+    return classes
 
 
 def _look(small: NDArray[Any], grid: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -165,14 +160,6 @@ def _look(small: NDArray[Any], grid: NDArray[np.float32]) -> NDArray[np.float32]
     halves = cells.reshape(CELLS, 2, 2, CELLS, 2, 2, 3).mean((2, 5))  # 2 x 2 colors a cell
     row, column = (int(np.clip(at, 1, CELLS - 2)) for at in np.unravel_index(grid.argmax(), grid.shape))
     return halves[row - 1 : row + 2, :, column - 1 : column + 2].ravel()
-
-
-def by_class(photos: Iterable[Seen]) -> dict[str, list[Seen]]:
-    """The photos of each class."""
-    found: dict[str, list[Seen]] = {}
-    for one in photos:
-        found.setdefault(one.name, []).append(one)
-    return found
 
 
 def candidates(
@@ -191,8 +178,7 @@ def candidates(
         if len(masks) >= enough and all(len(masks.keys() & other) < 0.8 * len(masks) for other in known):
             known.append({*masks})
             chosen = sorted(masks, key=lambda i: -order[i])
-            where_from, where_to = [photos[i] for i in chosen], [masks[i] for i in chosen]
-            yield Candidate(photos[0].name, where, where_from, where_to, len(photos))
+            yield Candidate(where, [(photos[i], masks[i]) for i in chosen], len(photos))
 
     places: dict[str, list[Mask | None]] = {f"the {where}": [mask] * len(photos) for where, mask in PLACES.items()}
     for where, masks in (places | {"what is outside of the boxes": [one.outside for one in photos]}).items():
@@ -264,7 +250,7 @@ def write_audit(
     files[AUDIT] = page(
         "audit.html",
         findings=[
-            {"words": words, "photos": [one.input for one in found.photos[:_SHOWN]], **picture_of(_strip(found))}
+            {"words": words, "photos": [one.input for one, _ in found.photos[:_SHOWN]], **picture_of(_strip(found))}
             for words, found in findings
         ],
         classes=[
@@ -297,17 +283,14 @@ def _mean_map(photos: Sequence[Seen]) -> Image.Image:
 def _strip(found: Candidate) -> Image.Image:
     """The first photos side by side, with their maps and a frame around the place."""
     tiles = []
-    for one, mask in zip(found.photos[:_SHOWN], found.masks, strict=False):
+    for one, mask in found.photos[:_SHOWN]:
         with suppress(ImageError):
             photo = decode(one.path)
             small = photo.resize(fitted_size(photo.size, _SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
             drawn = picture(small, one.grid, Box(0, 0, *small.size), DrawingStyle())
             ImageDraw.Draw(drawn).rectangle(_frame(mask, small.size), outline="white", width=2)
             tiles.append(drawn)
-    strip = Image.new("RGB", (max(1, len(tiles)) * (_SIDE + _GAP) - _GAP, _SIDE), "white")
-    for at, tile in enumerate(tiles):
-        strip.paste(tile, (at * (_SIDE + _GAP), 0))
-    return strip
+    return beside(tiles or [Image.new("RGB", (_SIDE, _SIDE), "white")], _GAP)
 
 
 def _frame(mask: Mask, size: tuple[int, int]) -> tuple[int, int, int, int]:

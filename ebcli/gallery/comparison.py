@@ -18,13 +18,12 @@ from ebcli.drawing.legend import bar
 from ebcli.drawing.overlay import beside, fitted_size, is_blank, picture, ranks
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError, check_value
-from ebcli.files.directory import OutputFolder
+from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import COMPARISON
 from ebcli.files.records import ClassRecord, Record
-from ebcli.gallery.page import below, check_page, roots_of
-from ebcli.gallery.raw_maps import SIDE, MapPair, aligned, latest_records
+from ebcli.gallery.raw_maps import SIDE, MapPair, aligned, below, latest_records, roots_of
 from ebcli.nouns.box import Box
 from ebcli.pages.shell import page
 
@@ -59,7 +58,7 @@ def write_comparison(
         ConfigurationError: there are no pairs, or another page would be replaced.
         OutputError: the directory cannot be written to.
     """
-    check_page(directory, overwrite, COMPARISON)
+    refuse_foreign_files(directory, [COMPARISON], overwrite)
     roots, rows = roots_of(inputs), list[dict[str, Any]]()
     with OutputFolder(directory, overwrite=True) as folder:
         for pair in pairs:
@@ -71,9 +70,8 @@ def write_comparison(
                 "no image and class has raw maps in both runs: repeat both with --raw and the same --target"
             )
         rows.sort(key=lambda row: (row["rank_correlation"], row["input"]))
-        mean = sum(row["rank_correlation"] for row in rows) / len(rows)
         bars = {name: np.asarray(bar(style, (_COLORS, 1)))[0].tolist() for name, style in _STYLES.items()}
-        html = page("comparison.html", rows=rows, mean=mean, bars=bars)
+        html = page("comparison.html", rows=rows, bars=bars)
         folder.add({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), COMPARISON: html})
     return directory / COMPARISON
 

@@ -70,10 +70,8 @@ def write_table(path: Path, directory: Path, configuration: str) -> None:
         OSError: there are no records.
         OutputError: the file cannot be written.
     """
-    latest: dict[str, int] = {}
-    for number, record in enumerate(read_records(directory)):
-        if record.configuration == configuration:
-            latest[record.input] = number
+    every = enumerate(read_records(directory))
+    latest = {record.input: number for number, record in every if record.configuration == configuration}
     chosen = {*latest.values()}
     found = (record for number, record in enumerate(read_records(directory)) if number in chosen)
     rows = (row for record in found for row in _rows(record))

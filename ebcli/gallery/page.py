@@ -1,9 +1,7 @@
 """The gallery page: one HTML file that opens from disk and loads nothing but its thumbnails."""
 
 import os
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -13,6 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import bar, ends
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.style import FINE, DrawingStyle
@@ -21,19 +20,18 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode, decoding_memory
-from ebcli.files.naming import PAGE, canonical, is_raw, numbered
+from ebcli.files.naming import PAGE, is_raw, numbered
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
-from ebcli.files.remote import url_of
 from ebcli.files.safe_open import first_link
 from ebcli.files.sources import Source
-from ebcli.gallery.raw_maps import read_maps
+from ebcli.gallery.raw_maps import below, read_maps, roots_of
 from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
 
 _STYLE = DrawingStyle()
 _OF_MAP = ("score", "mass", "told", "evidence", "sufficiency", "blank", "at_border", "against")
 _LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
-_AHEAD = 64  # images submitted at a time
+_AT_A_TIME = 64  # images, whose thumbnails are in memory
 
 
 class MapEntry(NamedTuple):
@@ -164,7 +162,7 @@ def write_gallery(
         OutputError: the directory cannot be written to.
     """
     entries = read_entries(directory)
-    check_page(directory, overwrite)
+    refuse_foreign_files(directory, [PAGE], overwrite)
     with OutputFolder(directory, overwrite=True) as folder:
         count = processors() if workers is None else workers
         there = _make_missing(entries, folder, style, count, inputs)
@@ -174,16 +172,6 @@ def write_gallery(
         look = {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE, has_faint=True)}
         folder.add({PAGE: page("gallery.html", data={**look, **_data(name, entries, there)})})
     return directory / PAGE
-
-
-def check_page(directory: Path, overwrite: bool, relpath: Path = PAGE) -> None:
-    """Check that writing a page would replace no page but this program's own.
-
-    Raises:
-        ConfigurationError: it would, and ``overwrite`` is False.
-    """
-    if not overwrite:
-        refuse_foreign_files(directory, others=[relpath])
 
 
 def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[str, Any]:
@@ -262,40 +250,17 @@ def _make_missing(
             except Exception:  # out of memory, or the process died: the page does without
                 return {}
 
-        for files in _in_turn(
-            pool.submit(make, below(entry.input, roots), outcome, missing)
+        jobs = (
+            (below(entry.input, roots), outcome, missing)
             for entry in entries
             for outcome in entry.outcomes
             if (missing := _missing(outcome, there))
-        ):
-            folder.add(files)
-            there.update(files)
+        )
+        while futures := [pool.submit(make, *job) for job in islice(jobs, _AT_A_TIME)]:
+            for future in futures:
+                folder.add(future.result())
+                there.update(future.result())
     return there
-
-
-def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(canonical(path)))  # noqa: PTH100 - links below the inputs are followed, as in a run
-
-
-def roots_of(inputs: Sequence[Path]) -> set[Path]:
-    """The local ones of some files and directories, for ``below``."""
-    return {_absolute(path) for path in inputs if url_of(path) is None}
-
-
-def below(name: str, roots: Set[Path]) -> Path | None:
-    """The local file of a name if it is below one of the roots."""
-    if url_of(Path(name)) is not None or "\0" in name:
-        return None
-    whole = _absolute(Path(name))
-    return None if roots.isdisjoint((whole, *whole.parents)) else whole
-
-
-def _in_turn(futures: Iterator[Future[dict[Path, bytes]]]) -> Iterator[dict[Path, bytes]]:
-    """The results of all, a few of which are pending at any time."""
-    waiting = deque(islice(futures, _AHEAD))
-    while waiting:
-        yield waiting.popleft().result()
-        waiting.extend(islice(futures, 1))
 
 
 def _missing(outcome: Outcome, there: Set[Path]) -> set[Path]:
@@ -315,8 +280,8 @@ def _make(
         with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
             maps = (map_ for map_ in raw[1] if map_.layer == outcome.layer)
             for number, (one, map_) in enumerate(zip(outcome.maps, maps, strict=True)):
-                own = style.of(map_.is_two_sided)
-                if one.map in missing and (content := map_thumbnail(map_, map_.values, raw[0], own, number)):
+                drawn = FrameMaps.of(map_, raw[0], None, style, number)
+                if one.map in missing and (content := map_thumbnail(drawn, map_.values)):
                     files[one.map] = content
     for one in outcome.maps:
         if one.map in missing and one.map not in files and one.result is not None:

@@ -1,7 +1,8 @@
-"""The maps in the ``.npz`` files of runs, and those of two runs in pairs."""
+"""The maps in the ``.npz`` files of runs, those of two runs in pairs, and which photos may be read for them."""
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 
 from ebcli.drawing.overlay import Pixels, covered, fitted_size, interpolated
 from ebcli.files.encoding import read_arrays
-from ebcli.files.naming import numbered, output_relpath
+from ebcli.files.naming import canonical, numbered, output_relpath
 from ebcli.files.records import ClassRecord, Record, records_of_run
+from ebcli.files.remote import url_of
 from ebcli.files.safe_open import first_link
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
@@ -47,22 +49,21 @@ def read_maps(directory: Path, record: Record) -> tuple[tuple[int, int], list[Ma
     names = {layer: f"maps@{layer}" if len(layers) > 1 else "maps" for layer in layers}
     maps: list[Map] = []
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
-        arrays = read_arrays(directory / relpath, ("image_size", "crop", "classes", "boxes", *names.values()))
+        arrays = read_arrays(directory / relpath, ("image_size", "crop", "classes", *names.values()))
         size = int(arrays["image_size"][0]), int(arrays["image_size"][1])
         place = Box(*map(float, arrays["crop"]))
         indices = arrays["classes"].tolist()
-        outlines = [[Box(*box).outline] for box in arrays.get("boxes", ())] or [[]] * len(indices)
         for layer, classes in layers.items():
-            for index, one, values, outline in zip(indices, classes, arrays[names[layer]], outlines, strict=True):
+            for index, one, values in zip(indices, classes, arrays[names[layer]], strict=True):
                 if index != one.index or values.ndim != 2 or not values.size or min(size) < 1:
                     return None
-                subject = Subject(index, one.name, _number(one.score), outlines=outline)
+                score, outlines = math.nan if one.score is None else one.score, [one.box.outline] if one.box else ()
                 maps.append(
                     Map(
-                        subject=subject,
+                        subject=Subject(index, one.name, score, outlines=outlines),
                         layer=layer,
                         values=values,
-                        mass=_number(one.mass),
+                        mass=one.mass,
                         placement=place,
                         method=record.method,
                         against=one.against or "",
@@ -122,5 +123,18 @@ def latest_records(directory: Path) -> dict[str, Record]:
     return {str(output_relpath(Path(record.input))): record for record in done}
 
 
-def _number(recorded: float | None) -> float:
-    return math.nan if recorded is None else recorded
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(canonical(path)))  # noqa: PTH100 - links below the inputs are followed, as in a run
+
+
+def roots_of(inputs: Sequence[Path]) -> set[Path]:
+    """The local ones of some files and directories, for ``below``."""
+    return {_absolute(path) for path in inputs if url_of(path) is None}
+
+
+def below(name: str, roots: Set[Path]) -> Path | None:
+    """The local file of a name if it is below one of the roots."""
+    if url_of(Path(name)) is not None or "\0" in name:
+        return None
+    whole = _absolute(Path(name))
+    return None if roots.isdisjoint((whole, *whole.parents)) else whole

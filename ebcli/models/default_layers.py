@@ -14,10 +14,9 @@ from ebcli.eb import layers_on_path
 from ebcli.errors import LayerError
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, SEGMENTATION
-from ebcli.models.layer_listing import Layer, input_of, layers, named
+from ebcli.models.layer_listing import Layer, as_loaded, layers
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.probe import probe
-from ebcli.nouns.input_spec import InputSpec
 
 # Stride 16 plus a quarter: unpadded layers lose border cells, so AlexNet's 13 x 13 cells of stride 16 appear to have
 # stride 224 / 13 = 17.2. No layer of stride 32 appears that low.
@@ -53,19 +52,19 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
         >>> ebcli.default_layer(ebcli.load_model("resnet18", weights="none"))
         'layer3'
     """
-    name, net = named(model)
+    is_loaded, model = isinstance(model, LoadedModel), as_loaded(model, input_size)
+    net, task, spec = model.net, model.task, model.transforms
     if isinstance(net, DetectionScores):
         return _below_pyramid(net, "backbone.body")
-    task = model.task if isinstance(model, LoadedModel) else None
     if task == SEGMENTATION and hasattr(getattr(net, "backbone", None), "return_layers"):
         return _below_pyramid(net, "backbone")
     for pattern, choose in _SETTLED:
-        if isinstance(model, LoadedModel) and pattern.fullmatch(name):
+        if is_loaded and pattern.fullmatch(model.name):
             return choose(net)
-    listed = layers(model, input_size)
+    listed = layers(model)
     below = _below_classifier(net, listed)
     if not below:
-        raise LayerError(f"{name} has no layer with a spatial layout below its classifier")
+        raise LayerError(f"{model.name} has no layer with a spatial layout below its classifier")
     if task == DETECTION:  # tokens may be queries
         below = [layer for layer in below if len(layer[2]) > 2] or below
     blocks = _transformer_blocks(net, below)
@@ -74,14 +73,14 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     is_flat = not any(isinstance(one, (nn.Sequential, nn.ModuleList)) for one in net.modules())
     if is_flat and (tokens := _tokens_before_norms(listed)):
         return tokens
-    spec = input_of(model, input_size)
     side = min(spec.shape[-2:])
     if task == SEGMENTATION:  # above the coarsest features, each cell is explained by itself
         coarsest = max(stride for _, stride, _ in below)
         stage = min((layer for layer, stride, _ in below if stride == coarsest), key=lambda layer: layer.count("."))
         below = list(takewhile(lambda layer: layer[0] != stage, below)) or below
     if task in (DETECTION, SEGMENTATION) or isinstance(net, GraphModule):
-        shared = _shared(name, net, spec, [layer for layer, *_ in below])
+        only = partial(layers_on_path, net, layers=[name for name, *_ in below], only_way=True)
+        shared = probe(model.name, net, spec, only)
         below = [layer for layer in below if layer[0] in shared] or below
     strides = [stride for _, stride, _ in below]
     chosen = max((one for one in strides if one <= min(MAX_STRIDE, side / LEAST_CELLS)), default=min(strides))
@@ -174,11 +173,6 @@ def _below_pyramid(net: nn.Module, body: str) -> str:
     if features is None:
         return "backbone"
     return "backbone.features.0" if isinstance(features[0], nn.Sequential) else "backbone.features"
-
-
-def _shared(name: str, net: nn.Module, spec: InputSpec, layers: Sequence[str]) -> set[str]:
-    """Those of some layers that everything passes through on its way from the input to the output."""
-    return set(probe(name, net, spec, partial(layers_on_path, net, layers=layers, only_way=True)))
 
 
 def _fourth_max_pool(net: nn.Module) -> str:

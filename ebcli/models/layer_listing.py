@@ -12,7 +12,7 @@ from ebcli.eb.result import token_grid
 from ebcli.errors import LayerError, closest
 from ebcli.models.detection import DetectionScores
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.probe import fitting_first_layer, hooked, probe
+from ebcli.models.probe import blank, fitting_first_layer, hooked, probe
 from ebcli.nouns.input_spec import InputSpec
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
@@ -61,18 +61,17 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | N
         >>> ebcli.layers(net, input_size=(32, 64))[0].shape
         (8, 8, 16)
     """
-    name, net = named(model)
-    spec = input_of(model, input_size)
-    batch = 1 if isinstance(model, LoadedModel) and model.one_by_one else _BATCH
-    outputs, size = _outputs(name, net, spec, batch), spec.shape
-    if isinstance(net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
-        _, size = net.sizes(*size)
+    model = as_loaded(model, input_size)
+    batch = 1 if model.one_by_one else _BATCH
+    outputs, size = _outputs(model, batch), model.transforms.shape
+    if isinstance(model.net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
+        _, size = model.net.sizes(*size)
     found = []
     for layer, output in outputs.items():
         shape = tuple(output.shape[1:])
         # none if windows of an image are stacked along the batch
         stride = _stride(shape, size) if len(output) == batch else None
-        found.append(Layer(layer, type(net.get_submodule(layer)).__name__, shape, stride))
+        found.append(Layer(layer, type(model.net.get_submodule(layer)).__name__, shape, stride))
     return found
 
 
@@ -89,49 +88,38 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
     return name
 
 
-def named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
-    """A model's name for messages, and its network."""
-    return (type(model).__name__, model) if isinstance(model, nn.Module) else (model.name, model.net)
-
-
-def input_of(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> InputSpec:
-    """What the network gets, of that size."""
+def as_loaded(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> LoadedModel:
+    """A model with inputs of that size; a network without preprocessing gets what its first layer takes."""
     spec = model.transforms if isinstance(model, LoadedModel) else InputSpec(None)
     if input_size is not None:
         *first, height, width = (input_size, input_size) if isinstance(input_size, int) else input_size
         spec = replace(spec, size=(height, width))
         if first:
             spec = replace(spec, frames=first[0]) if spec.depth is None else replace(spec, depth=first[0])
-    return spec if isinstance(model, LoadedModel) else fitting_first_layer(model, spec)
+    if isinstance(model, LoadedModel):
+        return replace(model, transforms=spec)
+    return LoadedModel(type(model).__name__, model, transforms=fitting_first_layer(model, spec))
 
 
-def _outputs(name: str, net: nn.Module, spec: InputSpec, batch: int) -> dict[str, Tensor]:
+def _outputs(model: LoadedModel, batch: int) -> dict[str, Tensor]:
     """The output of each module that is called once and returns one tensor, in execution order.
 
     The outputs are on the meta device: shapes without data. The network is left unchanged.
     """
-    calls: dict[str, list[Any]] = {}
+    calls: dict[str, list[Tensor | None]] = {}
 
     def record(module: nn.Module, _inputs: Any, output: Any) -> None:
         one = output[0] if isinstance(output, tuple) and len(output) == 1 else output
-        calls.setdefault(names[module], []).append(one.to("meta") if isinstance(one, Tensor) else None)
+        is_mapped = isinstance(one, Tensor) and one.ndim > 1 and len(one) % batch == 0 and one.is_floating_point()
+        calls.setdefault(names[module], []).append(one.to("meta") if is_mapped else None)
 
-    def forward(blank: Tensor) -> Tensor:
-        net(blank)
-        return blank
-
+    net, spec = model.net, model.transforms
     names = {module: layer for layer, module in net.named_modules() if layer}
     # training would add the blank images to batch norms' statistics
     with hooked(names, record), torch.no_grad(), evaluating(net):
-        images = probe(name, net, spec, forward, batch)
-    single = {layer: outputs[0] for layer, outputs in calls.items() if len(outputs) == 1 and outputs[0] is not None}
-
-    def is_mapped(output: Tensor) -> bool:
-        return output.ndim > 1 and len(output) % batch == 0 and output.is_floating_point()
-
-    mapped = [layer for layer, output in single.items() if is_mapped(output)]
-    carrying = set(layers_on_path(net, images, mapped))
-    return {layer: single[layer] for layer in mapped if layer in carrying}
+        probe(model.name, net, spec, net, batch)
+    mapped = {layer: one for layer, (one, *others) in calls.items() if one is not None and not others}
+    return {layer: mapped[layer] for layer in layers_on_path(net, blank(net, spec, batch), [*mapped])}
 
 
 def _stride(shape: tuple[int, ...], size: tuple[int, ...]) -> float | None:

@@ -126,7 +126,7 @@ class InputSpec:
     def check_channels(self, count: int) -> None:
         """Raise ImageError if data with that many channels does not fit the network."""
         if count != self.channels:
-            repeated = f": repeat it with --channels {','.join('1' * self.channels)}"
+            repeated = f": repeat it with EB_SALIENCY_CHANNELS={','.join('1' * self.channels)}"
             hint = repeated if count == 1 < self.channels < 4 else ""
             raise ImageError(f"it has {_channels(count)}, but {self.network} takes {self.channels}{hint}")
 
@@ -166,7 +166,7 @@ class InputSpec:
                 return found
             cells = Image.fromarray(found.reshape(len(found), -1))
             return np.asarray(cells.resize((cells.width, self.depth or 0), self.resample)).reshape(-1, *found.shape[1:])
-        for option, numbers in (("--channels", self.selected), ("--bands", self.bands)):
+        for option, numbers in (("channels", self.selected), ("bands", self.bands)):
             if max(numbers, default=0) > len(values):
                 raise ImageError(f"it has {_channels(len(values))}, but {option} names channel {max(numbers)}")
         values = values[[number - 1 for number in self.selected]] if self.selected else values

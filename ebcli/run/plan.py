@@ -99,10 +99,9 @@ class RunPlan:
             one, other = (f"--{name.replace('_', '-')}" for name in choosing[:2])
             raise ConfigurationError(f"{one} and {other} both choose the classes: drop one of them")
         values |= _scale(values.get("scale", IMAGE)) | {"format": _format(values)}
-        is_page = values.get("interactive", False) or values["format"] == HTML
-        if is_page:
-            values |= {"interactive": True, "format": HTML if values["format"] == AUTO else values["format"]}
-        if (is_page or values.get("at") is not None) and values.get("style", DrawingStyle.name) == DrawingStyle.name:
+        if (values["format"] == HTML or values.get("at") is not None) and values.get(
+            "style", DrawingStyle.name
+        ) == DrawingStyle.name:
             values["style"] = ATLAS
         against, style = values.get("against") or (), values.get("style")
         if style == ATLAS:
@@ -172,12 +171,10 @@ class RunPlan:
             raise ConfigurationError(f"{output.format} files hold figures: add --panel, or choose png, jpg or webp")
         if style.name == ATLAS:
             _check_atlas(self.maps)
-        elif output.interactive:
+        elif output.format == HTML:
             raise ConfigurationError(f"an interactive page shows an atlas: drop the style {style.name}")
         elif self.maps.at is not None:
             raise ConfigurationError(f"--at ranks the classes of an atlas: drop the style {style.name}")
-        if output.interactive and output.format != HTML:
-            raise ConfigurationError(f"--interactive writes html, not {output.format}: drop one of them")
         if style.caption and output.panel:
             raise ConfigurationError("a panel has captions of its own: drop caption")
         if self.maps.beside and not output.panel:
@@ -227,7 +224,7 @@ def _format(values: Mapping[str, Any]) -> str:
     format_, model, output = (values.get(name) for name in ("format", "model", "output"))
     format_, model, path = format_ or AUTO, model or ModelSpec.name, output or OutputOptions.directory
     if path == STDOUT:
-        return "png" if format_ == AUTO and not values.get("interactive") else format_
+        return "png" if format_ == AUTO else format_
     if not OutputOptions(path).is_file:
         return format_
     suffix = path.suffix.lower()

@@ -162,11 +162,11 @@ class OutputOptions:
 
     Attributes:
         directory: the output directory; nothing is written outside it. Or the file of the only picture, or ``STDOUT``.
-        format: the format of pictures, one of ``FORMATS``; ``auto`` is JPEG for JPEG photos, else PNG.
+        format: the format of pictures, one of ``FORMATS``; ``auto`` is JPEG for JPEG photos, else PNG. ``html`` is a
+            page on which pointing at a place ranks the classes there.
         max_side: pictures are drawn over photos reduced to this longest side, in pixels; None for their own size.
         raw: also write each image's relevance to a ``.npz`` file.
         panel: one figure per image with all its maps, instead of one picture per map.
-        interactive: one page per image on which pointing at a place ranks the classes there; the format is ``"html"``.
         report: also write a gallery page of all results.
         scale: ``"image"`` scales each map on its own, ``"run"`` puts all maps of a run on one scale.
         skip_existing: skip images whose results are up to date.
@@ -186,7 +186,6 @@ class OutputOptions:
     max_side: int | None = None
     raw: bool = False
     panel: bool = False
-    interactive: bool = False
     report: bool = False
     scale: str = IMAGE
     skip_existing: bool = False

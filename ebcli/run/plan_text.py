@@ -15,8 +15,11 @@ from ebcli.nouns.box import Box
 from ebcli.run.plan import RunPlan
 
 PREFIX = "EB_SALIENCY_"  # of the variables that set options
-# which no option of the command sets
-LIMITS = ("gpus_per_worker", "timeout", "retries", "max_bytes", "max_pixels", "image_timeout")
+# which no option of the command sets: what arrays and videos are, what a machine can do, and limits
+SETTINGS_ONLY = frozenset(
+    "channels bands range depth every background dtype fail_fast "
+    "gpus_per_worker timeout retries max_bytes max_pixels image_timeout".split()
+)
 REPEATED = {"images", "include", "exclude", "layer", "target", "similar_to", "against", "compare_with"}
 NEGATED = {"contrastive": "marginal", "signed": "unsigned"}
 _SEPARATORS = {"shard": "/", "threshold": ":"}
@@ -43,9 +46,11 @@ def as_settings(plan: RunPlan) -> str:
 def as_command(plan: RunPlan, environment: Mapping[str, str] = os.environ) -> str:
     """The shortest command line that makes a plan, whatever options the environment sets."""
     values = _without(plan, [name for name in plan.values if name != "images"])
-    limits = [f"{PREFIX}{name.upper()}={values.pop(name)}" for name in LIMITS if name in values]
+    settings = [
+        f"{PREFIX}{name.upper()}={_text(name, values.pop(name))}" for name in [*values] if name in SETTINGS_ONLY
+    ]
     set_otherwise = [word for name in environment if name.startswith(PREFIX) for word in ("-u", name)]
-    words = ["env", *set_otherwise, *limits] if set_otherwise or limits else []
+    words = ["env", *set_otherwise, *settings] if set_otherwise or settings else []
     words += ["eb-saliency", *map(_operand, values.pop("images"))]
     for name, value in values.items():
         flag = f"--{_option(name)}"

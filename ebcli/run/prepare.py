@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _NAMED = 5  # classes in a message
 # options of the output that change no picture, record or array
-_ELSEWHERE = "directory interactive report scale skip_existing overwrite annotations threshold records".split()
+_ELSEWHERE = "directory report scale skip_existing overwrite annotations threshold records".split()
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 
@@ -84,7 +84,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     network = network or NetworkDescription.of_plan(plan)
     loaded = network.loaded
     if loaded.task != VIDEO and inputs.clips != ClipOptions():
-        raise ConfigurationError(f"--every, --start and --duration are for videos, but {loaded.name} explains images")
+        raise ConfigurationError(f"--start, --duration and every are for videos, but {loaded.name} explains images")
     # videos and volumes have contact sheets, which are figures, too
     if (style.cell_size, style.dpi) != (DrawingStyle.cell_size, DrawingStyle.dpi) and not (
         output.panel or loaded.transforms.axes != "HW"
@@ -243,17 +243,16 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         others = class_labels(network.loaded, network.against) if described else map(str, network.against)
         method = f"against {' '.join(map(distinct_slug, others) if described else others)}"
     needs_transparency = plan.style.name == "mask" and not output.panel
+    figure = "layers" if plan.maps.layers == (ALL,) else ATLAS if plan.style.name == ATLAS else "panel"
     names = ResultNames(
         format="png" if output.format == AUTO and needs_transparency else output.format,
-        panel=output.panel,
+        figure=figure * output.panel,
         raw=output.raw,
         layers=network.layers,
         default_layer=network.default_layer,
         method=method,
         described=described,
         video=video_format(output.format) if network.loaded.task == VIDEO else "",
-        sweep=plan.maps.layers == (ALL,),
-        atlas=plan.style.name == ATLAS,
         volumes=network.loaded.transforms.depth is not None,
         question=None if plan.words is None else plan.words.question,
     )

@@ -98,7 +98,7 @@ def render(
     common = {**options.provenance, "input": file_name(source), **tiles}
     suffix = options.names.suffix(source.place)
     writers, figures = list[_Drawn](), [[one] for one in maps]
-    if options.names.panel:
+    if options.names.figure:
         figures = [maps]
     else:
         writers = [_Drawn(options, suffix, one, common | about([one])) for one in maps]

@@ -17,7 +17,6 @@ from galleries import CATS, add, photo
 from option_values import HOSTILE
 from PIL import Image
 from runs import tree
-from sklearn.cluster import KMeans
 
 from ebcli.cli.audit import Finding
 from ebcli.cli.saliency import main
@@ -157,6 +156,8 @@ def seen(grid: np.ndarray, look: float = 0.5, outside: np.ndarray | None = None,
 
 
 def found(photos: list[Seen]) -> list[tuple[str, int]]:
+    from sklearn.cluster import KMeans  # not before a test needs it
+
     def clusters(features: np.ndarray, count: int) -> np.ndarray:
         return KMeans(count, n_init=3, random_state=0).fit_predict(features)
 
@@ -193,12 +194,12 @@ def test_the_place_covered_holds_at_least_half_of_what_the_maps_rest_on() -> Non
     (candidate,) = candidates(photos, lambda *_: np.repeat([0, 1], [12, 8]))
     expected = np.zeros((CELLS, CELLS), bool)
     expected[3:6, 3:6] = expected[3:6, 9:12] = True
-    assert (np.stack(candidate.masks) == expected).all()
+    assert (np.stack([mask for _, mask in candidate.photos]) == expected).all()
 
 
 def test_a_finding_needs_a_difference_and_more_of_it_than_elsewhere() -> None:
     photos = [seen(spot(2, 2), number=number) for number in range(10)]
-    candidate = Candidate("horse", "the upper left corner", photos, [PLACES["upper left corner"]] * 10, 20)
+    candidate = Candidate("the upper left corner", [(one, PLACES["upper left corner"]) for one in photos], 20)
     for changed, opposite, holds in ((8, 0, True), (8, 7, False), (2, 0, False), (8, None, True), (0, None, False)):
         assert Finding(candidate, 10, changed, opposite).holds is holds
     assert Finding(candidate, 8, 4, None).words == (
@@ -209,7 +210,7 @@ def test_a_finding_needs_a_difference_and_more_of_it_than_elsewhere() -> None:
 def test_names_are_data_on_the_page() -> None:
     photo(Path("0.png"))
     one = seen(spot(2, 2))
-    candidate = Candidate("<b>", "here", [one], [PLACES["upper edge"]], 1)
+    candidate = Candidate("here", [(one, PLACES["upper edge"])], 1)
     page = write_audit(Path("out"), [("<script>1</script>", candidate)], {"<b>": [one]}).read_text()
     assert "<b>" not in page
     assert page.count("<script>") == 1  # the page's own
@@ -224,7 +225,7 @@ def test_memory_does_not_hold_the_maps() -> None:
     sizes = {}
     for count in (1, 2):  # modules are imported by the first
         tracemalloc.start()
-        kept = [*read_seen(Path("maps"), [Path("photos")], {})]
+        (kept,) = read_seen(Path("maps"), [Path("photos")], {}).values()
         gc.collect()
         sizes[count] = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
@@ -241,10 +242,10 @@ def test_boxes_are_those_of_the_photo() -> None:
         "annotations": [{"image_id": 7, "bbox": [20, 10, 20, 10]}],
     }
     Path("boxes.json").write_text(json.dumps(content))
-    (one,) = read_seen(Path("maps"), [Path("a.png")], read_boxes(Path("boxes.json")))
+    ((one,),) = read_seen(Path("maps"), [Path("a.png")], read_boxes(Path("boxes.json"))).values()
     assert one.outside is not None
     assert np.argwhere(~one.outside).tolist() == [[row, column] for row in (2, 3) for column in (2, 3)]
-    assert [*read_seen(Path("maps"), [Path("b.png")], {})] == []  # photos that were not named are not read
+    assert read_seen(Path("maps"), [Path("b.png")], {}) == {}  # photos that were not named are not read
 
 
 def test_what_cannot_be_audited_says_so(trained: Path) -> None:

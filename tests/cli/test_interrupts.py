@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from runs import Forked, photos
 
-from ebcli.files.private import scratch
+from ebcli.files.ownership import scratch
 
 NET = """
 import os

@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 from PIL import Image
 from runs import invoke, photos
 
-from ebcli.cli.saliency import main
+from ebcli.cli.other_names import HINTS
+from ebcli.cli.saliency import main, run
+from ebcli.run.plan_text import SETTINGS_ONLY
 
 
 @pytest.fixture(autouse=True)
@@ -231,6 +233,26 @@ def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
 def test_wrong_usage_takes_one_line(arguments: str, message: str) -> None:
     result = CliRunner().invoke(main, arguments.split(), prog_name="eb-saliency")
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", message)
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_the_names_in_a_hint_are_options(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "a.jpg"])
+    assert (result.exit_code, result.stderr) == (2, f"Error: no such option {name}: {HINTS[name]}\n")
+    known = {one for option in run.params for one in (*option.opts, *option.secondary_opts)}
+    assert set(re.findall(r"(?<!\w)--?[a-z0-9][\w-]*(?= |$|,|:)", HINTS[name])) <= known
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS_ONLY))
+def test_a_setting_without_an_option_says_where_it_is_set(name: str) -> None:
+    word, variable = name.replace("_", "-"), f"EB_SALIENCY_{name.upper()}"
+    assert f"no such option --{word}: set {variable}, or {word} in a file for --config" in invoke(f"--{word}").stderr
+    assert variable in (shown := stub_run.invoke("--help").stdout) and f"--{word} " not in shown
+
+
+def test_names_from_elsewhere_are_understood() -> None:
+    names = "--checkpoint --imgsz --conf --method --class --gpu --img-size --threads"
+    assert set(names.split()) <= HINTS.keys()
 
 
 @pytest.mark.parametrize("spelling", ["grad-cam", "GradCAM", "grad_cam", "Grad-CAM"])

@@ -63,7 +63,6 @@ def test_the_environment_sets_every_option(name: str, executed: mock.Mock) -> No
         "similar_to": {"target": ("0", "1")},
         "against": {"signed": True},
         "at": {"style": "atlas", "top_k": 20, "panel": True},
-        "interactive": {"style": "atlas", "top_k": 20, "panel": True, "format": "html"},
     }
     value = {"vmin": 0.5, "percentile": 99.0} if name == "scale" else value | also.get(name, {})
     assert executed.call_args.args[0] == command_plan("a.jpg", **value, **needed)

@@ -13,7 +13,7 @@ from ebcli.cli.saliency import main
     [
         ("--top-k", "0"), ("--score", "1.5"), ("--score", "nan"), ("--max-side", "0"),
         ("--batch-size", "0"), ("--workers", "-1"),
-        ("--every", "0"), ("--start", "-1"), ("--start", "inf"), ("--duration", "0"), ("--alpha", "1.01"),
+        ("--start", "-1"), ("--start", "inf"), ("--duration", "0"), ("--alpha", "1.01"),
     ],
 )  # fmt: skip
 def test_numbers_out_of_range(option: str, value: str) -> None:
@@ -29,7 +29,7 @@ def test_numbers_out_of_range(option: str, value: str) -> None:
     ("setting", "value"),
     [
         ("max-pixels", "0"), ("image-timeout", "0"), ("image-timeout", "nan"), ("timeout", "0"), ("retries", "-1"),
-        ("gpus-per-worker", "-1"),
+        ("gpus-per-worker", "-1"), ("every", "0"),
     ],
 )  # fmt: skip
 def test_limits_out_of_range(setting: str, value: str) -> None:
@@ -51,7 +51,6 @@ def test_a_number_out_of_range_without_a_run() -> None:
         ("--format", "bmp", "'png', 'jpg', 'webp'"),
         ("--scale", "batch", "image, run, a number or a percentile"),
         ("--scale", "low,run", "image, run, a number or a percentile"),
-        ("--dtype", "float16", "'float32', 'bfloat16'"),
         ("--engine", "spark", "'local', 'ray'"),
         ("--compare-with", "lime", "'marginal', 'gradient'"),
         ("--threshold", "1.5", "a share between 0 and 1"),

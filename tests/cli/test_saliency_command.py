@@ -42,14 +42,14 @@ from ebcli.files.records import Record
         ("-o maps a.jpg", {"output": Path("maps")}),
         ("--output maps a.jpg", {"output": Path("maps")}),
         ("--cmap viridis --alpha 0.25 a.jpg", {"cmap": "viridis", "alpha": 0.25}),
-        ("--device cuda:1 --dtype bfloat16 a.jpg", {"device": "cuda:1", "dtype": "bfloat16"}),
+        ("--device cuda:1 a.jpg", {"device": "cuda:1"}),
         ("--include *.jpg --include b --exclude c/*.png a.jpg", {"include": ("*.jpg", "b"), "exclude": ("c/*.png",)}),
         ("--shard 2/4 a.jpg", {"shard": (2, 4)}),
         ("--annotations boxes --threshold 0.3 a.jpg", {"annotations": "boxes", "threshold": ("max", 0.3)}),
         ("--annotations masks --threshold mass:0.3 a.jpg", {"annotations": "masks", "threshold": ("mass", 0.3)}),
         ("--format webp --raw a.jpg", {"format": "webp", "raw": True}),
         ("--skip-existing --overwrite a.jpg", {"skip_existing": True, "overwrite": True}),
-        ("--dry-run --fail-fast a.jpg", {"dry_run": True, "fail_fast": True}),
+        ("--dry-run a.jpg", {"dry_run": True}),
         ("--batch-size 7 --workers 0 a.jpg", {"batch_size": 7, "workers": 0}),
         ("--engine ray --workers 2 a.jpg", {"engine": "ray", "workers": 2}),
         ("a.jpg photos", {"images": (Path("a.jpg"), Path("photos"))}),
@@ -69,13 +69,24 @@ def test_the_short_help_has_the_common_options_and_names_the_long_one() -> None:
     assert {"--model", "--layer", "--target", "--top-k", "--output", "--contrastive"} <= listed
     assert {"--labels", "--against", "--config"} <= listed
     assert 10 <= len(listed) <= 18
-    assert short.output.startswith("Try:\n  eb-saliency photo.jpg ")
-    assert len(re.findall("^  eb-saliency ", short.output.partition("\n\n")[0], re.MULTILINE)) == 4
-    assert re.search(r"^Common options:\n  -t, --target ", short.output, re.MULTILINE)
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(
+        "^eb-saliency .*", readme.partition("## Four commands")[2].partition("\n1. ")[0], re.MULTILINE
+    )
+    assert len(commands) == 4
+    for text in (short.output, long.output):  # both start with them, and with what is explained
+        heading, *lines = text.partition("\n\n")[0].splitlines()
+        assert heading == "Try:"
+        shown = [line.strip() for line in lines if line.startswith("  eb-saliency ")]
+        assert len(shown) == 4
+        assert all(map(str.startswith, shown, commands))
+        assert re.search(r"^[\w ]+:\n  -t, --target ", text.partition("\n\nUsage: ")[2], re.MULTILINE)
+        assert text.index("--target CLASS") < text.index("\nCommands:")
     assert "eb-saliency --help lists all" in short.output
-    everything = re.findall(r"^  (?:-\w, )?--?[\w-]+", long.output, re.MULTILINE)
+    everything = re.findall(r"^  (?:-\w, )?--?[\w-]+", long.output.partition("\n\nUsage: ")[2], re.MULTILINE)
     assert f"all {len(everything)} options" in short.output
-    assert not re.search(r"INTEGER|FLOAT|RANGE|x>=", long.output)
+    assert len(everything) <= 65
+    assert not re.search(r"\b(INTEGER|FLOAT|RANGE)\b|x>=", long.output)
 
 
 def test_commands_list_options_as_a_run_does() -> None:

@@ -118,8 +118,7 @@ def test_presets_are_options_that_the_help_and_the_documentation_show(
         result = stub_run.invoke(*arguments, "a.jpg")
         assert result.exit_code == 0, result.output
         assert worker.call_args.args[0] == command_plan("a.jpg", **expected)
-    shown = " ".join(stub_run.invoke("--preset", name, "--help").output.split())
-    assert f"The preset {name} stands for {words}." in shown
+    assert f"{name} stands for {words}" in " ".join(stub_run.invoke("--help").output.split())
     table = re.findall(r"^\| `(\w+)` \| .* \| `(.*)` \|$", DOCUMENTATION.read_text(), re.MULTILINE)
     assert dict(table)[name] == words
     assert [name for name, _ in table] == [*PRESETS]
@@ -158,6 +157,14 @@ def test_a_wrong_file_is_refused_in_one_line(content: str, message: str, worker:
     assert message in result.stderr
     assert not worker.mock_calls
     assert "cannot read 'none.toml'" in stub_run.invoke("--config", "none.toml", "a.jpg").stderr
+
+
+def test_a_former_flag_that_is_off_is_no_setting(worker: mock.Mock) -> None:
+    Path("run.toml").write_text("interactive = false\n")
+    assert stub_run.invoke("--config", "run.toml", "a.jpg").exit_code == 0
+    assert worker.call_args.args[0] == command_plan("a.jpg")
+    Path("run.toml").write_text("interactive = true\n")
+    assert "no such setting 'interactive': it is now --format html" in stub_run.invoke("--config", "run.toml").stderr
 
 
 def test_a_project_s_file_sets_nothing(worker: mock.Mock) -> None:

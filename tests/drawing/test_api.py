@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from IPython.core.formatters import DisplayFormatter
 from matplotlib import colormaps
 from PIL import Image
 from torch import Tensor, nn
@@ -38,6 +37,8 @@ def quarters(top_left: float, top_right: float, left: float, right: float) -> Te
 
 def displayed(value: object) -> Image.Image | None:
     """What a notebook would show as a picture, by Jupyter's own machinery."""
+    from IPython.core.formatters import DisplayFormatter  # not before a test needs it
+
     data, _ = DisplayFormatter().format(value)
     assert "text/plain" in data
     return Image.open(io.BytesIO(data["image/png"])) if "image/png" in data else None

@@ -91,6 +91,18 @@ def test_pixels_of_regions_are_tinted_and_others_as_they_are():
     assert words.count("right") >= 1 and any("unmarked" in text for text in words)
 
 
+@pytest.mark.parametrize("at", [(0, 0), (120, 20), (159, 79)])
+def test_the_mark_is_around_the_pixel_that_is_asked_for(at):
+    """Of a photo that is drawn at half its size."""
+    photo, both = Image.new("RGB", (160, 80), (128, 128, 128)), maps([[1, 0, 0, 0]], [[0, 0, 0, 0.5]], size=(160, 80))
+    plain, marked = (atlas_figure([Shown(photo)], both, "", "", where).pictures[0][2] for where in (None, at))
+    assert plain.size == (80, 40)
+    changed = np.argwhere((np.asarray(plain) != np.asarray(marked)).any(2))[:, ::-1]
+    middle = (np.array(at) + 0.5) / 2
+    assert np.abs(changed + 0.5 - middle).max() < 12  # a ring of 6 pixels, and its halo
+    assert np.hypot(*(changed + 0.5 - middle).T).min() > 2
+
+
 def test_words_stay_in_the_figure():
     for count in range(1, 5):
         values = [[[float(i == k) for k in range(count)]] for i in range(count)]

@@ -122,7 +122,9 @@ CONTRASTIVE = {
 @pytest.mark.parametrize("name", CONTRASTIVE)
 def test_contrastive_maps(name, dtype):
     make, joint = CONTRASTIVE[name]
-    assert_as_in_float64(make, dtype, joint=joint, contrastive=True)
+    # bfloat16 has eight bits, so the difference depends on the order in which a processor adds
+    least = 0.98 if dtype == torch.bfloat16 else 0.99
+    assert_as_in_float64(make, dtype, least, joint=joint, contrastive=True)
 
 
 SINGLE = {"separable attention": lambda: Separable(24, 0, 0.1), "forty layers": plain(40, nn.SiLU, 0.03, 1.0)}

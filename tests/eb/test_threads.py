@@ -25,7 +25,7 @@ def test_a_thread_beside():
     """One thread computes gradients, plain, while another is in the middle of a forward pass inside the mode."""
     net, x, prior = bare()
     expected, plain = relevance_of(net, x, prior), torch.autograd.grad(net(x), x, prior)[0]
-    meet, found = threading.Barrier(2, timeout=20), {}
+    meet, found = threading.Barrier(2, timeout=120), {}
 
     def inside():
         with ebcli.excitation_mode():
@@ -51,7 +51,7 @@ def test_a_thread_on_the_same_network():
     """A plain forward pass of another thread through the network whose layer is being looked at."""
     net, x, prior = bare()
     expected, plain = ebcli.excitation_backprop(net, x, prior, "1").relevance, torch.autograd.grad(net(x), x, prior)[0]
-    meet, found, looking = threading.Barrier(2, timeout=20), {}, threading.local()
+    meet, found, looking = threading.Barrier(2, timeout=120), {}, threading.local()
 
     def pause(_module, _args):
         if getattr(looking, "here", False):
@@ -88,7 +88,7 @@ def test_a_thread_in_the_middle_of_a_rule():
     """What keeps the mode out of its own rules in one thread must not keep it out of another's network."""
     net, x, prior = bare()
     expected = relevance_of(net, x, prior)
-    meet, found = threading.Barrier(2, timeout=20), {}
+    meet, found = threading.Barrier(2, timeout=120), {}
 
     def pause():
         meet.wait()

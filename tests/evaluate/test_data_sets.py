@@ -42,7 +42,7 @@ def coco(tmp_path: Path) -> tuple[Path, Path]:
 def test_voc(voc: Path) -> None:
     data = Voc(voc)
     assert (data.name, list(data.keys), len(data.classes)) == ("VOC 2007 test", ["000001", "000002"], 20)
-    assert data.path("000001").is_file()
+    assert data.files["000001"].is_file()
     masks = data.masks("000001", SIZE)
     assert {VOC_CLASSES[index] for index in masks} == {"cat", "dog"}
     assert np.array_equal(masks[VOC_CLASSES.index("cat")], rectangle(CAT))

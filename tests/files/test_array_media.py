@@ -83,7 +83,7 @@ def test_channels_are_chosen_and_bands_are_shown(tmp_path: Path) -> None:
     (frame,) = shown(tmp_path / "a.npy", images(4, bands=(2,), range=(4, 7)))
     np.testing.assert_array_equal(np.asarray(frame.image)[..., 0], [[0, 85], [170, 255]])
     for option, wrong in (("bands", images(4, bands=(5,))), ("channels", images(1, selected=(5,)))):
-        with pytest.raises(ImageError, match=f"it has 4 channels, but --{option} names channel 5"):
+        with pytest.raises(ImageError, match=f"it has 4 channels, but {option} names channel 5"):
             read(tmp_path / "a.npy", wrong)  # before the network has worked for nothing
 
 

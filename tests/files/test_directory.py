@@ -168,7 +168,7 @@ def refuse(out: Path, *relpaths: str) -> None:
     def is_result(path: Path) -> bool:
         return path.suffix == ".png" and parse_result_name(path) is not None
 
-    refuse_foreign_files(out, map(Path, relpaths), is_result)
+    refuse_foreign_files(out, (), False, map(Path, relpaths), is_result)
 
 
 def test_foreign_files_are_found_before_anything_is_computed(out: Path) -> None:

@@ -6,7 +6,6 @@ import io
 import os
 import struct
 import sys
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -226,13 +225,11 @@ def gif(path: Path, size: int, count: int, delay: int) -> None:
 def test_a_small_animation_that_takes_hours_is_refused_at_once(tmp_path: Path) -> None:
     gif(tmp_path / "long.gif", 100, 4, 65535)
     spec = InputSpec((224, 224), resize=(224,), frames=16, rate=15.0)
-    start = time.monotonic()
     tracemalloc.start()
     with pytest.raises(ImageError, match="its clips do not fit into memory: explain a part with --duration"):
         Frames().read(tmp_path / "long.gif", spec, ClipOptions())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert time.monotonic() - start < 20
     assert peak < 50 << 20
     pixels, _, clips = Frames().read(tmp_path / "long.gif", spec, ClipOptions(start=600, duration=2))
     assert pixels.shape == (2, 16, 224, 224, 3)
@@ -243,10 +240,8 @@ def test_a_small_animation_that_takes_hours_is_refused_at_once(tmp_path: Path) -
 def test_frames_are_counted_before_they_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gif(tmp_path / "huge.gif", 12000, 3000, 10)
     monkeypatch.setattr(Image.Image, "copy", pytest.fail)
-    start = time.monotonic()
     with pytest.raises(ImageError, match="it has too many pixels: raise EB_SALIENCY_MAX_PIXELS"):
         Frames().read(tmp_path / "huge.gif", SAME, ClipOptions())
-    assert time.monotonic() - start < 20
 
 
 def test_a_phone_s_rotation_is_applied(tmp_path: Path) -> None:

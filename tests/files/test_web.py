@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from runs import invoke, records
-from web_server import QUICK, Server, photo, reason
+from web_server import ONCE_MORE, Server, photo, reason
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.remote import RemoteOptions
@@ -52,7 +52,7 @@ def test_a_body_without_end_is_given_up_at_the_limit(server: Server) -> None:
 
 def test_a_server_that_does_not_answer_is_given_up(server: Server) -> None:
     stop = threading.Event()
-    server.answers["/silent.jpg"] = lambda handler: stop.wait(20) and None
+    server.answers["/silent.jpg"] = lambda handler: stop.wait() and None
 
     def slow(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -65,20 +65,18 @@ def test_a_server_that_does_not_answer_is_given_up(server: Server) -> None:
     start = time.monotonic()
     once = RemoteOptions(timeout=1, retries=0)
     assert reason(f"{server.url}/silent.jpg", once) == "the server did not answer within 1 s"
-    assert 1 <= time.monotonic() - start < 20
+    assert time.monotonic() - start >= 1
     twice = RemoteOptions(timeout=0.2, retries=1)
     assert reason(f"{server.url}/silent.jpg", twice) == "the server did not answer within 0.2 s (tried 2 times)"
-    start = time.monotonic()
     once = RemoteOptions(timeout=0.05, retries=0)
-    assert reason(f"{server.url}/slow.jpg", once) == "the server did not answer within 0.05 s"
-    assert time.monotonic() - start < 20
+    assert reason(f"{server.url}/slow.jpg", once) == "the server did not answer within 0.05 s"  # it sends without end
     stop.set()
 
 
 def test_a_photo_that_takes_too_long_fails_alone(working_directory: Path, server: Server) -> None:
     """The limit on an image holds for all of its requests together."""
     stop = threading.Event()
-    server.answers["/silent.jpg"] = lambda handler: stop.wait(60) and None
+    server.answers["/silent.jpg"] = lambda handler: stop.wait() and None
     result = invoke(f"{server.url}/silent.jpg", "--workers", "1", image_timeout="1", timeout="60")
     stop.set()
     assert result.exit_code == 1
@@ -102,7 +100,7 @@ def test_what_may_be_over_soon_is_tried_again_and_the_rest_is_not(server: Server
     server.answers["/down.png"] = lambda handler: handler.send_error(503, "Try \x1b[31mlater")
     server.answers["/secret.png"] = lambda handler: handler.send_error(403)
     server.answers["/cut.png"] = cut
-    assert Source(Path(f"{server.url}/busy.png"), remote=QUICK).opened()
+    assert Source(Path(f"{server.url}/busy.png"), remote=ONCE_MORE).opened()
     assert reason(f"{server.url}/down.png") == "the server answered 503 Try [31mlater (tried 2 times)"
     assert reason(f"{server.url}/secret.png") == "the server answered 403 Forbidden"
     assert reason(f"{server.url}/gone.png") == "it cannot be found (the server answered 404 Not Found)"
@@ -179,12 +177,11 @@ def test_headers_without_end_are_given_up(start: bytes) -> None:
                     threading.Thread(target=drip, args=[listener.accept()[0]], daemon=True).start()
 
         threading.Thread(target=serve, daemon=True).start()
-        url, began = f"http://127.0.0.1:{listener.getsockname()[1]}", time.monotonic()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         options = RemoteOptions(timeout=0.4, retries=1)
         assert reason(f"{url}/a.png", options) == "the server did not answer within 0.4 s (tried 2 times)"
         assert [source.name for source in find([Path(url)], remote=options)] == [url]
         stop.set()
-        assert time.monotonic() - began < 20
 
 
 def test_redirects_without_end_are_given_up(server: Server) -> None:
@@ -225,7 +222,7 @@ def test_connections_are_reused(server: Server) -> None:
         server.send(handler, photo())
 
     server.answers["/a.png"] = answer
-    source = Source(Path(f"{server.url}/a.png"), remote=QUICK)
+    source = Source(Path(f"{server.url}/a.png"), remote=ONCE_MORE)
     for _ in range(3):
         assert source.opened()
         assert source.stamp().bytes == len(photo())

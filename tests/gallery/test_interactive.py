@@ -56,7 +56,7 @@ def ranking(browser: Browser) -> list[str]:
 @pytest.mark.parametrize(("size", "scheme"), [((1280, 800), "light"), ((390, 844), "dark")])
 @pytest.mark.usefixtures("colors")
 def test_it_opens_from_disk_and_answers(browser: Browser, size: tuple[int, int], scheme: str) -> None:
-    assert made("squares.png", "--interactive", "-o", "talk.html").stdout == "talk.html\n"
+    assert made("squares.png", "-o", "talk.html").stdout == "talk.html\n"
     browser.visit(Path("talk.html").absolute().as_uri(), size, scheme)
     browser.until(lambda: browser.one(".here").is_displayed())  # where there is the most evidence
     assert ranking(browser)[1] == "100%"
@@ -97,7 +97,7 @@ def test_it_opens_from_disk_and_answers(browser: Browser, size: tuple[int, int],
 
 @pytest.mark.usefixtures("colors")
 def test_a_finger(browser: Browser) -> None:
-    made("squares.png", "--interactive", "-o", "talk.html")
+    made("squares.png", "-o", "talk.html")
     browser.visit(Path("talk.html").absolute().as_uri(), (390, 844))
     browser.until(lambda: browser.one(".here").is_displayed())
     left, top, width = browser.run(f"const {{ left, top, width }} = {MAKES}; return [left, top, width]")
@@ -117,7 +117,7 @@ def test_a_photo_of_12_megapixels_makes_at_most_1_mb() -> None:
     noise = Image.effect_noise((4000, 3000), 120).convert("RGB")  # as large as JPEG gets
     noise.save("noise.jpg", quality=95)
     painted((4000, 3000), (RED, (0, 0, 2000, 3000))).save("plain.jpg")
-    assert made("noise.jpg", "plain.jpg", "--interactive", "--top-k", "20").exit_code == 0
+    assert made("noise.jpg", "plain.jpg", "--format", "html", "--top-k", "20").exit_code == 0
     for name, least in (("noise", 400), ("plain", 1600)):
         content = Path(f"saliency/{name}.jpg.atlas.html").read_bytes()
         assert len(content) <= 1_000_000
@@ -137,7 +137,7 @@ def test_class_names_and_file_names_are_data(
     monkeypatch.setattr("ebcli.run.explainer.load_model", load)
     name = '"><img src=x onerror=alert(1)>.png'
     painted(SIZE, (GREEN, (20, 20, 120, 180)), (BLUE, (180, 20, 280, 180))).save(name)
-    result = made(name, "--interactive")
+    result = made(name, "--format", "html")
     assert result.exit_code == 0, result.output
     (page,) = Path("saliency").glob("*.html")
     assert page.stat().st_size < 1_000_000
@@ -155,24 +155,22 @@ def test_class_names_and_file_names_are_data(
 
 @pytest.mark.usefixtures("colors")
 def test_it_is_a_result_like_others() -> None:
-    done = made("squares.png", "--interactive", "--report")
+    done = made("squares.png", "--format", "html", "--report")
     assert done.stdout.split() == ["saliency/squares.png.atlas.html"], done.output
     (record,) = records(Path("saliency"))
     assert [one["name"] for one in record["classes"][:2]] in (["red", "green"], ["green", "red"])
     assert len(record["classes"]) == 20
-    assert "1 up to date" in made("squares.png", "--interactive", "--report", "--skip-existing").stderr
-    assert made("squares.png", "--format", "html", "-o", "other").exit_code == 0
-    ours, same = (Path(one, "squares.png.atlas.html").read_bytes() for one in ("saliency", "other"))
-    assert ours == same
+    assert "1 up to date" in made("squares.png", "--format", "html", "--report", "--skip-existing").stderr
+    assert "it is now --format html, or -o FILE.html" in made("squares.png", "--interactive").stderr
     assert CliRunner().invoke(main, ["verify", "saliency"]).exit_code == 0
     about = CliRunner().invoke(main, ["info", "saliency/squares.png.atlas.html"]).stdout
     assert "model:    colors20" in about
     assert "input:    squares.png" in about
-    assert made("squares.png", "--interactive", "-o", "one.html").exit_code == 0
-    assert made("squares.png", "--interactive", "-o", "one.html").exit_code == 0  # it is its own
+    assert made("squares.png", "-o", "one.html").exit_code == 0
+    assert made("squares.png", "-o", "one.html").exit_code == 0  # it is its own
     Path("notes.html").write_text("<meta name='generator' content='mine'>")
-    assert "this program did not write it" in made("squares.png", "--interactive", "-o", "notes.html").stderr
-    at = made("squares.png", "--interactive", "--at", "70,100", "-o", "at")
+    assert "this program did not write it" in made("squares.png", "-o", "notes.html").stderr
+    at = made("squares.png", "--format", "html", "--at", "70,100", "-o", "at")
     assert at.stdout == "at/squares.png.atlas.html  red 1.00\n"
     data = json.loads(re.search(r'id="data">(.*?)</script>', Path("at/squares.png.atlas.html").read_text())[1])
     assert data["at"] == [70.5, 100.5]
@@ -183,14 +181,13 @@ def test_it_is_a_result_like_others() -> None:
     [
         (["--marginal"], "an atlas compares classes by contrastive maps against their duals: drop --marginal"),
         (["--style", "heatmap"], "an interactive page shows an atlas: drop the style heatmap"),
-        (["--format", "png"], "--interactive writes html, not png: drop one of them"),
-        (["-o", "c.png"], "--interactive writes html, not png: drop one of them"),
+        (["-o", "c.png"], "'c.png' is not html: drop --format, or change the name"),
         (["-o", "a.html", "b.png"], "takes one picture, but there are 2 inputs: name a directory with -o"),
         (["--layer", "0"], "an atlas shows one layer: name one with --layer"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(working_directory: Path, options: list[str], sentence: str) -> None:
     painted(SIZE).save("a.png")
-    result = invoke("a.png", "--interactive", *options)
+    result = invoke("a.png", "--format", "html", *options)
     assert result.exit_code == 2
     assert sentence in " ".join(result.stderr.split())

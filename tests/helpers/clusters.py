@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torchvision
 from PIL import Image
-from ray.cluster_utils import Cluster
 from runs import Forked, photos, records
 
 CPUS = 2  # of each node; logical ones
@@ -24,6 +23,8 @@ CPUS = 2  # of each node; logical ones
 @contextmanager
 def cluster(nodes: int) -> Iterator[Any]:
     """So many nodes; the first is the head."""
+    from ray.cluster_utils import Cluster  # not before a test needs it
+
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     node = {"num_cpus": CPUS, "object_store_memory": 2**28}
     started = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})

@@ -25,7 +25,6 @@ VALUES: dict[str, tuple[str, Any]] = {
     "layer": ("features.23 input", ("features.23", "input")),
     "panel": ("1", True),
     "report": ("1", True),
-    "interactive": ("1", True),
     "dtype": ("bfloat16", "bfloat16"),
     "style": ("contour", "contour"),
     "signed": ("1", True),

@@ -16,7 +16,7 @@ from ebcli.errors import ImageError
 from ebcli.files.remote import RemoteOptions
 from ebcli.files.sources import Source
 
-QUICK = RemoteOptions(timeout=0.5, retries=1, max_bytes=100_000)
+ONCE_MORE = RemoteOptions(retries=1, max_bytes=100_000)
 
 
 def photo(color: str = "teal") -> bytes:
@@ -71,7 +71,7 @@ class Server:
         self._server.server_close()
 
 
-def reason(url: str, options: RemoteOptions = QUICK) -> str:
+def reason(url: str, options: RemoteOptions = ONCE_MORE) -> str:
     with pytest.raises(ImageError) as caught:
         Source(Path(url), remote=options).opened()
     return str(caught.value)

@@ -57,6 +57,7 @@ def test_contrastive_maps_sum_to_zero(name):
         assert abs(result.relevance.sum().item()) <= 1e-6 * positive
 
 
+@pytest.mark.release
 def test_padding_loses_probability():
     """Detectors pad images to multiples of 32 pixels: at the zeros there, only biases make neurons active."""
     net, images = zoo.detector("fcos_resnet50_fpn")
@@ -74,6 +75,7 @@ def test_padding_loses_probability():
     assert above.maps[0, :, first:].sum().item() == pytest.approx(lost, rel=1e-2)
 
 
+@pytest.mark.release
 def test_later_layers_get_only_a_part():
     """The pyramid reads three stages: what the first one passes to it does not arrive at the others."""
     net, images = zoo.detector("fcos_resnet50_fpn")

@@ -58,11 +58,11 @@ def nets() -> dict[str, nn.Module]:
 @pytest.mark.parametrize(
     ("name", "layer", "batch", "decomposed"),
     [
-        ("vgg", "features.6", None, False),
+        pytest.param("vgg", "features.6", None, False, marks=pytest.mark.release),
         ("vgg", "features.6", 1, True),
         pytest.param("resnet", "layer3", None, True, marks=pytest.mark.slow),
         ("resnet", None, 1, False),
-        ("vit", "encoder.dropout", None, False),
+        pytest.param("vit", "encoder.dropout", None, False, marks=pytest.mark.release),
         pytest.param("vit", "encoder.layers.encoder_layer_0.ln_1", None, True, marks=pytest.mark.slow),
         ("yolo", "cells.cells", 1, False),
     ],

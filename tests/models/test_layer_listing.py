@@ -217,11 +217,11 @@ RELEASE = pytest.mark.release  # one of each way to choose is enough for now
         pytest.param("vgg16_bn", "features.33", marks=RELEASE),
         ("resnet18", "layer3"),
         pytest.param("resnext50_32x4d", "layer3", marks=RELEASE),
-        ("vit_b_16", "encoder.dropout"),
+        pytest.param("vit_b_16", "encoder.dropout", marks=RELEASE),
         # the ends of the stages with about 14 x 14 cells, by the networks' definitions
         ("efficientnet_lite0", "features.11"),
         pytest.param("alexnet", "features.11", marks=RELEASE),
-        ("densenet121", "features.denseblock3"),
+        pytest.param("densenet121", "features.denseblock3", marks=RELEASE),
         pytest.param("efficientnet_b0", "features.5", marks=RELEASE),
         pytest.param("googlenet", "inception4e", marks=RELEASE),
         pytest.param("inception_v3", "Mixed_6e", marks=RELEASE),

@@ -63,10 +63,10 @@ def as_published(name: str, net: nn.Module) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "size", "options"),
     [
-        ("googlenet", 64, {"aux_logits": True, "init_weights": False}),
+        pytest.param("googlenet", 64, {"aux_logits": True, "init_weights": False}, marks=pytest.mark.release),
         pytest.param("inception_v3", 96, {"aux_logits": True, "init_weights": False}, marks=pytest.mark.release),
         ("densenet121", 32, {}),
-        ("mnasnet0_5", 32, {}),
+        pytest.param("mnasnet0_5", 32, {}, marks=pytest.mark.release),
         ("squeezenet1_1", 64, {}),
         ("mobilenet_v3_small", 32, {}),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import captum.attr
 import pytest
 import torch
 from color_net import color_net
@@ -60,8 +59,10 @@ def test_gradients_of_a_linear_network_are_its_weights() -> None:
 
 @pytest.mark.parametrize("layer", ["0", "1", "2"])
 def test_gradient_x_input_agrees_with_captum(layer: str) -> None:
+    from captum.attr import LayerGradientXActivation  # not before a test needs it
+
     net = deep_net()
-    explainer = captum.attr.LayerGradientXActivation(net, net.get_submodule(layer))
+    explainer = LayerGradientXActivation(net, net.get_submodule(layer))
     for place, index in enumerate(CLASSES[0].tolist()):
         expected = explainer.attribute(INPUTS.clone(), target=index).detach().sum(1)[0]
         maps = IMPLEMENTED["gradient-x-input"](deep_net(), INPUTS, CLASSES, layer)

@@ -55,6 +55,21 @@ def test_channels_last_sizes_and_names_are_read_from_the_file(tmp_path: Path) ->
     assert ebcli.load_model(str(path), class_names=["a", "b", "c", "d"]).categories == ("a", "b", "c", "d")
 
 
+def test_dense_scores_with_channels_last_get_them_first(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["t", "w"], ["h"]),
+        helper.make_node("Transpose", ["h"], ["s"], perm=[0, 2, 3, 1]),
+        helper.make_node("Softmax", ["s"], ["y"], axis=3),
+    ]
+    model, path = graph(*nodes, shape=("batch", 8, 12, 3), w=KERNEL), tmp_path / "dense.onnx"
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 6, 10, 4]))
+    loaded, images = ebcli.load_model(saved(model, path)), torch.rand(2, 3, 8, 12)
+    assert (loaded.task, loaded.num_classes, loaded.scores) == ("segmentation", 4, "softmax")
+    expected = run_by_onnxruntime(path, images.movedim(1, -1)).movedim(-1, 1)
+    torch.testing.assert_close(loaded.net(images).softmax(1), expected)
+
+
 @pytest.mark.parametrize(
     "names", ["{0: 'cat', 1: 2}", "__import__('os').abort()", "[" * 5000, "{1: 'a', 'x': 'b'}", "7"]
 )

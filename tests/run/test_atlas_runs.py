@@ -104,7 +104,7 @@ def test_a_pixel_outside_of_one_image_fails_that_image_only():
 
 
 @pytest.mark.usefixtures("photos")
-@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+@pytest.mark.parametrize("suffix", ["png", "svg", pytest.param("pdf", marks=pytest.mark.release)])
 def test_an_atlas_is_one_file_that_is_resumed(suffix):
     assert invoke("a.png", "--style", "atlas", "-o", f"one.{suffix}").exit_code == 0
     assert Path(f"one.{suffix}").stat().st_size > 1000
@@ -134,7 +134,13 @@ def test_what_an_atlas_cannot_have_is_refused(options, said):
     assert not Path("saliency").exists()
 
 
-@pytest.mark.parametrize("model", ["ssdlite320_mobilenet_v3_large", "lraspp_mobilenet_v3_large", "mc3_18"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "ssdlite320_mobilenet_v3_large",
+        *(pytest.param(name, marks=pytest.mark.release) for name in ("lraspp_mobilenet_v3_large", "mc3_18")),
+    ],
+)
 def test_networks_for_other_tasks_have_no_atlas(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("clip.mp4" if model == "mc3_18" else "a.png").write_bytes((SAMPLES / "coffee.jpg").read_bytes())

@@ -16,22 +16,23 @@ from ebcli.cli.saliency import main
 pytestmark = pytest.mark.usefixtures("working_directory")
 
 
-def configuration(*options: str) -> str:
+def configuration(*options: str, **environment: str) -> str:
     """The hash of all settings, as the record of a run says it."""
     arguments = ("--model", "tiny", "--workers", "0", "--json", "--overwrite", "-o", "maps", *options, "photos")
-    result = CliRunner().invoke(main, arguments)
+    result = CliRunner().invoke(main, arguments, env=environment)
     assert result.exit_code == 0, result.output
     return str(json.loads(result.stdout)["configuration"])
 
 
 def test_every_setting_that_changes_results_makes_another_configuration() -> None:
     photos(Path("photos"), 1)
-    same = "--batch-size 3|--workers 1|--device cpu|--shard 1/1|--skip-existing -o other|--fail-fast|--include *|-v"
+    same = "--batch-size 3|--workers 1|--device cpu|--shard 1/1|--skip-existing -o other|--include *|-v"
     assert {configuration(*options.split()) for options in ["", *same.split("|")]} == {configuration()}
+    assert configuration(EB_SALIENCY_FAIL_FAST="1") == configuration() != configuration(EB_SALIENCY_DTYPE="bfloat16")
     other = (
         "--layer 0|--layer 2 --layer 0|--layer input|--marginal|--target 3|--target 3 --target 4|--top-k 2|--top-k 3|"
         "--above 0.1|--above 0.05|--against 3|--against 4|--against 3 --against 4|--labels one.csv|--labels two.csv|"
-        "--allow-unsupported|--dtype bfloat16|--format webp|--max-side 20|--raw|--panel|"
+        "--allow-unsupported|--format webp|--max-side 20|--raw|--panel|"
         "--panel --compare-with marginal|--panel --compare-with grad-cam|--style heatmap|--cmap jet|--alpha 0.5|"
         "--signed|--scale 0.5,image|--scale 2|--scale 99%|--scale run|--annotations boxes|--annotations masks|"
         "--annotations boxes --threshold 0.3|--annotations boxes --threshold mass:0.3"

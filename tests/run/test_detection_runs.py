@@ -91,6 +91,15 @@ def test_the_detection_nearest_to_a_box() -> None:
         assert is_inside(center(one["box"]), square)
 
 
+def test_what_is_in_a_box_is_explained_however_low_its_score() -> None:
+    painted(SIZE, ((90, 0, 0), RED_SQUARE), (GREEN, GREEN_SQUARE)).save("dim.png")
+    assert [one["name"] for one in run("dim.png")[0]["classes"]] == ["green"]
+    (record,) = run("dim.png", "--where", "10,10,20,20")
+    (one,) = record["classes"]
+    assert (one["name"], one["score"] < 0.5) == ("red", True)
+    assert is_inside(center(one["box"]), RED_SQUARE)
+
+
 def test_a_box_is_left_top_width_and_height() -> None:
     """A wide box overlaps with the green square most; of the same width and height, a high one with the second red."""
     for box, square in (("30,5,90,50", GREEN_SQUARE), ("5,30,50,90", SECOND_RED)):
@@ -132,7 +141,6 @@ def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
         (["--where", "3,4"], "--where works only with segmentation networks, but .* is for detection: drop it"),
         (["--above", "0.5"], "--above works only with classifiers, .*: use --score, or drop it"),
         (["--compare-with", "grad-cam", "--panel"], "--compare-with works only with classifiers"),
-        (["--dtype", "bfloat16"], "--dtype bfloat16 has no non-maximum suppression, but .*: drop it"),
         (["--resize", "64"], "preprocesses images itself: drop --resize"),
         (["--where", "1,2,0,4"], "--where is an empty box: give X,Y,WIDTH,HEIGHT with a width and height above 0"),
         (["--where", "1,2,3"], "'1,2,3' is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask"),

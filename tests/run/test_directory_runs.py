@@ -230,7 +230,7 @@ def test_failed_images_are_tried_again() -> None:
 def test_fail_fast_stops_at_the_first_failure() -> None:
     photos(Path("photos"), 60)
     Path("photos/0/0006.jpg").write_bytes(b"")
-    result = invoke("--fail-fast", "--batch-size", "2", "photos")
+    result = invoke("--batch-size", "2", "photos", fail_fast="1")
     assert result.exit_code == 1
     done = len(result.stdout.splitlines())
     assert 2 <= done <= 12
@@ -242,7 +242,7 @@ def test_fail_fast_stops_at_the_first_failure() -> None:
 
 
 def test_fail_fast_stops_also_where_nothing_can_be_read() -> None:
-    result = invoke("--fail-fast", *(f"missing/{number}.jpg" for number in range(30)))
+    result = invoke(*(f"missing/{number}.jpg" for number in range(30)), fail_fast="1")
     assert result.exit_code == 1
     assert "30 images: " in result.stderr
     assert 1 <= len(records(Path("saliency"))) < 10

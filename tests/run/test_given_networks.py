@@ -65,6 +65,9 @@ def test_it_sees_what_the_same_network_sees_by_name() -> None:
     module = ebcli.explain(bundled.net, photo, "cup", transform=bundled.transforms, categories=bundled.categories)
     np.testing.assert_allclose(module.maps, by_name.maps, atol=1e-6)
     assert module.scores == pytest.approx(by_name.scores)
+    loaded = ebcli.explain(bundled, photo, "cup")
+    np.testing.assert_allclose(loaded.maps, by_name.maps, atol=1e-6)
+    assert loaded.scores == pytest.approx(by_name.scores)
     with_fit = ebcli.explain(bundled, photo, "cup", fit="crop")
     assert with_fit.maps.shape == (1, 14, 14) != by_name.maps.shape
 

@@ -101,8 +101,12 @@ def test_a_map_that_is_no_contrast_is_not_told_apart(predicted: dict[str, int]) 
     for option in (("--marginal",), ("--against", str((predicted[path] + 2) % 7))):
         (record,), _ = records_of("--labels", "labels.csv", *option, path)
         assert len(record["classes"]) == 2
-    (record,), _ = records_of("--labels", "labels.csv", "--style", "paper", path)  # which shows no signs
-    assert len(record["classes"]) == 3
+    for option in (("--style", "paper"), ("--scale", "0.5,image")):  # which show no signs
+        (record,), _ = records_of("--labels", "labels.csv", *option, path)
+        assert len(record["classes"]) == 3
+    against_label = "--against", str(wrong_for(path, predicted))
+    (record,), _ = records_of("--labels", "labels.csv", *against_label, path)
+    assert [one["index"] for one in record["classes"]] == [predicted[path]]
 
 
 def test_a_map_of_two_classes_marks_no_region_of_one(predicted: dict[str, int]) -> None:

@@ -202,6 +202,8 @@ def test_detections_and_segments_are_tested_by_their_own_score() -> None:
         assert first["sufficiency"]["part"] < 0.1
         assert first["sufficiency"]["without"] < first["score"] / 2  # although the other one is still there
         assert second["sufficiency"] is None
+        where = "--where", ",".join(map(str, first["box"]))  # the same one, if it is asked for
+        assert sufficiency_of("squares.png", *where, model=model, layer=()) == first["sufficiency"]
     model = f"{color_tasks.__file__}:Segmenter"
     painted((128, 128), (RED, (60, 16, 68, 24))).save("spot.png")
     test = sufficiency_of("spot.png", "--target", "red", model=model, layer=("--layer", "pixels"))

@@ -27,10 +27,9 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*arguments: str, model: str = "colors", workers: int = 0) -> Result:
-    return CliRunner().invoke(
-        main, ["--model", f"nets.py:{model}", "--layer", "2", "--workers", str(workers), *arguments]
-    )
+def run(*arguments: str, model: str = "colors", workers: int = 0, every: str = "1") -> Result:
+    options = ("--model", f"nets.py:{model}", "--layer", "2", "--workers", str(workers))
+    return CliRunner().invoke(main, [*options, *arguments], env={"EB_SALIENCY_EVERY": every})
 
 
 def outputs(result: Result) -> list[str]:
@@ -138,14 +137,14 @@ def test_a_contact_sheet_shows_twelve_frames_at_most(written: list[tuple[float, 
 
 
 def test_every_second_clip_and_a_part() -> None:
-    outputs(run("move.mp4", "--every", "2"))
+    outputs(run("move.mp4", every="2"))
     assert len(read_video(Path("saliency/move.mp4.0-red.mp4"))) == 8
     outputs(run("move.mp4", "--start", "1", "--duration", "0.5", "-o", "part"))
     assert len(read_video(Path("part/move.mp4.0-red.mp4"))) == 5
     assert records(Path("part"))[0]["clips"]["start"] == 1.0
-    refused = CliRunner().invoke(main, ["move.mp4", "--every", "2"])
+    refused = CliRunner().invoke(main, ["move.mp4"], env={"EB_SALIENCY_EVERY": "2"})
     assert refused.exit_code == 2
-    assert "--every, --start and --duration are for videos, but efficientnet_lite0 explains images" in refused.stderr
+    assert "--start, --duration and every are for videos, but efficientnet_lite0 explains images" in refused.stderr
 
 
 def test_without_the_package_animations_become_webp(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +176,7 @@ def test_a_run_is_resumed() -> None:
     assert "2 videos: 2 up to date" in again.stderr
     moving_square(2)[1].save("clips/a/frame1.png")
     assert outputs(run(*arguments)) == ["saliency/a.0-red.mp4", "saliency/a.0-red.sheet.png"]
-    assert outputs(run(*arguments, "--every", "2"))  # other clips are other results
+    assert outputs(run(*arguments, every="2"))  # other clips are other results
     page = Path("saliency/report/index.html").read_text()
     assert "a.0-red.sheet.png" in page
     assert len(list(Path("saliency/report/thumbnails").rglob("*photo.jpg"))) >= 2
@@ -300,6 +299,19 @@ def test_processes_make_the_same_files() -> None:
             assert all(np.abs(np.asarray(a, int) - np.asarray(b, int)).mean() < 1 for a, b in pairs)
         else:
             assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_wrong_label_is_told_from_the_prediction_in_all_clips() -> None:
+    Path("labels.csv").write_text("move.mp4,blue\n")
+    result = run("move.mp4", "--labels", "labels.csv", "--raw")
+    assert "move.mp4: labeled blue, predicted red (" in result.stderr
+    (record,) = records(Path("saliency"))
+    told = [(one["name"], one["against"]) for one in record["classes"]]
+    assert told == [("blue", None), ("red", None), ("red", "blue")]
+    outputs(run("move.mp4", "--target", "red", "--against", "blue", "--raw", "-o", "apart"))
+    with np.load("saliency/move.mp4.npz") as labeled, np.load(next(Path("apart").glob("*.npz"))) as apart:
+        np.testing.assert_allclose(labeled["maps"][2], apart["maps"][0], atol=1e-7)
+    assert outputs(result)[2].endswith(".0-red-2.mp4")
 
 
 def test_records_are_printed_as_json() -> None:

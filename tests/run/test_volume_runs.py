@@ -29,8 +29,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("nets.py").write_text(NETS)
 
 
-def run(network: str, *arguments: str, status: int = 0) -> list[dict[str, Any]]:
-    result = CliRunner().invoke(main, ["--model", f"nets.py:{network}", *OPTIONS, *arguments])
+def run(network: str, *arguments: str, status: int = 0, **settings: str) -> list[dict[str, Any]]:
+    environment = {f"EB_SALIENCY_{name.upper()}": value for name, value in settings.items()}
+    result = CliRunner().invoke(main, ["--model", f"nets.py:{network}", *OPTIONS, *arguments], env=environment)
     assert result.exit_code == status, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -155,7 +156,7 @@ def test_a_geotiff_map_lies_where_the_image_is_bright(raster: int, layout: str) 
         where = [(34264, "d", 16, (10.0, 0, 0, 5e5, 0, -20.0, 0, 4e6, 0, 0, 0, 0, 0, 0, 0, 1))]
     tags = [(*tag, True) for tag in (*where, (34735, "H", len(keys), keys), (34737, "s", 0, "WGS 84|"))]
     tifffile.imwrite("a.tif", values, planarconfig="separate", photometric="minisblack", extratags=tags)
-    (record,) = run("bands", "a.tif", "--raw", "--bands", "4,3,2", "--fit", "squash")
+    (record,) = run("bands", "a.tif", "--raw", "--fit", "squash", bands="4,3,2")
     assert record["output"][-1].endswith("a.tif.0-bright@0+marginal.tif")
     with tifffile.TiffFile(record["output"][-1]) as tiff:
         page = tiff.pages[0]
@@ -197,7 +198,7 @@ def test_a_network_declares_its_channels_and_that_it_takes_volumes() -> None:
     np.save("b.npy", volume((8, 9, 9), (3, 4, 4)))
     done, failed = run("declared", "a.npy", "b.npy", "--raw", status=1)
     assert np.load(done["output"][2])["maps"].shape == (1, 8, 16, 16)
-    assert failed["error"] == "it has 1 channel, but nets.py:declared takes 2: repeat it with --channels 1,1"
+    assert failed["error"] == "it has 1 channel, but nets.py:declared takes 2: repeat it with EB_SALIENCY_CHANNELS=1,1"
 
 
 def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
@@ -222,20 +223,22 @@ def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
             "--compare-with compares maps of images, but nets.py:solid is for volum",
         ),
         ("solid", ("--fit", "crop"), "nets.py:solid gets whole volumes: drop --fit"),
-        ("gray", ("--depth", "4"), "nets.py:gray gets no volumes: drop the depth"),
+        ("gray", ("depth", "4"), "nets.py:gray gets no volumes: drop the depth"),
         (
             "collapsing",
             ("--layer", "1"),
             "layer '1' has no spatial dimensions (output shape (4, 64, 64)): choose a layer",
         ),
-        ("gray", ("--channels", "0"), "channels is (0,), but must be channels, numbered from 1"),
-        ("gray", ("--bands", "1,2"), "bands is (1, 2), but must be one channel or three, numbered from 1"),
-        ("gray", ("--range", "5,5"), "range is (5.0, 5.0), but must be two numbers, the lower one first"),
+        ("gray", ("channels", "0"), "channels is (0,), but must be channels, numbered from 1"),
+        ("gray", ("bands", "1,2"), "bands is (1, 2), but must be one channel or three, numbered from 1"),
+        ("gray", ("range", "5,5"), "range is (5.0, 5.0), but must be two numbers, the lower one first"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(network: str, arguments: tuple[str, ...], said: str) -> None:
     np.save("a.npy", volume((8, 9, 9), (3, 4, 4)))
+    first, *others = arguments
+    words, environment = (arguments, {}) if first.startswith("-") else ((), {f"EB_SALIENCY_{first.upper()}": others[0]})
     options = ("--model", f"nets.py:{network}", *OPTIONS)
-    result = CliRunner().invoke(main, [*options, "a.npy", *arguments])
+    result = CliRunner().invoke(main, [*options, "a.npy", *words], env=environment)
     assert result.exit_code == 2
     assert said in result.stderr

@@ -7,12 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from browser import start
 from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -39,7 +37,9 @@ def data(count: int, seed: int, shortcut: bool = False) -> tuple[Tensor, Tensor,
     return images, labels, boxes
 
 
-class Learner(pl.LightningModule):
+class Learner(nn.Module):
+    """What a module of Lightning has."""
+
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
@@ -99,9 +99,15 @@ def test_maps_come_to_agree_and_a_shortcut_is_seen_outside_of_the_boxes(tmp_path
 
 
 def test_lightning_logs_to_its_own_logger(tmp_path: Path) -> None:
+    import lightning.pytorch as pl  # not before a test needs it
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    class OfLightning(Learner, pl.LightningModule):
+        pass
+
     images, labels, _ = data(32, 0)
     watch = ebcli.Watch(images[:2], every=2, target=1, layer="net.1")
-    learner, logger = Learner(), pl.loggers.TensorBoardLogger(tmp_path)
+    learner, logger = OfLightning(), pl.loggers.TensorBoardLogger(tmp_path)
     trainer = pl.Trainer(
         max_epochs=3,
         logger=logger,

@@ -212,6 +212,21 @@ def test_a_tile_counts_by_its_score() -> None:
     assert (unlikely[:, :4].sum(), unlikely[:, 4:].sum()) == pytest.approx((0.5, 0.5))
 
 
+def test_maps_of_other_methods_and_shares_of_channels_are_joined_as_maps_are() -> None:
+    tiles, scores = Tiles([(0, 0), (0, 32)], 32, (32, 64)), [[0.3], [0.1]]
+    values = np.random.default_rng(0).random((2, 2, 4, 4)).astype(np.float32)
+    channels = (0.5, 0.5, 0.0, 0.0), (0.1, 0.2, 0.3, 0.4)
+    maps = [
+        replace(subject_map(own), beside={"gradient": other}, channels=of)
+        for (own, other), of in zip(values, channels, strict=True)
+    ]
+    joined = tiles.joined(scores, maps)
+    np.testing.assert_allclose(
+        joined.beside["gradient"], tiles.joined(scores, [*map(subject_map, values[:, 1])]).values
+    )
+    assert joined.channels == pytest.approx([0.75 * one + 0.25 * other for one, other in zip(*channels, strict=True)])
+
+
 def test_what_tiles_lost_counts_by_their_scores() -> None:
     tiles = Tiles([(0, 0), (0, 32)], 32, (32, 64))
     even = subject_map(np.full((4, 4), 1 / 16))

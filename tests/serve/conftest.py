@@ -67,6 +67,7 @@ def served(ten_photos: Path) -> Iterator[Callable[..., str]]:
         (address,) = (one.getsockname() for one in server.servers[0].sockets)
         return f"http://127.0.0.1:{address[1]}"
 
+    start_server.connections = lambda: len(servers[0][0].server_state.connections)  # type: ignore[attr-defined]
     yield start_server
     for server, thread in servers:
         server.should_exit = True

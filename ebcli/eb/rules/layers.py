@@ -85,12 +85,8 @@ def _convolution(op: Op) -> LinearMap:
     shape = [1] * weight.ndim
     shape[is_transposed] = -1
     is_by_output = len(signal.shape) == weight.ndim and not (is_transposed and groups > 1)
-    return LinearMap(
-        lambda a, w: aten.convolution(a, w, None, *options),
-        weight,
-        (lambda scale: scale.reshape(shape)) if is_by_output else None,
-        back,
-    )
+    per_output = (lambda scale: scale.reshape(shape)) if is_by_output else None
+    return LinearMap(lambda a, w: aten.convolution(a, w, None, *options), weight, per_output, back)
 
 
 def _bias_of_channels(op: Op) -> Tensor | int:

@@ -1,27 +1,33 @@
-"""Arrays of numbers: images (C, H, W) and volumes (C, D, H, W) in NumPy's files, and what other such media share."""
+"""Arrays of numbers: images (C, H, W) and volumes (C, D, H, W). What such media share, NumPy's files, and TIFF.
 
+TIFF has more than photos: 16 bits, floats, many bands, slices, and positions on a map of the earth.
+"""
+
+import contextlib
+import logging
 import math
-import os
 import zipfile
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.errors import ImageError
-from ebcli.files.coordinates import Affine
+from ebcli.files.coordinates import Affine, Coordinates, GeoTags
 from ebcli.files.frame_ranges import ClipOptions, Clips, Slices
-from ebcli.files.images import Contents, File, check_pixels, opened, reading
-from ebcli.files.media.medium import Medium, Pixels, Shown, register
+from ebcli.files.images import Contents, File, check_deflated, check_pixels, opened, reading
+from ebcli.files.media.medium import PHOTO, Medium, Pixels, Shown, register
+from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
 
 _SAMPLED = 1 << 20  # values that choose the ends of the gray scale
 _LONGEST_HEADER = 1 << 16  # bytes
 _SHADOWS, _LIGHTS = 1, 99  # percentiles of values that are drawn black and white
+_DEFLATE = 8, 32946  # of the ways to compress
+_CHANNELS = "SC"  # of tifffile's axes: samples and channels
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -49,9 +55,6 @@ class Arrays(Medium):
     def __init__(self, axes: str) -> None:
         self.axes = axes
         self.unit = "image" if axes == "HW" else "volume"
-
-    def takes(self, spec: InputSpec) -> bool:
-        return spec.axes == self.axes
 
     @abstractmethod
     def load(self, file: File, spec: InputSpec) -> Data:
@@ -106,10 +109,9 @@ def _window(bands: Sequence[NDArray[Any]]) -> tuple[float, float]:
 
 
 class NumPy(Arrays):
-    """``.npy`` and ``.npz`` files."""
+    """Files of NumPy."""
 
-    def has_suffix(self, path: Path) -> bool:
-        return path.suffix.lower() in {".npy", ".npz"}
+    suffixes = (".npy", ".npz")
 
     def load(self, file: File, spec: InputSpec) -> Data:
         with opened(file) as content:
@@ -124,7 +126,6 @@ class NumPy(Arrays):
                     return Data(self._array(Contents(member, _LONGEST_HEADER)))
 
     def _array(self, file: Any) -> NDArray[Any]:
-        """The array in a file, which is not read yet if that is possible."""
         try:
             version = np.lib.format.read_magic(file)
         except ValueError as error:
@@ -134,21 +135,88 @@ class NumPy(Arrays):
         shape, is_fortran, kind = _HEADERS[version](file)
         self.check(shape, kind)
         size = math.prod(shape) * kind.itemsize
-        order: Literal["F", "C"] = "F" if is_fortran else "C"
-        values: NDArray[Any]
-        try:
-            there = os.fstat(file.fileno()).st_size - file.tell()
-            values = np.memmap(file, kind, "r", file.tell(), shape, order) if there >= size else np.empty(0)
-        except (OSError, AttributeError):  # bytes in memory, and members of archives
-            if isinstance(file, Contents):
-                file.most += size
-            content = file.read(size)
-            there = len(content)
-            values = np.frombuffer(content, kind).reshape(shape, order=order) if there >= size else np.empty(0)
-        if there < size:
-            raise ImageError(f"it is truncated: it has {there} of {size} bytes")
+        if isinstance(file, Contents):
+            file.most += size
+        content = file.read(size)
+        if len(content) < size:
+            raise ImageError(f"it is truncated: it has {len(content)} of {size} bytes")
+        values = np.frombuffer(content, kind).reshape(shape, order="F" if is_fortran else "C")
         return values[None] if values.ndim == len(self.axes) else values
 
 
-register(NumPy("HW"))
-register(NumPy("DHW"))
+class Tiff(Arrays):
+    """Those that Pillow reads as photos are read as photos by networks for photos."""
+
+    suffixes = (".tif", ".tiff")
+
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
+        return PHOTO.read(file, spec, part) if _is_photo(file, spec) else super().read(file, spec, part)
+
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
+        if _is_photo(file, spec):
+            return PHOTO.frames(file, spec, part, clips)
+        return super().frames(file, spec, part, clips)
+
+    def pages(self, file: File) -> int:
+        with contextlib.suppress(Exception):  # of Pillow, which does not read all that tifffile reads
+            return PHOTO.pages(file) if self.axes == "HW" else 1
+        return 1
+
+    def coordinates(self, file: File, spec: InputSpec) -> Coordinates | None:
+        if self.axes != "HW":
+            return None
+        with contextlib.suppress(Exception), _opened(file) as tiff:  # Pillow read it, or tifffile is missing
+            return GeoTags.of({tag.code: tag for tag in tiff.pages[0].tags})
+        return None
+
+    def load(self, file: File, spec: InputSpec) -> Data:
+        with _opened(file) as tiff:
+            part = tiff.pages[0] if self.axes == "HW" else tiff.series[0]
+            if part.dtype is None:
+                raise ImageError("its data type is none that tifffile reads")
+            channels = [i for i, axis in enumerate(part.axes) if axis in _CHANNELS]
+            order = channels + [i for i, axis in enumerate(part.axes) if axis not in f"{_CHANNELS}YX"]
+            order += [part.axes.index("Y"), part.axes.index("X")]
+            *depth, height, width = (part.shape[i] for i in order[len(channels) :])
+            shape = [math.prod(part.shape[i] for i in channels), *depth, height, width]
+            if self.axes == "DHW":
+                shape[1:-2] = [math.prod(depth)]
+            self.check(shape, part.dtype)
+            _check_segments(tiff.filehandle, part.keyframe, part.pages if self.axes == "DHW" else [part])
+            return Data(part.asarray().transpose(order).reshape(shape))
+
+
+@contextlib.contextmanager
+def _opened(file: File) -> Iterator[Any]:
+    tifffile = import_optional("tifffile")
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # of what is broken, this program says it
+    # of what one file says about pages in others, nothing is read
+    with opened(file) as content, tifffile.TiffFile(Contents(content), name="its file", _multifile=False) as tiff:
+        yield tiff
+
+
+def _check_segments(file: Any, first: Any, pages: Iterable[Any]) -> None:
+    """Raise ImageError if a strip or a tile of a page is, or unpacks to, more than the page needs of it."""
+    values = math.prod(first.chunks) if first.is_tiled else min(math.prod(first.chunks), first.size)
+    check_pixels((values, 1))
+    if first.compression in _DEFLATE:
+        for page in pages:
+            for start, size in zip(page.dataoffsets, page.databytecounts, strict=True):
+                file.seek(start)
+                check_deflated(file, size, values * first.dtype.itemsize)
+
+
+def _is_photo(file: File, spec: InputSpec) -> bool:
+    """Whether Pillow reads a file as the network gets photos."""
+    if spec.axes != "HW" or spec.channels not in (1, 3) or spec.selected or spec.range:
+        return False
+    try:
+        with _opened(file) as tiff:
+            page = tiff.pages[0]
+            is_8_bit = page.bitspersample <= 8 and page.samplesperpixel in (1, 3, 4)
+            return is_8_bit or (page.samplesperpixel == 1 and spec.channels == 3)
+    except Exception:  # broken, or tifffile is missing: Pillow may read it
+        return True
+
+
+register(NumPy("HW"), NumPy("DHW"), Tiff("HW"), Tiff("DHW"))

@@ -4,12 +4,11 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, pairwise
 from math import inf, prod
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ from ebcli.files.media.medium import Medium, Pixels, Shown, register
 from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
 
-_SUFFIXES = {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"}
 _ANIMATED = {".gif", ".png", ".apng", ".webp"}
 # Other formats of FFmpeg are playlists and devices, which open files and addresses of their own
 _DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
@@ -34,8 +32,7 @@ _MISSING = 4  # frames; a video may end this much earlier than its header says
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """A frame of a video.
 
     Attributes:
@@ -119,12 +116,9 @@ class Frames(Medium):
 
     unit = "video"
     network = "a network for video, such as --model r3d_18"
-
-    def takes(self, spec: InputSpec) -> bool:
-        return spec.frames is not None
-
-    def has_suffix(self, path: Path) -> bool:
-        return path.suffix.lower() in _SUFFIXES
+    axes = "THW"
+    files = staticmethod(frame_files)
+    suffixes = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
 
     def recognizes(self, path: Path) -> bool:
         if os.path.isdir(path):
@@ -132,9 +126,6 @@ class Frames(Medium):
         with contextlib.suppress(Exception):  # broken files make Pillow raise nearly anything
             return path.suffix.lower() in _ANIMATED and os.path.isfile(path) and images.pages(path) > 1
         return False
-
-    def files(self, folder: Path) -> list[Path]:
-        return frame_files(folder)
 
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
         """The clips, (clips, frames, crop, crop, 3), the frames' width and height, and which clips these are.
@@ -156,7 +147,7 @@ class Frames(Medium):
             seen[total - 1] = pixels
             if len(seen) > limit:
                 raise ImageError(
-                    "its clips do not fit into memory: explain a part with --duration, or less with --every"
+                    "its clips do not fit into memory: explain a part with --duration, or less with EB_SALIENCY_EVERY"
                 )
         starts = clip_starts(total, length, every)
         chosen = [seen[min(i, total - 1)] for start in starts for i in range(start, start + length)]

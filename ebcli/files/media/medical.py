@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
 
-_SUFFIXES = {".dcm", ".ima"}
 _PREAMBLE, _MAGIC = 128, b"DICM"
 _GAP = 0.1  # of the distance of slices, by which distances may differ
 _NUMBERS = np.dtype(np.float32)
@@ -41,9 +40,7 @@ class Nifti(Arrays):
     """A volume, ``.nii`` or ``.nii.gz``."""
 
     network = "a network for volumes, such as --model FILE.py:FACTORY"
-
-    def has_suffix(self, path: Path) -> bool:
-        return path.name.lower().endswith((".nii", ".nii.gz"))
+    suffixes = (".nii", ".nii.gz")
 
     def load(self, file: File, spec: InputSpec) -> Data:
         nibabel = import_optional("nibabel")
@@ -75,8 +72,7 @@ class Nifti(Arrays):
 class Dicom(Arrays):
     """An image, or a volume: a file with several frames, or a directory of slices."""
 
-    def has_suffix(self, path: Path) -> bool:
-        return path.suffix.lower() in _SUFFIXES
+    suffixes = (".dcm", ".ima")
 
     def recognizes(self, path: Path) -> bool:
         return bool(self.files(path)) if os.path.isdir(path) else _is_dicom(path)
@@ -95,21 +91,21 @@ class Dicom(Arrays):
         with _private():
             files = self.files(file) if isinstance(file, Path) else []
             # all are checked before the pixels of any are read
-            found = {one: _header(one, True) for one in files}
-            headers = _in_order([*found.values()]) if files else [_header(file)]
+            found = _in_order({one: _header(one, True) for one in files}) if files else {file: _header(file)}
+            headers = [*found.values()]
             first = headers[0]
             frames = len(headers) if files else _frames(first)
             if self.axes == "HW" and frames > 1:
                 raise ImageError(f"it has {frames} frames, so it is no image: choose {Nifti.network}")
             self.check([first.SamplesPerPixel, *[frames] * (self.axes == "DHW"), first.Rows, first.Columns], _NUMBERS)
-            ordered = sorted(found, key=lambda one: _depth(found[one]))
-            parts = [*map(_pixels, map(_header, ordered) if files else headers)]
+            parts = [*map(_pixels, map(_header, found) if files else headers)]
             values, window = np.concatenate([values for values, _ in parts], 1), parts[0][1]
             return Data(values[:, 0], window) if self.axes == "HW" else Data(values, window, _affine(headers))
 
 
-def _in_order(headers: Sequence[Any]) -> list[Any]:
-    """The slices of a series in the order of their positions."""
+def _in_order(found: Mapping[Path, Any]) -> dict[Path, Any]:
+    """The slices of a series, and their headers, in the order of their positions."""
+    headers = [*found.values()]
     if any("ImagePositionPatient" not in one or "ImageOrientationPatient" not in one for one in headers):
         raise ImageError("a slice of it has no position, so their order is unknown")
     facts = {
@@ -120,15 +116,16 @@ def _in_order(headers: Sequence[Any]) -> list[Any]:
     for what, fact in facts.items():
         if (count := len({fact(header) for header in headers})) > 1:
             raise ImageError(f"its slices are of {count} {what}: give each series a directory of its own")
-    headers = sorted(headers, key=_depth)
-    gaps = np.diff([_depth(header) for header in headers])
+    found = dict(sorted(found.items(), key=lambda one: _depth(one[1])))
+    depths = [*map(_depth, found.values())]
+    gaps = np.diff(depths)
     usual, narrow, wide = float(np.median(gaps)), int(gaps.argmin()), int(gaps.argmax())
     if gaps[narrow] <= _GAP * usual:
-        raise ImageError(f"two of its slices are at {_depth(headers[narrow]):g} mm: it is mixed of several series")
+        raise ImageError(f"two of its slices are at {depths[narrow]:g} mm: it is mixed of several series")
     if gaps[wide] > (1 + _GAP) * usual:
-        ends = [_depth(header) for header in headers[wide : wide + 2]]
-        raise ImageError(f"slices are missing between {ends[0]:g} and {ends[1]:g} mm, as most are {usual:g} mm apart")
-    return headers
+        low, high = depths[wide : wide + 2]
+        raise ImageError(f"slices are missing between {low:g} and {high:g} mm, as most are {usual:g} mm apart")
+    return found
 
 
 @contextlib.contextmanager
@@ -232,6 +229,4 @@ def _affine(headers: Sequence[Any]) -> Affine | None:
     return Affine(_TO_RAS @ matrix)
 
 
-register(Nifti("DHW"))
-register(Dicom("HW"))
-register(Dicom("DHW"))
+register(Nifti("DHW"), Dicom("HW"), Dicom("DHW"))

@@ -1,4 +1,4 @@
-"""What a kind of data is: which files are of it, what a network gets of them, and what maps are drawn over."""
+"""What a kind of data is: which files are of it, what a network gets of them, what maps are drawn over; and photos."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
@@ -10,7 +10,7 @@ from PIL import Image
 
 from ebcli.files.coordinates import Coordinates
 from ebcli.files.frame_ranges import ClipOptions, Clips
-from ebcli.files.images import File
+from ebcli.files.images import File, decode, has_image_suffix, is_recognized, pages
 from ebcli.nouns.input_spec import InputSpec
 
 Pixels = tuple[NDArray[Any], tuple[int, int], Clips | None]
@@ -34,18 +34,22 @@ class Medium(ABC):
     Attributes:
         unit: what a file of it is called, such as ``"image"``.
         network: what a network for it is, for messages about networks for other kinds; empty if there is none.
+        axes: those of the networks that get data of this kind, see ``InputSpec.axes``.
+        suffixes: of files of this kind, in lower case.
     """
 
     unit: str
     network: str = ""
+    axes: str = "HW"
+    suffixes: tuple[str, ...] = ()
 
-    @abstractmethod
     def takes(self, spec: InputSpec) -> bool:
         """Whether networks with this preprocessing get data of this kind."""
+        return spec.axes == self.axes
 
-    @abstractmethod
     def has_suffix(self, path: Path) -> bool:
         """Whether a file's name says that it is of this kind."""
+        return path.name[1:].lower().endswith(self.suffixes)  # a hidden file may be named like a suffix
 
     def recognizes(self, path: Path) -> bool:
         """Whether the content of a local file or directory says so, whatever its name is."""
@@ -85,6 +89,28 @@ class Medium(ABC):
 MEDIA: list[Medium] = []
 
 
-def register(medium: Medium) -> None:
-    """Add a kind of data. Of several that fit a named file without a suffix of theirs, the first one reads it."""
-    MEDIA.append(medium)
+def register(*media: Medium) -> None:
+    """Add kinds of data. Of several that fit a named file without a suffix of theirs, the first one reads it."""
+    MEDIA.extend(media)
+
+
+class Photo(Medium):
+    """An image of any format that Pillow reads."""
+
+    unit = "image"
+    has_suffix = staticmethod(has_image_suffix)
+    pages = staticmethod(pages)
+
+    def recognizes(self, path: Path) -> bool:
+        return is_recognized(path)
+
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
+        image = decode(file)
+        return spec.read(image), image.size, None
+
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
+        yield Shown(decode(file))
+
+
+PHOTO = Photo()
+register(PHOTO)

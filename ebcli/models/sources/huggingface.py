@@ -16,16 +16,17 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torchvision.transforms.functional import pil_to_tensor
 
 from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
 from ebcli.models import keywords
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
 from ebcli.models.sources import huggingface_heads as heads
-from ebcli.models.sources.base import ModelSource, fetching
+from ebcli.models.sources.base import ModelSource, fetching, quiet
 from ebcli.models.sources.similarity import ImageTower, TwoTowers, check_lengths
 from ebcli.models.spec import Preprocessing
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.nouns.input_spec import InputSpec, measured
 
 _ADVICE = (
     "give the name of a model on the hub, such as hf/microsoft/resnet-50 or clip/openai/clip-vit-base-patch32, or a "
@@ -39,7 +40,7 @@ _RATES = {"videomae": 7.5, "timesformer": 0.94, "vivit": 15.0}
 _USUAL_RATE = 15.0  # frames per second
 _HEAD, _POOLER = "classifier.", "pooler."
 _TEXTS_AT_ONCE = 64
-_RAMP = 1000  # pixels of the images that processors are measured by
+_SIDE = 1024  # pixels of the images that processors are measured by
 _LONG = 8  # times as wide as high, more than any limit of the longer side
 _SCORES = {"multi_label_classification": keywords.SIGMOID, "regression": keywords.RAW}
 _SCORES |= {"single_label_classification": keywords.SOFTMAX}
@@ -138,10 +139,10 @@ class HuggingFace(ModelSource):
 
     def _spec_of(self, processor: Any) -> InputSpec:
         task = heads.HEADS.get(self._head)
-        if task == keywords.VIDEO:
-            spec = spec_of(processor, self._title, of_video=True)
-            return replace(spec, frames=self._config.num_frames, rate=_RATES.get(self._config.model_type, _USUAL_RATE))
-        return spec_of(processor, self._title, keeps_shape=task in (keywords.DETECTION, keywords.SEGMENTATION))
+        spec = spec_of(processor, self._title, keeps_shape=task in (keywords.DETECTION, keywords.SEGMENTATION))
+        if task != keywords.VIDEO:
+            return spec
+        return replace(spec, frames=self._config.num_frames, rate=_RATES.get(self._config.model_type, _USUAL_RATE))
 
     def categories(self, net: Any, weights: str) -> Sequence[str] | None:
         names = [name for _, name in sorted(net.config.id2label.items())]
@@ -161,15 +162,11 @@ class HuggingFace(ModelSource):
     def _silent(self) -> Iterator[None]:
         """Silence the logging and progress bars of transformers."""
         log = self._library.utils.logging
-        level, shown = log.get_verbosity(), log.is_progress_bar_enabled()
-        log.set_verbosity_error()
-        log.disable_progress_bar()
-        try:
+        with quiet("transformers"), contextlib.ExitStack() as after:
+            if log.is_progress_bar_enabled():
+                log.disable_progress_bar()
+                after.callback(log.enable_progress_bar)
             yield
-        finally:
-            log.set_verbosity(level)
-            if shown:
-                log.enable_progress_bar()
 
 
 class Clip(TwoTowers, HuggingFace):
@@ -188,8 +185,7 @@ class Clip(TwoTowers, HuggingFace):
 
     def tower(self, net: Any) -> ImageTower:
         def embed(tower: Any, images: Tensor) -> Tensor:
-            found: Tensor = tower.visual_projection(tower.vision_model(pixel_values=images).pooler_output)
-            return found
+            return tower.visual_projection(tower.vision_model(pixel_values=images).pooler_output)
 
         projection = getattr(net, "visual_projection", nn.Identity())  # SigLIP has none
         return ImageTower(embed, vision_model=net.vision_model, visual_projection=projection)
@@ -207,17 +203,16 @@ class Clip(TwoTowers, HuggingFace):
         return torch.cat([one.pooler_output for one in read])
 
 
-def spec_of(processor: Any, name: str, *, of_video: bool = False, keeps_shape: bool = False) -> InputSpec:
+def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpec:
     """The preprocessing equivalent to an image or video processor, measured on synthetic images.
 
-    The values of black and white pixels give mean and standard deviation; the slopes of ramps from black to white
-    give the size to which a square is resized before the center crop, and ramps twice as wide as high tell how other
+    The values of black and white pixels give mean and standard deviation. Where the pixels of a square come from gives
+    the size to which it is resized before the center crop; those of an image twice as wide as high tell how other
     images are fitted.
 
     Args:
         processor: the processor.
         name: the network's name, for messages.
-        of_video: it is for frames.
         keeps_shape: where the size of the processor's output follows the image, the network gets whole images.
 
     Raises:
@@ -228,37 +223,28 @@ def spec_of(processor: Any, name: str, *, of_video: bool = False, keeps_shape: b
     if not getattr(processor, "do_resize", True):
         raise ConfigurationError(f"{name} does not resize its input, which is not supported")
 
-    def processed(*images: Tensor) -> Tensor:
-        made: Tensor = processor(list(images), return_tensors="pt")["pixel_values"].double()
-        return made.flatten(0, 1) if made.ndim == 5 else made  # processors for video take an image for a video
+    def processed(image: Image.Image) -> Tensor:
+        made: Tensor = processor(pil_to_tensor(image), return_tensors="pt")["pixel_values"]
+        return made.flatten(0, -4)[0].double()  # processors for video take an image for a video
 
-    ramp = torch.linspace(0, 255, _RAMP).expand(3, _RAMP, _RAMP).contiguous()
-    made = processed(*(torch.full_like(ramp, value, dtype=torch.uint8) for value in (0, 255)))
-    size = height, width = made.shape[2], made.shape[3]
-    black, white = made[:, :, height // 2, width // 2]  # (3,) each
-    mean, std = _rounded(-black / (white - black)), _rounded(1 / (white - black))
-    spec = InputSpec(size, mean=mean, std=std, resample=Image.Resampling(int(processor.resample)))
-    if of_video:  # their processors take 8 bits only, and say how they resize
-        return replace(spec, resize=(processor.size.get("shortest_edge") or processor.size["height"],))
+    def seen(width: int, height: int) -> list[float]:
+        """How much of an image of that size is seen, across and down; with padding, more than there is."""
+        return [end - start for start, end in measured(processed, (width, height)).sides]
 
-    def slope(image: Tensor, dim: int) -> float:
-        """Mean difference between adjacent rows (0) or columns (1), in units of white minus black."""
-        low, high = size[dim] * 3 // 8, size[dim] - 1 - size[dim] * 3 // 8  # clear of padding, also in wide images
-        profile = image.select(2 - dim, size[1 - dim] // 2)  # (3, side)
-        return ((profile[:, high] - profile[:, low]) / (high - low) / (white - black)).mean().item()
-
-    made = processed(ramp, ramp.mT.contiguous())
-    across, down = (round(_RAMP / (_RAMP - 1) / slope(image, dim)) for image, dim in zip(made, (1, 0), strict=True))
-    spec = replace(spec, resize=(across,) if across == down else (down, across))
-    wide = ramp[:, : _RAMP // 2]
-    made = processed(wide, torch.linspace(0, 255, _RAMP // 2)[:, None].expand_as(wide).contiguous())
-    if made.shape[2:] != size:  # not cropped: the network's input follows the image
-        longest = max(processed(ramp[:, : _RAMP // _LONG]).shape[2:])
+    black, white = (processed(Image.new("RGB", (_SIDE, _SIDE), color)) for color in ("black", "white"))
+    height, width = size = black.shape[1], black.shape[2]
+    low, high = (one[:, height // 2, width // 2] for one in (black, white))  # (3,) each
+    mean, std = _rounded(-low / (high - low)), _rounded(1 / (high - low))
+    across, down = seen(_SIDE, _SIDE)
+    resize = round(height * _SIDE / down), round(width * _SIDE / across)
+    resample = Image.Resampling(int(processor.resample))
+    spec = InputSpec(size, resize=resize[: len({*resize})], mean=mean, std=std, resample=resample)
+    if processed(Image.new("RGB", (_SIDE, _SIDE // 2))).shape[1:] != size:  # not cropped: the input follows the image
+        longest = max(processed(Image.new("RGB", (_SIDE, _SIDE // _LONG))).shape[1:])
         return replace(spec, fit=keywords.WHOLE, longest=longest) if keeps_shape else spec
-    slopes = slope(made[0], 1), slope(made[1], 0)
-    if across != down or slopes[1] < 1.5 * slopes[0]:
-        return replace(spec, fit=keywords.SQUASH)
-    return replace(spec, fit=keywords.CROP if slopes[0] * across < 0.75 else keywords.PAD)
+    wide_across, wide_down = seen(_SIDE, _SIDE // 2)
+    of_square = round(2 * wide_across / across), round(2 * wide_down / down)  # in halves of what is seen of a square
+    return replace(spec, fit={(1, 1): keywords.CROP, (2, 2): keywords.PAD}.get(of_square, keywords.SQUASH))
 
 
 def _rounded(values: Tensor) -> tuple[float, ...]:

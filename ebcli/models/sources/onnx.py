@@ -18,8 +18,6 @@ from ebcli.models.sources.base import NetworkFile
 
 _SCORES = {"Softmax": SOFTMAX, "LogSoftmax": SOFTMAX, "Sigmoid": SIGMOID}
 _LONGEST = 1 << 20  # characters of class names
-_TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # channels
-_FREE = "?"
 _READ_AGAIN = 4  # times; tensors can share values
 
 
@@ -41,12 +39,11 @@ class Onnx(NetworkFile):
         if kind.elem_type not in (types.FLOAT, types.FLOAT16):
             found = types.DataType.Name(kind.elem_type).lower()
             raise ConfigurationError(f"{name} takes images of type {found}: export it for images of type float")
-        shape = [dim.dim_value or dim.dim_param or _FREE for dim in kind.shape.dim]
-        channels_last = _has_channels_last(shape)
-        if channels_last:
-            shape = [shape[i] for i in _TO_FIRST]
-            self._put_channels_first(inputs[0], shape)
-        rank, self._scores = self._use_logits(channels_last)
+        shape = [dim.dim_value or dim.dim_param or "?" for dim in kind.shape.dim]
+        self._has_channels_last = _has_channels_last(shape)
+        if self._has_channels_last:
+            shape.insert(1, shape.pop())
+        rank, self._scores = self._use_logits()
         self.take(shape, rank)
 
     def network(self) -> nn.Module:
@@ -60,6 +57,9 @@ class Onnx(NetworkFile):
             raise ConfigurationError(
                 f"cannot convert {self.name} ({reason}): export it with torch.export to a .pt2 file"
             ) from error
+        if self._has_channels_last:
+            net.register_forward_pre_hook(lambda _net, images: images[0].movedim(1, -1))
+            net.register_forward_hook(lambda _net, _images, made: made.movedim(-1, 1) if made.ndim == 4 else made)
         net.scores, net.categories = self._scores, self._class_names()
         return net
 
@@ -118,14 +118,7 @@ class Onnx(NetworkFile):
             raise ConfigurationError(f"'{file}', the data of {self.name}, is truncated: copy it again")
         return found
 
-    def _put_channels_first(self, images: Any, shape: Sequence[Any]) -> None:
-        """Let the network begin with a transposition of images of another shape."""
-        graph, name, first = self._model.graph, images.name, f"{images.name} (channels first)"
-        dims, kind = [None if one == _FREE else one for one in shape], images.type.tensor_type.elem_type
-        images.CopyFrom(self._onnx.helper.make_tensor_value_info(first, kind, dims))
-        graph.node.insert(0, self._onnx.helper.make_node("Transpose", [first], [name], perm=_TO_LAST))
-
-    def _use_logits(self, channels_last: bool) -> tuple[int, str | None]:
+    def _use_logits(self) -> tuple[int, str | None]:
         """Let the network end before a softmax or a sigmoid.
 
         Returns:
@@ -142,11 +135,8 @@ class Onnx(NetworkFile):
         if name in made and made[name].op_type in _SCORES and rank in (2, 4):
             end = made[name]
             axis = next((one.i for one in end.attribute if one.name == "axis"), -1) % rank
-            if end.op_type == "Sigmoid" or axis == (rank - 1 if channels_last else 1):
+            if end.op_type == "Sigmoid" or axis == (rank - 1 if self._has_channels_last else 1):
                 name, scores = end.input[0], _SCORES[end.op_type]
-        if channels_last and rank == 4:
-            graph.node.append(self._onnx.helper.make_node("Transpose", [name], ["channels first"], perm=_TO_FIRST))
-            name = "channels first"
         del graph.output[:]
         graph.output.append(self._onnx.helper.make_empty_tensor_value_info(name))
         return rank, scores

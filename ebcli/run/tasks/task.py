@@ -127,7 +127,7 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     refused = {
         f"--annotations marks regions of images, {here}": not is_image and plan.output.annotations,
         f"--compare-with compares maps of images, {here}": spec.depth is not None and maps_.beside,
-        f"--style atlas or --interactive compares the classes of images, {here}": style == ATLAS and not is_classifier,
+        f"--style atlas or --format html compares the classes of images, {here}": style == ATLAS and not is_classifier,
         f"--sufficiency blurs parts of images, {here}": not is_image and maps_.sufficiency,
         f"--style mask needs transparency, which videos lack, {here}": spec.frames is not None and style == "mask",
         f"--tiles works only with classifiers, {here}": spec.tiles and not task.in_batches,
@@ -135,7 +135,7 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
         and spec.tiles,
         f"--sufficiency halves probabilities, but the scores of {loaded.name} are raw: add --scores softmax or "
         "sigmoid": maps_.sufficiency and loaded.scores == RAW,
-        f"--dtype {dtype} has no non-maximum suppression, {here}": loaded.task == DETECTION and dtype != "float32",
+        f"dtype {dtype} has no non-maximum suppression, {here}": loaded.task == DETECTION and dtype != "float32",
     }
     for sentence, is_refused in refused.items():
         if is_refused:
