@@ -8,6 +8,8 @@ import json
 import os
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +20,10 @@ from option_values import HOSTILE
 from PIL import Image
 from runs import tree
 
-from ebcli.cli.audit import Finding
+from ebcli.cli.audit import Finding, _counted
 from ebcli.cli.saliency import main
 from ebcli.gallery.audit import CELLS, PLACES, Candidate, Seen, candidates, read_boxes, read_seen, write_audit
+from ebcli.nouns.input_spec import InputSpec
 
 COUNT = 12  # photos of each class
 FOUND = "12 of 12 'horse' photos rest on the lower left corner; without it 12 change class"
@@ -205,6 +208,18 @@ def test_a_finding_needs_a_difference_and_more_of_it_than_elsewhere() -> None:
     assert Finding(candidate, 8, 4, None).words == (
         "10 of 20 'horse' photos rest on the upper left corner; without it 4 of 8 tested change class"
     )
+
+
+@pytest.mark.parametrize("overlapping", [0, 1, 2])
+def test_a_place_that_overlaps_with_its_opposite_in_any_photo_is_compared_with_none(overlapping: int) -> None:
+    """As what is outside of the boxes can do, which differs from photo to photo."""
+    corner, middle, pairs = PLACES["upper left corner"], spot(7, 7) > 0, []
+    for number in range(2):
+        photo(Path(f"{number}.png"))
+        pairs.append((seen(spot(2, 2), number=number), middle if number < overlapping else corner))
+    spec, nothing = InputSpec.as_is((64, 96)), list[Any]()
+    network: Any = SimpleNamespace(loaded=SimpleNamespace(transforms=spec), subjects=lambda _: nothing)
+    assert _counted(Candidate("here", pairs, 2), network) == (0, None if overlapping else 0)
 
 
 def test_names_are_data_on_the_page() -> None:
