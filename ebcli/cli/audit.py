@@ -172,7 +172,8 @@ def _counted(one: Candidate, network: Explainer) -> tuple[int, int | None]:
     changed, opposite = 0, 0
     for photo, mask in one.photos[:_TESTED]:
         image = shrunk(decode(photo.path))
-        whole, without, other = (_class(network, _covered(image, cells)) for cells in (None, mask, mask[::-1, ::-1]))
+        whole = _class(network, image)
+        without, other = (_class(network, _covered(image, cells)) for cells in (mask, mask[::-1, ::-1]))
         changed, opposite = changed + (without != whole), opposite + (other != whole)
     overlap = any((mask & mask[::-1, ::-1]).any() for _, mask in one.photos)
     return changed, None if overlap else opposite
@@ -186,10 +187,8 @@ def _class(network: Explainer, image: Image.Image) -> int | None:
     return max(found, key=lambda one: one.score).index if found else None
 
 
-def _covered(image: Image.Image, cells: Mask | None) -> Image.Image:
+def _covered(image: Image.Image, cells: Mask) -> Image.Image:
     """A photo with its mean color in some cells."""
-    if cells is None:
-        return image
     from PIL import Image
 
     mean = image.resize((1, 1), Image.Resampling.BOX)

@@ -56,12 +56,7 @@ _SHARED = (
         help="Measure maps at this layer; input means the pixels. Repeatable.",
     ),
     option(
-        "Map",
-        "--method",
-        "Measure maps of this method. Repeatable.",
-        type=Method(METHODS),
-        multiple=True,
-        default=("contrastive",),
+        "Map", "--method", "Measure maps of this method. Repeatable.", type=Method(METHODS), default=("contrastive",)
     ),
     OPTIONS["device"],
     altered(
@@ -265,7 +260,6 @@ def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None
             "--baseline",
             "Replace removed pixels by the blurred image, its mean color, or noise. Repeatable.",
             type=click.Choice(BASELINES),
-            multiple=True,
             default=BASELINES,
         ),
         _own("--steps", "Replace the pixels in this many steps.", type=_COUNT, default=32),
@@ -301,7 +295,6 @@ def sanity(session: Session) -> Benchmark:
         "--alpha",
         "Draw the box around values above this many times the map's mean. Repeatable.",
         type=click.FloatRange(min=0),
-        multiple=True,
         default=(1.0,),
     ),
 )

@@ -22,7 +22,7 @@ _TYPES |= dict.fromkeys(("Sequence[float]", "Channels"), kinds.NUMBERS)
 
 
 def option(section: str, shown: str, text: str, **known: Any) -> SectionOption:
-    """An option as the help shows it. If it is a value of plans, it has that default: False is a flag's, () of several.
+    """An option as the help shows it. A value of plans has that default: False is a flag's, a tuple that of several.
 
     Args:
         section: where the help lists it.
@@ -34,12 +34,13 @@ def option(section: str, shown: str, text: str, **known: Any) -> SectionOption:
     words, metavar = ([*words, last], None) if last.islower() else (words, last)
     name = words[-1].partition("/")[0].lstrip("-").replace("-", "_")
     text, _, without = text.partition(" [default: ")
-    default, written = getattr(FIELDS.get(name), "default", None), str(getattr(FIELDS.get(name), "type", ""))
+    field = FIELDS.get(name)
+    default, written = known.get("default", getattr(field, "default", None)), str(getattr(field, "type", ""))
     kind = _TYPES.get(written.removeprefix("pathlib.").partition(" | ")[0])
-    usual = {"is_flag": True} if default is False else {"multiple": True} if default == () else {"default": default}
+    usual = {"is_flag": True} if default is False else {"default": default, "multiple": isinstance(default, tuple)}
     usual |= {"type": kind, "metavar": metavar, "show_default": without.removesuffix("]") or None}
     made = Setting if name in SETTINGS_ONLY else SectionOption
-    return made(words, section=section, help=text, common=name in _COMMON, **usual | known)
+    return made(words, section=section, help=text, common=name in _COMMON, hidden=made is Setting, **usual | known)
 
 
 def _words(preset: str) -> str:
@@ -126,7 +127,6 @@ _ALL = (
     _model(
         "--class-names",
         "Read the class names from FILE, in output order: one per line, or JSON. [default: the model's own]",
-        type=PATH,
     ),
     _model("--resize PIXELS", "Resize the shorter side to PIXELS."),
     _model("--crop PIXELS", "Crop the center to PIXELS."),
@@ -186,7 +186,7 @@ _ALL = (
         "-o --output PATH",
         "Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, a .pdf or .svg "
         "file for a single figure, or an .html file for a page; - for stdout.",
-        type=kinds.Output(),
+        type=kinds.OUTPUT,
         shell_complete=kinds.complete_directory,
     ),
     _output(

@@ -47,9 +47,6 @@ class SectionOption(click.Option):
 class Setting(SectionOption):
     """A setting of files and the environment that is not an option of the command line."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs, hidden=True)
-
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Keep it off the command line."""
 
@@ -62,7 +59,8 @@ class Setting(SectionOption):
         if ctx.auto_envvar_prefix is None:
             return None
         shown = self.show_default if isinstance(self.show_default, str) else self.get_default(ctx)
-        return self._variable(ctx), self.help + ("" if shown is None or shown is False else f"  [default: {shown}]")
+        default = "" if shown is None or shown is False else f"  [default: {shown}]"
+        return self._variable(ctx), f"{self.help}{default}"
 
     def _variable(self, ctx: click.Context) -> str:
         return f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
@@ -197,13 +195,13 @@ class Input(click.Path):
 class Output(click.Path):
     """A local path to write to."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given, path_type=Path)
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if url_of(Path(value)) is not None:
             self.fail("it is a URL: name a local directory, and copy it there when the run is done", param, ctx)
         return super().convert(value, param, ctx)
+
+
+OUTPUT = Output(path_type=Path)
 
 
 class Parsed(click.ParamType):

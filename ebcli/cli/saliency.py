@@ -91,20 +91,6 @@ def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, **options: Any
         if STDIN in images and getattr(from_file, "name", "<stdin>") == "<stdin>":
             raise click.UsageError("stdin is either an image or a list: drop - or --from-file -")
         images += _listed(from_file, options["null"])
-    return _start(options, images)
-
-
-def _check_combinations(options: dict[str, Any]) -> None:
-    """Drop choices of classes that ones with precedence replace."""
-    given = click.get_current_context().get_parameter_source
-    sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
-    choosing = [name for name in CHOOSING if options[name] not in ((), None)]
-    first = next((source for source in sources if source in map(given, choosing)), None)
-    options |= {name: () if isinstance(options[name], tuple) else None for name in choosing if given(name) != first}
-
-
-def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
-    """Turn the options into a plan and run it; returns the exit status."""
     values = {name: options[name] for name in VALUES & options.keys()} | {"images": images}
     values |= {"shard": options["shard"] or _rank(os.environ), "track_lost_mass": options["verbose"]}
     # stdout is for results: networks print, and so does Ray
@@ -121,6 +107,15 @@ def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
         plan = replace(plan, inputs=replace(plan.inputs, stdin=_read(options["max_bytes"])))
     with redirect_stdout(sys.stderr):
         return execute(plan, options, out, sink)
+
+
+def _check_combinations(options: dict[str, Any]) -> None:
+    """Drop choices of classes that ones with precedence replace."""
+    given = click.get_current_context().get_parameter_source
+    sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
+    choosing = [name for name in CHOOSING if options[name] not in ((), None)]
+    first = next((source for source in sources if source in map(given, choosing)), None)
+    options |= {name: () if isinstance(options[name], tuple) else None for name in choosing if given(name) != first}
 
 
 def _read(limit: int) -> bytes:

@@ -13,13 +13,12 @@ import click
 from ebcli.cli.commands import PHOTOS, altered, command
 from ebcli.cli.console import put, say_error
 from ebcli.cli.options import OPTIONS, in_section, option
-from ebcli.files.remote import RemoteOptions
 from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import RunPlan, part_of
+from ebcli.run.plan import RunPlan
 
 _PORT = 8722
-_OF_NETWORK = [name for name in in_section("Model") if name not in ("model", "weights")]
-_OF_NETWORK += ["layer", "device", "dtype", "max_pixels"]
+_SHARED = [name for name in in_section("Model") if name not in ("model", "weights")]
+_SHARED += ["layer", "device", "dtype", "max_pixels", "max_bytes", "image_timeout"]
 
 
 def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
@@ -35,7 +34,7 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     option("Server", "--host ADDRESS", "Listen at this address.", default="127.0.0.1"),
     option("Server", "--port", "Listen at this port; 0 for a free one.", type=click.IntRange(0, 65535), default=_PORT),
     option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
-    options=[*_OF_NETWORK, "max_bytes", "image_timeout"],
+    options=_SHARED,
 )
 def serve(options: Mapping[str, Any]) -> int:
     """Explain photos on a live page in the browser.
@@ -50,11 +49,12 @@ def serve(options: Mapping[str, Any]) -> int:
     from ebcli.serve.server import serve as run
     from ebcli.workers import Workers, enough_for
 
-    remote, pixels = part_of(RemoteOptions, options), options["max_pixels"]
-    workers = Workers(enough_for(1), options["image_timeout"], decoding_memory(pixels))
-    networks = [Network(plan, workers) for plan in _plans(options)]
+    plans = [*_plans(options)]
+    inputs = plans[0].inputs
+    workers = Workers(enough_for(1), plans[0].execution.image_timeout, decoding_memory(inputs.max_pixels))
+    photos = Photos(options["images"], workers, inputs.remote, inputs.max_pixels)
     with suppress(KeyboardInterrupt):
-        page = Page(Photos(options["images"], workers, remote, pixels), networks, workers, say_error)
+        page = Page(photos, [Network(plan, workers) for plan in plans], workers, say_error)
         run(page, options["host"], options["port"], options["show"], put)
     sys.stdout.flush()
     os._exit(0)  # at once: a thread may be busy with a map
@@ -65,6 +65,6 @@ def _plans(options: Mapping[str, Any]) -> Iterator[RunPlan]:
     weights = options["weights"]
     if len(weights) > len(options["model"]):
         raise click.UsageError(f"there are {len(weights)} --weights for {len(options['model'])} --model: drop some")
-    shared = {name: options[name] for name in _OF_NETWORK} | {"images": (Path("photo"),)}
+    shared = {name: options[name] for name in _SHARED} | {"images": (Path("photo"),)}
     for name, chosen in zip_longest(options["model"], weights, fillvalue=ModelSpec.weights):
         yield RunPlan.of(**shared, model=name, weights=chosen)

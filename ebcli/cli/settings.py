@@ -22,8 +22,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"style": "paper", "panel": True, "compare-with": "marginal"},
 }
 
-_IMAGES = "images"
-
 
 def use_file(ctx: click.Context, _option: click.Parameter, path: Path | None) -> None:
     """The callback of ``--config``: make what a file says the defaults of all other options; a preset goes over it."""
@@ -74,8 +72,8 @@ def parameters(options: Iterable[SectionOption], table: Mapping[str, Any], where
         if name.startswith("--") and option.name != "config"
     }
     for key, value in table.items():
-        if key == _IMAGES and isinstance(value, list):
-            yield _IMAGES, [_text(image, _IMAGES, where) for image in value]
+        if key == "images" and isinstance(value, list):
+            yield key, [_text(image, key, where) for image in value]
             continue
         name = key.replace("_", "-")
         option = settable.get(name)

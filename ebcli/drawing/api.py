@@ -124,8 +124,7 @@ def png(result: ExcitationResult) -> bytes | None:
     tiles = list(_tiles(maps, result, style))
     each = len(tiles) // len(maps) if len(tiles) > len(maps) else len(tiles)
     shown = tiles[:_MAX_TILES]
-    groups = [shown[start : start + each] for start in range(0, len(shown), each)]
-    rows = [row for group in groups for row in wrapped("", group, COLUMNS)]
+    rows = [row for _, group in wrapped("", shown, each) for row in wrapped("", group, COLUMNS)]
     name = f"{'contrastive' if result.contrastive else 'marginal'} maps at {result.layer or 'the input'}"
     about = f"the first {len(shown)} of {len(tiles)}" if len(shown) < len(tiles) else ""
     file = io.BytesIO()

@@ -17,7 +17,7 @@ from ebcli.eb.products import Signs
 from ebcli.eb.record import Record
 from ebcli.eb.rules.rule import MISSING, How
 from ebcli.eb.stepwise import Stepwise, total
-from ebcli.errors import ConfigurationError, RuleError
+from ebcli.errors import ArgumentError, ConfigurationError, RuleError
 
 _LARGEST = 1000  # elements of the signal
 _PLAIN = How()
@@ -174,7 +174,8 @@ def check_rule(
         RuleError: the rule is wrong; the message names the case, output, input and element, the expected and the
             actual share.
         UnsupportedOpError: an operation in `fn` has no rule.
-        ValueError: no input requires grad, or `passes_through` does not fit the shapes.
+        ConfigurationError: no input requires grad, or `passes_through` does not fit the shapes.
+        ArgumentError: `fn` is not callable, or `inputs` are not arguments.
 
     Examples:
         >>> import ebcli, torch
@@ -182,6 +183,8 @@ def check_rule(
         >>> ebcli.check_rule(torch.nn.Conv2d(3, 4, 3, stride=2), x)
         True
     """
+    if not callable(fn) or not isinstance(inputs, (Tensor, Sequence)):
+        raise ArgumentError("check_rule takes an operation and its arguments: a tensor, or a list or tuple")
     name = getattr(fn, "__name__", type(fn).__name__)
     arguments = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     trial = Trial(name, fn, arguments, passes_through, tolerance).to(torch.float64)

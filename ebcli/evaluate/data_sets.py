@@ -22,6 +22,7 @@ from ebcli.models.loaded import configuration_hash
 from ebcli.nouns.box import Box
 
 Mask = NDArray[np.bool_]  # (height, width)
+Names = Sequence[str] | None  # of classes, in the order of the network's outputs
 
 VOC_CLASSES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
@@ -71,7 +72,7 @@ class LabeledImages(Images):
         labels: class of each image; None if unknown.
     """
 
-    def __init__(self, folder: Path, labels: Path | None, categories: Sequence[str] | None, num_classes: int) -> None:
+    def __init__(self, folder: Path, labels: Path | None, categories: Names, num_classes: int) -> None:
         found = [source.path for source in find([folder]) if source.span is None and has_image_suffix(source.path)]
         self.files = {path.relative_to(folder).as_posix(): path for path in found}
         self.labels: dict[str, int] | None = None
@@ -147,12 +148,7 @@ class Voc(AnnotatedImages):
     """
 
     def __init__(
-        self,
-        root: Path,
-        year: str = "2007",
-        split: str = "test",
-        class_names: Sequence[str] | None = None,
-        skip_flagged: bool = False,
+        self, root: Path, year: str = "2007", split: str = "test", class_names: Names = None, skip_flagged: bool = False
     ) -> None:
         from torchvision.datasets import VOCDetection
 

@@ -21,6 +21,8 @@ from ebcli.evaluate.runner import Benchmark, Row, mean
 from ebcli.models import layers as model_layers
 from ebcli.models.keywords import BASELINES
 
+Kind = Literal["deletion", "insertion"]
+
 _BATCH = 8  # images; larger batches are no faster on CPUs
 
 
@@ -45,11 +47,7 @@ _EMPTIED: dict[str, Callable[[Tensor], Tensor]] = dict(zip(BASELINES, (blur, mea
 
 
 def perturbation(
-    kind: Literal["deletion", "insertion"],
-    model: ModelUnderTest,
-    images: LabeledImages,
-    baselines: Sequence[str],
-    steps: int = 32,
+    kind: Kind, model: ModelUnderTest, images: LabeledImages, baselines: Sequence[str], steps: int = 32
 ) -> Benchmark:
     """Petsiuk et al., RISE, BMVC 2018: the area under the curve of the class probability.
 
@@ -91,8 +89,7 @@ def perturbation(
         return {"area": area, "shuffled": shuffled, "gain": gain, "images": len(rows)}
 
     settings = model.settings | images.settings | {"baselines": list(baselines), "steps": steps}
-    keys = "method", "layer", "baseline"
-    return Benchmark(kind, settings, images.keys, unit="image", measure=measure, keys=keys, columns=columns)
+    return Benchmark(kind, settings, images.keys, unit="image", measure=measure, keys=["baseline"], columns=columns)
 
 
 def perturbation_curve(
@@ -144,14 +141,13 @@ def sanity(model: ModelUnderTest, images: LabeledImages, steps: int = 8) -> Benc
     """
     top_down = layers_from_the_top(model)
     counts = sorted({max(1, round(len(top_down) * step / steps)) for step in range(1, steps + 1)})
-    net, shuffled = copy.deepcopy(model.net), 0
 
+    @lru_cache(maxsize=1)
     def randomized(count: int) -> nn.Module:
-        """The network with its first ``count`` layers shuffled; counts must not decrease from call to call."""
-        nonlocal shuffled
-        for name in top_down[shuffled:count]:
+        """The network with its first ``count`` layers shuffled."""
+        net = copy.deepcopy(model.net)
+        for name in top_down[:count]:
             shuffle_parameters(net.get_submodule(name), name)
-        shuffled = count
         return net
 
     @lru_cache(maxsize=256)
@@ -174,7 +170,7 @@ def sanity(model: ModelUnderTest, images: LabeledImages, steps: int = 8) -> Benc
     def columns(rows: list[Row]) -> Row:
         return {**{name: mean(rows, name) for name in ("rank correlation", "SSIM")}, "images": len(rows)}
 
-    keys, settings = ("method", "layer", "randomized", "down to"), model.settings | images.settings | {"steps": counts}
+    settings, keys = model.settings | images.settings | {"steps": counts}, ("randomized", "down to")
     units = [f"{count} {key}" for count in counts for key in images.keys]
     return Benchmark("sanity", settings, units, unit="map", measure=measure, keys=keys, columns=columns)
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.evaluate.data_sets import AnnotatedImages, LabeledImages, read_voc
+from ebcli.evaluate.data_sets import AnnotatedImages, LabeledImages, Names, read_voc
 from ebcli.evaluate.metrics import bounding_box, grid_hit, grid_score, is_difficult, pointing_hit, resized
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
@@ -70,8 +70,8 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) 
             "others (all / difficult)": POINTING.get((data.name, model.loaded.name, rows[0]["method"])),
         }
 
-    settings, keys = model.settings | data.settings | {"tolerance": tolerance, "side": SIDE}, ("method", "layer")
-    return Benchmark("pointing", settings, data.keys, unit="image", measure=measure, keys=keys, columns=columns)
+    settings = model.settings | data.settings | {"tolerance": tolerance, "side": SIDE}
+    return Benchmark("pointing", settings, data.keys, unit="image", measure=measure, columns=columns)
 
 
 def _mean_over_classes(rows: list[Row]) -> float | None:
@@ -81,11 +81,7 @@ def _mean_over_classes(rows: list[Row]) -> float | None:
 
 
 def localize(
-    model: ModelUnderTest,
-    images: LabeledImages,
-    annotations: Path,
-    class_names: Sequence[str] | None,
-    alphas: Sequence[float],
+    model: ModelUnderTest, images: LabeledImages, annotations: Path, class_names: Names, alphas: Sequence[float]
 ) -> Benchmark:
     """The ImageNet localization test of Zhang et al., ECCV 2016, section 4.2.
 
@@ -137,8 +133,7 @@ def localize(
 
     settings = model.settings | images.settings | {"alphas": list(alphas), "side": SIDE}
     settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
-    keys = "method", "layer", "alpha"
-    return Benchmark("localize", settings, images.keys, unit="image", measure=measure, keys=keys, columns=columns)
+    return Benchmark("localize", settings, images.keys, unit="image", measure=measure, keys=["alpha"], columns=columns)
 
 
 def classify_images(model: ModelUnderTest, images: LabeledImages) -> Benchmark:
@@ -234,10 +229,7 @@ def grid(mosaics: Mosaics) -> Benchmark:
         median = statistics.median(row["score"] for row in rows)
         return {"score": mean(rows, "score"), "median": median, "hits": mean(rows, "hit"), "questions": len(rows)}
 
-    keys = "method", "layer"
-    return Benchmark(
-        "grid", mosaics.settings, mosaics.units, unit="mosaic", measure=measure, keys=keys, columns=columns
-    )
+    return Benchmark("grid", mosaics.settings, mosaics.units, unit="mosaic", measure=measure, columns=columns)
 
 
 def naming(mosaics: Mosaics, top_k: int = 20) -> Benchmark:
@@ -274,7 +266,7 @@ def naming(mosaics: Mosaics, top_k: int = 20) -> Benchmark:
         right = {"clear cells": share("right and clear", "clear"), "all cells": share("right", "cells")}
         return right | {"clear": clear, "images": share("right images", "images"), "listed": listed}
 
-    settings, keys = mosaics.settings | {"top_k": top_k, "clear lead": CLEAR}, ("method", "layer", "compared")
+    settings, keys = mosaics.settings | {"top_k": top_k, "clear lead": CLEAR}, ["compared"]
     return Benchmark("naming", settings, mosaics.units, unit="mosaic", measure=measure, keys=keys, columns=columns)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.evaluate.data_sets import LabeledImages
-from ebcli.models import LoadedModel, ModelSpec, default_layer, load_model, resolve_layer
+from ebcli.models import ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
 from ebcli.models.device import resolve_device
 from ebcli.models.keywords import CLASSIFICATION, CROP, INPUT, LAYERLESS
@@ -61,7 +61,13 @@ class ModelUnderTest:
         self.num_classes = self.loaded.num_classes
         self.net = fully_convolutional(self.loaded.net).requires_grad_(False)
         self.device = torch.device(device)
-        self._layers = _checked(self.loaded, layers) or [default_layer(self.loaded)]
+        spatial = {layer.name for layer in model_layers(self.loaded) if layer.stride is not None}
+        for name in layers:
+            if name != INPUT and resolve_layer(self.loaded, name) not in spatial:
+                raise LayerError(
+                    f"layer {name!r} of {self.loaded.name} has no map: eb-saliency layers lists those that do"
+                )
+        self._layers = list(dict.fromkeys(layers)) or [default_layer(self.loaded)]
         self._methods = list(dict.fromkeys(methods))
         self.settings = network_settings(self.loaded) | {"layers": self._layers, "methods": self._methods}
         self.probe(*self.loaded.transforms.shape)
@@ -138,24 +144,13 @@ def fully_convolutional(net: nn.Module) -> nn.Module:
     size: Any = pool.output_size if isinstance(pool.output_size, tuple) else (pool.output_size,) * 2
     if size == (1, 1):
         return net
-    layers: list[nn.Module] = []
-    for module in classifier:
+    layers = list(classifier)
+    for i, module in enumerate(classifier):
         if isinstance(module, nn.Linear):
             channels = module.in_features // (size[0] * size[1])
             with torch.device("meta"):
                 convolution = nn.Conv2d(channels, module.out_features, size)
             convolution.weight = nn.Parameter(module.weight.detach().unflatten(1, (channels, *size)))
             convolution.bias = module.bias
-            layers.append(convolution)
-            size = (1, 1)
-        else:
-            layers.append(module)
+            layers[i], size = convolution, (1, 1)
     return nn.Sequential(OrderedDict(features=features, classifier=nn.Sequential(*layers))).eval()
-
-
-def _checked(loaded: LoadedModel, names: Sequence[str]) -> list[str]:
-    spatial = {layer.name for layer in model_layers(loaded) if layer.stride is not None}
-    for name in names:
-        if name != INPUT and resolve_layer(loaded, name) not in spatial:
-            raise LayerError(f"layer {name!r} of {loaded.name} has no map: eb-saliency layers lists those that do")
-    return list(dict.fromkeys(names))

@@ -24,7 +24,7 @@ class Benchmark:
         units: names of the units of work, in order; usually images.
         unit: what to call one unit.
         measure: measures a unit and yields rows; if it raises ``ImageError``, the unit is skipped.
-        keys: what a row of the table is about: columns of the rows of units.
+        keys: what a row of the table is about, besides method and layer: columns of the rows of units.
         columns: the other columns of that row, from the rows of units that agree in these.
     """
 
@@ -39,8 +39,9 @@ class Benchmark:
 
     def summarize(self, rows: Iterable[Row]) -> list[Row]:
         """The rows of the table, from those of all units."""
-        groups = grouped(rows, *self.keys).items()
-        return [dict(zip(self.keys, values, strict=True)) | self.columns(found) for values, found in groups]
+        keys = "method", "layer", *self.keys
+        groups = grouped(rows, *keys).items()
+        return [dict(zip(keys, values, strict=True)) | self.columns(found) for values, found in groups]
 
 
 def run_benchmark(

@@ -38,7 +38,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     try:
         if path.suffix == ".safetensors":
-            content = _read_safetensors(path)
+            content = import_optional("safetensors.torch").load_file(path)
         else:  # torchvision's reference scripts store their parsed arguments beside the weights
             with safe_open(path) as file, torch.serialization.safe_globals([argparse.Namespace]):
                 _check_unpacked_size(file)
@@ -179,28 +179,17 @@ def _check_tensors(state: Mapping[Any, Any], path: Path) -> None:
         raise ConfigurationError(f"checkpoint {path} has {' and '.join(problems)}: save only the state_dict()")
 
 
-def _read_safetensors(path: Path) -> Any:
-    library = import_optional("safetensors")
-    try:
-        return import_optional("safetensors.torch").load_file(path)
-    except library.SafetensorError as error:
-        raise ValueError(first_line(error)) from error
-
-
-def _unwrap(content: Any, path: Path) -> dict[str, Any]:
-    for _ in range(_DEEPEST):
-        if not isinstance(content, dict) or any(isinstance(value, Tensor) for value in content.values()):
-            break
-        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), None)
-        if inner is None:
-            break
-        content = inner
-    if not (isinstance(content, dict) and any(isinstance(value, Tensor) for value in content.values())):
-        keys = f" with {_listed([*map(reprlib.repr, content)])}" if isinstance(content, dict) and content else ""
-        raise ConfigurationError(
-            f"checkpoint {path} contains no state dict but a {type(content).__name__}{keys}: save only the state_dict()"
-        )
-    return content
+def _unwrap(content: Any, path: Path, deepest: int = _DEEPEST) -> dict[str, Any]:
+    is_dict = isinstance(content, dict)
+    if is_dict and any(isinstance(value, Tensor) for value in content.values()):
+        return content
+    for key in WRAPPERS if is_dict and deepest else ():
+        if isinstance(content.get(key), dict):
+            return _unwrap(content[key], path, deepest - 1)
+    keys = f" with {_listed([*map(reprlib.repr, content)])}" if is_dict and content else ""
+    raise ConfigurationError(
+        f"checkpoint {path} contains no state dict but a {type(content).__name__}{keys}: save only the state_dict()"
+    )
 
 
 def _modernized(state: Mapping[str, Any]) -> dict[str, Any]:

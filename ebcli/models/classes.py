@@ -154,10 +154,9 @@ def read_labels(path: Path, categories: Sequence[str] | None, num_classes: int) 
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(iter(partial(file.readline, _LONGEST_LINE), ""))
             rows = [(reader.line_num, row) for row in reader if row]
-    except OSError as error:
-        raise ConfigurationError(f"cannot read labels from '{path}': {error.strerror or error}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigurationError(f"cannot read labels from '{path}': {error}") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"cannot read labels from '{path}': {reason}") from error
     if rows and rows[0][1][0].strip().lower() in _HEADINGS:
         del rows[0]
     table: dict[tuple[str, ...], LabelLine] = {}

@@ -83,19 +83,18 @@ class Candidates(NamedTuple):
 
     def detections(self, score: float) -> list[list[Detection]]:
         """The detections of each image that score at least this, best first; a candidate has its best class."""
-        return [self._detected(i, score) for i in range(len(self.logits))]
+        found = []
+        for boxes, scores in zip(self.boxes.float(), self.scores.float(), strict=True):
+            best, labels = scores.max(0)
+            kept = (best >= score).nonzero()[:, 0]
+            kept = kept[best[kept].argsort(descending=True, stable=True)]
+            if self.overlap is not None:
+                from torchvision.ops import batched_nms  # takes a second to import, which classifiers need not wait
 
-    def _detected(self, i: int, score: float) -> list[Detection]:
-        scores, labels = self.scores[i].float().max(0)
-        kept = (scores >= score).nonzero()[:, 0]
-        kept = kept[scores[kept].argsort(descending=True, stable=True)]
-        boxes = self.boxes[i].float()
-        if self.overlap is not None:
-            from torchvision.ops import batched_nms  # takes a second to import, which classifiers need not wait
-
-            kept = kept[batched_nms(boxes[kept], scores[kept], labels[kept], self.overlap)]
-        values = zip(*(each[kept].tolist() for each in (labels, scores, boxes)), kept.tolist(), strict=True)
-        return [Detection(label, value, Box(*box), anchor) for label, value, box, anchor in values]
+                kept = kept[batched_nms(boxes[kept], best[kept], labels[kept], self.overlap)]
+            values = zip(*(each[kept].tolist() for each in (labels, best, boxes)), kept.tolist(), strict=True)
+            found.append([Detection(label, value, Box(*box), anchor) for label, value, box, anchor in values])
+        return found
 
 
 @dataclass(frozen=True)
@@ -137,9 +136,8 @@ class YoloOutput:
     def __call__(self, _net: nn.Module, _inputs: Any, output: Any) -> Candidates:
         raw = single_tensor(output, "the output")
         raw = raw.mT if self.is_transposed else raw
-        known, first = raw.detach(), 5 if self.has_objectness else 4
-        scores = known[:, first : first + self.num_classes]
-        logits = raw[:, first : first + self.num_classes]
+        known, logits = raw.detach(), raw[:, 4 + self.has_objectness :][:, : self.num_classes]
+        scores = logits.detach()
         if self.has_objectness:
             scores = scores * known[:, 4:5]
             if self.num_classes == 1:  # such networks learn the objectness only

@@ -5,7 +5,7 @@ import re
 
 import torch
 
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, first_line
 
 # Larger batches take more memory for little more speed: on CPUs, at most a tenth beyond 8.
 _CPU_BATCH, _GPU_BATCH = 8, 32
@@ -44,8 +44,6 @@ def checked_device(device: str | torch.device) -> torch.device:
     try:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, ImportError) as error:  # torch without CUDA asserts
-        from ebcli.errors import first_line
-
         reason = re.split(r"[.;] ", first_line(error))[0]  # advice and links follow
         raise ConfigurationError(f"device {str(device)!r} is not available: {reason}; use --device cpu") from error
     return found

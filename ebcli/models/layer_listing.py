@@ -11,7 +11,6 @@ from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.result import token_grid
 from ebcli.errors import LayerError, closest
 from ebcli.models.detection import DetectionScores
-from ebcli.models.keywords import GIVEN
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.probe import blank, fitting_first_layer, hooked, probe
 from ebcli.nouns.input_spec import InputSpec
@@ -99,8 +98,7 @@ def as_loaded(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] 
             spec = replace(spec, frames=first[0]) if spec.depth is None else replace(spec, depth=first[0])
     if isinstance(model, LoadedModel):
         return replace(model, transforms=spec)
-    spec, name = fitting_first_layer(model, spec), type(model).__name__
-    return LoadedModel(name, model, transforms=spec, categories=None, weights=GIVEN, num_classes=0)
+    return LoadedModel(type(model).__name__, model, transforms=fitting_first_layer(model, spec))
 
 
 def _outputs(model: LoadedModel, batch: int) -> dict[str, Tensor]:

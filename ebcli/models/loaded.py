@@ -13,7 +13,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.files.ownership import file_digest
 from ebcli.imports import installed_version
 from ebcli.models.classes import printable
-from ebcli.models.keywords import CLASSIFICATION, RAW, SIGMOID, SOFTMAX, UNTRAINED
+from ebcli.models.keywords import CLASSIFICATION, DEFAULT, RAW, SIGMOID, SOFTMAX, UNTRAINED
 from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 
@@ -59,9 +59,9 @@ class LoadedModel:
     net: nn.Module
     _: KW_ONLY
     transforms: InputSpec
-    categories: tuple[str, ...] | None
-    weights: str
-    num_classes: int
+    categories: tuple[str, ...] | None = None
+    weights: str = DEFAULT
+    num_classes: int = 0
     files: tuple[Path, ...] = ()
     scores: str = SOFTMAX
     task: str = CLASSIFICATION

@@ -4,6 +4,7 @@ import os
 import threading
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -216,30 +217,27 @@ def _fitted(
         spec = replace(spec, stride=stride)
     if spec.tiles or source.takes_any_size:
         return spec
-    if source.takes_any_size is False:
-        return settings.fixed(own)
     side = min(spec.shape)
-    try:
-        with torch.no_grad(), evaluating(net):
+    with suppress(EbcliError), torch.no_grad(), evaluating(net):
+        if source.takes_any_size is None:
             probe(name, net, replace(spec, size=(side, side + side // spec.step * spec.step)), net)
-    except EbcliError:
-        return settings.fixed(own)
-    return spec
+            return spec
+    return settings.fixed(own)
 
 
 def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:
     """The network, the name of its weights, and the files that define it."""
     file = Path(weights)
     if weights.lower() == keywords.UNTRAINED:
-        net, label, files = source.build(), keywords.UNTRAINED, source.files(keywords.UNTRAINED)
+        net, label = source.build(), keywords.UNTRAINED
     elif (found := source.published(weights)) is not None:
-        net, label, files = source.pretrained(found), str(found), source.files(found)
+        net, label = source.pretrained(found), str(found)
     elif is_network_file(weights):
         raise ConfigurationError(f"{weights!r} is a network, not weights of {name}: give it to --model")
     elif os.path.isfile(file):
-        net, label = source.restored(read_checkpoint(file), f"{weights} for {name}"), weights
-        files = [*source.files(weights), file]
+        net = source.restored(read_checkpoint(file), f"{weights} for {name}")
+        return net, weights, (*map(Path, source.files(weights)), file)
     else:
         valid = [*source.weights(), keywords.UNTRAINED]
         raise ConfigurationError(f"{weights!r} is neither a file nor weights of {name}: choose {', '.join(valid)}")
-    return net, label, tuple(map(Path, files))
+    return net, label, tuple(map(Path, source.files(label)))

@@ -65,8 +65,7 @@ def imagenet_classes() -> Sequence[str]:
     """
     for file in source_files("_meta.py"):
         if written := re.search(r"^_IMAGENET_CATEGORIES = (\[[^]]*\])", file.read_text(encoding="utf-8"), re.MULTILINE):
-            names: list[str] = ast.literal_eval(written[1])
-            return names
+            return ast.literal_eval(written[1])
     from torchvision.models import ResNet50_Weights
 
     return list(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])

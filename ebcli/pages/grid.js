@@ -181,7 +181,7 @@ function picture(image, outcome, map) {
       box.append(element("p", { class: "badge", title: map.told.join(", ") }, `${map.evidence} evidence`));
     }
     if (map.against && !map.blank) {
-      const title = `Without --cmap, violet speaks for ${name} and green for ${map.against}`;
+      const title = `Without --cmap, violet is evidence for ${name}, and green for ${map.against}`;
       box.append(element("p", { class: "badge two-sided", title }, `${name} or ${map.against}?`));
     }
     if (map.sufficiency && !map.sufficiency.suffices) {

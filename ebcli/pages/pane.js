@@ -303,7 +303,7 @@ class Pane extends Frame {
     const against = page.className(this.state.network, this.state.against);
     scale(this.part("scale"), map, page.colors, { ...drawing, names: [nameOf(map.subject), against] });
     this.part("picture").classList.toggle("blank", !drawn);
-    this.note(...(drawn ? [] : ["The map is blank: nothing speaks for this class"]));
+    this.note(...(drawn ? [] : ["The map is blank: there is no evidence for this class"]));
   }
 
   settle() {

@@ -241,6 +241,9 @@ def test_wrong_use(linear):
         ebcli.check_rule(F.linear, linear, passes_through=True)
     with pytest.raises(ebcli.RuleError, match="fails with float64"):
         ebcli.check_rule(lambda x: F.linear(x, torch.ones(2, 3)), linear[0])
+    for operation, inputs in ((3, linear[0]), (F.relu, 3)):
+        with pytest.raises(ebcli.EbcliError, match="an operation and its arguments"):
+            ebcli.check_rule(operation, inputs)
 
 
 def test_nothing_is_changed(linear):

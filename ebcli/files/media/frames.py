@@ -117,6 +117,7 @@ class Frames(Medium):
     unit = "video"
     network = "a network for video, such as --model r3d_18"
     axes = "THW"
+    files = staticmethod(frame_files)
     suffixes = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
 
     def recognizes(self, path: Path) -> bool:
@@ -125,9 +126,6 @@ class Frames(Medium):
         with contextlib.suppress(Exception):  # broken files make Pillow raise nearly anything
             return path.suffix.lower() in _ANIMATED and os.path.isfile(path) and images.pages(path) > 1
         return False
-
-    def files(self, folder: Path) -> list[Path]:
-        return frame_files(folder)
 
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
         """The clips, (clips, frames, crop, crop, 3), the frames' width and height, and which clips these are.

@@ -98,9 +98,8 @@ class Photo(Medium):
     """An image of any format that Pillow reads."""
 
     unit = "image"
-
-    def has_suffix(self, path: Path) -> bool:
-        return has_image_suffix(path)
+    has_suffix = staticmethod(has_image_suffix)
+    pages = staticmethod(pages)
 
     def recognizes(self, path: Path) -> bool:
         return is_recognized(path)
@@ -108,9 +107,6 @@ class Photo(Medium):
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
         image = decode(file)
         return spec.read(image), image.size, None
-
-    def pages(self, file: File) -> int:
-        return pages(file)
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
         yield Shown(decode(file))

@@ -218,13 +218,11 @@ class NetworkFile(ModelSource):
         self.one_by_one, self.takes_any_size = batch == 1, None if None in sides else False
         height, width = (side or _USUAL_SIDE for side in sides)
         fit, resize = (CROP, (height,)) if height == width else (SQUASH, (height, width))
-        self._spec = InputSpec((height, width), resize=resize, fit=fit)
-        scaling = "0 to 1, normalized by ImageNet's mean and standard deviation"
+        self._spec = InputSpec((height, width), resize=resize, fit=fit).with_channels(channels or 3)
         if rank == 3:  # of the YOLO kind
-            scaling, fit = "0 to 1", PAD if fit == CROP else fit
-            self._spec = InputSpec.as_is((height, width), resize=resize, fit=fit)
-        if channels not in (None, 3):
-            scaling, self._spec = "0 to 1", self._spec.with_channels(channels)
+            fit = PAD if fit == CROP else fit
+            self._spec = InputSpec.as_is((height, width), channels or 3, resize=resize, fit=fit)
+        scaling = "0 to 1" + ", normalized by ImageNet's mean and standard deviation" * any(self._spec.mean)
         self.assumption = f"does not say how pixels are scaled: assuming {scaling}; --mean and --std set that"
 
 
@@ -239,32 +237,35 @@ def fetching(what: str, advice: str) -> Iterator[None]:
     Raises:
         ConfigurationError: the block raised an exception.
     """
-    log = logging.getLogger("huggingface_hub")  # logs each attempt
-    level = log.level
-    log.setLevel(logging.ERROR)
     try:
-        yield
+        with quiet("huggingface_hub"):  # logs each attempt
+            yield
     except ConfigurationError:
         raise
     except Exception as error:  # files, sockets, HTTP, formats: every release raises different types
         raise ConfigurationError(f"cannot load {what} ({first_line(error)}): {advice}") from error
-    finally:
-        log.setLevel(level)
 
 
-def square(height: int, width: int, name: str) -> int:
-    """Side of a network's square input.
+@contextlib.contextmanager
+def quiet(*loggers: str) -> Iterator[None]:
+    """Let some loggers of libraries tell nothing, where all that matters becomes an error or a warning of our own."""
+    with contextlib.ExitStack() as levels:
+        for log in map(logging.getLogger, loggers):
+            levels.callback(log.setLevel, log.level)
+            log.setLevel(logging.CRITICAL)
+        yield
+
+
+def square_spec(name: str, size: tuple[int, int], resize: int, fit: str, config: Mapping[str, Any]) -> InputSpec:
+    """The preprocessing of a library that names its mean, std and interpolation.
 
     Raises:
         ConfigurationError: the input is not square.
     """
-    if height != width:
-        raise ConfigurationError(f"{name} expects images of {height} x {width} pixels, but only squares are supported")
-    return height
-
-
-def square_spec(crop: int, resize: int, fit: str, config: Mapping[str, Any]) -> InputSpec:
-    """The preprocessing of a library that names its mean, std and interpolation."""
+    if size[0] != size[1]:
+        raise ConfigurationError(
+            f"{name} expects images of {size[0]} x {size[1]} pixels, but only squares are supported"
+        )
     mean, std = tuple(config["mean"]), tuple(config["std"])
     resample = Image.Resampling[config["interpolation"].upper()]
-    return InputSpec((crop, crop), resize=(resize,), fit=fit, mean=mean, std=std, resample=resample)
+    return InputSpec(size, resize=(resize,), fit=fit, mean=mean, std=std, resample=resample)

@@ -7,13 +7,12 @@ SiLU. The weights were trained in TensorFlow, so strided convolutions use Tensor
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.models.checkpoint import load_checkpoint
 from ebcli.models.efficientnet_lite_weights import NAME, PRESET, published_state
-from ebcli.models.keywords import BUNDLED, DEFAULT
+from ebcli.models.keywords import BUNDLED
 from ebcli.models.names import imagenet_classes
 from ebcli.models.sources.base import ModelSource
 from ebcli.nouns.input_spec import InputSpec
@@ -111,12 +110,13 @@ class EfficientNetLite(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
     def forward(self, input: Tensor) -> Tensor:
-        return self.classifier(torch.flatten(self.avgpool(self.features(input)), 1))
+        return self.classifier(self.avgpool(self.features(input)).flatten(1))
 
 
 class Bundled(ModelSource):
     """EfficientNet-Lite0. Checkpoints get the preprocessing and, if there are 1000, the classes of its weights."""
 
+    default_weights = NAME
     takes_any_size = True
 
     def __init__(self, _name: str = BUNDLED) -> None:
@@ -125,11 +125,8 @@ class Bundled(ModelSource):
     def build(self, num_classes: int | None = None) -> nn.Module:
         return EfficientNetLite(num_classes or len(imagenet_classes()))
 
-    def weights(self) -> Sequence[str]:
-        return [NAME]
-
     def published(self, weights: str) -> str | None:
-        return NAME if weights in (DEFAULT, NAME, f"EfficientNet_Lite0_Weights.{NAME}") else None
+        return super().published(weights.removeprefix("EfficientNet_Lite0_Weights."))
 
     def pretrained(self, weights: str) -> nn.Module:
         net = self.build()

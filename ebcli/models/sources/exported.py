@@ -1,6 +1,5 @@
 """Programs of ``torch.export``: ``net.pt2``. PyTorch unpickles what is in such a file, which can run any code."""
 
-import logging
 from typing import Any
 
 import torch
@@ -9,14 +8,11 @@ from torch.export.unflatten import InterpreterModule, unflatten
 
 from ebcli.errors import ConfigurationError, first_line
 from ebcli.models.keywords import SIGMOID, SOFTMAX
-from ebcli.models.sources.base import NetworkFile
+from ebcli.models.sources.base import NetworkFile, quiet
 
 _aten = torch.ops.aten
-_SCORES = {
-    **dict.fromkeys((_aten.softmax.int, _aten._softmax.default), SOFTMAX),
-    **dict.fromkeys((_aten.log_softmax.int, _aten._log_softmax.default), SOFTMAX),
-    _aten.sigmoid.default: SIGMOID,
-}
+_SOFTMAX = _aten.softmax.int, _aten._softmax.default, _aten.log_softmax.int, _aten._log_softmax.default
+_SCORES = {**dict.fromkeys(_SOFTMAX, SOFTMAX), _aten.sigmoid.default: SIGMOID}
 
 
 class Exported(NetworkFile):
@@ -24,21 +20,17 @@ class Exported(NetworkFile):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        log = logging.getLogger("torch.export")
-        log.disabled = True  # it shows the traceback of each format that it tries
         try:
-            self._program = torch.export.load(name)
+            with quiet("torch.export"):  # shows the traceback of each format that it tries
+                self._program = torch.export.load(name)
         except Exception as error:  # a file can be wrong in any way
             reason = first_line(error)
             raise ConfigurationError(f"{name} is no program of torch.export.save(): {reason}") from error
-        finally:
-            log.disabled = False
-        signature, shapes = self._program.graph_signature, {}
+        signature = self._program.graph_signature
         if len(signature.user_inputs) != 1:
             names = ", ".join(map(str, signature.user_inputs))
             raise ConfigurationError(f"{name} has {len(signature.user_inputs)} inputs ({names}), but must have one")
-        for node in self._program.graph.nodes:
-            shapes[node.name] = getattr(node.meta.get("val"), "shape", ())
+        shapes = {node.name: getattr(node.meta.get("val"), "shape", ()) for node in self._program.graph.nodes}
         self.take(shapes[signature.user_inputs[0]], len(shapes[signature.user_outputs[0]]))
 
     def network(self) -> nn.Module:

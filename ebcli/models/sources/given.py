@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from PIL import Image
 from torch import nn
 
 from ebcli.errors import ConfigurationError
@@ -60,8 +61,6 @@ class Given(ModelSource):
             return fitting_first_layer(net, InputSpec.as_is(function=partial(_refused, self.name)))
         if not callable(given):
             raise ConfigurationError(f"transform is {reprlib.repr(given)}, but a function of an image is needed")
-        from PIL import Image
-
         height, width, channels = called(given, Image.new("RGB", (_SAMPLE, _SAMPLE), "gray")).shape
         return InputSpec.as_is((height, width), channels, function=given)
 

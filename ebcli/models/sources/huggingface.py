@@ -23,7 +23,7 @@ from ebcli.imports import import_optional
 from ebcli.models import keywords
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
 from ebcli.models.sources import huggingface_heads as heads
-from ebcli.models.sources.base import ModelSource, fetching
+from ebcli.models.sources.base import ModelSource, fetching, quiet
 from ebcli.models.sources.similarity import ImageTower, TwoTowers, check_lengths
 from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec, measured
@@ -162,15 +162,11 @@ class HuggingFace(ModelSource):
     def _silent(self) -> Iterator[None]:
         """Silence the logging and progress bars of transformers."""
         log = self._library.utils.logging
-        level, shown = log.get_verbosity(), log.is_progress_bar_enabled()
-        log.set_verbosity_error()
-        log.disable_progress_bar()
-        try:
+        with quiet("transformers"), contextlib.ExitStack() as after:
+            if log.is_progress_bar_enabled():
+                log.disable_progress_bar()
+                after.callback(log.enable_progress_bar)
             yield
-        finally:
-            log.set_verbosity(level)
-            if shown:
-                log.enable_progress_bar()
 
 
 class Clip(TwoTowers, HuggingFace):
@@ -189,8 +185,7 @@ class Clip(TwoTowers, HuggingFace):
 
     def tower(self, net: Any) -> ImageTower:
         def embed(tower: Any, images: Tensor) -> Tensor:
-            found: Tensor = tower.visual_projection(tower.vision_model(pixel_values=images).pooler_output)
-            return found
+            return tower.visual_projection(tower.vision_model(pixel_values=images).pooler_output)
 
         projection = getattr(net, "visual_projection", nn.Identity())  # SigLIP has none
         return ImageTower(embed, vision_model=net.vision_model, visual_projection=projection)

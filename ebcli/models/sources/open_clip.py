@@ -3,7 +3,6 @@
 Texts become the classifier as in ``clip``.
 """
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import import_optional
 from ebcli.models.keywords import CROP, DEFAULT, SQUASH
-from ebcli.models.sources.base import fetching, square, square_spec
+from ebcli.models.sources.base import fetching, quiet, square_spec
 from ebcli.models.sources.similarity import ImageTower, TwoTowers, too_long
 from ebcli.nouns.input_spec import InputSpec
 
@@ -32,8 +31,7 @@ class OpenClip(TwoTowers):
             raise ConfigurationError(f"open_clip has no model {name!r}: {hint}")
 
     def weights(self) -> Sequence[str]:
-        tags: Sequence[str] = self._library.list_pretrained_tags_by_model(self.name)
-        return tags
+        return self._library.list_pretrained_tags_by_model(self.name)
 
     def published(self, weights: str) -> str | None:
         tags = self.weights()
@@ -48,23 +46,16 @@ class OpenClip(TwoTowers):
         return self._created(advice, pretrained=weights, force_quick_gelu=bool(config.get("quick_gelu")))
 
     def _created(self, advice: str, **options: Any) -> nn.Module:
-        before = logging.root.manager.disable
-        logging.disable(logging.ERROR)  # it logs to the root what becomes an error or a warning here
-        try:
-            with fetching(f"open_clip/{self.name}", advice):
-                net: nn.Module = self._library.create_model(self.name, **options)
-        finally:
-            logging.disable(before)
-        return net
+        with quiet("root"), fetching(f"open_clip/{self.name}", advice):
+            return self._library.create_model(self.name, **options)
 
     def transforms(self, net: Any, weights: str) -> InputSpec:
         config = self._library.get_model_preprocess_cfg(net)
-        height, width = (config["size"],) * 2 if isinstance(config["size"], int) else config["size"]
+        size = (config["size"],) * 2 if isinstance(config["size"], int) else tuple(config["size"])
         if config["resize_mode"] not in _FITS:
             mode = config["resize_mode"]
             raise ConfigurationError(f"open_clip/{self.name} resizes images by {mode!r}, which is not supported")
-        side = square(height, width, f"open_clip/{self.name}")
-        return square_spec(side, side, _FITS[config["resize_mode"]], config)
+        return square_spec(f"open_clip/{self.name}", size, size[0], _FITS[config["resize_mode"]], config)
 
     def tower(self, net: Any) -> ImageTower:
         return ImageTower(lambda tower, images: tower.visual(images), visual=net.visual)
@@ -78,5 +69,4 @@ class OpenClip(TwoTowers):
             if (end != end[-1]).any():  # more than padding
                 raise too_long(text, f"is longer than the {longest} tokens that open_clip/{self.name} reads")
         with torch.no_grad():
-            found: Tensor = net.eval().encode_text(tokenizer(list(texts), context_length=longest))
-        return found
+            return net.eval().encode_text(tokenizer(list(texts), context_length=longest))

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files.images import decode
 from ebcli.models.keywords import RAW
 from ebcli.models.probe import hooked, probe
 from ebcli.models.sources.base import ModelSource
@@ -37,8 +38,7 @@ class Similarity(nn.Module):
                 self.embeddings.bias.copy_(bias.expand(count))
 
     def forward(self, features: Tensor) -> Tensor:
-        found: Tensor = self.embeddings(F.normalize(features, dim=-1))
-        return found
+        return self.embeddings(F.normalize(features, dim=-1))
 
 
 def check_texts(name: str, texts: Sequence[str] | None) -> None:
@@ -78,8 +78,6 @@ def with_reference_pictures(
 
 
 def _read(picture: Path) -> Any:
-    from ebcli.files.images import decode
-
     try:
         return decode(picture)
     except ImageError as error:
@@ -142,8 +140,7 @@ class ImageTower(nn.Module):
         self.similarity: nn.Module = nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
-        found: Tensor = self.similarity(self._embed(self, images))
-        return found
+        return self.similarity(self._embed(self, images))
 
 
 class TwoTowers(ModelSource):

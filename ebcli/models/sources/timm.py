@@ -11,7 +11,7 @@ from ebcli.imports import import_optional
 from ebcli.models.checkpoint import load_checkpoint, without_prefixes
 from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
 from ebcli.models.names import imagenet_classes
-from ebcli.models.sources.base import ModelSource, fetching, square, square_spec
+from ebcli.models.sources.base import ModelSource, fetching, square_spec
 from ebcli.nouns.input_spec import InputSpec
 
 _FITS = {"center": CROP, "squash": SQUASH, "border": PAD}  # by crop mode
@@ -39,16 +39,13 @@ class Timm(ModelSource):
 
     def published(self, weights: str) -> str | None:
         found = super().published(weights)
-        if found == DEFAULT:
-            config = self._timm.get_pretrained_cfg(self.name)
-            return config.tag or DEFAULT if config else DEFAULT
-        return found
+        tag = getattr(self._timm.get_pretrained_cfg(self.name), "tag", None)
+        return tag or found if found == DEFAULT else found
 
     def build(self, num_classes: int | None = None) -> nn.Module:
-        if num_classes is None and self.headless:
-            num_classes = 0
-        elif num_classes is None and self._is_headless():
-            num_classes = len(imagenet_classes())  # a classifier to compare the checkpoint's with
+        if num_classes is None and (self.headless or self._is_headless()):
+            # a checkpoint's classifier needs one to be compared with
+            num_classes = 0 if self.headless else len(imagenet_classes())
         return self._timm.create_model(self.name, pretrained=False, num_classes=num_classes)
 
     def pretrained(self, weights: str) -> nn.Module:
@@ -79,9 +76,8 @@ class Timm(ModelSource):
     def transforms(self, net: nn.Module, weights: str) -> InputSpec:
         config = self._timm.data.resolve_data_config(model=net)
         _, height, width = config["input_size"]
-        crop = square(height, width, f"timm/{self.name}")
-        resize = math.floor(crop / config["crop_pct"])  # as timm.data.create_transform rounds it
-        return square_spec(crop, resize, _FITS[config["crop_mode"] or "center"], config)
+        resize = math.floor(height / config["crop_pct"])  # as timm.data.create_transform rounds it
+        return square_spec(f"timm/{self.name}", (height, width), resize, _FITS[config["crop_mode"] or "center"], config)
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         subset = self._timm.data.infer_imagenet_subset(net)
@@ -89,12 +85,10 @@ class Timm(ModelSource):
             return None
         if subset == "imagenet-1k":
             return imagenet_classes()  # shorter than timm's, and the same for every source
-        descriptions: Sequence[str] = self._timm.data.ImageNetInfo(subset).label_descriptions()
-        return descriptions
+        return self._timm.data.ImageNetInfo(subset).label_descriptions()
 
     def _is_headless(self) -> bool:
-        config = self._timm.get_pretrained_cfg(self.name)
-        return config is not None and config.num_classes == 0
+        return getattr(self._timm.get_pretrained_cfg(self.name), "num_classes", None) == 0
 
     def _advice(self) -> str:
         tags = self.weights()[1:]

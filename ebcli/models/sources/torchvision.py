@@ -12,9 +12,8 @@ from typing import Any
 from urllib.parse import urlparse
 
 import torch
-import torchvision.models
 from torch import nn
-from torchvision.models import WeightsEnum
+from torchvision import models
 
 from ebcli.errors import ConfigurationError, closest, first_line
 from ebcli.models.checkpoint import classes_in, load_checkpoint
@@ -49,7 +48,7 @@ class Torchvision(ModelSource):
             hint = closest(name, valid) or f"give a torchvision model such as vgg16, or {BUNDLED}"
             raise ConfigurationError(f"unknown model {name!r}: {hint}")
         self._task = valid[self.name]
-        self._enum = torchvision.models.get_model_weights(self.name)
+        self._enum = models.get_model_weights(self.name)
 
     def task(self, net: nn.Module) -> str:
         return self._task
@@ -68,7 +67,7 @@ class Torchvision(ModelSource):
         preset = self._enum[weights]
         state = published_state(self.name, preset)
         if self._task != CLASSIFICATION:  # torchvision adapts layers to these weights; it finds them in the cache now
-            return torchvision.models.get_model(self.name, weights=preset, progress=False)
+            return models.get_model(self.name, weights=preset, progress=False)
         net = self._built(preset, None)
         load_checkpoint(net, state, f"{weights} for {self.name}")
         return net
@@ -93,12 +92,12 @@ class Torchvision(ModelSource):
         # VGG-16's IMAGENET1K_FEATURES have no class names because their classifier is untrained
         return self._preset(weights).meta["categories"]
 
-    def _preset(self, weights: str) -> WeightsEnum:
+    def _preset(self, weights: str) -> models.WeightsEnum:
         if weights in self._enum.__members__:
             return self._enum[weights]
         return next((m for m in self._enum if _file_name(m) == Path(weights).name), self._enum["DEFAULT"])
 
-    def _built(self, preset: WeightsEnum, num_classes: int | None) -> nn.Module:
+    def _built(self, preset: models.WeightsEnum, num_classes: int | None) -> nn.Module:
         """The network with random weights, configured as for the weights ``preset``."""
         options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
         if self._task in (DETECTION, SEGMENTATION):
@@ -108,10 +107,10 @@ class Torchvision(ModelSource):
             options |= {"transform_input": True, "aux_logits": False, "init_weights": False}
         if self.name.startswith("vit_"):  # one position embedding per token
             options["image_size"] = preset.transforms().crop_size[0]
-        return torchvision.models.get_model(self.name, weights=None, **options)
+        return models.get_model(self.name, weights=None, **options)
 
 
-def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
+def published_state(name: str, preset: models.WeightsEnum) -> dict[str, Any]:
     """Load the state dict of torchvision's weights from the cache of torch.hub, downloading it if necessary.
 
     Raises:
@@ -143,5 +142,5 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
     return fetch(weights_only=False)
 
 
-def _file_name(preset: WeightsEnum) -> str:
+def _file_name(preset: models.WeightsEnum) -> str:
     return Path(urlparse(preset.url).path).name

@@ -23,11 +23,8 @@ from ebcli.models.keywords import CLASSIFICATION, DEFAULT, DETECTION, PAD, SEGME
 from ebcli.models.sources.base import ModelSource, fetching
 from ebcli.nouns.input_spec import InputSpec
 
-_TASKS = {
-    **dict.fromkeys(("detect", "segment", "pose"), DETECTION),
-    "classify": CLASSIFICATION,
-    "semantic": SEGMENTATION,
-}
+_TASKS = dict.fromkeys(("detect", "segment", "pose"), DETECTION)
+_TASKS |= {"classify": CLASSIFICATION, "semantic": SEGMENTATION}
 _GRAY = 114  # of the letterbox
 _SIDE, _SIDE_OF_CLASSIFIERS = 640, 224  # pixels, unless the file says otherwise
 _SETTINGS = {"YOLO_VERBOSE": "false", "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.device import checked_device
-from ebcli.models.keywords import DEFAULT, WORDS
+from ebcli.models.keywords import WORDS
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.sources.base import fetching
 from ebcli.models.sources.huggingface import HuggingFace
@@ -91,16 +92,7 @@ class VisionLanguage(HuggingFace):
     def loaded(self) -> LoadedModel:
         """The model like others: its network gets photos as they are, which the processor reads."""
         as_it_is = InputSpec.as_is(network=self._title)
-        return LoadedModel(
-            self._title,
-            Speaker(self),
-            transforms=as_it_is,
-            categories=None,
-            weights=DEFAULT,
-            num_classes=0,
-            task=WORDS,
-            one_by_one=True,
-        )
+        return LoadedModel(self._title, Speaker(self), transforms=as_it_is, task=WORDS, one_by_one=True)
 
     def _chosen_head(self) -> str:
         kind = self._config.model_type
@@ -168,7 +160,7 @@ class VisionLanguage(HuggingFace):
             raise ConfigurationError(f"{self._title} answers nothing: ask another question, or give --answer")
         whole = torch.cat([asked[0], ids])[None]
         others = {
-            name: _with_answer(name, one[:, :count], len(ids)) if name in _OF_ANSWER else one
+            name: F.pad(one[:, :count], (0, len(ids)), value=_OF_ANSWER[name]) if name in _OF_ANSWER else one
             for name, one in inputs.items()
         }
         pixels = others.pop("pixel_values")
@@ -177,9 +169,4 @@ class VisionLanguage(HuggingFace):
 
     def continued(self, text: str) -> list[int]:
         """The tokens of an answer."""
-        found: list[int] = self._processor.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
-
-
-def _with_answer(name: str, one: Tensor, count: int) -> Tensor:
-    return torch.cat([one, one.new_full((1, count), _OF_ANSWER[name])], 1)
+        return self._processor.tokenizer(text, add_special_tokens=False)["input_ids"]
