@@ -250,16 +250,15 @@ def test_memory_does_not_hold_the_maps() -> None:
     assert one == (CELLS, CELLS)
 
 
-def test_boxes_are_those_of_the_photo() -> None:
+@pytest.mark.parametrize(("box", "cells"), [((20, 10, 20, 10), (2, 3)), ((21, 12, 24, 11), (2, 3, 4))])
+def test_boxes_are_those_of_the_photo(box: tuple[int, ...], cells: tuple[int, ...]) -> None:
+    """In whole cells, of 10 x 5 pixels, that they reach into."""
     add(Path("maps"), photo(Path("a.png"), (140, 70)), CATS[:1], keep=("raw",))
-    content = {
-        "images": [{"id": 7, "file_name": "train/a.png"}],
-        "annotations": [{"image_id": 7, "bbox": [20, 10, 20, 10]}],
-    }
+    content = {"images": [{"id": 7, "file_name": "train/a.png"}], "annotations": [{"image_id": 7, "bbox": box}]}
     Path("boxes.json").write_text(json.dumps(content))
     ((one,),) = read_seen(Path("maps"), [Path("a.png")], read_boxes(Path("boxes.json"))).values()
     assert one.outside is not None
-    assert np.argwhere(~one.outside).tolist() == [[row, column] for row in (2, 3) for column in (2, 3)]
+    assert np.argwhere(~one.outside).tolist() == [[row, column] for row in cells for column in cells]
     assert read_seen(Path("maps"), [Path("b.png")], {}) == {}  # photos that were not named are not read
 
 

@@ -132,7 +132,7 @@ def test_a_map_of_two_classes_has_both_signs_in_a_dataset(predicted: dict[str, i
         low, high = sample[name]["range"]
         assert low == (-high if has_both else 0)
         assert low <= values.min() and values.max() <= high
-        assert (values.min() < 0) is has_both
+        assert bool(values.min() < 0) is has_both
 
 
 def test_directories_named_after_classes(predicted: dict[str, int]) -> None:
