@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime  # which reads a file of the system, so before any test is watched
 import pytest
 import torch
 from click.testing import CliRunner
@@ -86,8 +87,6 @@ def same_values(net: nn.Module, layer: str, other: nn.Module) -> str:
 
 
 def run_by_onnxruntime(path: Path, images: Tensor) -> Tensor:
-    import onnxruntime  # not before a test needs it
-
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: images.numpy()})[0])
 
