@@ -79,6 +79,11 @@ def first_line(error: BaseException) -> str:
     return lines[0].rstrip(".:") if lines else type(error).__name__
 
 
+def in_words(error: BaseException) -> str:
+    """An error's type and message, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def check_value(what: str, value: float | None, is_right: Callable[[float], bool], needed: str) -> None:
     """Raise ConfigurationError, which says what is needed, if a value is not right; None is."""
     if value is not None and not is_right(value):

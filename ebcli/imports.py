@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.errors import ConfigurationError, EbcliError, in_words
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -157,8 +157,7 @@ def blamed(what: str) -> Iterator[None]:
     except (EbcliError, MemoryError):
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ConfigurationError(f"{what} failed ({reason}; --debug shows the traceback)") from error
+        raise ConfigurationError(f"{what} failed ({in_words(error)}; --debug shows the traceback)") from error
 
 
 def load_plugin(point: EntryPoint, use: Callable[[Any], T] = lambda it: it) -> T | None:
@@ -171,8 +170,7 @@ def load_plugin(point: EntryPoint, use: Callable[[Any], T] = lambda it: it) -> T
     except KeyboardInterrupt as interrupt:  # by the user, or its own
         raise KeyboardInterrupt(f"while {plugin} was loading") from interrupt
     except Exception as error:  # a plug-in can fail in any way, and must not take anything else with it
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        warnings.warn(f"{plugin} is ignored: loading {point.value} failed ({reason})", stacklevel=2)
+        warnings.warn(f"{plugin} is ignored: loading {point.value} failed ({in_words(error)})", stacklevel=2)
         return None
 
 

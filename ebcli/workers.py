@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from ebcli.errors import EbcliError, WorkerError
+from ebcli.errors import EbcliError, WorkerError, in_words
 
 FEWEST = 1  # processes of a run, however few its files are: what they decode is not trusted
 
@@ -203,7 +203,7 @@ def _serve(pipe: Connection, grace: float, module: str) -> None:
             except (EbcliError, MemoryError) as error:
                 answer = False, error
             except Exception as error:  # not every exception survives pickling
-                answer = False, RuntimeError(f"{type(error).__name__}: {error}")
+                answer = False, RuntimeError(in_words(error))
             pipe.send(answer)
 
 

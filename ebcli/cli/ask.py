@@ -37,7 +37,7 @@ _of_answer = partial(option, "Answer")
     _of_answer("--answer TEXT", "Explain this answer instead of the model's own."),
     _of_answer("--word words WORD", "Explain this word of the answer. Repeatable.", default=()),
     _of_answer("--all-words", "Also explain words such as 'the' and 'of'.", is_flag=True),
-    _of_answer("--against WORD", "Contrast with a word that the model could have said instead.", multiple=False),
+    _of_answer("--against WORD", "Contrast with a word that the model could have said instead.", default=None),
     _of_answer("--max-tokens", "Longest answer of the model, in tokens.", type=click.IntRange(1), default=64),
     altered("output", help="Output directory, or a file for the figure alone, without the page."),
     altered("format", help="Format of the figure; auto is png."),

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from ebcli.errors import EbcliError
+from ebcli.errors import EbcliError, in_words
 from ebcli.files.ownership import scratch
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.keywords import INPUT
@@ -63,8 +63,7 @@ def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.
         except EbcliError as error:
             yield Check(check, False, str(error))
         except Exception as error:  # a broken package can raise anything
-            reason = " ".join(str(error).split())
-            yield Check(check, False, f"{type(error).__name__}: {reason}: {advice}")
+            yield Check(check, False, f"{in_words(error)}: {advice}")
 
 
 def _versions() -> str:

@@ -164,7 +164,7 @@ _ALL = (
         expose_value=False,
         callback=use_preset,
     ),
-    _input("--from-file", "Also read paths from FILE, one per line; - is stdin.", type=click.File("rb")),
+    _input("--from-file FILE", "Also read paths from FILE, one per line; - is stdin.", type=click.File("rb")),
     _input("-0 --null", "End paths in --from-file and printed ones with NUL, as find -print0.", is_flag=True),
     _input(
         "--include GLOB",

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from threading import Event, Lock
 from typing import Any
 
@@ -128,28 +128,27 @@ class Explainer:
             CancelledError: it was given up.
             ConfigurationError: there is not enough memory for a single image.
         """
+        found: list[Explanation | ImageError] = []
         with self._lock, evaluating(self.loaded.net):
             self._stopping = stopping or Event()
-            return self._explain(images)
-
-    def _explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
-        found: list[Explanation | ImageError] = []
-        while len(found) < len(images):
-            batch = self._next(images[len(found) :])
-            is_in_pieces = self._is_video or self._tiles(batch[0]) is not None
-            explained = self._within_memory(batch)
-            if explained is not None:
-                found += explained
-            elif (self._pieces if is_in_pieces else self.batch_size) == 1:
-                what = "clip" if self._is_video else "tile" if is_in_pieces else "image"
-                raise ConfigurationError(
-                    f"{self.device} has not enough memory for a single {what}: try another --device"
-                )
-            else:
-                self._pieces, self.batch_size = max(1, self._pieces // 2), max(1, self.batch_size // 2)
-                size = self._pieces if is_in_pieces else self.batch_size
-                warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size}", stacklevel=2)
+            while len(found) < len(images):
+                batch = self._next(images[len(found) :])
+                explained = self._within_memory(batch)
+                if explained is None:
+                    self._halve_batches(batch[0])
+                else:
+                    found += explained
         return found
+
+    def _halve_batches(self, image: NetworkInput) -> None:
+        """After memory ran out at an image. Raises ConfigurationError if a batch has only one already."""
+        is_in_pieces = self._is_video or self._tiles(image) is not None
+        if (self._pieces if is_in_pieces else self.batch_size) == 1:
+            what = "clip" if self._is_video else "tile" if is_in_pieces else "image"
+            raise ConfigurationError(f"{self.device} has not enough memory for a single {what}: try another --device")
+        self._pieces, self.batch_size = max(1, self._pieces // 2), max(1, self.batch_size // 2)
+        size = self._pieces if is_in_pieces else self.batch_size
+        warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size}", stacklevel=3)
 
     def _next(self, images: Sequence[NetworkInput]) -> Sequence[NetworkInput]:
         """The first images that the network gets together: those of one size, or one that is explained in tiles."""
@@ -266,15 +265,15 @@ class Explainer:
         each = self._scores_of(batches)
         scores = each.mean(0)
         row, maps = self._task.subjects(scores, asked), list[Map]()
+
+        def joined(found: Iterable[Sequence[Sequence[Map]]]) -> list[Map]:
+            return [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*chain(*found), strict=True)]
+
         for first in range(0, len(row), self._width):
-            chosen, found = row[first : first + self._width], list[list[Map]]()
-            for inputs in self._unless_stopping(batches):
-                results = self._backprop(inputs, partial(priors, [chosen], 1), self._asked.maps)
-                found += maps_of([asked] * len(inputs), inputs, results, [chosen] * len(inputs), self._keep_relevance)
-            maps += [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*found, strict=True)]
+            chosen = row[first : first + self._width]
+            maps += joined(self._maps(inputs, chosen, asked) for inputs in self._unless_stopping(batches))
         best = None if asked.label is None else int(scores.argmax())
-        apart = [one for part in self._unless_stopping(batches) for one in self._against_label(part, row, asked, best)]
-        maps += [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*apart, strict=True)]
+        maps += joined(self._against_label(part, row, asked, best) for part in self._unless_stopping(batches))
         return Explanation(maps=maps, seconds=time.perf_counter() - start, label=asked.label, predicted=best)
 
     def _against_label(self, inputs: Tensor, row: Sequence[Subject], asked: Asked, best: int | None) -> list[list[Map]]:
@@ -283,11 +282,17 @@ class Explainer:
         if label is None or best == label or self.network.against or not maps.contrastive:
             return []
         predicted = replace(next(one for one in row if one.index == best))  # a subject of its own
-        results = self._backprop(inputs, partial(priors, [[predicted]], 1), maps, [label])
-        every, rows = [asked] * len(inputs), [[predicted]] * len(inputs)
-        found = maps_of(every, inputs, results, rows, self._keep_relevance)
+        found = self._maps(inputs, [predicted], asked, [label])
         name = class_labels(self.loaded, [label])[0]
         return [[replace(one, against=name, is_two_sided=True, noise=None, beside={}) for one in of] for of in found]
+
+    def _maps(
+        self, inputs: Tensor, subjects: Sequence[Subject], asked: Asked, against: list[int] | None = None
+    ) -> list[list[Map]]:
+        """The maps of the same subjects in each of the inputs."""
+        results = self._backprop(inputs, partial(priors, [subjects], 1), self._asked.maps, against)
+        count = len(inputs)
+        return maps_of([asked] * count, inputs, results, [subjects] * count, self._keep_relevance)
 
     def _batches(self, pieces: Sequence[NDArray[np.uint8]]) -> list[Sequence[NDArray[np.uint8]]]:
         return [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]

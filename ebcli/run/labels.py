@@ -9,30 +9,29 @@ from ebcli.errors import ConfigurationError
 from ebcli.files.sources import Source
 from ebcli.models.classes import Labels, read_labels, resolve_class
 from ebcli.models.loaded import LoadedModel
+from ebcli.run.plan_parts import InputOptions
 
 FOLDERS = Path("folders")  # in place of a file: an image's class is its directory's name
 
 
 def with_labels(
-    sources: Sequence[Source],
-    labels: Path,
-    loaded: LoadedModel,
-    is_image: Callable[[Source], bool],
-    is_all: bool = True,
+    sources: list[Source], inputs: InputOptions, loaded: LoadedModel, is_image: Callable[[Source], bool]
 ) -> list[Source]:
     """The same files, each with its true class as ``label``; with warnings if images have none, or labels no image.
 
     Args:
         sources: the files.
-        labels: a CSV file of two columns, a file and its class by index or name; or ``FOLDERS``. A file is named by
-            any number of the last parts of its path.
-        loaded: the network, for its classes.
+        inputs: their ``labels``, if there are any, are a CSV file of two columns, a file and its class by index or
+            name; or ``FOLDERS``. A file is named by any number of the last parts of its path.
+        loaded: the network, for its classes; without any, there is nothing for it to do.
         is_image: whether a file is worked on; others need no label.
-        is_all: whether there are no other files, of other shards.
 
     Raises:
         ConfigurationError: the file cannot be read, a class does not exist, or no image has a label.
     """
+    labels = inputs.labels
+    if labels is None or not loaded.num_classes:
+        return sources
     if labels == FOLDERS:
         of_folder = _folders([*filter(is_image, sources)], loaded)
         return [replace(source, label=of_folder.get(_folder(source.path))) for source in sources]
@@ -48,7 +47,7 @@ def with_labels(
         images = "1 image has" if len(missing) == 1 else f"{len(missing)} images have"
         warnings.warn(f"{images} no label in '{labels}', such as '{missing[0].name}'", stacklevel=2)
     used = set(keys)
-    unused = [key for key in table if key not in used] if is_all and sources else []
+    unused = [key for key in table if key not in used] if inputs.shard is None and sources else []
     if unused:
         rows = "1 row" if len(unused) == 1 else f"{len(unused)} rows"
         where = f"'{Path(*unused[0])}' in line {table[unused[0]].line}"

@@ -36,7 +36,7 @@ from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
 from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions
+from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN
 from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
 from ebcli.run.rendering import RenderOptions, render
 from ebcli.workers import warm
@@ -94,9 +94,9 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     if loaded.transforms.axes != "HW":
         listing = partial(listing, as_one=reader.taken)
         sources = listing(shard=inputs.shard)
-    sources = _labeled(sources, inputs, network, reader)
+    sources = with_labels(sources, inputs, loaded, reader.accepts)
     if output.scale == RUN and explainer is not None:
-        everything = sources if inputs.shard is None else _labeled(listing(), inputs, network, reader)
+        everything = sources if inputs.shard is None else with_labels(listing(), inputs, loaded, reader.accepts)
         with workers_for(plan, 1) as workers:
             style = replace(style, vmax=run_vmax(explainer, everything, partial(workers.call, reader.load), style))
     _warn_of(network, plan.maps.targets)
@@ -130,12 +130,6 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         task=loaded.task,
         device=explainer.device if explainer else plan.execution.device,
     )
-
-
-def _labeled(sources: list[Source], inputs: InputOptions, network: NetworkDescription, reader: Reader) -> list[Source]:
-    if inputs.labels is None or not network.loaded.num_classes:  # there is no network if there is nothing for it to do
-        return sources
-    return with_labels(sources, inputs.labels, network.loaded, reader.accepts, inputs.shard is None)
 
 
 def _may_be_work(source: Source) -> bool:

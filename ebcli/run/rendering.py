@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 
 from ebcli.drawing.frames import FrameMaps, Orthogonal
 from ebcli.drawing.legend import ends
@@ -26,7 +24,7 @@ from ebcli.files.naming import HTML, ResultNames
 from ebcli.files.records import ClassRecord
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
-from ebcli.files.video_writing import Mp4, Webp, video_writer
+from ebcli.files.video_writing import video_writer
 from ebcli.models.classes import printable
 from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.explanation import Explanation, Map
@@ -103,7 +101,7 @@ def render(
     if options.names.figure:
         figures = [maps]
     else:
-        writers = [_writer(options, suffix, one, common | about([one])) for one in maps]
+        writers = [_Drawn(options, suffix, one, common | about([one])) for one in maps]
         figures = [] if clips is None else figures
     numbers = [0] if clips is None else sheet_frames(clips)
     middle = Orthogonal(maps[0], clips).peak[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
@@ -211,45 +209,33 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
     )
 
 
-@dataclass(kw_only=True)
 class _Drawn:
-    """The file of a map: drawn over each frame, or over three slices of a volume, with a longest side."""
+    """The file of a map: drawn over each frame, or over three slices of a volume."""
 
-    maps: FrameMaps
-    longest: int | None
-    encode: Callable[[Image.Image], bytes]
-    video: Mp4 | Webp | None = None
-    volume: Orthogonal | None = None
-    picture: Image.Image | None = None
+    def __init__(self, options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> None:
+        clips, test = maps.clips, maps.map.sufficiency
+        if test is not None and not test.suffices:  # without words, the picture would convince
+            maps = replace(maps, style=replace(maps.style, caption=True))
+        self._maps, self._longest, self._suffix, self._facts = maps, options.max_side, suffix, facts
+        self._volume = Orthogonal(maps, clips) if isinstance(clips, Slices) else None
+        self._video = None
+        if clips is not None and self._volume is None:
+            self._video = video_writer(options.names.video, clips.frame_rate, facts)
 
     def add(self, shown: Shown) -> None:
-        if self.volume is not None:
-            self.volume.add(shown)
+        if self._volume is not None:
+            self._volume.add(shown)
             return
-        photo = shown if self.longest is None else shown._replace(image=shrunk(shown.image, self.longest))
-        self.picture = self.maps.drawn(photo)
-        if self.video is not None:
-            self.video.add(self.picture)
+        photo = shown if self._longest is None else shown._replace(image=shrunk(shown.image, self._longest))
+        self._picture = self._maps.drawn(photo)
+        if self._video is not None:
+            self._video.add(self._picture)
 
     def finish(self) -> bytes:
-        if self.video is not None:
-            return self.video.finish()
-        picture = self.picture if self.volume is None else self.volume.drawn(self.longest)
-        assert picture is not None
-        return self.encode(picture)
-
-
-def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> _Drawn:
-    clips, test = maps.clips, maps.map.sufficiency
-    if test is not None and not test.suffices:  # without words, the picture would convince
-        maps = replace(maps, style=replace(maps.style, caption=True))
-    encode = partial(encode_picture, suffix=suffix, facts=facts)
-    drawn = _Drawn(maps=maps, longest=options.max_side, encode=encode)
-    if isinstance(clips, Slices):
-        drawn.volume = Orthogonal(maps, clips)
-    elif clips is not None:
-        drawn.video = video_writer(options.names.video, clips.frame_rate, facts)
-    return drawn
+        if self._video is not None:
+            return self._video.finish()
+        picture = self._picture if self._volume is None else self._volume.drawn(self._longest)
+        return encode_picture(picture, self._suffix, self._facts)
 
 
 def file_name(source: Source) -> str:

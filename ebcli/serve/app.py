@@ -21,7 +21,7 @@ from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.pages import atlas_data
 from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError
+from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError, in_words
 from ebcli.files.sources import Source
 from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.explanation import Explanation, Map, Subject
@@ -105,7 +105,7 @@ class Page:
             except EbcliError:
                 raise
             except Exception as error:  # a network can fail in any way, on one photo
-                self._tell(_in_words(error))
+                self._tell(in_words(error))
                 raise ImageError(_FAILED) from error
 
     async def _decoded(self, work: Callable[..., T], *arguments: object) -> T:
@@ -124,7 +124,7 @@ class Page:
         return self._networks[int(number)]
 
     async def _fail(self, _request: Request, error: Exception) -> Response:
-        self._tell(_in_words(error))
+        self._tell(in_words(error))
         return JSONResponse({"problem": _FAILED}, 500)
 
     async def _index(self, _request: Request) -> Response:
@@ -204,10 +204,6 @@ class Page:
                 return JSONResponse({"problem": f"it is larger than {most} bytes: raise EB_SALIENCY_MAX_BYTES"}, 413)
         name = request.query_params.get("name", "")
         return JSONResponse({"key": await self._decoded(self._photos.add, name, bytes(content))})
-
-
-def _in_words(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:

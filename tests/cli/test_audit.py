@@ -8,6 +8,8 @@ import json
 import os
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +20,10 @@ from option_values import HOSTILE
 from PIL import Image
 from runs import tree
 
-from ebcli.cli.audit import Finding
+from ebcli.cli.audit import Finding, _counted
 from ebcli.cli.saliency import main
 from ebcli.gallery.audit import CELLS, PLACES, Candidate, Seen, candidates, read_boxes, read_seen, write_audit
+from ebcli.nouns.input_spec import InputSpec
 
 COUNT = 12  # photos of each class
 FOUND = "12 of 12 'horse' photos rest on the lower left corner; without it 12 change class"
@@ -207,6 +210,18 @@ def test_a_finding_needs_a_difference_and_more_of_it_than_elsewhere() -> None:
     )
 
 
+@pytest.mark.parametrize("overlapping", [0, 1, 2])
+def test_a_place_that_overlaps_with_its_opposite_in_any_photo_is_compared_with_none(overlapping: int) -> None:
+    """As what is outside of the boxes can do, which differs from photo to photo."""
+    corner, middle, pairs = PLACES["upper left corner"], spot(7, 7) > 0, []
+    for number in range(2):
+        photo(Path(f"{number}.png"))
+        pairs.append((seen(spot(2, 2), number=number), middle if number < overlapping else corner))
+    spec, nothing = InputSpec.as_is((64, 96)), list[Any]()
+    network: Any = SimpleNamespace(loaded=SimpleNamespace(transforms=spec), subjects=lambda _: nothing)
+    assert _counted(Candidate("here", pairs, 2), network) == (0, None if overlapping else 0)
+
+
 def test_names_are_data_on_the_page() -> None:
     photo(Path("0.png"))
     one = seen(spot(2, 2))
@@ -235,16 +250,15 @@ def test_memory_does_not_hold_the_maps() -> None:
     assert one == (CELLS, CELLS)
 
 
-def test_boxes_are_those_of_the_photo() -> None:
+@pytest.mark.parametrize(("box", "cells"), [((20, 10, 20, 10), (2, 3)), ((21, 12, 24, 11), (2, 3, 4))])
+def test_boxes_are_those_of_the_photo(box: tuple[int, ...], cells: tuple[int, ...]) -> None:
+    """In whole cells, of 10 x 5 pixels, that they reach into."""
     add(Path("maps"), photo(Path("a.png"), (140, 70)), CATS[:1], keep=("raw",))
-    content = {
-        "images": [{"id": 7, "file_name": "train/a.png"}],
-        "annotations": [{"image_id": 7, "bbox": [20, 10, 20, 10]}],
-    }
+    content = {"images": [{"id": 7, "file_name": "train/a.png"}], "annotations": [{"image_id": 7, "bbox": box}]}
     Path("boxes.json").write_text(json.dumps(content))
     ((one,),) = read_seen(Path("maps"), [Path("a.png")], read_boxes(Path("boxes.json"))).values()
     assert one.outside is not None
-    assert np.argwhere(~one.outside).tolist() == [[row, column] for row in (2, 3) for column in (2, 3)]
+    assert np.argwhere(~one.outside).tolist() == [[row, column] for row in cells for column in cells]
     assert read_seen(Path("maps"), [Path("b.png")], {}) == {}  # photos that were not named are not read
 
 

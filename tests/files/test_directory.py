@@ -7,8 +7,10 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -19,6 +21,7 @@ from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.directory import OutputFolder, check_writable, finish_killed_runs, refuse_foreign_files
 from ebcli.files.naming import parse_result_name
 from ebcli.files.records import ClassRecord, Record
+from ebcli.files.sources import Source
 
 OWN = b"own"
 
@@ -251,3 +254,26 @@ def test_a_run_that_was_killed_before_its_marker_leaves_nothing(tmp_path: Path) 
     (tmp_path / ".eb-saliency-efgh5678" / "photo.jpg").touch()  # somebody's
     finish_killed_runs(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {".eb-saliency-mine", ".eb-saliency-efgh5678"}
+
+
+def test_a_photo_is_finished_until_other_settings_write_its_results_or_it_fails(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if these results are of the same size."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.jpg").write_bytes(b"a photo")
+    source, name = Source(Path("a.jpg")), "a.jpg.1.png"
+    stamp, classes = source.stamp(), (ClassRecord(1, None, 0.5, mass=None, blank=False),)
+    state = {"input_bytes": stamp.bytes, "input_mtime_ns": stamp.mtime_ns}
+    written = {"output": (name,), "output_bytes": (3,), "output_sha256": (sha256(OWN).hexdigest(),)}
+
+    def finished(**options: Any) -> list[str]:
+        with OutputFolder(out, overwrite=False) as folder:
+            files = {Path(name): OWN} if "output" in options else {}
+            folder.write(files, Record("a.jpg", place="a.jpg", **options))
+        return [one for one in ("first", "second") if OutputFolder(out, overwrite=False).has_finished(source, one)]
+
+    done = {"status": "done", "classes": classes, **state, **written}
+    assert finished(configuration="first", **done) == ["first"]
+    assert finished(configuration="second", **done) == ["second"]
+    assert finished(configuration="second", status="failed", error="it is broken") == []

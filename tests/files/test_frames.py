@@ -222,6 +222,12 @@ def gif(path: Path, size: int, count: int, delay: int) -> None:
     path.write_bytes(header + frame * count + b"\x3b")
 
 
+@pytest.mark.parametrize(("delay", "seconds"), [(0, 0.1), (1, 0.1), (2, 0.02), (30, 0.3)])
+def test_hasty_animations_are_as_slow_as_in_browsers(delay: int, seconds: float, tmp_path: Path) -> None:
+    gif(tmp_path / "a.gif", 10, 5, delay)
+    assert [one.time for one in frames(tmp_path / "a.gif", 10.0)] == pytest.approx([seconds * i for i in range(5)])
+
+
 def test_a_small_animation_that_takes_hours_is_refused_at_once(tmp_path: Path) -> None:
     gif(tmp_path / "long.gif", 100, 4, 65535)
     spec = InputSpec((224, 224), resize=(224,), frames=16, rate=15.0)

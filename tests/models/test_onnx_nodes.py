@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime  # noqa: F401  here, because it reads files that no test names
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper

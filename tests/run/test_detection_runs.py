@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -165,6 +166,13 @@ def test_the_page_and_the_panel_show_every_detection() -> None:
     assert len(set(re.findall(r'"map":"([^"]+)"', page))) == 3
     (record,) = run("squares.png", "--panel")
     assert len(record["output"]) == 1
+
+
+def test_a_table_has_the_boxes_of_detections() -> None:
+    (record,) = run("squares.png", "--records", "maps.csv")
+    with Path("maps.csv").open(encoding="utf-8") as file:
+        rows = [[float(row[name]) for name in ("left", "top", "width", "height")] for row in csv.DictReader(file)]
+    assert rows == [one["box"] for one in record["classes"]]
 
 
 def test_against_another_class_at_the_same_place() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +120,19 @@ def test_a_map_of_two_classes_marks_no_region_of_one(predicted: dict[str, int]) 
     label, best = wrong_for(path, predicted), predicted[path]
     assert found == [(label, False, True), (best, False, True), (best, True, False)]
     assert len(json.loads(Path("saliency/annotations.json").read_text())["annotations"]) == 2
+
+
+def test_a_map_of_two_classes_has_both_signs_in_a_dataset(predicted: dict[str, int]) -> None:
+    path = next(iter(predicted))
+    Path("labels.csv").write_text(f"{path},{wrong_for(path, predicted)}\n")
+    records_of("--labels", "labels.csv", "--annotations", "heatmaps", path)
+    (sample,) = json.loads(Path("saliency/fiftyone/samples.json").read_text())["samples"]
+    for name, has_both in {"saliency": False, "saliency_2": False, "saliency_3": True}.items():
+        values = np.load(io.BytesIO(zlib.decompress(base64.b64decode(sample[name]["map"]["$binary"]["base64"]))))
+        low, high = sample[name]["range"]
+        assert low == (-high if has_both else 0)
+        assert low <= values.min() and values.max() <= high
+        assert bool(values.min() < 0) is has_both
 
 
 def test_directories_named_after_classes(predicted: dict[str, int]) -> None:

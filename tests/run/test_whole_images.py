@@ -94,6 +94,8 @@ def test_a_subsampled_layer_has_no_dots_whatever_the_size(size: tuple[int, int])
 
 def test_maps_do_not_depend_on_the_images_of_other_sizes_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     real, batches = ebcli.run.explainer.excitation_backprop, []
+    Image.new("RGB", (32, 32), "gray").save("gray.png")
+    assert invoke("-o", "noise", "gray.png").stdout  # measures the strength of noise, which is kept
 
     def counted(net: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
         batches.append(len(inputs))
