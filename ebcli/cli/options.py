@@ -244,8 +244,8 @@ _ALL = (
     _appearance("--dpi", "Panels: pixels per inch; pictures, text and lines keep their size in print."),
     _appearance(
         "--scale [LOW,]image|run|HIGH|P%",
-        "End the color scale at each map's maximum, or percentile 99.5 for fine maps (image), at the largest value in a "
-        "sample of the run's images (run), at a value (HIGH), or at a percentile of each map's positive values (P%). "
+        "End the color scale at each map's maximum, or percentile 99.5 for fine maps (image), at the largest value in "
+        "a sample of the run's images (run), at a value (HIGH), or at a percentile of each map's positive values (P%). "
         "LOW is the lower end. 1 is the value of a uniform map.",
     ),
     _appearance("--cells", "Draw the layer's cells with hard edges, without interpolation."),
