@@ -143,7 +143,7 @@ def test_the_shares_of_the_picture_in_the_readme() -> None:
         maps = maps.reshape(2, 14, 14).clamp(min=0).unflatten(1, (2, 7))
         upper, lower = (maps.sum((2, 3)) / maps.sum((1, 2, 3))[:, None]).T
         shown.append(f"{upper[0]:.0%}, {lower[1]:.0%}")
-    assert f"| cat, and cup, in the photo above, layer `features.11` | {' | '.join(shown)} | 50% |" in README
+    assert f"| cat, and cup, in the picture above, layer `features.11` | {' | '.join(shown)} | 50% |" in README
 
 
 def test_examples_are_on_the_pages_and_their_commands_have_valid_options() -> None:

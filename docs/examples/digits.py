@@ -37,7 +37,7 @@ def write_pictures(folder, numbers, marked):
 
 
 def train(folder, weights, covered=False):
-    """Train for four epochs, in seconds; with the corner covered in black if asked."""
+    """Train for four epochs, which takes seconds. If `covered`, paint the corner black in all pictures."""
     torch.manual_seed(0)
     files = sorted(Path(folder).glob("*/*.png"))
     images = torch.stack([torch.tensor(np.asarray(Image.open(file))) for file in files])[:, None] / 127.5 - 1

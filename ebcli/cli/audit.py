@@ -64,11 +64,11 @@ class Finding:
         found, wrong = self.candidate, sum(one.is_wrong for one, _ in self.candidate.photos)
         count, name = len(found.photos), found.photos[0][0].name
         tested = "" if self.tested == count else f" of {self.tested} tested"
-        others = "" if self.opposite is None else f", and {self.opposite} without the opposite place"
-        mistakes = f"; {wrong} of the {count} are wrong predictions" if wrong else ""
+        others = "" if self.opposite is None else f", and covering the opposite place that of {self.opposite}"
+        mistakes = f"; {wrong} of the {count} predictions {'is' if wrong == 1 else 'are'} wrong" if wrong else ""
         return (
-            f"{count} of {found.total} '{name}' photos rest on {found.where}; without it {self.changed}{tested} "
-            f"change class{others}{mistakes}"
+            f"{count} of {found.total} '{name}' maps share {found.where}; covering it changes the class of "
+            f"{self.changed}{tested}{others}{mistakes}"
         )
 
 
@@ -78,7 +78,7 @@ class Finding:
     option(
         "Input",
         "--annotations FILE",
-        "Boxes of the objects, in COCO's format. Also find photos that rest on places outside of the boxes.",
+        "Boxes of the objects, in COCO's format. Also find maps that share the area outside of the boxes.",
         type=PATH,
     ),
     option("Output", "--fail-on-findings", "Exit with status 1 if anything is found.", is_flag=True),
@@ -86,10 +86,10 @@ class Finding:
     settings=WITHOUT_ENVIRONMENT,
 )
 def audit(options: Mapping[str, Any]) -> int:
-    """Find places that the maps of a class rest on.
+    """Find image regions that a class depends on.
 
-    DIRECTORY is the output of a run with --raw. Looks for classes whose photos rest on a corner, an edge, or the same
-    thing at the same place. Covers the place in the photos, and prints the place if this changes their class. Writes a
+    DIRECTORY is the output of a run with --raw. Looks for classes whose maps share a corner, an edge, or the same thing
+    at the same place. Covers the place in the photos, and prints the place if this changes their class. Writes a
     page, audit/index.html. Use only runs that you trust, because settings.toml is read like --config.
     """
     from ebcli.files.directory import refuse_foreign_files

@@ -92,8 +92,8 @@ _ALL = (
     _map(
         "--where X,Y|X,Y,W,H|FILE",
         "Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE. Detectors: "
-        "explain only the detection nearest to this box, in pixels. [default: every detection, or the whole "
-        "segment]",
+        "explain only the detection that overlaps most with this box, in pixels. [default: every detection, or the "
+        "whole segment]",
         type=kinds.PLACE,
         shell_complete=kinds.complete_file,
     ),
@@ -206,7 +206,7 @@ _ALL = (
     _output(
         "--annotations",
         "Also write a box per map to annotations.json, in COCO's format. masks adds polygons. heatmaps writes all "
-        "maps to fiftyone/ instead, as a dataset of FiftyOne, and implies --raw.",
+        "maps to fiftyone/ instead, as a FiftyOne dataset, and implies --raw.",
         type=click.Choice(ANNOTATIONS),
     ),
     _output(
@@ -244,9 +244,9 @@ _ALL = (
     _appearance("--dpi", "Panels: pixels per inch; pictures, text and lines keep their size in print."),
     _appearance(
         "--scale [LOW,]image|run|HIGH|P%",
-        "End the color scale at each map's maximum (image), at the maximum of all maps of the run (run), at a "
-        "value (HIGH), or at a percentile of each map's positive values (P%). LOW is the lower end. 1 is the "
-        "value of a uniform map.",
+        "End the color scale at each map's maximum, or percentile 99.5 for fine maps (image), at the largest value in a "
+        "sample of the run's images (run), at a value (HIGH), or at a percentile of each map's positive values (P%). "
+        "LOW is the lower end. 1 is the value of a uniform map.",
     ),
     _appearance("--cells", "Draw the layer's cells with hard edges, without interpolation."),
     _appearance("--background", "Keep this much of the photo visible where a mask's map is 0."),
@@ -258,7 +258,7 @@ _ALL = (
     _performance(
         "-j --workers",
         "Use N processes for decoding and drawing; with Ray, N workers that each load the network. [default: up "
-        "to one per CPU]",
+        "to one per CPU; with Ray, one per GPU, or per two CPUs]",
     ),
     _performance("--device NAME", "Run the network on cpu, cuda, cuda:1, mps; auto prefers a GPU."),
     _performance(

@@ -105,14 +105,14 @@ def _print_choices(work: Run, plan: RunPlan) -> None:
 
 
 def _print_shares(labeled: Sequence[bool], faint: Sequence[bool | None], unit: str, *, has_faint: bool) -> None:
-    """Print how many predictions were right, and how many maps rest on hardly any evidence."""
+    """Print how many predictions were right, and how many maps have hardly any evidence."""
     if by_score := [one for one in faint if one is not None]:
-        which, they_are, noise = "The map rests", "it is", "a map of noise"
+        which, they_are, noise = "The map has", "it is", "a map of noise"
         if len(faint) > 1:
-            which, they_are, noise = f"{len(by_score)} of {len(faint)} maps rest", "they are", "maps of noise"
+            which, they_are, noise = f"{len(by_score)} of {len(faint)} maps have", "they are", "maps of noise"
         reasons = {False: f"{they_are} about as strong as {noise}", True: "the score is below chance"}
         why = ", or ".join(words for reason, words in reasons.items() if reason in by_score)
-        note(f"{which} on hardly any evidence: {why}" + f". {they_are.capitalize()} drawn faint" * has_faint)
+        note(f"{which} hardly any evidence: {why}" + f". {they_are.capitalize()} drawn faint" * has_faint)
     if labeled:
         right = sum(labeled)
         share = f"{right} of {len(labeled)} labeled {unit}s"

@@ -26,8 +26,8 @@ from ebcli.gallery.audit import CELLS, PLACES, Candidate, Seen, candidates, read
 from ebcli.nouns.input_spec import InputSpec
 
 COUNT = 12  # photos of each class
-FOUND = "12 of 12 'horse' photos rest on the lower left corner; without it 12 change class"
-OPPOSITE = ", and 0 without the opposite place"
+FOUND = "12 of 12 'horse' maps share the lower left corner; covering it changes the class of 12"
+OPPOSITE = ", and covering the opposite place that of 0"
 
 
 def invoke(*arguments: str) -> Result:
@@ -64,7 +64,7 @@ def test_it_names_class_place_and_share_of_a_planted_tag(trained: Path) -> None:
     )
     page = html.unescape(Path("maps/audit/index.html").read_text())
     assert page.count("<article>") == 1
-    assert "12 of 12 'horse' photos rest on the lower left corner" in page
+    assert "12 of 12 'horse' maps share the lower left corner" in page
     assert "The frame is the place that was covered." in page
     pictures = {path.name for path in Path("maps/audit").iterdir()} - {"index.html", "tested.jsonl"}
     assert all(f'src="{name}"' in page for name in pictures)
@@ -98,7 +98,7 @@ def test_wrong_predictions_are_told_by_what_they_rest_on(trained: Path) -> None:
     for path in sorted(Path("photos/horse").iterdir())[:4]:
         path.rename(Path("photos/cow", path.name))
     explained(trained / "tagged.pth", "photos", "--labels", "folders")
-    assert f"{FOUND}{OPPOSITE}; 4 of the 12 are wrong predictions\n" in invoke("audit", "maps").stdout
+    assert f"{FOUND}{OPPOSITE}; 4 of the 12 predictions are wrong\n" in invoke("audit", "maps").stdout
 
 
 def test_an_interrupt_leaves_nothing_behind(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,9 +139,9 @@ def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.
     explained(trained / "tagged.pth", "photos", "--overwrite")
     with monkeypatch.context() as patched:
         patched.setattr("ebcli.cli.audit._counted", lambda *_: (5, 0))
-        assert "without it 5 change class" in invoke("audit", "maps").stdout
+        assert "covering it changes the class of 5" in invoke("audit", "maps").stdout
     explained(trained / "plain.pth", "photos", "--overwrite")  # another network
-    assert "change class" not in invoke("audit", "maps").stdout
+    assert "changes the class" not in invoke("audit", "maps").stdout
 
 
 def seen(grid: np.ndarray, look: float = 0.5, outside: np.ndarray | None = None, number: int = 0) -> Seen:
@@ -206,7 +206,7 @@ def test_a_finding_needs_a_difference_and_more_of_it_than_elsewhere() -> None:
     for changed, opposite, holds in ((8, 0, True), (8, 7, False), (2, 0, False), (8, None, True), (0, None, False)):
         assert Finding(candidate, 10, changed, opposite).holds is holds
     assert Finding(candidate, 8, 4, None).words == (
-        "10 of 20 'horse' photos rest on the upper left corner; without it 4 of 8 tested change class"
+        "10 of 20 'horse' maps share the upper left corner; covering it changes the class of 4 of 8 tested"
     )
 
 

@@ -107,6 +107,10 @@ def run_line(line: str) -> Result | None:
     words = shlex.split(ours, comments=True)
     if not words:
         return None
+    environment = {"EB_SALIENCY_WORKERS": "0"}  # no worker processes, which would have to import torch
+    while words[0].startswith("EB_SALIENCY_"):
+        name, _, value = words.pop(0).partition("=")
+        environment[name] = value
     if words[0] != "eb-saliency":
         assert any(line.startswith(known) for known in OTHERS), f"unknown command: {line}"
         if words[:2] == ["docker", "run"]:
@@ -126,8 +130,7 @@ def run_line(line: str) -> Result | None:
     if "<" in words:
         piped = Path(_taken(words, "<")).read_bytes()
     target = _taken(words, ">") if ">" in words else None
-    # no worker processes, which would have to import torch
-    result = CliRunner().invoke(main, words[1:], piped, env={"EB_SALIENCY_WORKERS": "0"})
+    result = CliRunner().invoke(main, words[1:], piped, env=environment)
     assert result.exit_code == 0, f"{line}\n{result.output}"
     assert result.output or "--shard" in line, line  # a shard of few photos can be empty
     if target is not None:

@@ -77,7 +77,7 @@ def test_a_run_says_how_many() -> None:
         Image.new("RGB", (240, 240), "white").save(f"{name}.png")
     result = run("a.png", "b.png", str(SAMPLES / "rocket.jpg"))
     assert result.stderr.count("They are drawn faint") == 1
-    assert "2 of 3 maps rest on hardly any evidence" in result.stderr
+    assert "2 of 3 maps have hardly any evidence" in result.stderr
 
 
 def test_the_strength_is_the_sum_of_the_positive_cells() -> None:
