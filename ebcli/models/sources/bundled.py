@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ebcli.models.checkpoint import load_checkpoint
 from ebcli.models.efficientnet_lite_weights import NAME, PRESET, published_state
-from ebcli.models.keywords import BUNDLED
+from ebcli.models.keywords import BUNDLED, DEFAULT
 from ebcli.models.names import imagenet_classes
 from ebcli.models.sources.base import ModelSource
 from ebcli.nouns.input_spec import InputSpec
@@ -124,6 +124,9 @@ class Bundled(ModelSource):
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         return EfficientNetLite(num_classes or len(imagenet_classes()))
+
+    def weights(self) -> Sequence[str]:
+        return [DEFAULT, NAME]
 
     def published(self, weights: str) -> str | None:
         return super().published(weights.removeprefix("EfficientNet_Lite0_Weights."))

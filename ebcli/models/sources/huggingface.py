@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torchvision.transforms.functional import pil_to_tensor
 
 from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
@@ -222,6 +221,8 @@ def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpe
         raise ConfigurationError(f"{name} expects channels in the order blue, green, red, which is not supported")
     if not getattr(processor, "do_resize", True):
         raise ConfigurationError(f"{name} does not resize its input, which is not supported")
+
+    from torchvision.transforms.functional import pil_to_tensor  # which other networks do not need
 
     def processed(image: Image.Image) -> Tensor:
         made: Tensor = processor(pil_to_tensor(image), return_tensors="pt")["pixel_values"]
