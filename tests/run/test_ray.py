@@ -264,7 +264,7 @@ def test_a_lost_cluster_ends_the_run_with_a_status_that_says_repeat(
     status, out, err = run.wait()
     assert time.monotonic() - start < seconds
     assert status == 75
-    assert re.fullmatch(rf"(\d+ of \d+ maps rest .*\n)?\d+ images: \d+ done, .*\n{LOST}\n", err), err
+    assert re.fullmatch(rf"(\d+ of \d+ maps have hardly .*\n)?\d+ images: \d+ done, .*\n{LOST}\n", err), err
     done = [record for record in records(cwd / "maps") if record["status"] == "done"]
     assert len(out) == len(done) < photos + 3
     assert not list((cwd / "maps").glob(".eb-saliency-*"))
