@@ -58,7 +58,7 @@ def test_the_bundled_network_s_pictures_are_as_strong_as_those_of_the_command(
     made, _ = run_command(client, query)
     assert made == client.get("/picture", params=query).content
     about, _ = maps(client, **query)
-    assert about["maps"][0]["evidence"] is not None
+    assert any("evidence" in word for word in about["maps"][0]["told"])  # so it was compared with noise
 
 
 def test_the_command_has_the_names_of_classes_and_of_the_photo(client: TestClient) -> None:
