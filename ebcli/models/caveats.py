@@ -2,7 +2,7 @@
 
 import re
 
-# of the family with less than 90% of its maps on the right object, measured on one small network
+# of the family with less than 90% of its maps in the half of the picture with the object, measured on one small network
 _TRANSFORMER = re.compile(r"(^|[/_-])(vit|deit3?|beit(v2)?|dinov2|eva(02)?)([._-]|$)")
 
 
@@ -11,6 +11,6 @@ def caveat(name: str) -> str | None:
     if not _TRANSFORMER.search(name):
         return None
     return (
-        f"{name}'s maps may be wrong in part: in a small vision transformer that was measured, 89% of a map was on the "
-        "right object (see Measurements in the documentation)"
+        f"{name}'s maps may be wrong in part: in a small vision transformer that was measured, 89% of a map was in "
+        "the half of the picture with the object (see Measurements in the documentation)"
     )

@@ -77,7 +77,7 @@ class MapOptions:
             segmented classes, those that cover more than this share of the pixels; None for 0.01.
         score: explain the detections that score at least this.
         where: of a segmentation network, explain the class at this pixel (x, y), or in the mask in this file; of a
-            detector, the detection nearest to this box.
+            detector, the detection that overlaps most with this box.
         layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer per resolution and the
             pixels; empty for the model's default layer.
         contrastive: contrastive maps; marginal ones if False.
