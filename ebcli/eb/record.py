@@ -207,11 +207,12 @@ class Record(TorchDispatchMode):
         return op
 
     @cached_property
-    def _names(self) -> dict[nn.Module, str]:
-        return {} if self._net is None else {module: name for name, module in self._net.named_modules() if name}
+    def names(self) -> dict[nn.Module, str]:
+        """The names of the network's modules."""
+        return {} if self._net is None else {module: name for name, module in self._net.named_modules()}
 
     def _place(self, module: nn.Module | None) -> str:
-        return "" if module is None else f" in {self._names.get(module) or type(module).__name__}"
+        return "" if module is None else f" in {self.names.get(module) or type(module).__name__}"
 
     def _overwrite(self, name: str, func: Any, args: Any, kwargs: Any, values: Any, named: Any) -> Any:
         """An operation in place is the same operation, whose result is a new value of the tensor."""
