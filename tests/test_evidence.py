@@ -189,7 +189,7 @@ def test_numbers_about_strength_are_those_of_the_file() -> None:
             by_default("others, maps", "others, clear", "others, hardly any"),
         ),
         ("{:.0f} of {:.0f} maps of random classes were at least", by_default("others, at least 3.0", "others, maps")),
-        ("With the score, {:.0f} of {:.0f} had clear", by_default("others, clear", "others, maps")),
+        ("If the score is also used, only {:.0f} of the {:.0f} maps have clear", by_default("others, clear", "others, maps")),
     ):
         assert sentence.format(*found) in shown
     limits = [f"at least {OF_NOISE[1]:.0f}× noise |", "{:g}× to {:.0f}× noise |".format(*OF_NOISE)]
