@@ -157,11 +157,6 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         passes("captum (Grad-CAM)"),
         passes("zennit (ZPlus, to the pixels)"),
     ),
-    "takes {:.2f} CPU seconds, or {:.2f} if it is written as PNG. The network's plain pass takes only {:.2f}": lambda: (
-        value("photos", "CPU-s per photo", work="eb-saliency photos"),
-        value("photos", "CPU-s per photo", work="eb-saliency photos --format png"),
-        value("photos", "CPU-s per photo", work="the network's plain pass alone"),
-    ),
     "each of the 12 medians was within {:.0f}% of their own median": lambda: farthest(""),
     "many classes, they were within {:.0f}%": lambda: farthest("one picture, "),
     "a single class in each, they were within {:.0f}%": lambda: farthest("one class, "),
@@ -189,7 +184,10 @@ def test_numbers_about_strength_are_those_of_the_file() -> None:
             by_default("others, maps", "others, clear", "others, hardly any"),
         ),
         ("{:.0f} of {:.0f} maps of random classes were at least", by_default("others, at least 3.0", "others, maps")),
-        ("If the score is also used, only {:.0f} of the {:.0f} maps have clear", by_default("others, clear", "others, maps")),
+        (
+            "If the score is also used, only {:.0f} of the {:.0f} maps have clear",
+            by_default("others, clear", "others, maps"),
+        ),
     ):
         assert sentence.format(*found) in shown
     limits = [f"at least {OF_NOISE[1]:.0f}× noise |", "{:g}× to {:.0f}× noise |".format(*OF_NOISE)]
@@ -240,6 +238,11 @@ def test_contrastive_maps_have_the_largest_share_in_seven_of_nine_networks_at_th
 def test_rates_are_those_of_the_works_of_the_script() -> None:
     works = [(network, f"{megapixels:g}") for network, megapixels, _ in WORKS]
     assert [(row["network"], row["megapixels"]) for row in evidence.read("rates")] == works
+    shown = " ".join(text_of("many-photos").split())
+    ways = ("eb-saliency photos", "eb-saliency photos --format png", "the network's plain pass alone")
+    jpeg, png, plain = (value("photos", "CPU-s per photo", work=way) for way in ways)
+    assert f"takes {jpeg:.2f} CPU seconds, or {png:.2f} if it is written as PNG" in shown
+    assert f"The network's plain pass takes only {plain:.2f} CPU seconds" in shown
 
 
 def test_the_numbers_of_the_text_are_those_of_the_files() -> None:
