@@ -202,7 +202,7 @@ TRUSTED: dict[str, Callable[[], tuple[float, ...]]] = {
         grid(method, layer) for layer in ("features.11", "features.16") for method in ("contrastive", "grad-cam")
     ),
     "for {:.0f} of {:.0f} photos, a small part": lambda: sufficiency("suffices", "photos"),
-    "{:.0%} to {:.0%} of the contrastive map is in the half of the asked letter": lambda: (
+    "{:.0%} to {:.0%} of the contrastive map is in the half of the requested letter": lambda: (
         min(shares := [letters(network, "contrastive") for network in of_the_letters("contrastive")]),
         max(shares),
     ),
