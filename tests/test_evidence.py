@@ -104,11 +104,11 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         grid("contrastive", "features.16"),
         grid("grad-cam", "features.16"),
     ),
-    "With contrastive maps, {:.0%} of the cells get a clear name, and {:.0%} of these names are correct": lambda: (
+    "With contrastive maps, {:.0%} of the cells get a name, and {:.0%} of these names are correct": lambda: (
         naming("contrastive", "features.11", "clear"),
         naming("contrastive", "features.11", "clear cells"),
     ),
-    "With Grad-CAM at the last layer, {:.0%} of the clear names are correct, where chance is {:.0%}": lambda: (
+    "With Grad-CAM at the last layer, {:.0%} of the names are correct, where chance is {:.0%}": lambda: (
         naming("grad-cam", "features.16", "clear cells"),
         naming("random", "-", "clear cells"),
     ),
@@ -136,11 +136,11 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         *on_letters("contrastive"),
         *on_letters("AttnLRP"),
     ),
-    "for a letter or a color, {:.0%} to {:.0%} comes from the picture": lambda: (
+    "It is {:.0%} to {:.0%} for letters and colors": lambda: (
         min(shares := [of_the_picture(f"{which} letter") for which in ("first", "second")] + [of_the_picture("color")]),
         max(shares),
     ),
-    "which follows from grammar, it is {:.0%}": lambda: (of_the_picture("of"),),
+    "and {:.0%} for the word *of*, which follows from grammar": lambda: (of_the_picture("of"),),
     **{
         f"| {name} | {{:.0%}} | {{:.0%}} | {{:.0%}} |": (
             lambda network=network: (
