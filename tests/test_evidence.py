@@ -188,6 +188,7 @@ def test_numbers_about_strength_are_those_of_the_file() -> None:
             "If the score is also used, only {:.0f} of the {:.0f} maps have clear",
             by_default("others, clear", "others, maps"),
         ),
+        ("this median changed by at most {:.0f}%", farthest("")),
     ):
         assert sentence.format(*found) in shown
     limits = [f"at least {OF_NOISE[1]:.0f}× noise |", "{:g}× to {:.0f}× noise |".format(*OF_NOISE)]
