@@ -197,12 +197,14 @@ def test_numbers_about_strength_are_those_of_the_file() -> None:
 
 # all percentages of docs/trust.md, and where they are
 TRUSTED: dict[str, Callable[[], tuple[float, ...]]] = {
-    "{:.0%} of the map is in the correct one of four photos": lambda: (grid("contrastive", "features.11"),),
-    "At the default layer, {:.0%} of the contrastive map and {:.0%} of Grad-CAM's map are in the correct photo. "
+    "{:.0%} of the map is in the photo of the class": lambda: (grid("contrastive", "features.11"),),
+    "At the default layer, {:.0%} of the contrastive map and {:.0%} of Grad-CAM's map are in the correct photo of "
+    "the four. "
     "At the last layer, the shares are {:.0%} and {:.0%}": lambda: tuple(
         grid(method, layer) for layer in ("features.11", "features.16") for method in ("contrastive", "grad-cam")
     ),
-    "for {:.0f} of {:.0f} photos, a small part": lambda: sufficiency("suffices", "photos"),
+    "the strongest {:.0%} of the pixels": lambda: sufficiency("part"),
+    "For {:.0f} of {:.0f} photos, the map needs fewer pixels": lambda: sufficiency("suffices", "photos"),
     "{:.0%} to {:.0%} of the contrastive map is in the half of the requested letter": lambda: (
         min(shares := [letters(network, "contrastive") for network in of_the_letters("contrastive")]),
         max(shares),
