@@ -244,8 +244,8 @@ def test_rates_are_those_of_the_works_of_the_script() -> None:
     shown = " ".join(text_of("many-photos").split())
     ways = ("eb-saliency photos", "eb-saliency photos --format png", "the network's plain pass alone")
     jpeg, png, plain = (value("photos", "CPU-s per photo", work=way) for way in ways)
-    assert f"takes {jpeg:.2f} CPU seconds, or {png:.2f} if it is written as PNG" in shown
-    assert f"The network's plain pass takes only {plain:.2f} CPU seconds" in shown
+    assert f"takes {jpeg:.2f} CPU seconds, or {png:.2f} if the result is written as PNG" in shown
+    assert f"The forward pass of the network alone takes only {plain:.2f} CPU seconds" in shown
 
 
 def test_the_numbers_of_the_text_are_those_of_the_files() -> None:
