@@ -275,7 +275,7 @@ def test_limits_of_shares_are_multiples_of_the_largest_of_a_word_in_a_blank_pict
 def test_the_percentages_about_the_joint_rule_are_those_of_the_files() -> None:
     stepwise, joint = ([letters(name, method) for name in ("ViT", "ConvNeXt", "Swin")] for method in (STEPWISE, JOINT))
     vit, convnext, swin = (f"from {a:.0%} to {b:.0%}" for a, b in zip(stepwise, joint, strict=True))
-    said = f"rose {vit} in a ViT and {convnext} in ConvNeXt. It fell {swin} in Swin"
+    said = f"rose {vit} in a ViT and {convnext} in ConvNeXt. The share fell {swin} in Swin"
     assert said in " ".join(text_of("method").split())
 
 
