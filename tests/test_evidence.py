@@ -118,7 +118,7 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     ),
     "On average, the top {:.0%} of the pixels": lambda: sufficiency("part"),
     "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency("center", "shuffled"),
-    "and {:.0%} of its map is in the correct half": lambda: (letters("ViT", "contrastive"),),
+    "In the ViT, {:.0%} of the map is in the correct half": lambda: (letters("ViT", "contrastive"),),
     "In strips of 8 photos, tiling puts {:.0%} of the map on the correct photo, "
     "against {:.0%} without tiling": lambda: (tiles(8, "tiles"), tiles(8, "whole")),
     "raises the share from {:.0%} to {:.0%} in MobileNetV3, and from {:.0%} to {:.0%} in ViT": lambda: tuple(
@@ -131,12 +131,12 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         letters("ConvNeXt", "Grad-CAM", "features.5"),
     ),
     "even an untrained FCOS has {:.0%} of its map in the correct half": lambda: (dense("FCOS", "untrained", "share"),),
-    "An untrained DETR does not know the place: it has {:.0%}": lambda: (dense("DETR", "untrained", "share"),),
+    "An untrained DETR does not know the place, so its share is {:.0%}": lambda: (dense("DETR", "untrained", "share"),),
     "{:.0%} to {:.0%} of a word's map is in the half of its letter, and {:.0%} to {:.0%} with AttnLRP": lambda: (
         *on_letters("contrastive"),
         *on_letters("AttnLRP"),
     ),
-    "It is {:.0%} to {:.0%} for letters and colors": lambda: (
+    "This share is {:.0%} to {:.0%} for letters and colors": lambda: (
         min(shares := [of_the_picture(f"{which} letter") for which in ("first", "second")] + [of_the_picture("color")]),
         max(shares),
     ),
@@ -160,8 +160,8 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     "each of the 12 medians was within {:.0f}% of their own median": lambda: farthest(""),
     "many classes, they were within {:.0f}%": lambda: farthest("one picture, "),
     "a single class in each, they were within {:.0f}%": lambda: farthest("one class, "),
-    "have a median of {:.1f}× noise": lambda: strength("ViT", "own, median"),
-    "and in ConvNeXt {:.1f}×": lambda: strength("ConvNeXt", "own, median"),
+    "is only {:.1f} times that of maps of noise": lambda: strength("ViT", "own, median"),
+    "and in a small ConvNeXt {:.1f} times": lambda: strength("ConvNeXt", "own, median"),
 }
 
 
