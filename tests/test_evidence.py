@@ -14,6 +14,7 @@ from benchmarks.rates import WORKS
 from benchmarks.trained.__main__ import LEARNED
 from benchmarks.trained.methods import JOINT, STEPWISE
 from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER
+from ebcli.nouns.atlas import CLEAR
 from ebcli.nouns.explanation import _OF_WORD, _TOO_STRONG, OF_NOISE
 from ebcli.run.noise import PICTURES
 from ebcli.run.pieces import _LONGEST
@@ -26,7 +27,8 @@ _SETTLED = {  # numbers of the texts that were not measured
     "50%": "chance, and the probability of recognized photos",
     "67%": "chance",
     f"{OF_NOISE[0]:g}": "times noise, below which there is hardly any evidence",
-    f"{_TOO_STRONG:.0%}": "of the largest strength: with stronger noise, the evidence is not judged",
+    f"{_TOO_STRONG:g}": "strength of noise, above which the evidence is not judged",
+    f"{CLEAR:.0%}": "of the largest value, by which a class leads where it is named",
     f"{LEARNED:.0%}": "accuracy of the networks that are listed",
     f"{_LONGEST}": "shape of the images that are explained in tiles",
 }
@@ -153,13 +155,13 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     },
     "five classes of each photo at once cost {:.1f} forward passes": lambda: (passes("ebcli", classes=5),),
     "Captum takes {:.1f} forward passes in VGG-16. "
-    "zennit's `ZPlus`, which always goes down to the pixels, takes {:.0f}": lambda: (
+    "`ZPlus` of [zennit, which always goes down to the pixels, takes {:.0f}": lambda: (
         passes("captum (Grad-CAM)"),
         passes("zennit (ZPlus, to the pixels)"),
     ),
-    "each of the 12 medians was within {:.0f}% of their own median": lambda: farthest(""),
-    "many classes, they were within {:.0f}%": lambda: farthest("one picture, "),
-    "a single class in each, they were within {:.0f}%": lambda: farthest("one class, "),
+    "the 12 medians differ by at most {:.0f}% from the middle one": lambda: farthest(""),
+    "many classes, the largest difference is {:.0f}%": lambda: farthest("one picture, "),
+    "a single class in each, the largest difference is {:.0f}%": lambda: farthest("one class, "),
     "is only {:.1f} times that of maps of noise": lambda: strength("ViT", "own, median"),
     "and in a small ConvNeXt {:.1f} times": lambda: strength("ConvNeXt", "own, median"),
 }
