@@ -120,7 +120,9 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     ),
     "On average, the top {:.0%} of the pixels": lambda: sufficiency("part"),
     "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency("center", "shuffled"),
-    "In the ViT, {:.0%} of the map is in the correct half": lambda: (letters("ViT", "contrastive"),),
+    "were measured, with {:.0%}, {:.0%} and {:.0%}": lambda: tuple(
+        letters(name, "contrastive") for name in ("ViT", "Swin", "MaxViT")
+    ),
     "In strips of 8 photos, tiling puts {:.0%} of the map on the correct photo, "
     "against {:.0%} without tiling": lambda: (tiles(8, "tiles"), tiles(8, "whole")),
     "raises the share from {:.0%} to {:.0%} in MobileNetV3, and from {:.0%} to {:.0%} in ViT": lambda: tuple(
