@@ -56,6 +56,8 @@ class Record(TorchDispatchMode):
         self._token = object()
         self._written: dict[int, tuple[int, Value]] = {}  # storage -> how often, and what fills it now
         self._kept: dict[int, list[Value]] = {}  # storage -> values whose numbers are in it
+        self._readers: dict[int, list[Op]] = {}  # storage of a constant -> operations that have read it
+        self._looked_at = 0
         self._is_spelling = False
         self._before: list[Any] = []
         self._storages: list[Any] = []  # keeps addresses of overwritten storages from being used again
@@ -284,7 +286,14 @@ class Record(TorchDispatchMode):
         def copied(a: Any) -> Any:
             return a.clone() if isinstance(a, Tensor) and storage_of(a) == storage_of(overwritten) else a
 
-        for op in self.ops if self.keeps and isinstance(overwritten, Tensor) else ():
+        if not self.keeps or not isinstance(overwritten, Tensor):
+            return
+        for op in self.ops[self._looked_at :]:  # once, because some networks fill their masks piece by piece
+            for a in flat((*op.args, *op.kwargs.values())):
+                if isinstance(a, Tensor):
+                    self._readers.setdefault(storage_of(a), []).append(op)
+        self._looked_at = len(self.ops)
+        for op in self._readers.pop(storage_of(overwritten), ()):
             op.args = changed(op.args, copied)
             op.kwargs = dict(zip(op.kwargs, changed(op.kwargs.values(), copied), strict=True))
 
