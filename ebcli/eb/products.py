@@ -161,8 +161,8 @@ def _by_sizes(linear: LinearMap, a: Tensor, P: Tensor, signs: Tensor, response: 
     rounded = sizes + bias.abs() if has_bias else sizes
     if z.numel() and not bool(torch.sub(z, rounded, alpha=2 * _LEAST).amin() >= 0):
         return None
-    q = ratio(P * s.abs(), z)
-    share = size * absolute.transposed(q, size) + a * linear.transposed(q * s, size)
+    q = ratio(P, z).mul_(s)
+    share = torch.addcmul(size * absolute.transposed(q * s, size), a, linear.transposed(q, size))
     # a share of 0 may come out negative, but none is less than all negative probability, as in contrastive passes
     return torch.maximum(share, P.clamp(max=0).sum())
 
