@@ -104,7 +104,8 @@ _ALL = (
     ),
     _map(
         "--tiles N",
-        "Cut large images into overlapping squares, N across the shorter side, and join the squares' maps. "
+        "Resize images so that N tiles of the size of the network's input fit across the shorter side, explain "
+        "overlapping tiles, and join their maps. "
         "[default: 1 for images more than 2.5 times as long as wide; others are not cut]",
     ),
     _map(
@@ -134,8 +135,11 @@ _ALL = (
     _model("--mean", "Subtract this mean from pixels of 0 to 1: one number, or one for each channel."),
     _model("--std", "Divide pixels by this standard deviation."),
     _model("--channels", "Give the network these channels of an array or TIFF, from 1."),
-    _model("--bands", "Show these channels in pictures: one, or red, green and blue."),
-    _model("--range", "Scale arrays, TIFF and medical images: of LOW,HIGH, LOW becomes 0 and HIGH becomes 1."),
+    _model("--bands", "Show these channels of the file in pictures: one, or red, green and blue."),
+    _model(
+        "--range",
+        "Scale arrays, TIFF and medical images: with LOW,HIGH, LOW becomes 0 and HIGH becomes 1, without clipping.",
+    ),
     _model(
         "--fit",
         "Fit the image to the network: whole keeps the whole image and its aspect ratio, crop cuts out the "
@@ -246,7 +250,7 @@ _ALL = (
         "--scale [LOW,]image|run|HIGH|P%",
         "End the color scale at each map's maximum, or percentile 99.5 for fine maps (image), at the largest value in "
         "a sample of the run's images (run), at a value (HIGH), or at a percentile of each map's positive values (P%). "
-        "LOW is the lower end. 1 is the value of a uniform map.",
+        "LOW is the lower end. 1 is the value of each cell in a uniform map with the sum 1.",
     ),
     _appearance("--cells", "Draw the layer's cells with hard edges, without interpolation."),
     _appearance("--background", "Keep this much of the photo visible where a mask's map is 0."),
