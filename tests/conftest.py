@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,16 @@ def same_random_numbers() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before those of other marks are dropped
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browsers take long to start."""
+    """Browsers take long to start, and so do all cases of some tests."""
+    seen = Counter[str]()
     for item in items:
+        test, case, _ = item.nodeid.partition("[")
+        sampled = item.get_closest_marker("one_in") if case else None
         if {"browser", "chromium"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker("release")
+        elif sampled and sum(divmod(seen[test], sampled.args[0])) % sampled.args[0]:
+            item.add_marker("release")  # of each row of n cases, all but one, which is the next one in the next row
+        seen[test] += 1
 
 
 def pytest_collection_finish() -> None:
