@@ -1,10 +1,14 @@
 """What all tests share."""
 
+import functools
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
+from importlib import metadata
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,12 +28,24 @@ os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build/cache")  #
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+for device in (torch.cuda, torch.xpu, torch.mtia):
+    if not device.is_available():  # PyTorch keeps each seed for it, with a stack trace
+        device.manual_seed_all = lambda _seed: None
+_entry_points = functools.cache(lambda _path, **wanted: entry_points(**wanted))
+metadata.entry_points = lambda **wanted: _entry_points(tuple(sys.path), **wanted)  # which reads all that is installed
 
 
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of a few files within the process of a test start none, unless the test says so."""
     monkeypatch.setattr("ebcli.workers.FEWEST", 0)
+
+
+@pytest.fixture(autouse=True)
+def little_noise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps are compared with those of two pictures of noise, unless the tests of a file are about their strength."""
+    if not getattr(request.module, "ALL_NOISE", False):
+        monkeypatch.setattr("ebcli.run.noise.PICTURES", 2)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -55,7 +55,7 @@ class Measured:
 @pytest.fixture(scope="module")
 def measured(folder: Path) -> Measured:
     loaded = ebcli.load_model(f"clip/{folder}", class_names=captions.CAPTIONS)
-    pictures = captions.TASK.pictures(32, 2, torch.Generator().manual_seed(5))
+    pictures = captions.TASK.pictures(16, 2, torch.Generator().manual_seed(5))
     layer = ebcli.default_layer(loaded)
     maps = excitation(loaded.net, pictures.images, pictures.labels, [layer])
     maps |= gradients(loaded.net, pictures.images, pictures.labels, {layer: tuple(maps["joint"][layer].shape[2:])})
@@ -97,7 +97,7 @@ def test_another_picture_of_the_letter_as_target(folder: Path, tmp_path: Path) -
 
 def test_the_command(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    pictures = captions.TASK.pictures(4, 2, torch.Generator().manual_seed(5))
+    pictures = captions.TASK.pictures(2, 2, torch.Generator().manual_seed(5))
     shares = []
     for i, (image, labels) in enumerate(zip(pictures.images, pictures.labels.tolist(), strict=True)):
         photo(image).save(f"{i}.png")

@@ -80,6 +80,7 @@ def photo(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.release) for name in DETECTORS if name not in QUICK)]
 )
@@ -113,6 +114,7 @@ def test_detections_are_those_of_the_library(name: str, library: ModuleType, sav
         assert clipped == pytest.approx(their_box, abs=0.1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["yolov8n", "yolo26n"])
 def test_each_map_starts_at_the_logit_of_its_detection(name: str, saved: Saved, photo: Path) -> None:
     loaded = load_model(f"ultralytics/{saved(name)}")

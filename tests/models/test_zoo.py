@@ -118,6 +118,7 @@ def test_mass_is_one_without_shifts(name):
     assert abs(result.relevance.sum().item()) <= 1e-4 * positive
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["convnext_tiny", "swin_t"])
 def test_mass_is_one_if_the_image_fills_kernels_and_windows(name):
     specimen = small(name, side=224)

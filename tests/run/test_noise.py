@@ -12,6 +12,8 @@ from torch import nn
 import ebcli
 from ebcli.run.noise import noise
 
+ALL_NOISE = True
+
 PICTURES = 24
 
 

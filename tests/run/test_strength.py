@@ -14,6 +14,8 @@ from ebcli.cli.saliency import main
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
 
+ALL_NOISE = True
+
 SAMPLES = Path(__file__).parents[2] / "sample_images"
 
 
