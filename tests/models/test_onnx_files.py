@@ -106,6 +106,7 @@ def test_scores_are_those_of_onnxruntime(name: str, nets: dict[str, tuple[nn.Mod
     assert loaded.one_by_one is (name == "resnet")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "layer", "converted"),
     [
