@@ -43,8 +43,8 @@ def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def little_noise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maps are compared with those of two pictures of noise, unless the tests of a file are about their strength."""
-    if not getattr(request.module, "ALL_NOISE", False):
+    """Maps are compared with those of two pictures of noise, unless a test is about their strength."""
+    if request.node.originalname not in getattr(request.module, "ALL_NOISE", ()):
         monkeypatch.setattr("ebcli.run.noise.PICTURES", 2)
 
 

@@ -112,7 +112,7 @@ def test_an_exported_module(name):
     _assert_same(lambda: Layered(MODULES[name]()), False)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.release
 @pytest.mark.parametrize("makers", [MODULES.values(), ACTIVATIONS], ids=["modules", "activations"])
 def test_decomposed(makers):
     _assert_same(lambda: SideBySide([make() for make in makers]), True)

@@ -145,7 +145,7 @@ READS = {"class token": lambda y: y[:, 0], "average": lambda y: y.mean(1)}
 MIXED = [{slot: [*names][i % len(names)] for slot, names in SPELLINGS.items()} for i in range(len(SPELLINGS["norm"]))]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("names", MIXED, ids=lambda names: ", ".join(names.values()))
 def test_a_transformer_in_two_spellings(names, read):
@@ -242,6 +242,7 @@ LIKE = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("activation", [F.gelu, F.relu])
 @pytest.mark.parametrize("name", LIKE)
 def test_a_signal_cast_or_shaped_like_another(name, activation):

@@ -176,6 +176,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("contrastive", [False, True])
 @pytest.mark.parametrize("name", CHAINS)
 def test_asking_for_one_layer_more_never_changes_another_map(name, contrastive):

@@ -287,12 +287,13 @@ def arguments(inputs):
 
 
 def parameters():
-    """The names of the cases; of those that differ in a parameter alone, such as a stride, two are default tests."""
+    """The names of the cases; of those that differ in a parameter or in the number of axes, few are default tests."""
     seen = Counter()
     for name in CASES:
         operation, _, parameter = name.partition(" ")
-        seen[operation] += "=" in parameter
-        yield pytest.param(name, marks=[pytest.mark.release] * ("=" in parameter and seen[operation] > 2))
+        seen[operation] += "=" in parameter or operation == "interpolate"
+        is_like_others = seen[operation] > 2 or operation.endswith(("1d", "3d", "linear of three axes"))
+        yield pytest.param(name, marks=[pytest.mark.release] * is_like_others)
 
 
 @pytest.mark.parametrize("name", parameters())

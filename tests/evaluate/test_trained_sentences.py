@@ -36,6 +36,7 @@ def net() -> Any:
     return found.eval()
 
 
+@pytest.mark.release
 def test_a_saved_network_writes_the_sentences_of_photos(net: Any, tmp_path: Path) -> None:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
@@ -83,6 +84,7 @@ def _photo(image: torch.Tensor) -> Image.Image:
     return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 
 
+@pytest.mark.release
 def test_maps_of_words_are_on_their_letters(net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentence_maps, "LAYERS", (None, DEFAULT))
     rows = sentence_maps.located(net, 1.0, 6)

@@ -62,6 +62,7 @@ def measured(folder: Path) -> Measured:
     return Measured(pictures, maps, layer)
 
 
+@pytest.mark.release
 def test_the_network_tells_the_captions_apart(folder: Path) -> None:
     loaded = ebcli.load_model(f"clip/{folder}", class_names=captions.CAPTIONS)
     single = captions.TASK.pictures(64, 1, torch.Generator().manual_seed(6))
@@ -69,6 +70,7 @@ def test_the_network_tells_the_captions_apart(folder: Path) -> None:
         assert (loaded.net(single.images).argmax(1) == single.labels[:, 0]).float().mean() > 0.9
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("method", ["contrastive", "against the other"])
 def test_maps_of_a_caption_are_on_its_letter(measured: Measured, method: str) -> None:
     assert measured.share(method) > ENOUGH
@@ -80,6 +82,7 @@ def test_the_network_is_explained_jointly(measured: Measured) -> None:
     torch.testing.assert_close(measured.maps["contrastive"][measured.layer], measured.maps["joint"][measured.layer])
 
 
+@pytest.mark.release
 def test_another_picture_of_the_letter_as_target(folder: Path, tmp_path: Path) -> None:
     pictures = captions.TASK.pictures(24, 2, torch.Generator().manual_seed(5))
     single = captions.TASK.pictures(256, 1, torch.Generator().manual_seed(7))

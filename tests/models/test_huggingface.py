@@ -123,6 +123,7 @@ def test_large_convnexts_squash_images(folder: Path) -> None:
     assert load_model("hf/vit", "none").transforms.fit == "squash"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("problem", "scores"), [(None, "softmax"), ("multi_label_classification", "sigmoid"), ("regression", "raw")]
 )

@@ -60,6 +60,7 @@ def as_published(name: str, net: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "size", "options"),
     [

@@ -156,6 +156,7 @@ def test_semantic_segmentation(saved: Saved) -> None:
     assert (loaded.task, loaded.num_classes) == ("segmentation", 19)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("size", [(96, 50), (33, 96), (40, 24)])
 def test_the_letterbox_is_that_of_the_library(size: tuple[int, int], saved: Saved) -> None:
     """Enlarged or as they are, as it shrinks images without smoothing."""

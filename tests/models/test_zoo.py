@@ -25,7 +25,7 @@ SMALLEST = {
 # Of these, the ones of different kinds are tested by default
 FEW = {"efficientnet_lite0", "mobilenet_v3_small", "resnet18", "squeezenet1_1", "swin_t", "vit_b_32"}
 FEW |= {"lraspp_mobilenet_v3_large", "ssdlite320_mobilenet_v3_large"}
-FEW |= {"timm/seresnet18", "timm/vit_tiny_patch16_224", "timm/convnextv2_atto", "hf/beit", "hf/swin"}
+FEW |= {"timm/vit_tiny_patch16_224", "timm/convnextv2_atto", "hf/swin"}
 
 # Grids of maps for small inputs if the layer is not of stride 16, as default layers are
 GRIDS = {
