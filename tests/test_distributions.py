@@ -28,7 +28,7 @@ from ebcli.cli.saliency import run
 ROOT = Path(__file__).parents[1]
 HOME = "https://github.com/eb-saliency/eb-saliency"
 
-pytestmark = [pytest.mark.release, pytest.mark.xdist_group("distributions")]
+pytestmark = pytest.mark.release
 
 
 def printed(*command: str | Path, cwd: Path | None = None) -> str:

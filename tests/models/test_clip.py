@@ -38,6 +38,7 @@ def own_logits(net: Any, images: torch.Tensor, texts: tuple[str, ...] = TEXTS) -
     return found
 
 
+@pytest.mark.one_in(2)
 def test_the_logits_are_cosine_similarities(model: Any) -> None:
     loaded, images = load_model("clip/two", class_names=TEXTS), torch.randn(2, 3, SIDE, SIDE)
     expected = (own_logits(model, images) - getattr(model, "logit_bias", 0)) / model.logit_scale.exp()
@@ -78,6 +79,7 @@ def test_maps_keep_their_mass_and_leave_the_outputs_alone(model: Any, joint: boo
         assert result.maps.shape[2:] == ((4, 4) if result.layer else (SIDE, SIDE))
 
 
+@pytest.mark.one_in(2)
 def test_the_default_layer_is_what_the_first_block_reads(model: Any) -> None:
     loaded = load_model("clip/two", class_names=TEXTS)
     assert default_layer(loaded) in ("vision_model.pre_layrnorm", "vision_model.embeddings")

@@ -156,7 +156,7 @@ def test_semantic_segmentation(saved: Saved) -> None:
     assert (loaded.task, loaded.num_classes) == ("segmentation", 19)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.release
 @pytest.mark.parametrize("size", [(96, 50), (33, 96), (40, 24)])
 def test_the_letterbox_is_that_of_the_library(size: tuple[int, int], saved: Saved) -> None:
     """Enlarged or as they are, as it shrinks images without smoothing."""
@@ -171,6 +171,7 @@ def test_the_letterbox_is_that_of_the_library(size: tuple[int, int], saved: Save
     assert (spec(Image.fromarray(pixels)) * 255 - torch.from_numpy(expected).movedim(2, 0)).abs().max() <= 3
 
 
+@pytest.mark.release
 def test_untrained_networks_and_state_dicts(saved: Saved, tmp_path: Path) -> None:
     untrained = load_model("ultralytics/yolo11n.yaml")
     assert not untrained.trained

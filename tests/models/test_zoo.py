@@ -152,6 +152,7 @@ def test_every_listed_layer(name):
     assert not any(layer.name.startswith(gates) for layer in offered)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["mc3_18", "swin3d_t", "fcn_resnet50", "lraspp_mobilenet_v3_large"])
 def test_default_layer_of_other_tasks_is_the_tested_one(name):
     assert default_layer(zoo.shapes_only(name)) == zoo.LAYERS[name] == zoo.documented()[name]

@@ -89,6 +89,7 @@ def test_boxes_end_at_the_image() -> None:
     assert corners(one["box"])[1] == 0
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_scores_targets_boxes_and_numbers_choose_detections(factory: str) -> None:
     def boxes(*arguments: str) -> list[tuple[float, ...]]:

@@ -30,6 +30,7 @@ def slow_jpeg() -> bytes:
     return content[:-2] + content[start:-2] * 4000 + content[-2:]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", [["photo.jpg"], ["photo.jpg", "--scale", "run"]])
 def test_a_single_photo_that_takes_for_ever_is_given_up(how: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "work"

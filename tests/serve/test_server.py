@@ -106,6 +106,7 @@ def test_it_ends_while_the_network_loads(started: list[Forked], folder: Path) ->
     assert time.monotonic() - begun < 60
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGKILL])
 def test_uploads_are_kept_in_memory_only(how: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ebcli", "serve", "--no-open", "--port", "0", "-m", "nothing"]
