@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import doctest
 import functools
+import inspect
 import io
 import json
 import re
@@ -168,6 +169,12 @@ def test_all_names_options_and_fields_are_listed() -> None:
     for table, record in zip(tables, (Record, ClassRecord), strict=True):
         rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
         assert sorted(re.findall(r"\w+", " ".join(rows))) == sorted(one.name for one in dataclasses.fields(record))
+
+
+def test_all_arguments_of_explain_are_listed() -> None:
+    table = (ROOT / "docs/python.md").read_text(encoding="utf-8").partition("## Arguments")[2].partition("\n## ")[0]
+    first = "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
+    assert set(re.findall(r"`\*?(\w+)=?`", first)) == {*inspect.signature(ebcli.explain).parameters}
 
 
 def test_home_names_every_page() -> None:

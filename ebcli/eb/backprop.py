@@ -133,7 +133,7 @@ def excitation_backprop(
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
-        forward = Forward.of(network, inputs, layers)
+        forward = Forward.of(network, inputs, layers, tracks=track_lost_mass)
         try:
             prior, single = priors(targets(forward.logits) if callable(targets) else targets, forward.logits, where)
             others = prior[:0] if against is None else priors_against(against, prior)

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -25,11 +25,10 @@ class Capture(ExitStack):
     def __init__(self, net: nn.Module, layers: Sequence[LayerChoice], record: Record) -> None:
         super().__init__()
         self._record, self._values = record, dict[str | None, Value]()
-        modules = dict(net.named_modules(remove_duplicate=False))
-        self.names = [_name_of(layer, modules) for layer in layers]
+        self.names = [_name_of(layer, net, record) for layer in layers]
         for name in dict.fromkeys(self.names):
             if name is not None:  # before the network's own hooks, which may keep the output for another layer
-                hook = modules[name].register_forward_hook(partial(self._output, name), prepend=True)
+                hook = net.get_submodule(name).register_forward_hook(partial(self._output, name), prepend=True)
                 self.callback(hook.remove)
 
     def enter(self, inputs: Tensor) -> Tensor:
@@ -114,17 +113,17 @@ def _replaced(output: Any, at: Any, tensor: Tensor) -> Any:
     return output
 
 
-def _name_of(layer: LayerChoice, modules: dict[str, nn.Module]) -> str | None:
+def _name_of(layer: LayerChoice, net: nn.Module, record: Record) -> str | None:
     """A layer's name; None for the input."""
     if isinstance(layer, nn.Module):
-        for name, module in modules.items():
-            if module is layer:
-                return name
-        raise LayerError(f"this {type(layer).__name__} is not a module of the network")
+        if layer not in record.names:
+            raise LayerError(f"this {type(layer).__name__} is not a module of the network")
+        return record.names[layer]
     if layer is None:
         return None
     layer = layer.removeprefix("_orig_mod.")  # of a module that torch.compile() compiled
-    if not layer or layer not in modules:
-        hint = closest(layer, filter(None, modules)) if layer != "input" else "use layer=None for the input"
-        raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))
-    return layer
+    with suppress(AttributeError):
+        if net.get_submodule(layer) is not net:
+            return layer
+    hint = closest(layer, filter(None, record.names.values())) if layer != "input" else "use layer=None for the input"
+    raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))

@@ -41,9 +41,9 @@ class Forward:
     images: Places
 
     @classmethod
-    def of(cls, net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice]) -> "Forward":
+    def of(cls, net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice], *, tracks: bool) -> "Forward":
         """Run the network once. Raises LayerError if the output does not depend on a layer."""
-        record = Record(net)
+        record = Record(net, names_all=tracks)
         with evaluating(net), Listening(record), Capture(net, layers, record) as capture, torch.enable_grad():
             entered = capture.enter(inputs)
             try:

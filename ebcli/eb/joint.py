@@ -57,7 +57,7 @@ def _scaled(G: Tensor, exponent: int) -> Weights:
     least, most = map(float, G.aminmax())
     shift = max(-100, min(100, math.frexp(max(-least, most))[1]))  # 0 of 0, infinity and NaN
     in_range = 4 if G.dtype == torch.float16 else 30
-    return (G, exponent) if abs(shift) < in_range else (G * 2.0**-shift, exponent + shift)
+    return (G, exponent) if abs(shift) < in_range else (G.mul_(2.0**-shift), exponent + shift)
 
 
 def _sum(weights: Sequence[Weights], exponent: int) -> Tensor:

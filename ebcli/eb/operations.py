@@ -87,8 +87,9 @@ class Op:
 
     def __init__(self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.name, self.function, self.args, self.kwargs = name, function, tuple(args), kwargs
-        self.inputs = [a for a in flat((*args, *kwargs.values())) if isinstance(a, Value)]
-        self.operands, self.outs = list[Value](), list[Value]()
+        self.inputs = [a for a in flat((*args, *kwargs.values())) if type(a) is Value]
+        self.operands: list[Value] = []
+        self.outs: list[Value] = []
         self.index, self.is_cut, self.site = 0, False, name.rpartition(".")[2]
 
     def at(self, *inputs: Any, constant: Callable[[Any], Any] = lambda a: a) -> Any:

@@ -120,20 +120,23 @@ def shared(
 
 def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnegative: bool) -> Tensor:
     """Z = W+ a+ + W- a- for s = +1, and W- a+ + W+ a- for s = -1."""
-    weight = linear.weight
+    weight, is_own = linear.weight, False
     if weight is not None and linear.per_output and isinstance(signs, Tensor) and signs.shape[1:2] == (signs.numel(),):
         # they depend on the channel alone
-        weight, signs = weight * linear.per_output(signs.flatten().sign().to(a.dtype)), 1
+        weight, is_own = weight * linear.per_output(signs.flatten().sign().to(a.dtype)), True
+        signs = 1
     parts = [a] if nonnegative else [(positive := a.clamp(min=0)), positive - a]
     up: list[LinearMap] = [linear]
-    if weight is not None:
-        up = [LinearMap(linear.apply, (excitatory := weight.clamp(min=0)), back=linear.back)]
-        if len(parts) > 1 or isinstance(signs, Tensor) or signs != 1:
-            # exact, because one of the two is zero
-            up.append(LinearMap(linear.apply, excitatory - weight, back=linear.back))
-    down = [None, *up] if weight is None else up[::-1]  # responses have the sign of what excites them
+    if weight is not None:  # in memory that is there: new memory takes longer than the numbers
+        split = torch.clamp(weight, min=0, out=weight if is_own and nonnegative else None)
+        up = [LinearMap(linear.apply, split, back=linear.back)]
     total: Any = None
     for sign in (1, -1) if isinstance(signs, Tensor) else (signs,):
+        if weight is not None and len(up) == 1 and (len(parts) > 1 or sign < 0):
+            # exact, because one of the two is zero
+            split = torch.sub(split, weight, out=split if nonnegative else None)
+            up.append(LinearMap(linear.apply, split, back=linear.back))
+        down = [None, *up] if weight is None else up[::-1]  # responses have the sign of what excites them
         pairs = [(part, half) for part, half in zip(parts, up if sign > 0 else down, strict=False) if half is not None]
         if not pairs:
             continue
@@ -158,8 +161,8 @@ def _by_sizes(linear: LinearMap, a: Tensor, P: Tensor, signs: Tensor, response: 
     rounded = sizes + bias.abs() if has_bias else sizes
     if z.numel() and not bool(torch.sub(z, rounded, alpha=2 * _LEAST).amin() >= 0):
         return None
-    q = ratio(P * s.abs(), z)
-    share = size * absolute.transposed(q, size) + a * linear.transposed(q * s, size)
+    q = ratio(P, z).mul_(s)
+    share = torch.addcmul(size * absolute.transposed(q * s, size), a, linear.transposed(q, size))
     # a share of 0 may come out negative, but none is less than all negative probability, as in contrastive passes
     return torch.maximum(share, P.clamp(max=0).sum())
 

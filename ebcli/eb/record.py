@@ -20,6 +20,7 @@ from ebcli.eb.facts import Facts, Gate
 from ebcli.eb.operations import RECORD, SUMS, Op, Value, aten, changed, flat, storage_of
 from ebcli.eb.rules import rule_of
 from ebcli.eb.rules.respelled import RESPELLED
+from ebcli.eb.rules.rule import MISSING
 from ebcli.errors import EbcliError
 
 _ATTRIBUTE = "_ebcli"
@@ -37,14 +38,16 @@ class Record(TorchDispatchMode):
 
     Args:
         net: the network, for the modules' names in messages.
+        names_all: find the module of every operation, not only of those without a rule.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # PyTorch would import its compiler, for half a second, to turn it off at each operation
 
-    def __init__(self, net: nn.Module | None = None) -> None:
+    def __init__(self, net: nn.Module | None = None, *, names_all: bool = False) -> None:
         super().__init__()
+        self.names_all = names_all
         self.ops: list[Op] = []
         self.keeps = True  # whether numbers are kept
         self.is_cut = False
@@ -53,6 +56,8 @@ class Record(TorchDispatchMode):
         self._token = object()
         self._written: dict[int, tuple[int, Value]] = {}  # storage -> how often, and what fills it now
         self._kept: dict[int, list[Value]] = {}  # storage -> values whose numbers are in it
+        self._readers: dict[int, list[Op]] = {}  # storage of a constant -> operations that have read it
+        self._looked_at = 0
         self._is_spelling = False
         self._before: list[Any] = []
         self._storages: list[Any] = []  # keeps addresses of overwritten storages from being used again
@@ -109,10 +114,12 @@ class Record(TorchDispatchMode):
         kwargs = kwargs or {}
         if RECORD.get() is not self:
             return func(*args, **kwargs)
-        values = changed(args, self.value_of)
+        name, is_mutable, tensors = described(func)
+        if not tensors:
+            return func(*args, **kwargs)
+        values = [changed((a,), self.value_of)[0] if at in tensors else a for at, a in enumerate(args)]
         named = dict(zip(kwargs, changed(kwargs.values(), self.value_of), strict=True)) if kwargs else kwargs
-        name, is_mutable = described(func)
-        if not any(isinstance(a, Value) for a in flat((*values, *named.values()))):
+        if not any(type(a) is Value for a in flat((*values, *named.values()))):
             if is_mutable:
                 self._copy_constants(args[0])
             return func(*args, **kwargs)
@@ -197,7 +204,7 @@ class Record(TorchDispatchMode):
         op.index = len(self.ops)
         self.ops.append(op)
         op.rule.learn(op)
-        if self.keeps:  # what comes before is not explained
+        if self.names_all or op.rule is MISSING:
             op.site += self._place(caller(sys._getframe(2), "self", nn.Module))  # which needs no hooks
         if self.is_cut:
             op.is_cut, op.operands = True, []
@@ -207,11 +214,12 @@ class Record(TorchDispatchMode):
         return op
 
     @cached_property
-    def _names(self) -> dict[nn.Module, str]:
-        return {} if self._net is None else {module: name for name, module in self._net.named_modules() if name}
+    def names(self) -> dict[nn.Module, str]:
+        """The names of the network's modules."""
+        return {} if self._net is None else {module: name for name, module in self._net.named_modules()}
 
     def _place(self, module: nn.Module | None) -> str:
-        return "" if module is None else f" in {self._names.get(module) or type(module).__name__}"
+        return "" if module is None else f" in {self.names.get(module) or type(module).__name__}"
 
     def _overwrite(self, name: str, func: Any, args: Any, kwargs: Any, values: Any, named: Any) -> Any:
         """An operation in place is the same operation, whose result is a new value of the tensor."""
@@ -278,7 +286,14 @@ class Record(TorchDispatchMode):
         def copied(a: Any) -> Any:
             return a.clone() if isinstance(a, Tensor) and storage_of(a) == storage_of(overwritten) else a
 
-        for op in self.ops if self.keeps and isinstance(overwritten, Tensor) else ():
+        if not self.keeps or not isinstance(overwritten, Tensor):
+            return
+        for op in self.ops[self._looked_at :]:  # once, because some networks fill their masks piece by piece
+            for a in flat((*op.args, *op.kwargs.values())):
+                if isinstance(a, Tensor):
+                    self._readers.setdefault(storage_of(a), []).append(op)
+        self._looked_at = len(self.ops)
+        for op in self._readers.pop(storage_of(overwritten), ()):
             op.args = changed(op.args, copied)
             op.kwargs = dict(zip(op.kwargs, changed(op.kwargs.values(), copied), strict=True))
 
@@ -300,9 +315,11 @@ class Record(TorchDispatchMode):
 
 
 @cache
-def described(func: Any) -> tuple[str, bool]:
-    """The name of an operation, and whether it changes its arguments."""
-    return func._schema.name.removeprefix("aten::").replace("::", "."), func._schema.is_mutable
+def described(func: Any) -> tuple[str, bool, frozenset[int]]:
+    """The name of an operation, whether it changes its arguments, and which of them are tensors, or lists of these."""
+    schema = func._schema
+    tensors = frozenset(at for at, a in enumerate(schema.arguments) if "Tensor" in str(a.type))
+    return schema.name.removeprefix("aten::").replace("::", "."), schema.is_mutable, tensors
 
 
 def ruled(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], rule: Any = None) -> Op:
