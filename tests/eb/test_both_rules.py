@@ -98,7 +98,7 @@ FAMILIES = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.release
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_are_the_networks_own_whatever_was_called_before(name):
     size, layer, options = FAMILIES[name]

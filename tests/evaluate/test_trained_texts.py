@@ -78,6 +78,7 @@ def test_maps_of_a_caption_are_on_its_letter(measured: Measured, method: str) ->
         assert measured.share(method) > measured.share(other) + 0.05, other
 
 
+@pytest.mark.release
 def test_the_network_is_explained_jointly(measured: Measured) -> None:
     torch.testing.assert_close(measured.maps["contrastive"][measured.layer], measured.maps["joint"][measured.layer])
 

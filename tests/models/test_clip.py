@@ -54,6 +54,10 @@ def test_softmax_and_sigmoid_are_those_of_the_model(model: Any) -> None:
     for scores, function in (("softmax", lambda a: a.softmax(1)), ("sigmoid", torch.sigmoid)):
         loaded = load_model("clip/two", class_names=TEXTS, scores=scores)
         torch.testing.assert_close(loaded.to_scores(loaded.net(images)), function(expected), rtol=1e-4, atol=1e-6)
+        others = ("blue", "red A")
+        told = loaded.with_texts(others)
+        expected_of_others = function(own_logits(model, images, others))
+        torch.testing.assert_close(told.to_scores(told.net(images)), expected_of_others, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.one_in(2)

@@ -52,6 +52,7 @@ def test_marginal(name: str) -> None:
         assert least <= height == width <= most
 
 
+@pytest.mark.one_in(2)
 @each(NAMES, OWN_PARTS)
 def test_mass_is_one_without_shifts(name: str) -> None:
     """If no constant is added to the signal, every active unit has an input that explains it."""

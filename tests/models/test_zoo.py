@@ -106,6 +106,7 @@ def test_marginal(name):
     assert state_of(specimen.net) == before
 
 
+@pytest.mark.one_in(2)
 @every_network
 def test_mass_is_one_without_shifts(name):
     """If no constant is added to the signal, every active unit has an input that explains it."""

@@ -35,6 +35,7 @@ def run(cwd: Path, *arguments: str) -> tuple[int, str, str, str]:
     return ended.returncode, ended.stdout, said, imported.strip()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "settings",
     [

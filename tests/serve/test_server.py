@@ -125,9 +125,9 @@ def test_uploads_are_kept_in_memory_only(how: int, tmp_path: Path) -> None:
 
 @pytest.fixture
 def served_here(ten_photos: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a server in a thread, which waits three seconds for headers."""
+    """The address of a server in a thread, which waits five seconds for headers."""
     servers, addresses, make = list[uvicorn.Server](), list[str](), uvicorn.Server
-    monkeypatch.setattr("ebcli.serve.server._HEADERS", 3)
+    monkeypatch.setattr("ebcli.serve.server._HEADERS", 5)
     monkeypatch.setattr("uvicorn.Server", lambda config: servers.append(make(config)) or servers[0])
     thread = threading.Thread(target=serve, args=(page_of(), "127.0.0.1", 0, False, addresses.append))
     thread.start()
