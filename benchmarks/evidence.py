@@ -145,7 +145,7 @@ def naming() -> str:
         method = "chance" if row["method"] == "random" else row["method"]
         shares = (percent(row[name]) for name in ("clear cells", "clear", "all cells", "images"))
         lines.append([method, layer, compared, *shares])
-    heads = ["method", "layer", "compared", "clear cells right", "clear cells", "all cells right"]
+    heads = ["method", "layer", "compared", "named cells right", "named cells", "all cells right"]
     return markdown([*heads, "photos right"], lines, 3)
 
 

@@ -44,7 +44,7 @@ def fields(listed: str) -> str:
 
 
 def options(listed: str) -> str:
-    """A row for each option of a run; or of all other commands, but for those that are options of a run, too."""
+    """A row for each option of a run; or of all other commands, unless a run has the same one."""
     if listed == "run":
         return "\n| option | |\n|---|---|\n" + "".join(f"| {row} |\n" for row in _rows(run).values()) + "\n"
     table = "\n| command | option | |\n|---|---|---|\n"
@@ -55,11 +55,12 @@ def options(listed: str) -> str:
     return table + "\n"
 
 
-def _rows(command: click.Command) -> dict[str | None, str]:
+def _rows(command: click.Command) -> dict[str, str]:
+    """The rows of a command's options by their spelling, which includes what they take."""
     context = click.Context(command, **command.context_settings)
     shown = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
-    records = {option.name: option.get_help_record(context) for option in shown}
-    return {name: f"`{_cell(record[0])}` | {_cell(record[1])}" for name, record in records.items() if record}
+    records = filter(None, (option.get_help_record(context) for option in shown))
+    return {spelling: f"`{_cell(spelling)}` | {_cell(text)}" for spelling, text in records}
 
 
 def _cell(text: str) -> str:

@@ -14,6 +14,7 @@ from benchmarks.rates import WORKS
 from benchmarks.trained.__main__ import LEARNED
 from benchmarks.trained.methods import JOINT, STEPWISE
 from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER
+from ebcli.nouns.atlas import CLEAR
 from ebcli.nouns.explanation import _OF_WORD, _TOO_STRONG, OF_NOISE
 from ebcli.run.noise import PICTURES
 from ebcli.run.pieces import _LONGEST
@@ -26,7 +27,8 @@ _SETTLED = {  # numbers of the texts that were not measured
     "50%": "chance, and the probability of recognized photos",
     "67%": "chance",
     f"{OF_NOISE[0]:g}": "times noise, below which there is hardly any evidence",
-    f"{_TOO_STRONG:.0%}": "of the largest strength: with stronger noise, the evidence is not judged",
+    f"{_TOO_STRONG:g}": "strength of noise, above which the evidence is not judged",
+    f"{CLEAR:.0%}": "of the largest value, by which a class leads where it is named",
     f"{LEARNED:.0%}": "accuracy of the networks that are listed",
     f"{_LONGEST}": "shape of the images that are explained in tiles",
 }
@@ -118,7 +120,9 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     ),
     "On average, the top {:.0%} of the pixels": lambda: sufficiency("part"),
     "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency("center", "shuffled"),
-    "and {:.0%} of its map is in the correct half": lambda: (letters("ViT", "contrastive"),),
+    "were measured, with {:.0%}, {:.0%} and {:.0%}": lambda: tuple(
+        letters(name, "contrastive") for name in ("ViT", "Swin", "MaxViT")
+    ),
     "In strips of 8 photos, tiling puts {:.0%} of the map on the correct photo, "
     "against {:.0%} without tiling": lambda: (tiles(8, "tiles"), tiles(8, "whole")),
     "raises the share from {:.0%} to {:.0%} in MobileNetV3, and from {:.0%} to {:.0%} in ViT": lambda: tuple(
@@ -131,12 +135,12 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         letters("ConvNeXt", "Grad-CAM", "features.5"),
     ),
     "even an untrained FCOS has {:.0%} of its map in the correct half": lambda: (dense("FCOS", "untrained", "share"),),
-    "An untrained DETR does not know the place: it has {:.0%}": lambda: (dense("DETR", "untrained", "share"),),
+    "An untrained DETR does not know the place, so its share is {:.0%}": lambda: (dense("DETR", "untrained", "share"),),
     "{:.0%} to {:.0%} of a word's map is in the half of its letter, and {:.0%} to {:.0%} with AttnLRP": lambda: (
         *on_letters("contrastive"),
         *on_letters("AttnLRP"),
     ),
-    "It is {:.0%} to {:.0%} for letters and colors": lambda: (
+    "This share is {:.0%} to {:.0%} for letters and colors": lambda: (
         min(shares := [of_the_picture(f"{which} letter") for which in ("first", "second")] + [of_the_picture("color")]),
         max(shares),
     ),
@@ -153,15 +157,15 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     },
     "five classes of each photo at once cost {:.1f} forward passes": lambda: (passes("ebcli", classes=5),),
     "Captum takes {:.1f} forward passes in VGG-16. "
-    "zennit's `ZPlus`, which always goes down to the pixels, takes {:.0f}": lambda: (
+    "`ZPlus` of [zennit, which always goes down to the pixels, takes {:.0f}": lambda: (
         passes("captum (Grad-CAM)"),
         passes("zennit (ZPlus, to the pixels)"),
     ),
-    "each of the 12 medians was within {:.0f}% of their own median": lambda: farthest(""),
-    "many classes, they were within {:.0f}%": lambda: farthest("one picture, "),
-    "a single class in each, they were within {:.0f}%": lambda: farthest("one class, "),
-    "have a median of {:.1f}× noise": lambda: strength("ViT", "own, median"),
-    "and in ConvNeXt {:.1f}×": lambda: strength("ConvNeXt", "own, median"),
+    "the 12 medians differ by at most {:.0f}% from the middle one": lambda: farthest(""),
+    "many classes, the largest difference is {:.0f}%": lambda: farthest("one picture, "),
+    "a single class in each, the largest difference is {:.0f}%": lambda: farthest("one class, "),
+    "is only {:.1f} times that of maps of noise": lambda: strength("ViT", "own, median"),
+    "and in a small ConvNeXt {:.1f} times": lambda: strength("ConvNeXt", "own, median"),
 }
 
 
@@ -188,6 +192,7 @@ def test_numbers_about_strength_are_those_of_the_file() -> None:
             "If the score is also used, only {:.0f} of the {:.0f} maps have clear",
             by_default("others, clear", "others, maps"),
         ),
+        ("this median changed by at most {:.0f}%", farthest("")),
     ):
         assert sentence.format(*found) in shown
     limits = [f"at least {OF_NOISE[1]:.0f}× noise |", "{:g}× to {:.0f}× noise |".format(*OF_NOISE)]
@@ -196,12 +201,14 @@ def test_numbers_about_strength_are_those_of_the_file() -> None:
 
 # all percentages of docs/trust.md, and where they are
 TRUSTED: dict[str, Callable[[], tuple[float, ...]]] = {
-    "{:.0%} of the map is in the correct one of four photos": lambda: (grid("contrastive", "features.11"),),
-    "At the default layer, {:.0%} of the contrastive map and {:.0%} of Grad-CAM's map are in the correct photo. "
+    "{:.0%} of the map is in the photo of the class": lambda: (grid("contrastive", "features.11"),),
+    "At the default layer, {:.0%} of the contrastive map and {:.0%} of Grad-CAM's map are in the correct photo of "
+    "the four. "
     "At the last layer, the shares are {:.0%} and {:.0%}": lambda: tuple(
         grid(method, layer) for layer in ("features.11", "features.16") for method in ("contrastive", "grad-cam")
     ),
-    "for {:.0f} of {:.0f} photos, a small part": lambda: sufficiency("suffices", "photos"),
+    "the strongest {:.0%} of the pixels": lambda: sufficiency("part"),
+    "For {:.0f} of {:.0f} photos, the map needs fewer pixels": lambda: sufficiency("suffices", "photos"),
     "{:.0%} to {:.0%} of the contrastive map is in the half of the requested letter": lambda: (
         min(shares := [letters(network, "contrastive") for network in of_the_letters("contrastive")]),
         max(shares),
@@ -241,8 +248,8 @@ def test_rates_are_those_of_the_works_of_the_script() -> None:
     shown = " ".join(text_of("many-photos").split())
     ways = ("eb-saliency photos", "eb-saliency photos --format png", "the network's plain pass alone")
     jpeg, png, plain = (value("photos", "CPU-s per photo", work=way) for way in ways)
-    assert f"takes {jpeg:.2f} CPU seconds, or {png:.2f} if it is written as PNG" in shown
-    assert f"The network's plain pass takes only {plain:.2f} CPU seconds" in shown
+    assert f"takes {jpeg:.2f} CPU seconds, or {png:.2f} if the result is written as PNG" in shown
+    assert f"The forward pass of the network alone takes only {plain:.2f} CPU seconds" in shown
 
 
 def test_the_numbers_of_the_text_are_those_of_the_files() -> None:
@@ -272,7 +279,7 @@ def test_limits_of_shares_are_multiples_of_the_largest_of_a_word_in_a_blank_pict
 def test_the_percentages_about_the_joint_rule_are_those_of_the_files() -> None:
     stepwise, joint = ([letters(name, method) for name in ("ViT", "ConvNeXt", "Swin")] for method in (STEPWISE, JOINT))
     vit, convnext, swin = (f"from {a:.0%} to {b:.0%}" for a, b in zip(stepwise, joint, strict=True))
-    said = f"rose {vit} in a ViT and {convnext} in ConvNeXt. It fell {swin} in Swin"
+    said = f"rose {vit} in a ViT and {convnext} in ConvNeXt. The share fell {swin} in Swin"
     assert said in " ".join(text_of("method").split())
 
 

@@ -19,4 +19,5 @@ def ball():  # volumes with one channel
         *(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(16, 2)),
     )
     net.preprocessing = ebcli.Preprocessing(depth=32, crop=64, range=(-160, 240))
+    net.categories = ["cubes", "ball"]
     return net

@@ -112,18 +112,14 @@ class Record(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if RECORD.get() is not self:
-            return func(*args, **kwargs)
         name, is_mutable, tensors = described(func)
-        if not tensors:
+        if RECORD.get() is not self or not tensors:
             return func(*args, **kwargs)
-        values = [changed((a,), self.value_of)[0] if at in tensors else a for at, a in enumerate(args)]
+        values: Sequence[Any] = [changed((a,), self.value_of)[0] if at in tensors else a for at, a in enumerate(args)]
         named = dict(zip(kwargs, changed(kwargs.values(), self.value_of), strict=True)) if kwargs else kwargs
         if not any(type(a) is Value for a in flat((*values, *named.values()))):
             if is_mutable:
                 self._copy_constants(args[0])
-            return func(*args, **kwargs)
-        if name in _SHAPE_ONLY:
             return func(*args, **kwargs)
         if self._is_spelling or torch.is_inference_mode_enabled():  # PyTorch has not taken composites apart
             with self:
@@ -316,10 +312,11 @@ class Record(TorchDispatchMode):
 
 @cache
 def described(func: Any) -> tuple[str, bool, frozenset[int]]:
-    """The name of an operation, whether it changes its arguments, and which of them are tensors, or lists of these."""
+    """The name of an operation, whether it changes its arguments, and which of them are tensors that it reads."""
     schema = func._schema
-    tensors = frozenset(at for at, a in enumerate(schema.arguments) if "Tensor" in str(a.type))
-    return schema.name.removeprefix("aten::").replace("::", "."), schema.is_mutable, tensors
+    name = schema.name.removeprefix("aten::").replace("::", ".")
+    tensors = [at for at, a in enumerate(schema.arguments) if "Tensor" in str(a.type) and name not in _SHAPE_ONLY]
+    return name, schema.is_mutable, frozenset(tensors)
 
 
 def ruled(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], rule: Any = None) -> Op:

@@ -80,7 +80,7 @@ def write_files(folder: Path) -> None:
     (folder / "annotations").mkdir()
     for name, index in LABELS.items():
         (folder / f"annotations/{name}.xml").write_text(_OBJECT.format(name=f"n{index:08}"))
-    write_video(folder / "clip.mp4", moving_square(24, (64, 48)), rate=12)
+    write_video(folder / "video.mp4", moving_square(24, (64, 48)), rate=12)
     (folder / "val2014").mkdir()
     (folder / "instances_val2014.json").touch()
 
