@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -62,7 +62,7 @@ def stamp() -> Row:
     """The columns that say when a figure was measured, and with which version of PyTorch."""
     import torch
 
-    return {"date": f"{datetime.now(timezone.utc):%Y-%m}", "torch": torch.__version__.partition("+")[0]}
+    return {"date": f"{datetime.now(UTC):%Y-%m}", "torch": torch.__version__.partition("+")[0]}
 
 
 def rendered(page: str) -> str:

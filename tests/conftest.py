@@ -1,9 +1,14 @@
 """What all tests share."""
 
+import functools
 import gc
 import os
 import signal
+import sys
+from collections import Counter
 from collections.abc import Generator, Iterator
+from importlib import metadata
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,12 +28,24 @@ os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build/cache")  #
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+for device in (torch.cuda, torch.xpu, torch.mtia):
+    if not device.is_available():  # PyTorch keeps each seed for it, with a stack trace
+        device.manual_seed_all = lambda _seed: None
+_entry_points = functools.cache(lambda _path, **wanted: entry_points(**wanted))
+metadata.entry_points = lambda **wanted: _entry_points(tuple(sys.path), **wanted)  # which reads all that is installed
 
 
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of a few files within the process of a test start none, unless the test says so."""
     monkeypatch.setattr("ebcli.workers.FEWEST", 0)
+
+
+@pytest.fixture(autouse=True)
+def little_noise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps are compared with those of two pictures of noise, unless a test is about their strength."""
+    if request.node.originalname not in getattr(request.module, "ALL_NOISE", ()):
+        monkeypatch.setattr("ebcli.run.noise.PICTURES", 2)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -48,10 +65,16 @@ def same_random_numbers() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before those of other marks are dropped
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browsers take long to start."""
+    """Browsers take long to start, and so do all cases of some tests."""
+    seen = Counter[str]()
     for item in items:
+        test, case, _ = item.nodeid.partition("[")
+        sampled = item.get_closest_marker("one_in") if case else None
         if {"browser", "chromium"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker("release")
+        elif sampled and sum(divmod(seen[test], sampled.args[0])) % sampled.args[0]:
+            item.add_marker("release")  # of each row of n cases, all but one, which is the next one in the next row
+        seen[test] += 1
 
 
 def pytest_collection_finish() -> None:

@@ -28,7 +28,7 @@ from ebcli.cli.saliency import run
 ROOT = Path(__file__).parents[1]
 HOME = "https://github.com/eb-saliency/eb-saliency"
 
-pytestmark = [pytest.mark.release, pytest.mark.xdist_group("distributions")]
+pytestmark = pytest.mark.release
 
 
 def printed(*command: str | Path, cwd: Path | None = None) -> str:
@@ -107,7 +107,7 @@ def test_the_metadata(wheel: Path) -> None:
     fields = metadata(wheel)
     assert fields["Name"] == "eb-saliency"
     assert fields["Version"] == re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1]  # type: ignore[index]
-    assert fields["Requires-Python"] == ">=3.10"
+    assert fields["Requires-Python"] == ">=3.11"
     assert fields["Author"] == "The eb-saliency authors"
     assert f"Homepage, {HOME}" in fields.get_all("Project-URL", [])
 

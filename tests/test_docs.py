@@ -10,7 +10,7 @@ import inspect
 import io
 import json
 import re
-import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +29,6 @@ from docs import make_lists
 from ebcli.cli.saliency import main, run
 from ebcli.files.records import ClassRecord, Record
 from ebcli.models.methods import IMPLEMENTED
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(str(page.relative_to(ROOT)) for folder in (".", "docs") for page in (ROOT / folder).glob("*.md"))

@@ -118,6 +118,10 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         naming("contrastive", "features.11", "images"),
         naming("grad-cam", "features.16", "images", "plain"),
     ),
+    "{:.0%} of the names are correct with contrastive maps, and {:.0%} with Grad-CAM": lambda: (
+        naming("contrastive", "features.11", "images"),
+        naming("grad-cam", "features.16", "images", "plain"),
+    ),
     "On average, the top {:.0%} of the pixels": lambda: sufficiency("part"),
     "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency("center", "shuffled"),
     "were measured, with {:.0%}, {:.0%} and {:.0%}": lambda: tuple(

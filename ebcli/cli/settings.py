@@ -1,6 +1,6 @@
 """Options from TOML files and presets, and the file that repeats a run."""
 
-import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,6 @@ import click
 from ebcli.cli.other_names import HINTS
 from ebcli.cli.parameters import Parsed, SectionOption
 from ebcli.errors import closest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PRESETS: dict[str, dict[str, Any]] = {
     "figure": {"panel": True, "top-k": 3, "dpi": 300, "cell-size": 460},

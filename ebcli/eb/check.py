@@ -59,8 +59,10 @@ class Trial:
     def outputs(self, signals: Iterable[Tensor] | None = None) -> list[Tensor]:
         """The floating-point results, perhaps for other signals, which an operation may overwrite."""
         given = map(self.below, map(torch.clone, self.signals) if signals is None else signals)
-        plain = [a.detach().clone() if isinstance(a, Tensor) else a for a in self.arguments]
-        arguments = [next(given) if _carries_signal(a) else b for a, b in zip(self.arguments, plain, strict=True)]
+        arguments = [
+            next(given) if _carries_signal(a) else a.detach().clone() if isinstance(a, Tensor) else a
+            for a in self.arguments
+        ]
         return [self.above(value) for value in filter(_is_floating, tensors_in(self.fn(*arguments)))]
 
     def map(self, change: Callable[[Tensor], Tensor], of: Callable[[Any], bool] = _carries_signal) -> "Trial":
@@ -82,16 +84,16 @@ class Definition:
         here = torch.cat([signal.flatten() for signal in signals])
         alone = torch.eye(len(here), dtype=torch.bool, device=here.device)
 
-        def responses(inputs: Tensor) -> Tensor:
-            parts = inputs.split([signal.numel() for signal in signals])
-            outputs = trial.outputs(part.view(signal.shape) for part, signal in zip(parts, signals, strict=True))
-            return torch.cat([output.flatten() for output in outputs])
+        def responses(inputs: Iterable[Tensor]) -> Tensor:
+            return torch.cat([output.flatten() for output in trial.outputs(inputs)])
 
         def moved(there: Tensor) -> Tensor:
             """The responses where one input is elsewhere: (N, inputs)."""
-            return torch.stack([responses(inputs) for inputs in there.where(alone, here)], 1)
+            parts = there.where(alone, here).split([signal.numel() for signal in signals], 1)
+            inputs = (part.reshape(-1, *signal.shape) for part, signal in zip(parts, signals, strict=True))
+            return torch.stack([responses(one) for one in zip(*inputs, strict=True)], 1)
 
-        self.response = responses(here.clone())  # (N,)
+        self.response = responses(map(torch.clone, signals))  # (N,)
         slope = (moved(here + _STEP) - moved(here - _STEP)) / (2 * _STEP)
         depends, is_straight = slope != 0, torch.ones_like(slope, dtype=torch.bool)
         # larger steps, to find out whether and how an output depends on an input

@@ -188,7 +188,8 @@ class DetectionScores(nn.Module):
     Examples:
         >>> import ebcli, torch
         >>> from torchvision.models.detection import ssdlite320_mobilenet_v3_large
-        >>> net = ebcli.DetectionScores(ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None))
+        >>> network = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, detections_per_img=5)
+        >>> net = ebcli.DetectionScores(network)
         >>> image = torch.rand(1, 3, 240, 320)
         >>> net(image).shape
         torch.Size([1, 91, 3234])
@@ -296,8 +297,9 @@ def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[
 
     Examples:
         >>> import ebcli, torch
-        >>> loaded = ebcli.load_model("ssdlite320_mobilenet_v3_large", weights="none")
-        >>> (found,) = ebcli.detections(loaded.net, torch.rand(1, 3, 240, 320), score=0.0)
+        >>> from torchvision.models.detection import ssdlite320_mobilenet_v3_large
+        >>> network = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, detections_per_img=5)
+        >>> (found,) = ebcli.detections(ebcli.DetectionScores(network), torch.rand(1, 3, 240, 320), score=0.0)
         >>> all(one.score >= two.score for one, two in zip(found, found[1:]))
         True
     """

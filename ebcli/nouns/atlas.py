@@ -62,7 +62,7 @@ class Atlas:
         left, top, right, bottom = self.placement
         height, width = self.evidence.shape[1:]
         rows, columns = _between(y, top, bottom, height), _between(x, left, right, width)
-        return rows @ self.evidence @ columns.T
+        return np.matmul(rows @ self.evidence, columns.T)
 
     def at(self, x: float, y: float) -> list[tuple[Subject, float]]:
         """The classes with evidence at the pixel in column ``x`` and row ``y``, each with its share, best first.

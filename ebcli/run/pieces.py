@@ -47,7 +47,7 @@ def in_sequence(clips: Sequence[Map]) -> Map:
     if clips[0].values.ndim != 3:
         layer = clips[0].layer
         raise ConfigurationError(f"the map of layer {layer!r} has no time: choose a layer that keeps all frames")
-    values = np.concatenate([clip.values for clip in clips]) / np.float32(len(clips))
+    values = np.concatenate([clip.values / np.float32(len(clips)) for clip in clips])
     return _mixed(clips, [1 / len(clips)] * len(clips), values)
 
 

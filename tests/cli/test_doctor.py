@@ -123,6 +123,7 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("ebcli.cli.doctor.version", missing)
+    monkeypatch.setattr("ebcli.cli.doctor._small_run", str)
     status, _, unwell = examined()
     assert (status, list(unwell)) == (1, ["versions"])
     assert "eb-saliency: run pip check" in unwell["versions"]

@@ -46,6 +46,7 @@ def cwd(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_every_command_is_interrupted_by_any_signal(number: signal.Signals, cwd: Path) -> None:
     (cwd / "signal").write_text(str(int(number)))

@@ -80,6 +80,7 @@ def lengths(name: str, content: bytes) -> list[float]:
     return [float(side) for side in found.groups()]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "creator", "broken"),
     [("figure.pdf", b"(eb-saliency)", b"%PDF-1.4 broken"), ("figure.svg", b"eb-saliency</dc:title>", b"<svg><a>")],

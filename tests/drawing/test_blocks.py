@@ -73,6 +73,16 @@ def test_a_cell_fills_the_block_that_it_was_sampled_from() -> None:
     np.testing.assert_array_equal(bright, expected)
 
 
+def test_a_block_has_what_its_cell_has_but_for_what_lies_beyond_the_edge() -> None:
+    values = np.zeros((5, 5), np.float32)
+    values[0, 2], values[4, 4] = 0.8, 0.4
+    expected = np.zeros((5, 5))
+    expected[:2, 2:4], expected[4, 4] = 0.2, 0.1
+    subject, place = Subject(0, None, 1.0), Box(0, 0, 80, 80)
+    map_ = Map(subject=subject, layer="stem", values=values, mass=1.0, placement=place, stride=2)
+    np.testing.assert_allclose(map_.drawn_values, expected)
+
+
 def test_which_grids_are_subsampled() -> None:
     net = nn.Sequential(
         nn.Conv2d(3, 4, 4, stride=4),  # patches: every pixel is read

@@ -82,6 +82,7 @@ SIZES = [(640, 400), (400, 640), (300, 300), (1333, 517)]
 SEEN = [*product(PRESETS, SIZES, STYLES[:1]), *product(PRESETS[:1], SIZES[:2], STYLES[1:])]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("preset", "size", "style"), SEEN)
 def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tuple[int, int], style: str) -> None:
     """An image of its own coordinates, seen through the preset, tells what lies in the cell's centre."""

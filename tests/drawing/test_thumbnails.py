@@ -47,6 +47,7 @@ def whole(size: tuple[int, int]) -> Box:
     return Box(0, 0, *size)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size", [(900, 600), (600, 900), (300, 200), (1333, 517)])
 @pytest.mark.parametrize("crop, resize", [(224, 256), (224, 224), (300, 256)], ids=["crop", "whole", "padded"])
 def test_the_hottest_pixel_is_where_the_network_saw_it(size: tuple[int, int], crop: int, resize: int) -> None:

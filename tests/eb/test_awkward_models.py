@@ -108,6 +108,7 @@ TWINS = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layer", [None, "first"])
 @pytest.mark.parametrize(("in_place", "twin"), TWINS, ids=lambda function: function.__name__)
 def test_in_place(in_place, twin, layer):
@@ -153,6 +154,7 @@ class Repeated(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layer", [None, "stem"])
 def test_a_module_called_several_times(layer):
     torch.manual_seed(0)

@@ -98,6 +98,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_are_the_networks_own_whatever_was_called_before(name):
     size, layer, options = FAMILIES[name]
@@ -167,6 +168,7 @@ def test_constants_take_their_share_jointly(layout, images_in_batch):
         torch.testing.assert_close(lost, z[:3].sum() / z.sum())
 
 
+@pytest.mark.one_in(2)
 @BOTH
 @pytest.mark.parametrize("activation", [F.gelu, F.relu])
 @pytest.mark.parametrize("layout", ["batch first", "tokens first", "stacked", "where"])

@@ -33,6 +33,7 @@ def small():
     return net, "1", head
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("make", [small, resnet, densenet, mobilenet])
 @pytest.mark.parametrize("contrastive", [True, False], ids=["contrastive", "marginal"])
 def test_last_features(make, contrastive):

@@ -43,6 +43,7 @@ CONSTANTS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layer", [None, "conv"])
 @pytest.mark.parametrize("is_parameter", [True, False])
 @pytest.mark.parametrize("name", CONSTANTS)

@@ -106,11 +106,13 @@ def test_an_exported_sum(name):
     _assert_same(lambda: Layered(SUMS[name]()), False)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", MODULES)
 def test_an_exported_module(name):
     _assert_same(lambda: Layered(MODULES[name]()), False)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("makers", [MODULES.values(), ACTIVATIONS], ids=["modules", "activations"])
 def test_decomposed(makers):
     _assert_same(lambda: SideBySide([make() for make in makers]), True)

@@ -145,6 +145,7 @@ READS = {"class token": lambda y: y[:, 0], "average": lambda y: y.mean(1)}
 MIXED = [{slot: [*names][i % len(names)] for slot, names in SPELLINGS.items()} for i in range(len(SPELLINGS["norm"]))]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("names", MIXED, ids=lambda names: ", ".join(names.values()))
 def test_a_transformer_in_two_spellings(names, read):
@@ -182,6 +183,7 @@ GATED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("averages", [True, False])
 @pytest.mark.parametrize("activation", [F.gelu, F.relu])
 @pytest.mark.parametrize("name", GATED)
@@ -216,6 +218,7 @@ CASTS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("name", CASTS)
 def test_attention_weights_cast_or_shaped_like_a_signal(name, read):
@@ -239,6 +242,7 @@ LIKE = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("activation", [F.gelu, F.relu])
 @pytest.mark.parametrize("name", LIKE)
 def test_a_signal_cast_or_shaped_like_another(name, activation):
@@ -295,6 +299,7 @@ VIEWED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("behind", [F.gelu, lambda y: y], ids=["before gelu", "alone"])
 @pytest.mark.parametrize("name", VIEWED)
 def test_an_activation_of_views_and_in_place(name, behind):

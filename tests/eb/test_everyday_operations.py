@@ -139,6 +139,7 @@ def tokens_net(function):
     return seeded(make)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_other_names_of_operations(name):
     net, twin = (tokens_net(function) for function in SPELLINGS[name])

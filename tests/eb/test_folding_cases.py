@@ -35,6 +35,7 @@ IN_PLACE = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layer", [None, "conv"])
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_overwriting_what_another_operation_handed_on(name, layer):
@@ -65,6 +66,7 @@ FOLDABLE = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("activation", [nn.Identity, nn.ReLU, nn.Tanh])
 @pytest.mark.parametrize("name", FOLDABLE)
 def test_batch_norm_behind_what_only_moves_values(name, activation):
@@ -174,6 +176,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("contrastive", [False, True])
 @pytest.mark.parametrize("name", CHAINS)
 def test_asking_for_one_layer_more_never_changes_another_map(name, contrastive):

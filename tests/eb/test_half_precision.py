@@ -101,6 +101,7 @@ DEEP = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("name", DEEP)
@@ -118,6 +119,7 @@ CONTRASTIVE = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CONTRASTIVE)
 def test_contrastive_maps(name, dtype):

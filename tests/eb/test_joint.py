@@ -50,6 +50,7 @@ def quick_gelu(u):
     return u * torch.sigmoid(1.702 * u)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("activation", [F.gelu, F.silu, F.hardswish, F.relu, torch.tanh, F.leaky_relu, quick_gelu])
 def test_units_between_linear_maps(activation):
     torch.manual_seed(1)
@@ -263,7 +264,9 @@ def test_what_follows_the_classifier_has_no_dual():
 @pytest.mark.parametrize(
     "name",
     [
-        *("vit_b_32", "convnext_tiny", "swin_t", "mobilenet_v3_small", "squeezenet1_1"),
+        *("vit_b_32", "swin_t"),
+        *(pytest.param(name, marks=pytest.mark.release) for name in ("convnext_tiny", "mobilenet_v3_small")),
+        pytest.param("squeezenet1_1", marks=pytest.mark.release),
         pytest.param("efficientnet_b0", marks=pytest.mark.slow),
     ],
 )

@@ -57,6 +57,7 @@ COMPILED = [scripted, traced, with_a_scripted_part, with_a_traced_part, with_a_s
 plain = dict.fromkeys(COMPILED, lambda net: net) | {with_a_scripted_function: squashing}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("contrastive", [False, True])
 @pytest.mark.parametrize("runs_before", [0, 3])  # the first runs profile, later ones are fused

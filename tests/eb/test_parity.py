@@ -77,6 +77,7 @@ def by_zennit(net, x, prior, layer):
     return found
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("make", "layer", "size"), SITES, ids=lambda value: getattr(value, "__name__", value))
 def test_equals_zplus(make, layer, size):
     torch.manual_seed(0)

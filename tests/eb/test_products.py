@@ -78,6 +78,7 @@ ATTENTION = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layer", [None, "v"])
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_hands_probability_to_its_values_alone(name, layer):

@@ -111,6 +111,7 @@ RECURRENT = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("name", RECURRENT)
 def test_recurrent_layers_are_loops(name):
@@ -121,6 +122,7 @@ def test_recurrent_layers_are_loops(name):
     assert_equal_maps(net, twin, x, ["stem", None])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("name", ["lstm", "gru", "rnn", "rnn of relu"])
 def test_recurrent_cells_are_one_step(name, given):

@@ -37,6 +37,7 @@ def assert_equal(results: Any, alone: dict[str | None, Any]) -> None:
             torch.testing.assert_close(lost, known, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("contrastive", [True, False], ids=["contrastive", "marginal"])
 @pytest.mark.parametrize("name", NETS)
 def test_each_layer_is_as_it_is_alone(name: str, contrastive: bool) -> None:
@@ -48,6 +49,7 @@ def test_each_layer_is_as_it_is_alone(name: str, contrastive: bool) -> None:
     assert_equal(excitation_backprop(net, x, [[1, 3]], [*alone], contrastive, track_lost_mass=True), alone)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["squeezenet1_1", "mobilenet_v3_small"])
 def test_layers_of_a_real_network_are_as_they_are_alone(name: str) -> None:
     """Four or so of them, from the first ones to the last ones."""

@@ -23,6 +23,7 @@ def by_eq_4(signal, weight, response, P):
 WIDTH, UNITS = 2100, 2050  # more than four million weights, which some way of multiplying may take in blocks
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.Tanh(), nn.Sigmoid()], ids=str)
 def test_large_matrices(activation):
     torch.manual_seed(0)

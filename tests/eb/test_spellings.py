@@ -146,6 +146,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("where", ["before_gelu", "after_gelu", "alone"])
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_two_spellings(name, where):
@@ -236,6 +237,7 @@ EXPORTED = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", EXPORTED)
 def test_a_decomposed_program(name):
     net = EXPORTED[name]()

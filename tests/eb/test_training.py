@@ -79,6 +79,7 @@ WAYS: dict[str, Explain] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("way", WAYS)
 def test_training_is_the_same_to_the_bit(way: str, place: str) -> None:
@@ -94,6 +95,7 @@ def tensors_alive() -> int:
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_no_graph_and_no_memory_is_left(way: str) -> None:
     net, images = network().train(), torch.randn(8, 3, 8, 8)

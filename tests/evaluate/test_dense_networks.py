@@ -24,7 +24,10 @@ WEIGHTS = Path(__file__).with_name("weights")
 SHARES = {"SSDlite": 0.95, "FasterRCNN": 0.95, "YOLO": 0.8, "LRASPP": 0.95, "MC3": 0.95}
 
 
-@pytest.fixture(scope="module", params=SHARES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.release] * (name in ("FasterRCNN", "SSDlite"))) for name in SHARES],
+)
 def asked(request: pytest.FixtureRequest) -> tuple[str, list[Question]]:
     """A network, and questions about the letters that it found."""
     name = request.param

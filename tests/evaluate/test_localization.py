@@ -63,6 +63,14 @@ def test_matching_one_of_several_boxes_is_enough(folders: tuple[Path, Path]) -> 
     assert row["error"] == 0
 
 
+@pytest.mark.parametrize(("height", "error"), [(80, 0), (81, pytest.approx(100 / 3))])
+def test_half_of_both_boxes_is_enough(height: int, error: float, folders: tuple[Path, Path]) -> None:
+    """The map's box is the red square of 40 x 40 pixels."""
+    write_annotation(folders[1] / "below" / "wrong.xml", SIZE, [Thing("red", (0, 0, 40, height))])
+    (row,) = rows(run(folders))
+    assert row["error"] == error
+
+
 def test_a_box_of_another_class_is_no_match(folders: tuple[Path, Path]) -> None:
     swapped = [Thing("green", RED_THING.rectangle), Thing("red", GREEN_THING.rectangle)]
     write_annotation(folders[1] / "right.xml", SIZE, swapped)

@@ -19,6 +19,7 @@ from ebcli.evaluate.model_under_test import ModelUnderTest, fully_convolutional
 from ebcli.models import ModelSpec, load_model
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("build", [narrow_vgg11_bn, alexnet])
 def test_convolutional_classifiers_compute_the_same_function(build: Callable[[], Any]) -> None:
     torch.manual_seed(0)

@@ -32,7 +32,7 @@ def trained(family: str) -> nn.Module:
 def measured(request: pytest.FixtureRequest) -> tuple[str, Pictures, dict[str, Maps], str]:
     """A family, pictures of two letters each, the maps of all methods, and the default layer."""
     net = trained(request.param)
-    pictures = TASKS["letters"].pictures(32, 2, torch.Generator().manual_seed(2))
+    pictures = TASKS["letters"].pictures(16, 2, torch.Generator().manual_seed(2))
     with torch.inference_mode():
         single = TASKS["letters"].pictures(64, 1, torch.Generator().manual_seed(1))
         assert (net(single.images).argmax(1) == single.labels[:, 0]).float().mean() > 0.95

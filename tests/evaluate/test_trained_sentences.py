@@ -36,6 +36,7 @@ def net() -> Any:
     return found.eval()
 
 
+@pytest.mark.release
 def test_a_saved_network_writes_the_sentences_of_photos(net: Any, tmp_path: Path) -> None:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
@@ -56,7 +57,7 @@ def test_a_question_is_explained_as_measured(net: Any, tmp_path: Path) -> None:
     sentences.save(net, tmp_path)
     model = VisionLanguage(str(tmp_path), "cpu", torch.float32)
     loaded = model.loaded()
-    pictures = sentences.described(8, torch.Generator().manual_seed(4))
+    pictures = sentences.described(4, torch.Generator().manual_seed(4))
     halves = []
     for image, sentence, stacked in zip(pictures.images, pictures.sentences, pictures.stacked.tolist(), strict=True):
         words = WordOptions(question=sentences.QUESTION, answer=sentence, all_words=True)
@@ -83,9 +84,10 @@ def _photo(image: torch.Tensor) -> Image.Image:
     return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 
 
+@pytest.mark.release
 def test_maps_of_words_are_on_their_letters(net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentence_maps, "LAYERS", (None, DEFAULT))
-    rows = sentence_maps.located(net, 1.0, 12)
+    rows = sentence_maps.located(net, 1.0, 6)
     found = {(row["word"], row["method"]): float(row["share"]) for row in rows if row["layer"] == DEFAULT}
     for word in ("first letter", "second letter", "color"):
         assert found[word, "contrastive"] > ENOUGH

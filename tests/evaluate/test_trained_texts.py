@@ -55,13 +55,14 @@ class Measured:
 @pytest.fixture(scope="module")
 def measured(folder: Path) -> Measured:
     loaded = ebcli.load_model(f"clip/{folder}", class_names=captions.CAPTIONS)
-    pictures = captions.TASK.pictures(32, 2, torch.Generator().manual_seed(5))
+    pictures = captions.TASK.pictures(16, 2, torch.Generator().manual_seed(5))
     layer = ebcli.default_layer(loaded)
     maps = excitation(loaded.net, pictures.images, pictures.labels, [layer])
     maps |= gradients(loaded.net, pictures.images, pictures.labels, {layer: tuple(maps["joint"][layer].shape[2:])})
     return Measured(pictures, maps, layer)
 
 
+@pytest.mark.release
 def test_the_network_tells_the_captions_apart(folder: Path) -> None:
     loaded = ebcli.load_model(f"clip/{folder}", class_names=captions.CAPTIONS)
     single = captions.TASK.pictures(64, 1, torch.Generator().manual_seed(6))
@@ -69,6 +70,7 @@ def test_the_network_tells_the_captions_apart(folder: Path) -> None:
         assert (loaded.net(single.images).argmax(1) == single.labels[:, 0]).float().mean() > 0.9
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("method", ["contrastive", "against the other"])
 def test_maps_of_a_caption_are_on_its_letter(measured: Measured, method: str) -> None:
     assert measured.share(method) > ENOUGH
@@ -76,10 +78,12 @@ def test_maps_of_a_caption_are_on_its_letter(measured: Measured, method: str) ->
         assert measured.share(method) > measured.share(other) + 0.05, other
 
 
+@pytest.mark.release
 def test_the_network_is_explained_jointly(measured: Measured) -> None:
     torch.testing.assert_close(measured.maps["contrastive"][measured.layer], measured.maps["joint"][measured.layer])
 
 
+@pytest.mark.release
 def test_another_picture_of_the_letter_as_target(folder: Path, tmp_path: Path) -> None:
     pictures = captions.TASK.pictures(24, 2, torch.Generator().manual_seed(5))
     single = captions.TASK.pictures(256, 1, torch.Generator().manual_seed(7))
@@ -97,7 +101,7 @@ def test_another_picture_of_the_letter_as_target(folder: Path, tmp_path: Path) -
 
 def test_the_command(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    pictures = captions.TASK.pictures(4, 2, torch.Generator().manual_seed(5))
+    pictures = captions.TASK.pictures(2, 2, torch.Generator().manual_seed(5))
     shares = []
     for i, (image, labels) in enumerate(zip(pictures.images, pictures.labels.tolist(), strict=True)):
         photo(image).save(f"{i}.png")

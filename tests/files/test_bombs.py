@@ -130,6 +130,7 @@ BOMBS: dict[str, tuple[InputSpec, str, Callable[[], bytes], str]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_small_file_that_unpacks_to_a_large_one_is_refused_on_the_way(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -140,6 +140,7 @@ def test_a_part_of_a_video_is_read(tmp_path: Path) -> None:
         list(sampled(path, 10.0, ClipOptions(start=9)))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("suffix", "codec"), CONTAINERS.items())
 @pytest.mark.parametrize("share", [0.9, 0.5])
 def test_a_truncated_video_is_no_shorter_video(suffix: str, codec: str, share: float, tmp_path: Path) -> None:

@@ -159,6 +159,7 @@ def preprocessed(preset: ImageClassification, fit: str, image: Any) -> torch.Ten
     return functional.normalize(values, preset.mean, preset.std)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size", [(640, 427), (427, 640), (500, 500), (301, 999), (97, 61), (3000, 100)])
 @pytest.mark.parametrize(("resize", "crop"), [(256, 224), (232, 224), (236, 235), (224, 224), (64, 100)])
 @pytest.mark.parametrize("fit", ["crop", "squash", "pad"])
@@ -188,6 +189,7 @@ def test_the_placement_is_where_the_preset_really_looks(
     assert torch.equal(seen[2] == 0, outside)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size", [(640, 427), (99, 700), (1, 1), (31, 31), (256, 256), (3, 2)])
 @pytest.mark.parametrize(("resize", "crop"), [(256, 224), (64, 100)])
 @pytest.mark.parametrize("mode", [InterpolationMode.BILINEAR, InterpolationMode.BICUBIC])

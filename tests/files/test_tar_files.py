@@ -121,6 +121,22 @@ def test_tar_files_give_what_they_would_give_extracted(working_directory: Path) 
     assert colors(find([Path("a.tar")])) == extracted
 
 
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ({"exclude": ["thumbs"]}, ["d/a.tar/b.png"]),
+        ({"include": ["a.tar/thumbs/*.png"]}, ["d/a.tar/thumbs/a.png"]),
+        ({"exclude": ["a.tar"]}, []),
+    ],
+)
+def test_patterns_are_about_the_whole_path_of_a_member(
+    patterns: dict[str, list[str]], expected: list[str], working_directory: Path
+) -> None:
+    Path("d").mkdir()
+    pack("d/a.tar", ("thumbs/a.png", "red"), ("b.png", "green"))
+    assert [str(source.path) for source in find([Path("d")], **patterns)] == expected  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.DIRTYPE])
 @pytest.mark.parametrize("size", [2**63 - 1, 2**60, 2**40, -512, -(2**63)])
 def test_a_tar_header_with_an_impossible_size_fails_alone(working_directory: Path, kind: bytes, size: int) -> None:

@@ -33,6 +33,7 @@ def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directo
     assert [name.partition(".png")[0] for name in written] == ["b", "sub/c%2520d"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "page",
     [

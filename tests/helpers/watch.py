@@ -12,6 +12,7 @@ _PROGRAMS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "
 _PROGRAMS |= {"subprocess.Popen", "webbrowser.open"}
 _SERVERS = {"socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"}
 _ADDRESSES = {"socket.bind", "socket.connect"}
+_WATCHED = {"open", *_PROGRAMS, *_SERVERS, *_ADDRESSES}
 _INSTALLED = [sys.prefix, sys.base_prefix, Path(__file__).parents[2], *(entry for entry in sys.path if entry)]
 _OF_SYSTEM = ["/dev/null", "/dev/urandom", "/proc", "/sys", "/etc/mime.types", "/etc/apache2", "/etc/httpd"]
 _ALLOWED = [os.path.realpath(path) for path in (*_INSTALLED, *_OF_SYSTEM)]
@@ -29,6 +30,7 @@ class Watch:
     def __init__(self) -> None:
         self.folder: str | None = None
         self.seen: list[str] = []
+        self._installed: set[object] = set()  # names of files that may be opened
         sys.addaudithook(self._hook)  # which cannot be removed
 
     @contextmanager
@@ -41,16 +43,21 @@ class Watch:
             self.folder = before
 
     def _hook(self, event: str, arguments: tuple[object, ...]) -> None:
-        if self.folder is None:
+        if self.folder is None or event not in _WATCHED:
             return
-        is_address = event in _ADDRESSES and not isinstance(arguments[-1], str)  # paths are those of own processes
-        if event in _PROGRAMS | _SERVERS or is_address:
+        if event == "open":
+            self._look_at(arguments[0])
+        elif event not in _ADDRESSES or not isinstance(arguments[-1], str):  # paths are those of own processes
             self.seen.append(f"{event} {arguments}")
-        elif event == "open" and isinstance(arguments[0], (str, bytes, os.PathLike)):
-            path = os.path.realpath(os.fsdecode(arguments[0]))
-            is_own = Path(path).is_relative_to(self.folder) and ELSEWHERE not in Path(path).parts
-            if not is_own and not any(Path(path).is_relative_to(one) for one in _ALLOWED):
-                self.seen.append(f"open {path}")
+
+    def _look_at(self, file: object) -> None:
+        if not isinstance(file, (str, bytes, os.PathLike)) or file in self._installed:
+            return
+        path = os.path.realpath(os.fsdecode(file))
+        if any(Path(path).is_relative_to(one) for one in _ALLOWED):
+            self._installed.add(file)
+        elif not Path(path).is_relative_to(str(self.folder)) or ELSEWHERE in Path(path).parts:
+            self.seen.append(f"open {path}")
 
 
 WATCH = Watch()

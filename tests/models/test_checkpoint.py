@@ -48,6 +48,7 @@ WRAPPINGS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
 def test_a_wrapped_checkpoint_gives_the_same_network(tmp_path, finetuned, wrapping):
     path = tmp_path / "finetuned.pth"

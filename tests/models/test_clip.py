@@ -38,6 +38,7 @@ def own_logits(net: Any, images: torch.Tensor, texts: tuple[str, ...] = TEXTS) -
     return found
 
 
+@pytest.mark.one_in(2)
 def test_the_logits_are_cosine_similarities(model: Any) -> None:
     loaded, images = load_model("clip/two", class_names=TEXTS), torch.randn(2, 3, SIDE, SIDE)
     expected = (own_logits(model, images) - getattr(model, "logit_bias", 0)) / model.logit_scale.exp()
@@ -53,14 +54,20 @@ def test_softmax_and_sigmoid_are_those_of_the_model(model: Any) -> None:
     for scores, function in (("softmax", lambda a: a.softmax(1)), ("sigmoid", torch.sigmoid)):
         loaded = load_model("clip/two", class_names=TEXTS, scores=scores)
         torch.testing.assert_close(loaded.to_scores(loaded.net(images)), function(expected), rtol=1e-4, atol=1e-6)
+        others = ("blue", "red A")
+        told = loaded.with_texts(others)
+        expected_of_others = function(own_logits(model, images, others))
+        torch.testing.assert_close(told.to_scores(told.net(images)), expected_of_others, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.one_in(2)
 def test_a_text_s_similarity_does_not_depend_on_the_other_texts(model: Any) -> None:
     images = torch.randn(2, 3, SIDE, SIDE)
     alone = load_model("clip/two", class_names=TEXTS[:1]).net(images)
     torch.testing.assert_close(alone, load_model("clip/two", class_names=TEXTS).net(images)[:, :1])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("joint", [True, False])
 def test_maps_keep_their_mass_and_leave_the_outputs_alone(model: Any, joint: bool) -> None:
     loaded, images = load_model("clip/two", class_names=TEXTS), torch.randn(2, 3, SIDE, SIDE)
@@ -76,6 +83,7 @@ def test_maps_keep_their_mass_and_leave_the_outputs_alone(model: Any, joint: boo
         assert result.maps.shape[2:] == ((4, 4) if result.layer else (SIDE, SIDE))
 
 
+@pytest.mark.one_in(2)
 def test_the_default_layer_is_what_the_first_block_reads(model: Any) -> None:
     loaded = load_model("clip/two", class_names=TEXTS)
     assert default_layer(loaded) in ("vision_model.pre_layrnorm", "vision_model.embeddings")
@@ -92,6 +100,7 @@ def test_preprocessing_is_the_processor_s(model: Any) -> None:
     assert load_model("clip/two", class_names=TEXTS).transforms.size == (SIDE, SIDE)
 
 
+@pytest.mark.one_in(2)
 def test_a_checkpoint_of_torch_save(model: Any) -> None:
     images, state = torch.randn(1, 3, SIDE, SIDE), model.state_dict()
     state = {key: value + 0.01 for key, value in state.items()}
@@ -108,6 +117,7 @@ def test_without_texts_it_is_no_classifier(model: Any) -> None:
         load_model("clip/two", class_names=["red A", " "])
 
 
+@pytest.mark.one_in(2)
 def test_a_long_text_is_not_cut(model: Any) -> None:
     start_and_end = 2
     load_model("clip/two", class_names=["red " * (8 - start_and_end)])
@@ -115,6 +125,7 @@ def test_a_long_text_is_not_cut(model: Any) -> None:
         load_model("clip/two", class_names=["red A", "red " * (9 - start_and_end)])
 
 
+@pytest.mark.one_in(2)
 def test_a_missing_tokenizer_is_named(model: Any) -> None:
     for file in Path("two").glob("tokenizer*"):
         file.unlink()
@@ -129,6 +140,7 @@ def test_other_types_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         load_model("clip/vit", "none", class_names=TEXTS)
 
 
+@pytest.mark.one_in(2)
 def test_features_are_those_of_the_image_tower(model: Any) -> None:
     """A picture's similarity to itself is 1."""
     from PIL import Image

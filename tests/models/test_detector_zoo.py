@@ -87,6 +87,7 @@ def test_later_layers_get_only_a_part():
     assert 1 > second > third > 0
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("joint", [False, True])
 def test_frozen_batch_norm_is_batch_norm(joint):
     """Torchvision's published detectors have FrozenBatchNorm2d, which multiplies and adds instead."""

@@ -55,6 +55,7 @@ def nets() -> dict[str, nn.Module]:
     return {"resnet": ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5), "vgg": Small(), "vit": vit, "yolo": Yolo()}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "layer", "batch", "decomposed"),
     [
@@ -99,6 +100,7 @@ def test_layers_have_the_names_types_and_strides_of_the_original_s(nets: dict[st
         assert ebcli.default_layer(loaded) == ebcli.default_layer(nets[name], SIDE)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("end", "scores", "decomposed"),
     [("softmax", "softmax", False), ("log_softmax", "softmax", True), ("sigmoid", "sigmoid", False)],

@@ -51,6 +51,7 @@ def test_untrained_models_are_reproducible(folder: Path) -> None:
     assert not torch.equal(first.net.classifier.weight, trained.net.classifier.weight)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("prefix", ["", "module.", "model."])
 def test_a_checkpoint_sets_the_number_of_classes(folder: Path, prefix: str) -> None:
     config = transformers.ViTConfig(image_size=64, num_labels=5, **SIZES)
@@ -101,6 +102,7 @@ PROCESSORS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", PROCESSORS)
 def test_preprocessing_matches_the_image_processor(folder: Path, kind: str) -> None:
     processor = getattr(transformers, kind)(**PROCESSORS[kind])
@@ -121,6 +123,7 @@ def test_large_convnexts_squash_images(folder: Path) -> None:
     assert load_model("hf/vit", "none").transforms.fit == "squash"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("problem", "scores"), [(None, "softmax"), ("multi_label_classification", "sigmoid"), ("regression", "raw")]
 )

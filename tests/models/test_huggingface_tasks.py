@@ -54,6 +54,7 @@ def photo(height: int, width: int) -> Image.Image:
 FIRST = {"SegFormer", "DETR", "OWL-ViT", "YOLOS"}  # of their kinds
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("task", "name"),
     [
@@ -95,6 +96,7 @@ def test_logits_are_those_of_transformers(parent: Path, name: str) -> None:
         torch.testing.assert_close(found, expected.logits, rtol=0, atol=0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["MaskFormer", "Mask2Former"])
 def test_class_maps_are_those_of_the_processor(parent: Path, name: str) -> None:
     model = loaded(name, parent)
@@ -112,6 +114,7 @@ def test_class_maps_are_those_of_the_processor(parent: Path, name: str) -> None:
     torch.testing.assert_close(maps[0], expected)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["DETR", "RT-DETR", "YOLOS", "OWL-ViT"])
 @pytest.mark.parametrize(("height", "width"), [(160, 240), (256, 192)])
 def test_detections_are_those_of_the_processor(parent: Path, name: str, height: int, width: int) -> None:
@@ -200,6 +203,7 @@ def one(output: object) -> torch.Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", WITH_TEXTS)
 def test_candidates_of_texts(parent: Path, name: str) -> None:
     model = loaded(name, parent)

@@ -30,6 +30,7 @@ def listed(loaded: LoadedModel, size: int | tuple[int, int] | None = None) -> di
     return {layer.name: layer for layer in layers(loaded, size)}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
@@ -210,6 +211,7 @@ def test_an_unsuitable_size_is_reported_in_one_sentence():
 RELEASE = pytest.mark.release  # one of each way to choose is enough for now
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("model", "layer"),
     [
@@ -241,6 +243,7 @@ def test_the_default_layer_is_the_one_of_the_networks_definition(model, layer):
     assert default_layer(zoo.shapes_only(model)) == layer
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("model", "layer"),
     [

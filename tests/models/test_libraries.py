@@ -52,6 +52,7 @@ def test_marginal(name: str) -> None:
         assert least <= height == width <= most
 
 
+@pytest.mark.one_in(2)
 @each(NAMES, OWN_PARTS)
 def test_mass_is_one_without_shifts(name: str) -> None:
     """If no constant is added to the signal, every active unit has an input that explains it."""
@@ -63,6 +64,7 @@ def test_mass_is_one_without_shifts(name: str) -> None:
     assert abs(result.relevance.sum().item()) <= 1e-4 * positive
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name",
     ["timm/seresnet18", "timm/ese_vovnet19b_dw", "timm/mobilenetv3_small_100", "timm/vit_tiny_patch16_224", "hf/vit"],
@@ -104,8 +106,7 @@ INITIALIZED_OTHERWISE = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "name",
     [
-        "mobilenet_v3_small",
-        pytest.param("efficientnet_lite0", marks=pytest.mark.release),
+        *(pytest.param(name, marks=pytest.mark.release) for name in ("mobilenet_v3_small", "efficientnet_lite0")),
         pytest.param("timm/vit_tiny_patch16_224", marks=pytest.mark.release),
         pytest.param("hf/dinov2", marks=INITIALIZED_OTHERWISE),
         pytest.param("ultralytics/yolo26n-seg", marks=pytest.mark.release),

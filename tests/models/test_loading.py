@@ -60,6 +60,7 @@ def as_published(name: str, net: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "size", "options"),
     [
@@ -198,6 +199,7 @@ def test_untrained_networks_are_reproducible_and_keep_the_random_state():
     assert first.transforms.size == (224, 224)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
 def test_networks_with_auxiliary_classifiers_return_logits_without_a_warning(name):
     with warnings.catch_warnings():

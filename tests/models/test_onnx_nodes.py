@@ -247,6 +247,7 @@ MUCH = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("make", "said"), [one[1:] for one in MUCH], ids=[one[0] for one in MUCH])
 def test_nothing_runs_while_a_file_is_converted(make: Any, said: str, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def test_preprocessing_matches_timm(name: str) -> None:
     torch.testing.assert_close(loaded.transforms(photo), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("mode", "crop_pct"), [("squash", 1.0), ("squash", 0.875), ("border", 1.0), ("border", 0.9)])
 def test_crop_modes_match_timm(monkeypatch: pytest.MonkeyPatch, mode: str, crop_pct: float) -> None:
     config = resolve_data_config(model=timm.create_model("resnet18")) | {"crop_mode": mode, "crop_pct": crop_pct}
@@ -52,6 +53,7 @@ def test_untrained_networks_are_reproducible_and_have_imagenet_names() -> None:
     assert first.transforms.resize != second.transforms.resize
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_a_checkpoint_sets_the_number_of_classes(tmp_path: Path, suffix: str) -> None:
     from safetensors.torch import save_file

@@ -80,6 +80,7 @@ def photo(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.release) for name in DETECTORS if name not in QUICK)]
 )
@@ -113,6 +114,7 @@ def test_detections_are_those_of_the_library(name: str, library: ModuleType, sav
         assert clipped == pytest.approx(their_box, abs=0.1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["yolov8n", "yolo26n"])
 def test_each_map_starts_at_the_logit_of_its_detection(name: str, saved: Saved, photo: Path) -> None:
     loaded = load_model(f"ultralytics/{saved(name)}")
@@ -154,6 +156,7 @@ def test_semantic_segmentation(saved: Saved) -> None:
     assert (loaded.task, loaded.num_classes) == ("segmentation", 19)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("size", [(96, 50), (33, 96), (40, 24)])
 def test_the_letterbox_is_that_of_the_library(size: tuple[int, int], saved: Saved) -> None:
     """Enlarged or as they are, as it shrinks images without smoothing."""
@@ -168,6 +171,7 @@ def test_the_letterbox_is_that_of_the_library(size: tuple[int, int], saved: Save
     assert (spec(Image.fromarray(pixels)) * 255 - torch.from_numpy(expected).movedim(2, 0)).abs().max() <= 3
 
 
+@pytest.mark.release
 def test_untrained_networks_and_state_dicts(saved: Saved, tmp_path: Path) -> None:
     untrained = load_model("ultralytics/yolo11n.yaml")
     assert not untrained.trained

@@ -25,7 +25,7 @@ SMALLEST = {
 # Of these, the ones of different kinds are tested by default
 FEW = {"efficientnet_lite0", "mobilenet_v3_small", "resnet18", "squeezenet1_1", "swin_t", "vit_b_32"}
 FEW |= {"lraspp_mobilenet_v3_large", "ssdlite320_mobilenet_v3_large"}
-FEW |= {"timm/seresnet18", "timm/vit_tiny_patch16_224", "timm/convnextv2_atto", "hf/beit", "hf/swin"}
+FEW |= {"timm/vit_tiny_patch16_224", "timm/convnextv2_atto", "hf/swin"}
 
 # Grids of maps for small inputs if the layer is not of stride 16, as default layers are
 GRIDS = {
@@ -106,6 +106,7 @@ def test_marginal(name):
     assert state_of(specimen.net) == before
 
 
+@pytest.mark.one_in(2)
 @every_network
 def test_mass_is_one_without_shifts(name):
     """If no constant is added to the signal, every active unit has an input that explains it."""
@@ -118,6 +119,7 @@ def test_mass_is_one_without_shifts(name):
     assert abs(result.relevance.sum().item()) <= 1e-4 * positive
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["convnext_tiny", "swin_t"])
 def test_mass_is_one_if_the_image_fills_kernels_and_windows(name):
     specimen = small(name, side=224)
@@ -151,6 +153,7 @@ def test_every_listed_layer(name):
     assert not any(layer.name.startswith(gates) for layer in offered)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["mc3_18", "swin3d_t", "fcn_resnet50", "lraspp_mobilenet_v3_large"])
 def test_default_layer_of_other_tasks_is_the_tested_one(name):
     assert default_layer(zoo.shapes_only(name)) == zoo.LAYERS[name] == zoo.documented()[name]

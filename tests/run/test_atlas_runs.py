@@ -55,6 +55,16 @@ def test_nothing_is_named_in_noise():
     assert (found.regions()[0] == "").all() and found.at(100, 100) == []
 
 
+def test_maps_that_are_only_compared_are_not_said_to_be_weak(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    for options, is_said in ((["--top-k", "2"], True), (["--style", "atlas"], False)):
+        done = CliRunner().invoke(main, [str(tmp_path / "noise.png"), *options, "-o", str(tmp_path), "--workers", "0"])
+        assert done.exit_code == 0, done.stderr
+        assert ("hardly any evidence" in done.stderr) == is_said
+
+
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{"contrastive": False}, {"layer": ["features.8", "features.11"]}])
 def test_other_maps_are_not_compared(options):
     other = ebcli.explain("efficientnet_lite0", SAMPLES / "coffee.jpg", top_k=2, **options)
@@ -65,7 +75,6 @@ def test_other_maps_are_not_compared(options):
 def test_python_and_the_command_agree(mosaic, found, tmp_path):
     done = CliRunner().invoke(main, [str(mosaic), "--at", "150,120", "-o", str(tmp_path), "--workers", "0"])
     assert done.exit_code == 0, done.stderr
-    assert "hardly any evidence" not in done.stderr  # nearly all of 20 classes are unlikely
     path, _, ranking = done.stdout.rstrip().partition("  ")
     assert Path(path).name == "mosaic.png.atlas.png"
     assert ranking == ", ".join(f"{name} {share:.2f}" for name, share in found.at(150, 120)[:5])

@@ -42,6 +42,7 @@ def corners(box: list[float]) -> tuple[float, ...]:
     return box[0], box[1], box[0] + box[2], box[1] + box[3]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("fit", [(), ("--fit", "squash"), ("--resize", "48", "--crop", "48")])
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_each_detection_has_its_box_and_a_map_of_its_own_cell(factory: str, fit: tuple[str, ...]) -> None:
@@ -88,6 +89,7 @@ def test_boxes_end_at_the_image() -> None:
     assert corners(one["box"])[1] == 0
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_scores_targets_boxes_and_numbers_choose_detections(factory: str) -> None:
     def boxes(*arguments: str) -> list[tuple[float, ...]]:

@@ -30,8 +30,8 @@ def test_every_setting_that_changes_results_makes_another_configuration() -> Non
     assert {configuration(*options.split()) for options in ["", *same.split("|")]} == {configuration()}
     assert configuration(EB_SALIENCY_FAIL_FAST="1") == configuration() != configuration(EB_SALIENCY_DTYPE="bfloat16")
     other = (
-        "--layer 0|--layer 2 --layer 0|--layer input|--marginal|--target 3|--target 3 --target 4|--top-k 2|--top-k 3|"
-        "--above 0.1|--above 0.05|--against 3|--against 4|--against 3 --against 4|--labels one.csv|--labels two.csv|"
+        "--layer 0|--layer 2 --layer 0|--layer input|--marginal|--target 3|--target 3 --target 4|--top-k 2|"
+        "--above 0.1|--against 3|--against 3 --against 4|--labels one.csv|--labels two.csv|"
         "--allow-unsupported|--format webp|--max-side 20|--raw|--panel|"
         "--panel --compare-with marginal|--panel --compare-with grad-cam|--style heatmap|--cmap jet|--alpha 0.5|"
         "--signed|--scale 0.5,image|--scale 2|--scale 99%|--scale run|--annotations boxes|--annotations masks|"

@@ -74,6 +74,7 @@ def test_maps_do_not_depend_on_batches_workers_order_or_shards() -> None:
     assert tree(Path("again")) == below_photos(tree(Path("backwards")))
 
 
+@pytest.mark.release
 def test_batches_of_photos_equal_single_photos_with_the_bundled_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ebcli.run.explainer, "load_model", load_model)
     Path("photos").mkdir()
@@ -289,6 +290,7 @@ def test_a_layer_without_a_map_is_refused_before_any_work() -> None:
     assert not Path("saliency").exists()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_the_limit_on_pixels_can_be_lowered_and_raised(workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # restored afterwards

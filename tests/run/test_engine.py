@@ -135,7 +135,19 @@ def test_against_other_classes() -> None:
 
 def test_a_checkpoint_with_classes_of_its_own(tmp_path: Path) -> None:
     torch.save(torchvision.models.squeezenet1_1(num_classes=5).state_dict(), tmp_path / "own.pth")
-    own = ("--model", "squeezenet1_1", "--weights", "own.pth", "--layer", "features.7", str(SAMPLES / "rocket.jpg"))
+    own = (
+        "--model",
+        "squeezenet1_1",
+        "--weights",
+        "own.pth",
+        "--layer",
+        "features.7",
+        "--resize",
+        "64",
+        "--crop",
+        "64",
+    )
+    own += (str(SAMPLES / "rocket.jpg"),)
     result = invoke("--target", "4", *own)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.endswith("rocket.jpg.4@features-7.jpg\n")

@@ -36,6 +36,7 @@ def make():
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", [["--panel"], ["--caption", "--raw"]])
 def test_class_names_are_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: list[str]) -> None:
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,8 @@ from plans import make_plan
 from ebcli.run.explainer import Explainer
 from ebcli.run.network_description import NetworkDescription
 
+ALL_NOISE = ("test_the_bundled_network",)
+
 SAMPLES = Path(__file__).parents[2] / "sample_images"
 
 
@@ -33,6 +35,7 @@ def run(cwd: Path, *arguments: str) -> tuple[int, str, str, str]:
     return ended.returncode, ended.stdout, said, imported.strip()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -62,6 +65,7 @@ def test_nothing_is_known_of_others(settings: dict[str, Any]) -> None:
     assert NetworkDescription.of_bundled(make_plan("a.jpg", **settings)) is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("arguments", "status", "said", "imports"),
     [

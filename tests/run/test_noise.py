@@ -12,6 +12,8 @@ from torch import nn
 import ebcli
 from ebcli.run.noise import noise
 
+ALL_NOISE = ("test_half_of_the_maps_of_noise_are_weaker",)
+
 PICTURES = 24
 
 

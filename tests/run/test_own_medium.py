@@ -68,6 +68,7 @@ def run(*arguments: str, status: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_its_files_are_found_read_explained_and_drawn(workers: str) -> None:
     Path("data").mkdir()

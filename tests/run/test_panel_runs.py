@@ -50,6 +50,7 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
     assert tree(Path("workers")) == before
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("suffix", ["pdf", "svg"])
 def test_figures_of_a_directory_are_resumed_and_verified_like_pictures(suffix: str) -> None:
     photos(Path("photos"), 2)

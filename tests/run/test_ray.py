@@ -25,7 +25,7 @@ from runs import count, records, tree, until
 
 from ebcli.cli.saliency import main
 
-pytestmark = [pytest.mark.release, pytest.mark.xdist_group("ray")]  # with one cluster
+pytestmark = pytest.mark.release
 
 ALL = ("--raw", "--top-k", "2", "--annotations", "masks")
 

@@ -131,6 +131,7 @@ def test_without_a_format_the_picture_is_a_jpeg_if_its_photo_is(options: list[st
     assert (again.exit_code, again.stderr) == (0, f"{len(kinds)} images: {len(kinds)} up to date\n")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("style", STYLES)
 def test_a_smaller_picture_is_that_of_the_smaller_photo(style: str) -> None:
     """Of the same map: the network still sees the whole photo, and boxes are in its pixels."""

@@ -121,6 +121,7 @@ def test_interrupted_in_the_middle(cwd: Path, undisturbed: Callable[..., dict[st
     assert len(records(maps)) == COUNT
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_terminated_in_the_middle(cwd: Path, number: signal.Signals) -> None:
     """As by ``timeout``, systemd or Slurm, or by a terminal that is closed."""

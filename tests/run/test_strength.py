@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from PIL import Image
 from ebcli.cli.saliency import main
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
+
+ALL_NOISE = ("test_two_cats_differ_by_little",)
 
 SAMPLES = Path(__file__).parents[2] / "sample_images"
 
@@ -70,6 +73,17 @@ def test_nothing_is_said_of_the_evidence_if_noise_is_strong(noise: float, eviden
     assert strongest.evidence == evidence
     assert strongest.told == [f"strength {1 / noise:.1f}× noise", *([f"{evidence} evidence"] if evidence else [])]
     assert strongest.brightness(signed=False) == 1.0
+
+
+@pytest.mark.parametrize(("share", "evidence"), [(0.05, "hardly any"), (0.2, "weak"), (0.5, "clear")])
+def test_a_word_rests_on_what_the_picture_shows_of_it_however_strong_its_map_is(share: float, evidence: str) -> None:
+    values = np.array([[0.5, 0.0], [0.0, -0.5]], np.float32)
+    place = Box(0, 0, 8, 8)
+    word = Map(subject=Subject(0, "cup", 0.9), layer="5", values=values, mass=1.0, placement=place, share=share)
+    for noise in (None, 0.01, 0.5):
+        assert replace(word, noise=noise).evidence == evidence
+    assert word.is_noise == (evidence == "hardly any")
+    assert word.brightness(signed=False) == (1.0 if evidence == "clear" else pytest.approx(max(0.2, share / 0.35)))
 
 
 def test_a_run_says_how_many() -> None:

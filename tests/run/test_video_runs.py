@@ -272,6 +272,7 @@ def test_options_for_images_are_refused(arguments: tuple[str, ...], reason: str)
     assert reason in result.stderr
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("style", ["heatmap", "side-by-side", "contour", "paper"])
 def test_all_styles_and_odd_sizes_are_drawn(style: str) -> None:
     odd = [frame.resize((33, 27)) for frame in moving_square(9)]

@@ -44,6 +44,7 @@ AFFINES = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", AFFINES)
 @pytest.mark.parametrize("network", ["solid", "fixed"])
 def test_a_nifti_map_lies_where_the_volume_is_bright(name: str, network: str) -> None:

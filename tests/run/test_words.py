@@ -50,6 +50,7 @@ def test_every_family_is_tried() -> None:
     assert set(vision_language.FAMILIES) == set(KINDS)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", vision_language.FAMILIES)
 def test_one_pass_with_the_whole_answer_scores_it_as_generation_does(
     models: dict[str, VisionLanguage], photo: Image.Image, family: str
@@ -87,6 +88,7 @@ def test_words_of_a_byte_level_tokenizer(
         assert tokenizer.decode(said.ids[list(said.tokens(start, start + len(word)))]).strip() == word
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", vision_language.FAMILIES)
 def test_words_have_maps_over_the_photo_and_shares(
     models: dict[str, VisionLanguage], photo: Image.Image, family: str

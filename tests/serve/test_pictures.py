@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -42,6 +43,18 @@ def test_the_command_makes_the_picture(client: TestClient, query: dict[str, str]
     assert made == downloaded.content
     (name,) = [word for word in shlex.split(command) if word.endswith(".png")]
     assert downloaded.headers["content-disposition"] == f'attachment; filename="{name}"'
+
+
+def test_the_command_has_the_number_of_a_class_whose_name_another_one_has(
+    opened: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twins = replace(tiny_model(), categories=("crane", "crane", *"cdefg"))
+    monkeypatch.setattr("ebcli.run.explainer.load_model", lambda *_, **__: twins)
+    client, query = opened(), {"photo": "3", "target": "1"}
+    made, command = run_command(client, query)
+    assert made == client.get("/picture", params=query).content
+    words = shlex.split(command)
+    assert words[words.index("--target") + 1] == "1"
 
 
 @pytest.mark.slow

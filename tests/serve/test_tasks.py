@@ -35,6 +35,7 @@ def share(values: np.ndarray, place: list[float], square: tuple[int, int, int, i
     return float(positive[np.ix_(rows, columns)].sum() / positive.sum())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "layer"), [("detector", "backbone.cells"), ("Segmenter", "pixels")])
 def test_objects_are_found_and_explained_one_by_one(opened: Callable[..., TestClient], name: str, layer: str) -> None:
     client = opened(network(f"{color_tasks.__file__}:{name}", layer), paths=("squares.png",))

@@ -26,8 +26,8 @@ MISSPELT = {
     "list[float | None]": "list[str]",
 }
 CHECKERS = {
-    "mypy": ["mypy", "--strict", "--python-version=3.10", "--ignore-missing-imports"],
-    "pyright": ["pyright", "--pythonversion=3.10", f"--pythonpath={sys.executable}"],
+    "mypy": ["mypy", "--strict", "--python-version=3.11", "--ignore-missing-imports"],
+    "pyright": ["pyright", "--pythonversion=3.11", f"--pythonpath={sys.executable}"],
 }
 
 
