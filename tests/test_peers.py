@@ -49,6 +49,7 @@ def test_captum_runs_its_own_tools_on_it(where: str) -> None:
     assert sensitivity_max(method.attribute, images, target=0, perturb_radius=0.01).max() < 0.5
 
 
+@pytest.mark.release
 def test_captums_arguments() -> None:
     from ebcli.captum import ExcitationBackprop
 

@@ -46,6 +46,7 @@ def _session(folder: Path) -> None:
     sys.stdout.flush()
 
 
+@pytest.mark.release
 def test_a_network_whose_maps_moved_fails_with_a_sentence_and_the_picture(working_directory: Path) -> None:
     assert callable(_fixture)
     photos(Path("photos"), 2)

@@ -132,6 +132,7 @@ def _stopped(arguments: tuple[str, ...]) -> None:
     main(arguments)
 
 
+@pytest.mark.release
 @pytest.mark.usefixtures("colors")
 def test_a_killed_command_resumes_with_the_same_result(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     color_images(tmp_path / "photos", 6)

@@ -91,6 +91,7 @@ def test_the_lines_that_are_tried_here_are_those_of_the_documentation(name: str)
     assert f"`{LOAD[name]}`" in (ROOT / "docs/install.md").read_text(encoding="utf-8").replace("\\|", "|")
 
 
+@pytest.mark.release
 def test_models() -> None:
     expected = [name for name in model_names() if name.startswith("vgg1")]
     assert len(expected) > 5
@@ -100,6 +101,7 @@ def test_models() -> None:
     assert in_zsh("--model", "efficientnet_l") == "--model efficientnet_lite0"
 
 
+@pytest.mark.release
 def test_colormaps() -> None:
     assert in_bash("--cmap", "RdB") == ["RdBu"]
     assert in_bash("--cmap", "RdBu_") == ["RdBu_r"]

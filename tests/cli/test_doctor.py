@@ -129,6 +129,7 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "eb-saliency: run pip check" in unwell["versions"]
 
 
+@pytest.mark.release
 def test_a_torchvision_that_does_not_fit_torch(a_directory_of_modules: Path) -> None:
     """Such a pair fails as soon as it is imported, with this error; the other checks go on."""
     (a_directory_of_modules / "torchvision.py").write_text(

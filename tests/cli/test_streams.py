@@ -26,6 +26,7 @@ def cwd(tmp_path: Path) -> Path:
     return tmp_path / "cwd"
 
 
+@pytest.mark.release
 def test_a_full_disk_behind_stdout_is_named_and_what_is_done_is_recorded(cwd: Path) -> None:
     cwd.with_name("cwd.out").symlink_to("/dev/full")
     run = Started(cwd, *PLAIN)

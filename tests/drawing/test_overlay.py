@@ -256,6 +256,7 @@ def test_a_map_hot_only_in_the_padding_is_not_painted() -> None:
     assert (values == values[..., :1]).all()
 
 
+@pytest.mark.release
 def test_a_large_photo_takes_few_bytes_a_pixel() -> None:
     """Measured in a process of its own: the peak above what the decoded photo takes, 4 bytes a pixel in Pillow."""
     code = """

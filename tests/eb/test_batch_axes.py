@@ -124,7 +124,7 @@ SIZES = [("average", 1), ("average", 3), ("average", 4), ("class token", 3), ("c
 CASES = [(mix, *size) for mix in MIXES for size in SIZES if size[0] == "average" or mix not in ("GRU", "linear")]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("contrast", CONTRASTS, ids=str)
 @pytest.mark.parametrize(("mix", "read", "batch"), CASES)
 def test_a_network_of_sequences_first_equals_its_twin(mix, read, batch, contrast):
@@ -220,7 +220,7 @@ NETS = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("joint", [None, True, False])
 @pytest.mark.parametrize("contrast", CONTRASTS, ids=str)
 @pytest.mark.parametrize("name", NETS)

@@ -43,7 +43,7 @@ def test_by_hand():
     assert_equal(ebcli.excitation_backprop(net, x, 0).relevance, expected)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("contrastive", [False, True], ids=["marginal", "contrastive"])
 @pytest.mark.parametrize("name", NETS)
 def test_network(name, contrastive):

@@ -42,6 +42,7 @@ def mean_share(found: list[torch.Tensor], about: list[Question], what: str) -> f
     return sum(getattr(share(*each), what) for each in zip(found, about, strict=True)) / len(about)
 
 
+@pytest.mark.one_in(3)
 def test_the_default_map_is_on_the_asked_letter(asked: tuple[str, list[Question]]) -> None:
     name, about = asked
     layer = DEFAULT[name]

@@ -49,6 +49,7 @@ def _slowly(folder: Path) -> None:
     )
 
 
+@pytest.mark.release
 def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
     whole = run_benchmark(benchmark(), tmp_path / "whole", refuse)
     process = multiprocessing.get_context("forkserver").Process(target=_slowly, args=(tmp_path / "killed",))

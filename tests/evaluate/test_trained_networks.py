@@ -42,6 +42,7 @@ def measured(request: pytest.FixtureRequest) -> tuple[str, Pictures, dict[str, M
     return request.param, pictures, maps | gradients(net, pictures.images, pictures.labels, grids), layer
 
 
+@pytest.mark.one_in(2)
 def test_the_default_map_is_on_the_right_object(measured: tuple[str, Pictures, dict[str, Maps], str]) -> None:
     family, pictures, maps, layer = measured
     found = {method: score(by_layer[layer], pictures.boxes) for method, by_layer in maps.items()}

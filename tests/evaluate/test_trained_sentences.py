@@ -52,6 +52,7 @@ def test_a_saved_network_writes_the_sentences_of_photos(net: Any, tmp_path: Path
     assert sum(a == b for a, b in zip(said, pictures.sentences, strict=True)) >= 14
 
 
+@pytest.mark.release
 def test_a_question_is_explained_as_measured(net: Any, tmp_path: Path) -> None:
     """`ask` on photos gives the maps and shares of a network that was taken apart by hand."""
     sentences.save(net, tmp_path)

@@ -99,6 +99,7 @@ def test_another_picture_of_the_letter_as_target(folder: Path, tmp_path: Path) -
     assert score(result.maps, pictures.boxes).share > ENOUGH
 
 
+@pytest.mark.release
 def test_the_command(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pictures = captions.TASK.pictures(2, 2, torch.Generator().manual_seed(5))

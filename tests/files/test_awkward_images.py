@@ -96,6 +96,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.release
 def test_every_readable_file_has_its_map_and_every_other_one_its_reason() -> None:
     for name, content in READABLE.items() | {(name, content) for name, (content, _) in BROKEN.items()}:
         path = Path("d", name)

@@ -264,6 +264,7 @@ def test_a_line_that_cannot_be_true_is_as_if_it_were_not_there(line: bytes) -> N
     assert history.is_finished(OUT, Source(Path("a.jpg")), "A")
 
 
+@pytest.mark.release
 def test_a_line_too_long_to_be_true_is_skipped_without_being_held() -> None:
     with (OUT / RECORDS).open("wb") as file:
         file.truncate(300 << 20)  # NULs without a newline

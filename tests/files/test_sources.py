@@ -149,6 +149,7 @@ def test_the_same_file_is_in_the_same_shard_in_every_version(path: str, of_3: in
         assert [i for i in shards if find([Path(path)], shard=(i, count))] == [expected]
 
 
+@pytest.mark.release
 def test_a_shard_does_not_hold_the_whole_listing() -> None:
     make(*(f"d/{number % 100}/{number}.jpg" for number in range(2_000)))
 

@@ -103,7 +103,7 @@ def test_what_is_not_there_is_a_failure_of_that_image(working_directory: Path, b
     assert len(result.stdout.splitlines()) == 1
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.release
 @pytest.mark.parametrize("kind", ["slow", "dead", "silent"])
 def test_a_server_of_objects_that_stalls_is_given_up(
     working_directory: Path, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -158,6 +158,7 @@ def test_a_url_that_is_none_fails_alone(url: str) -> None:
     assert reason(url) == "the URL, or what the server answers, is not valid: open it in a browser to see"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n"])
 def test_headers_without_end_are_given_up(start: bytes) -> None:
     """A byte at a time, or one interim response after another, so that no single read takes long."""

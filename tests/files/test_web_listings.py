@@ -67,6 +67,7 @@ def test_listings_without_end_are_given_up(server: Server, monkeypatch: pytest.M
     assert sum(server.requests.values()) <= 21
 
 
+@pytest.mark.release
 def test_slow_listings_have_one_deadline_and_what_they_named_is_done(
     working_directory: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_finger(browser: Browser) -> None:
     assert ranking(browser) == ["green", "100%"]
 
 
+@pytest.mark.release
 @pytest.mark.usefixtures("colors")
 def test_a_photo_of_12_megapixels_makes_at_most_1_mb() -> None:
     noise = Image.effect_noise((4000, 3000), 120).convert("RGB")  # as large as JPEG gets

@@ -89,6 +89,7 @@ def test_maps_are_those_of_the_original_network_at_the_same_layer(
         torch.testing.assert_close(one.maps, other.maps, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.release
 def test_layers_have_the_names_types_and_strides_of_the_original_s(nets: dict[str, nn.Module], tmp_path: Path) -> None:
     for name in ("vgg", "vit"):
         loaded = ebcli.load_model(saved(nets[name], tmp_path / f"{name}.pt2"))

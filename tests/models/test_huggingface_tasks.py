@@ -203,6 +203,7 @@ def one(output: object) -> torch.Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
+@pytest.mark.release
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", WITH_TEXTS)
 def test_candidates_of_texts(parent: Path, name: str) -> None:
@@ -224,6 +225,7 @@ def test_candidates_of_texts(parent: Path, name: str) -> None:
     torch.testing.assert_close(logits, expected, rtol=0, atol=0)
 
 
+@pytest.mark.release
 def test_the_architecture_that_a_configuration_names_decides(parent: Path, tmp_path: Path) -> None:
     config = json.loads((saved("SegFormer", parent) / "config.json").read_text())
     for architectures, task in ((["SegformerForImageClassification"], "classification"), ([], "classification")):

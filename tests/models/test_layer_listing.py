@@ -30,7 +30,7 @@ def listed(loaded: LoadedModel, size: int | tuple[int, int] | None = None) -> di
     return {layer.name: layer for layer in layers(loaded, size)}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("model", "expected"),
     [

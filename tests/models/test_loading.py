@@ -95,6 +95,7 @@ def test_published_weights_give_the_same_network_as_torchvision(hub, name, size,
     assert not any(module.training for module in loaded.net.modules())
 
 
+@pytest.mark.release
 def test_weights_have_their_own_preprocessing_also_as_a_file(hub, tmp_path):
     state = torchvision.models.mobilenet_v3_large().state_dict()
     for weights, resize in {"IMAGENET1K_V1": 256, "IMAGENET1K_V2": 232}.items():

@@ -104,6 +104,7 @@ def run_by_onnxruntime(path: Path, images: Tensor) -> Tensor:
     return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: images.numpy()})[0])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["resnet", VIT, "plain vit", "softmax", "dense"])
 def test_scores_are_those_of_onnxruntime(name: str, nets: dict[str, tuple[nn.Module, Path]]) -> None:
     _, path = nets[name]
@@ -177,6 +178,7 @@ def test_the_default_layer_of_a_transformer_by_the_other_exporter(nets: dict[str
     assert ebcli.default_layer(loaded) == same_values(net, "encoder.dropout", loaded.net)  # which the first norm reads
 
 
+@pytest.mark.release
 def test_one_image_at_a_time_where_the_batch_is_fixed(
     nets: dict[str, tuple[nn.Module, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def test_untrained_networks_are_reproducible_and_have_imagenet_names() -> None:
     assert first.transforms.resize != second.transforms.resize
 
 
+@pytest.mark.release
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_a_checkpoint_sets_the_number_of_classes(tmp_path: Path, suffix: str) -> None:

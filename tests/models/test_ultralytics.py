@@ -263,6 +263,7 @@ def test_wrong_files(name: str, message: str, saved: Saved, tmp_path: Path, capf
             load_model("ultralytics/yolo11nn.pt")
 
 
+@pytest.mark.release
 def test_the_command_writes_only_its_maps_and_prints_only_paths(
     saved: Saved, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ def configuration(*options: str, **environment: str) -> str:
     return str(json.loads(result.stdout)["configuration"])
 
 
+@pytest.mark.release
 def test_every_setting_that_changes_results_makes_another_configuration() -> None:
     photos(Path("photos"), 1)
     same = "--batch-size 3|--workers 1|--device cpu|--shard 1/1|--skip-existing -o other|--include *|-v"

@@ -51,6 +51,7 @@ def test_each_text_has_its_file_and_its_record(folder: Path) -> None:
     assert "joint EB" in record()["method"]
 
 
+@pytest.mark.release
 def test_another_text_is_another_run(folder: Path) -> None:
     first, again = run("--target", "red a"), run("--target", "red a")
     assert written(first) and not written(again)

@@ -59,6 +59,7 @@ def test_a_module_is_explained_and_stays_as_it_is() -> None:
     assert repr(results[0]).endswith(f"; ResNet (in memory), layer {layer}, contrastive EB>")
 
 
+@pytest.mark.release
 def test_it_sees_what_the_same_network_sees_by_name() -> None:
     bundled, photo = ebcli.load_model(), "sample_images/coffee.jpg"
     by_name = ebcli.explain("efficientnet_lite0", photo, "cup")

@@ -89,6 +89,7 @@ def test_torch_is_not_imported_where_no_network_is_needed(
     assert said in stderr
 
 
+@pytest.mark.release
 def test_torchvision_is_not_imported_for_the_bundled_network(tmp_path: Path) -> None:
     status, stdout, stderr, imported = run(tmp_path, str(SAMPLES / "coffee.jpg"))
     assert (status, imported) == (0, "torch"), stderr

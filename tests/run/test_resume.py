@@ -137,6 +137,7 @@ def test_terminated_in_the_middle(cwd: Path, number: signal.Signals) -> None:
     assert not list((cwd / "maps").glob(".eb-saliency-*"))
 
 
+@pytest.mark.release
 def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
     maps = cwd / "maps"
     run = Started(cwd, *PLAIN, workers=1)
@@ -155,6 +156,7 @@ def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
     assert not list(maps.glob(".eb-saliency-*"))
 
 
+@pytest.mark.release
 def test_a_worker_killed_in_the_middle(cwd: Path, undisturbed: Callable[..., dict[str, bytes]]) -> None:
     expected, maps = undisturbed(*PLAIN), cwd / "maps"
     run = Started(cwd, *PLAIN, workers=2)

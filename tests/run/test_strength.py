@@ -161,6 +161,7 @@ def test_two_cats_differ_by_little() -> None:
     assert (shown["tabby"]["evidence"], shown["espresso"]["evidence"]) == ("weak", "clear")
 
 
+@pytest.mark.release
 def test_a_map_against_a_class_is_drawn_signed() -> None:
     with Image.open(SAMPLES / "mosaic.jpg") as photo:
         photo.resize((photo.width // 2, photo.height // 2)).save("mosaic.png")

@@ -98,6 +98,7 @@ def test_maps_come_to_agree_and_a_shortcut_is_seen_outside_of_the_boxes(tmp_path
     assert Image.open(tmp_path / "True/epoch-0009.png").size[0] > 100
 
 
+@pytest.mark.release
 def test_lightning_logs_to_its_own_logger(tmp_path: Path) -> None:
     import lightning.pytorch as pl  # not before a test needs it
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -51,6 +51,7 @@ def test_every_family_is_tried() -> None:
 
 
 @pytest.mark.one_in(2)
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", vision_language.FAMILIES)
 def test_one_pass_with_the_whole_answer_scores_it_as_generation_does(
     models: dict[str, VisionLanguage], photo: Image.Image, family: str

@@ -137,6 +137,7 @@ def served_here(ten_photos: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
     thread.join()
 
 
+@pytest.mark.release
 def test_half_a_request_is_not_waited_for(served_here: str) -> None:
     address = served_here
     url = httpx.URL(address)
