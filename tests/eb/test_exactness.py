@@ -114,6 +114,17 @@ def test_a_summand_that_is_a_view_overwritten_later():
     assert_same(relevance(written), twin)
 
 
+def test_a_constant_that_is_overwritten_again_and_again():
+    def overwritten(net, y, x):
+        scale = torch.ones((), dtype=y.dtype)
+        one = torch.tanh(y * scale.fill_(2))
+        two = net.other(x) * scale.fill_(-3)
+        scale.fill_(7)
+        return one + two
+
+    assert_same(relevance(overwritten), relevance(lambda net, y, x: torch.tanh(y * 2) + net.other(x) * -3))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_memory_overwritten_where_the_mode_sees_nothing():
     """Right, as if the memory were another, or refused."""
