@@ -117,12 +117,28 @@ def test_a_summand_that_is_a_view_overwritten_later():
 def test_a_constant_that_is_overwritten_again_and_again():
     def overwritten(net, y, x):
         scale = torch.ones((), dtype=y.dtype)
-        one = torch.tanh(y * scale.fill_(2))
-        two = net.other(x) * scale.fill_(-3)
+        one = torch.relu(y * scale.fill_(2))
+        two = torch.relu(net.other(x) * scale.fill_(-3))
         scale.fill_(7)
         return one + two
 
-    assert_same(relevance(overwritten), relevance(lambda net, y, x: torch.tanh(y * 2) + net.other(x) * -3))
+    twin = relevance(lambda net, y, x: torch.relu(y * 2) + torch.relu(net.other(x) * -3))
+    assert_same(relevance(overwritten), twin)
+
+
+def test_a_norm_s_weights_that_are_overwritten_later():
+    def normed(y, gamma):
+        zeros = torch.zeros_like(gamma)
+        return torch.relu(torch.nn.functional.batch_norm(y, zeros, zeros + 1, gamma, zeros))
+
+    def overwritten(net, y, x):
+        gamma = torch.full((y.shape[1],), -2.0, dtype=y.dtype)
+        y = normed(y, gamma)
+        gamma.neg_()
+        return y
+
+    twin = relevance(lambda net, y, x: normed(y, torch.full((y.shape[1],), -2.0, dtype=y.dtype)))
+    assert_same(relevance(overwritten), twin)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
