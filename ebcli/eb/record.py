@@ -292,6 +292,7 @@ class Record(TorchDispatchMode):
         for op in self._readers.pop(storage_of(overwritten), ()):
             op.args = changed(op.args, copied)
             op.kwargs = dict(zip(op.kwargs, changed(op.kwargs.values(), copied), strict=True))
+            op.__dict__.pop("named", None)
 
     @property
     def overwritten(self) -> list[Value]:

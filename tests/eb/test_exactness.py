@@ -114,6 +114,33 @@ def test_a_summand_that_is_a_view_overwritten_later():
     assert_same(relevance(written), twin)
 
 
+def test_a_constant_that_is_overwritten_again_and_again():
+    def overwritten(net, y, x):
+        scale = torch.ones((), dtype=y.dtype)
+        one = torch.relu(y * scale.fill_(2))
+        two = torch.relu(net.other(x) * scale.fill_(-3))
+        scale.fill_(7)
+        return one + two
+
+    twin = relevance(lambda net, y, x: torch.relu(y * 2) + torch.relu(net.other(x) * -3))
+    assert_same(relevance(overwritten), twin)
+
+
+def test_a_norm_s_weights_that_are_overwritten_later():
+    def normed(y, gamma):
+        zeros = torch.zeros_like(gamma)
+        return torch.relu(torch.nn.functional.batch_norm(y, zeros, zeros + 1, gamma, zeros))
+
+    def overwritten(net, y, x):
+        gamma = torch.full((y.shape[1],), -2.0, dtype=y.dtype)
+        y = normed(y, gamma)
+        gamma.neg_()
+        return y
+
+    twin = relevance(lambda net, y, x: normed(y, torch.full((y.shape[1],), -2.0, dtype=y.dtype)))
+    assert_same(relevance(overwritten), twin)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_memory_overwritten_where_the_mode_sees_nothing():
     """Right, as if the memory were another, or refused."""

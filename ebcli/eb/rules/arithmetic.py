@@ -129,8 +129,13 @@ def div(op: Op) -> Rule:
 def scaled(op: Op, constant: Any) -> Rule:
     """The rule of a signal times, or divided by, a constant."""
     keeps = has_no_negatives(constant)
-    factor = constant if op.name != "div" else 1 / torch.as_tensor(constant, dtype=op.signal.dtype)
-    return Scale(factor=lambda _: factor, turns=not keeps, nonnegative=keeps and op.signal.facts.nonnegative)
+    return Scale(factor=_factor, turns=not keeps, nonnegative=keeps and op.signal.facts.nonnegative)
+
+
+def _factor(op: Op) -> Any:
+    """As recorded: the network may overwrite the constant."""
+    constant = next(a for a in op.args[:2] if not isinstance(a, Value))
+    return constant if op.name == "mul" else 1 / torch.as_tensor(constant, dtype=op.signal.dtype)
 
 
 _RECIPROCAL = Activation(gate=Gate.MASK, keeps_zero=False)
