@@ -72,7 +72,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         sampled = item.get_closest_marker("one_in") if case else None
         if {"browser", "chromium"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker("release")
-        elif sampled and sum(divmod(seen[test], sampled.args[0])) % sampled.args[0]:
+        elif (
+            sampled
+            and not item.get_closest_marker("slow")
+            and sum(divmod(seen[test], sampled.args[0])) % sampled.args[0]
+        ):
             item.add_marker("release")  # of each row of n cases, all but one, which is the next one in the next row
         seen[test] += 1
 

@@ -83,7 +83,6 @@ def state_of(net):
     )
 
 
-@pytest.mark.one_in(2)
 @every_network
 def test_marginal(name):
     specimen = small(name)
@@ -107,7 +106,6 @@ def test_marginal(name):
     assert state_of(specimen.net) == before
 
 
-@pytest.mark.release
 @pytest.mark.one_in(2)
 @every_network
 def test_mass_is_one_without_shifts(name):
@@ -138,7 +136,6 @@ def test_vision_transformers_lose_probability_to_the_class_token():
     assert at_tokens[:, 0].sum() > 0.01
 
 
-@pytest.mark.release
 @each(sorted(({*zoo.CLASSIFIERS} & SMALLEST) | {"maxvit_t"}), EVERY_LAYER)
 def test_every_listed_layer(name):
     """Every listed layer has a map, and none is inside a squeeze-excitation."""
