@@ -27,7 +27,7 @@ from ebcli.nouns.input_spec import InputSpec
 
 COUNT = 12  # photos of each class
 FOUND = "12 of 12 'horse' maps share the lower left corner; covering it changes the class of 12"
-OPPOSITE = ", and covering the opposite place that of 0"
+OPPOSITE = ", and covering the opposite place changes the class of 0"
 
 
 def invoke(*arguments: str) -> Result:
