@@ -37,9 +37,7 @@ class Trial:
     """An operation and its arguments, of which those that require grad and are no parameters carry the signal.
 
     Attributes:
-        name: of the operation.
-        fn: it.
-        arguments: its arguments.
+        name, fn, arguments: of the operation.
         passes_through, tolerance: as in `check_rule`.
         below, above: other operations on its signals and on its results.
     """
@@ -261,9 +259,7 @@ class Run:
         values: what they hold; constants are no values.
         ops: what probability passes from them.
 
-    Raises:
-        RuleError: the rule fails, changes the value, cuts the signal or breaks a promise.
-        UnsupportedOpError: an operation has no rule.
+    Raises RuleError if the rule fails, changes the value, cuts the signal or breaks a promise.
     """
 
     def __init__(self, trial: Trial, title: str, *, one_by_one: bool = False) -> None:
@@ -294,14 +290,9 @@ class Run:
     def compare(
         self, definition: Definition, case: str = "", how: How = _PLAIN, *, turned: Signs = 1, contrastive: bool = False
     ) -> None:
-        """Raise RuleError where the shares differ from the definition's.
+        """Raise RuleError where the shares, or those minus the duals', differ from the definition's.
 
-        Args:
-            definition: of the operation.
-            case: what to add to the title.
-            how: the probability of the results is to be explained.
-            turned: the signs (N,) with which the results depend on those of the operation.
-            contrastive: subtract the shares of the duals.
+        The results depend on those of the operation with the signs `turned` (N,).
         """
         response = torch.cat([output.flatten() for output in self.outputs])
         explains = (response != 0) & response.isfinite()

@@ -120,15 +120,14 @@ def shared(
 
 def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnegative: bool) -> Tensor:
     """Z = W+ a+ + W- a- for s = +1, and W- a+ + W+ a- for s = -1."""
-    weight, is_own = linear.weight, False
+    weight = linear.weight
     if weight is not None and linear.per_output and isinstance(signs, Tensor) and signs.shape[1:2] == (signs.numel(),):
         # they depend on the channel alone
-        weight, is_own = weight * linear.per_output(signs.flatten().sign().to(a.dtype)), True
-        signs = 1
+        weight, signs = weight * linear.per_output(signs.flatten().sign().to(a.dtype)), 1
     parts = [a] if nonnegative else [(positive := a.clamp(min=0)), positive - a]
     up: list[LinearMap] = [linear]
     if weight is not None:  # in memory that is there: new memory takes longer than the numbers
-        split = torch.clamp(weight, min=0, out=weight if is_own and nonnegative else None)
+        split = torch.clamp(weight, min=0, out=weight if nonnegative and weight is not linear.weight else None)
         up = [LinearMap(linear.apply, split, back=linear.back)]
     total: Any = None
     for sign in (1, -1) if isinstance(signs, Tensor) else (signs,):
