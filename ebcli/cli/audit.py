@@ -55,8 +55,17 @@ class Finding:
     @property
     def holds(self) -> bool:
         """Whether it makes a difference."""
-        control = ", and covering the opposite place changes the class of"
-        others = "" if self.opposite is None else f"{control} {self.opposite}"
+        others = self.opposite or 0
+        return self.changed >= _CHANGE * self.tested and self.changed - others >= max(1, _MORE * self.tested)
+
+    @property
+    def words(self) -> str:
+        """The finding in a sentence."""
+        found, wrong = self.candidate, sum(one.is_wrong for one, _ in self.candidate.photos)
+        count, name = len(found.photos), found.photos[0][0].name
+        tested = "" if self.tested == count else f" of {self.tested} tested"
+        control = "and covering the opposite place changes the class of"
+        others = "" if self.opposite is None else f", {control} {self.opposite}"
         mistakes = f"; {wrong} of the {count} predictions {'is' if wrong == 1 else 'are'} wrong" if wrong else ""
         return (
             f"{count} of {found.total} '{name}' maps share {found.where}; covering it changes the class of "
