@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ebcli.eb import excitation_backprop
-from ebcli.imports import import_optional
+from ebcli.errors import import_optional
 from ebcli.models.sources.given import FunctionOfTensor
 
 

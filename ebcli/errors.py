@@ -1,11 +1,19 @@
-"""The exceptions of this package. Each message names what is wrong and says what to do.
+"""The exceptions of this package, and what raises them in many places: checks, and packages that are missing.
 
-Those for wrong use are also of the built-in kind, such as ValueError.
+Each message names what is wrong and says what to do. Exceptions for wrong use are also of the built-in kind, such as
+ValueError.
 """
 
 import difflib
+import importlib
+import re
 from collections.abc import Callable, Iterable
 from math import inf
+from typing import Any
+
+DISTRIBUTION = "eb-saliency"
+# a requirement, and the extra that has it; `all` has each a second time
+_OF_EXTRA = re.compile(r"([\w.-]+).*;.*\bextra == .(?!all\b)([\w-]+)")
 
 
 class EbcliError(Exception):
@@ -115,3 +123,34 @@ def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
         return ""
     quoted = [repr(candidate) for candidate in near]
     return "did you mean " + (" or ".join([", ".join(quoted[:-1]), quoted[-1]] if quoted[1:] else quoted)) + "?"
+
+
+def import_optional(module: str, package: str | None = None) -> Any:
+    """Import a module of an optional dependency.
+
+    Args:
+        module: the module to import.
+        package: the package that provides it on the package index; None if it is named like the module's root.
+
+    Raises:
+        ConfigurationError: it is not installed; see ``missing``.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(missing(package or module.partition(".")[0])) from error
+
+
+def missing(package: str) -> str:
+    """The sentence for a package that is not installed: it names all that is missing of the extra that has it."""
+    from importlib.metadata import distributions, requires
+
+    name = package.replace("_", "-")
+    normalized = (one.replace("_", "-") for one in requires(DISTRIBUTION) or ())
+    extras = {found[1]: found[2] for found in map(_OF_EXTRA.match, normalized) if found}
+    if name not in extras:
+        return f"this needs the package {package}: pip install {package}"
+    there = {one.name.replace("_", "-") for one in distributions()} - {name}
+    names = [one for one, extra in extras.items() if extra == extras[name] and one not in there]
+    packages = f"package{'s' * (len(names) > 1)} {', '.join(names)}"
+    return f"this needs the {packages}: pip install '{DISTRIBUTION}[{extras[name]}]'"

@@ -1,4 +1,4 @@
-"""Names imported on first use, packages that only some features need, and plug-ins. Imports no torch."""
+"""Names imported on first use, plug-ins, and code of users. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ebcli.errors import ConfigurationError, EbcliError, in_words
+from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, in_words
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
-DISTRIBUTION = "eb-saliency"
 MODELS, RULES = "ebcli.models", "ebcli.rules"
-# a requirement, and the extra that has it; `all` has each a second time
-_OF_EXTRA = re.compile(r"([\w.-]+).*;.*\bextra == .(?!all\b)([\w-]+)")
 
 
 def lazily(package: str, *others: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -46,37 +43,6 @@ def lazily(package: str, *others: str) -> tuple[Callable[[str], Any], Callable[[
         return names[name]
 
     return get, lambda: sorted({*names, *names["__all__"]})
-
-
-def import_optional(module: str, package: str | None = None) -> Any:
-    """Import a module of an optional dependency.
-
-    Args:
-        module: the module to import.
-        package: the package that provides it on the package index; None if it is named like the module's root.
-
-    Raises:
-        ConfigurationError: it is not installed; see ``missing``.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigurationError(missing(package or module.partition(".")[0])) from error
-
-
-def missing(package: str) -> str:
-    """The sentence for a package that is not installed: it names all that is missing of the extra that has it."""
-    from importlib.metadata import distributions, requires
-
-    name = package.replace("_", "-")
-    normalized = (one.replace("_", "-") for one in requires(DISTRIBUTION) or ())
-    extras = {found[1]: found[2] for found in map(_OF_EXTRA.match, normalized) if found}
-    if name not in extras:
-        return f"this needs the package {package}: pip install {package}"
-    there = {one.name.replace("_", "-") for one in distributions()} - {name}
-    names = [one for one, extra in extras.items() if extra == extras[name] and one not in there]
-    packages = f"package{'s' * (len(names) > 1)} {', '.join(names)}"
-    return f"this needs the {packages}: pip install '{DISTRIBUTION}[{extras[name]}]'"
 
 
 def installed_version() -> str:

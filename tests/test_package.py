@@ -16,8 +16,7 @@ from stub_run import heavy_imports, run_python
 
 import ebcli.evaluate
 import ebcli.models
-from ebcli.errors import ConfigurationError
-from ebcli.imports import import_optional
+from ebcli.errors import ConfigurationError, import_optional
 
 ROOT = Path(__file__).parents[1]
 

@@ -19,9 +19,8 @@ from ebcli.cli.execution import plan_of
 from ebcli.cli.options import option
 from ebcli.cli.parameters import PATH
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError, OutputError
+from ebcli.errors import ConfigurationError, OutputError, import_optional
 from ebcli.files.safe_open import safe_open
-from ebcli.imports import import_optional
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 

@@ -17,8 +17,7 @@ from ebcli.cli.execution import execute, plan_of
 from ebcli.cli.options import option
 from ebcli.cli.parameters import PATH
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError
-from ebcli.imports import import_optional
+from ebcli.errors import ConfigurationError, import_optional
 from ebcli.models.sources import is_network_file
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import RunPlan, values_of

@@ -15,8 +15,7 @@ import click
 from ebcli.cli.console import SOME_FAILED, note, put, shown, sign_of_life
 from ebcli.cli.options import CONTEXT, OPTIONS, in_section
 from ebcli.cli.parameters import PATH, Input, SectionedCommand, SectionOption
-from ebcli.errors import ConfigurationError, LayerError
-from ebcli.imports import import_optional
+from ebcli.errors import ConfigurationError, LayerError, import_optional
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import VALUES, RunPlan
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from ebcli.errors import EbcliError, in_words
+from ebcli.errors import DISTRIBUTION, EbcliError, in_words
 from ebcli.files.ownership import scratch
-from ebcli.imports import DISTRIBUTION
 from ebcli.models.keywords import INPUT
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ExecutionOptions, OutputOptions

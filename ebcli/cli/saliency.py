@@ -19,10 +19,9 @@ from ebcli.cli.console import note, shown
 from ebcli.cli.execution import execute, sink_of
 from ebcli.cli.options import CONTEXT, OPTIONS
 from ebcli.cli.parameters import Input, SectionedCommand
-from ebcli.errors import ConfigurationError, closest
+from ebcli.errors import DISTRIBUTION, ConfigurationError, closest
 from ebcli.files.naming import STDIN, STDOUT
 from ebcli.files.remote import path_of
-from ebcli.imports import DISTRIBUTION
 from ebcli.run.plan import CHOOSING, VALUES, RunPlan
 
 # Unless this is set before PyTorch's threads start, those that wait for others keep their CPUs busy. The processes that

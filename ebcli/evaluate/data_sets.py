@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.errors import ConfigurationError, ImageError, closest
+from ebcli.errors import ConfigurationError, ImageError, closest, import_optional
 from ebcli.files.images import decode, has_image_suffix
 from ebcli.files.sources import find
-from ebcli.imports import import_optional
 from ebcli.models.classes import read_class_names, read_labels
 from ebcli.models.loaded import configuration_hash
 from ebcli.nouns.box import Box

@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ebcli.drawing.overlay import is_blank
-from ebcli.errors import ConfigurationError
-from ebcli.imports import import_optional
+from ebcli.errors import ConfigurationError, import_optional
 from ebcli.nouns.box import Box
 
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ebcli.errors import import_optional
 from ebcli.files.naming import GEOTIFF, NIFTI
-from ebcli.imports import import_optional
 
 Interval = tuple[float, float]
 

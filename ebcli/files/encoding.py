@@ -17,10 +17,9 @@ from PIL import Image
 from PIL.PdfParser import PdfParser
 from PIL.PngImagePlugin import PngInfo
 
-from ebcli.errors import EbcliError, ImageError
+from ebcli.errors import EbcliError, ImageError, import_optional
 from ebcli.files.images import opened_image
 from ebcli.files.safe_open import safe_open
-from ebcli.imports import import_optional
 
 SOFTWARE = "eb-saliency"
 FACTS = (

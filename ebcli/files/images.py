@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ebcli.errors import ConfigurationError, EbcliError, ImageError
+from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing
 from ebcli.files.safe_open import safe_open
-from ebcli.imports import import_optional, missing
 from ebcli.nouns.box import Box
 
 File = Path | IO[bytes]

@@ -14,10 +14,9 @@ from types import ModuleType
 from typing import IO, Any, NamedTuple
 from urllib.request import url2pathname
 
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.remote import DEFAULT, SLOWEST, RemoteOptions, path_of, too_large, url_of
 from ebcli.files.safe_open import Stamp, safe_open
-from ebcli.imports import import_optional
 
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ebcli.errors import ConfigurationError, ImageError
+from ebcli.errors import ConfigurationError, ImageError, import_optional
 from ebcli.files.encoding import SOFTWARE, made_by, shortened
-from ebcli.imports import import_optional
 
 MP4, WEBP = "mp4", "webp"
 

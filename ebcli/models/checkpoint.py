@@ -12,9 +12,8 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
-from ebcli.errors import ConfigurationError, first_line
+from ebcli.errors import ConfigurationError, first_line, import_optional
 from ebcli.files.safe_open import safe_open
-from ebcli.imports import import_optional
 
 # Keys under which training scripts store the state dict
 WRAPPERS = ("state_dict", "model_state_dict", "model")

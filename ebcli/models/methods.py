@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from ebcli.eb import excitation_backprop
 from ebcli.eb.result import saliency_map
-from ebcli.errors import LayerError
-from ebcli.imports import import_optional
+from ebcli.errors import LayerError, import_optional
 from ebcli.models.keywords import METHODS
 from ebcli.models.probe import hooked
 

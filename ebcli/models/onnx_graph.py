@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from ebcli.imports import import_optional
+from ebcli.errors import import_optional
 
 _OPSET = 17  # the newest set of which onnx2torch converts nearly all operators
 _GELU = "Gelu"

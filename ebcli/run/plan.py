@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ebcli.drawing.style import ATLAS, UNSIGNED_STYLES, DrawingStyle
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML, STDOUT
 from ebcli.files.remote import RemoteOptions, url_of
-from ebcli.imports import import_optional
 from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO, WHOLE
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources import takes_texts

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ebcli.errors import ConfigurationError
+from ebcli.errors import DISTRIBUTION, ConfigurationError
 from ebcli.files.remote import without_secrets
-from ebcli.imports import DISTRIBUTION, installed_version
+from ebcli.imports import installed_version
 from ebcli.nouns.box import Box
 from ebcli.run.plan import RunPlan
 

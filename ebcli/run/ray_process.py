@@ -19,11 +19,10 @@ from tempfile import TemporaryFile
 from threading import Event
 from typing import Any
 
-from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError
+from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError, import_optional
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
-from ebcli.imports import import_optional
 from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan_parts import ExecutionOptions
 from ebcli.workers import processors

@@ -19,9 +19,8 @@ from ebcli.drawing.pages import notebook_view
 from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, AnyStyle, DrawingStyle
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.media.medium import Shown
-from ebcli.imports import import_optional
 from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Explanation

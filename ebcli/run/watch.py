@@ -12,9 +12,8 @@ from PIL import Image
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import ends
 from ebcli.drawing.panel import COLUMNS, arranged, map_tile, small_frame, wrapped
-from ebcli.errors import ConfigurationError
+from ebcli.errors import DISTRIBUTION, ConfigurationError, import_optional
 from ebcli.files.sink import check_file, replacing
-from ebcli.imports import DISTRIBUTION, import_optional
 from ebcli.pages.shell import page
 from ebcli.run.saliency import Saliency
 

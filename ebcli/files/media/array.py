@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.errors import ImageError
+from ebcli.errors import ImageError, import_optional
 from ebcli.files.coordinates import Affine, Coordinates, GeoTags
 from ebcli.files.frame_ranges import ClipOptions, Clips, Slices
 from ebcli.files.images import Contents, File, check_deflated, check_pixels, opened, reading
 from ebcli.files.media.medium import PHOTO, Medium, Pixels, Shown, register
-from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
 
 _SAMPLED = 1 << 20  # values that choose the ends of the gray scale

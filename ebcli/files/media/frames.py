@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
-from ebcli.errors import ImageError
+from ebcli.errors import ImageError, import_optional
 from ebcli.files import images
 from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
 from ebcli.files.images import File
 from ebcli.files.media.medium import Medium, Pixels, Shown, register
-from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
 
 _ANIMATED = {".gif", ".png", ".apng", ".webp"}

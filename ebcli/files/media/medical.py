@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.errors import EbcliError, ImageError
+from ebcli.errors import EbcliError, ImageError, import_optional
 from ebcli.files.coordinates import Affine
 from ebcli.files.images import Contents, File, check_deflated, most_pixels, opened
 from ebcli.files.media.array import Arrays, Data
 from ebcli.files.media.medium import register
 from ebcli.files.safe_open import safe_open
-from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
 
 _PREAMBLE, _MAGIC = 128, b"DICM"

@@ -9,8 +9,7 @@ from typing import Any
 from PIL import Image
 from torch import nn
 
-from ebcli.errors import ConfigurationError
-from ebcli.imports import import_optional
+from ebcli.errors import ConfigurationError, import_optional
 from ebcli.models.keywords import GIVEN, VIDEO
 from ebcli.models.probe import fitting_first_layer
 from ebcli.models.sources.base import ModelSource

@@ -17,8 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ebcli.errors import ConfigurationError
-from ebcli.imports import import_optional
+from ebcli.errors import ConfigurationError, import_optional
 from ebcli.models import keywords
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
 from ebcli.models.sources import huggingface_heads as heads

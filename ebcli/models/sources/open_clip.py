@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ebcli.errors import ConfigurationError, closest
-from ebcli.imports import import_optional
+from ebcli.errors import ConfigurationError, closest, import_optional
 from ebcli.models.keywords import CROP, DEFAULT, SQUASH
 from ebcli.models.sources.base import fetching, quiet, square_spec
 from ebcli.models.sources.similarity import ImageTower, TwoTowers, too_long

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from ebcli.errors import ConfigurationError, closest
-from ebcli.imports import import_optional
+from ebcli.errors import ConfigurationError, closest, import_optional
 from ebcli.models.checkpoint import load_checkpoint, without_prefixes
 from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
 from ebcli.models.names import imagenet_classes

@@ -15,8 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ebcli.errors import ConfigurationError, closest, first_line
-from ebcli.imports import import_optional
+from ebcli.errors import ConfigurationError, closest, first_line, import_optional
 from ebcli.models.checkpoint import read_checkpoint
 from ebcli.models.detection import Candidates, YoloOutput
 from ebcli.models.keywords import CLASSIFICATION, DEFAULT, DETECTION, PAD, SEGMENTATION, UNTRAINED
