@@ -10,9 +10,8 @@ from ebcli.cli.parameters import PATH, SectionOption, Setting
 from ebcli.cli.settings import PRESETS, use_file, use_preset
 from ebcli.drawing.style import ATLAS, STYLES
 from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
-from ebcli.run.plan import FIELDS
+from ebcli.run.plan import FIELDS, SETTINGS_ONLY
 from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS
-from ebcli.run.plan_text import SETTINGS_ONLY
 
 CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_content_width": 110}
 _COMMON = {"target", "layer", "contrastive", "against", "top_k", "model", "weights", "config", "labels", "output"}

@@ -19,9 +19,8 @@ from ebcli.drawing.style import ATLAS
 from ebcli.errors import EbcliError
 from ebcli.files.remote import without_secrets
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, CROP, DETECTION, FACTORY, PAD, WHOLE
-from ebcli.run.plan import CHOOSING, RunPlan
+from ebcli.run.plan import CHOOSING, RunPlan, as_command
 from ebcli.run.plan_parts import MapOptions
-from ebcli.run.plan_text import as_command
 
 if TYPE_CHECKING:
     from ebcli.files.records import ClassRecord, Record

@@ -1,10 +1,11 @@
-"""The command ``eb-saliency``: options -> RunPlan -> run, and the other commands beside it."""
+"""The command ``eb-saliency``: options -> RunPlan -> run; and ``ask``, a run over one photo and a question about it."""
 
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,17 +13,18 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from ebcli.cli import ask, audit, check, serve  # noqa: F401 - they add their commands
+from ebcli.cli import check_and_audit  # noqa: F401  it adds its commands
 from ebcli.cli.benchmark import benchmark
-from ebcli.cli.commands import COMMANDS
-from ebcli.cli.console import note, shown
+from ebcli.cli.commands import COMMANDS, altered, command
+from ebcli.cli.console import SOME_FAILED, note, one_line, put, say_error, shown, sign_of_life
 from ebcli.cli.execution import execute, sink_of
-from ebcli.cli.options import CONTEXT, OPTIONS
-from ebcli.cli.parameters import Input, SectionedCommand
+from ebcli.cli.options import CONTEXT, OPTIONS, option
+from ebcli.cli.parameters import PATH, Input, SectionedCommand
 from ebcli.errors import DISTRIBUTION, ConfigurationError, closest
-from ebcli.files.naming import STDIN, STDOUT
+from ebcli.files.naming import STDIN, STDOUT, answer_relpath
 from ebcli.files.remote import path_of
-from ebcli.run.plan import CHOOSING, VALUES, RunPlan
+from ebcli.run.plan import CHOOSING, VALUES, RunPlan, part_of
+from ebcli.run.plan_parts import WordOptions
 
 # Unless this is set before PyTorch's threads start, those that wait for others keep their CPUs busy. The processes that
 # decode and draw lack them then: on a busy machine, a run takes several times as long
@@ -150,6 +152,67 @@ def _rank(environment: Mapping[str, str]) -> tuple[int, int] | None:
         return None
     note(f"Processing shard {int(rank) + 1}/{size}, from RANK={rank} and WORLD_SIZE={size}")
     return int(rank) + 1, int(size)
+
+
+_of_answer = partial(option, "Answer")
+
+
+@command(
+    "ask",
+    click.Argument(["photo"], type=PATH),
+    click.Argument(["question"], default=""),
+    altered(
+        "model",
+        required=True,
+        default=None,
+        shell_complete=None,
+        help="Vision-language model: hf/NAME, or a directory written by save_pretrained().",
+    ),
+    _of_answer("--answer TEXT", "Explain this answer instead of the model's own."),
+    _of_answer("--word words WORD", "Explain this word of the answer. Repeatable.", default=()),
+    _of_answer("--all-words", "Also explain words such as 'the' and 'of'.", is_flag=True),
+    _of_answer("--against WORD", "Contrast with a word that the model could have said instead.", default=None),
+    _of_answer("--max-tokens", "Longest answer of the model, in tokens.", type=click.IntRange(1), default=64),
+    altered("output", help="Output directory, or a file for the figure alone, without the page."),
+    altered("format", help="Format of the figure; auto is png."),
+    altered("as_json", help="Print a JSON record with all words instead."),
+    altered("cmap", show_default="violet"),
+    options=["cell_size", "dpi", "overwrite", "device", "dtype"],
+)
+def ask(options: Mapping[str, Any]) -> int:
+    """Ask a vision-language model about a photo, and see which part made it say each word.
+
+    Writes a figure, and a page on which pointing at a word shows its map. Prints the answer, and for each word the
+    share of its evidence that is in the picture. The rest of the evidence is in the question and in the earlier words.
+    Without QUESTION, the model describes the photo.
+    """
+    if options["model"] is None:
+        raise ConfigurationError("ask needs a vision-language model: add --model hf/NAME, or a directory with one")
+    words = part_of(WordOptions, options)
+    values = {name: options[name] for name in (VALUES & options.keys()) - vars(words).keys()}
+    plan = RunPlan.of(**values, images=(options["photo"],), words=words, workers=0)
+    if plan.output.directory == STDOUT:
+        raise ConfigurationError("ask prints the answer to stdout: name a directory or a file with -o")
+    sink = sink_of(plan, sys.stdout)
+    with sign_of_life(f"Asking {plan.model.name} ...", options["quiet"]), redirect_stdout(sys.stderr):
+        from ebcli.run import engine
+
+        with closing(engine.run(plan, sink).results) as results:
+            record = next(results, None)
+    if record is None or record.answer is None:
+        reason = "it is a result of this program" if record is None else record.error
+        say_error(f"{shown(options['photo'])}: {reason}")
+        return SOME_FAILED
+    if options["as_json"]:
+        put(record.line())
+        return 0
+    put(one_line(record.answer.strip()))
+    for one in record.classes:
+        put(one_line(f"{one.name}: {one.share:.2f} from the picture"))
+    page = plan.output.directory / answer_relpath(Path(record.place), record.question, "html")
+    for written in (*record.output, *([] if sink else [str(page)])):
+        put(os.fsencode(written))
+    return 0
 
 
 run.examples = {

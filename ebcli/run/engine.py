@@ -20,9 +20,8 @@ from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.run import ray_process
 from ebcli.run.pipeline import Run
-from ebcli.run.plan import RunPlan
+from ebcli.run.plan import RunPlan, as_settings
 from ebcli.run.plan_parts import ExecutionOptions
-from ebcli.run.plan_text import as_settings
 from ebcli.run.prepare import prepare
 from ebcli.workers import DiedError, Process
 

@@ -26,8 +26,7 @@ from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source
 from ebcli.nouns.explanation import Explanation
-from ebcli.run.plan import RunPlan
-from ebcli.run.plan_text import as_settings
+from ebcli.run.plan import RunPlan, as_settings
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.run.rendering import RenderOptions, render
 from ebcli.workers import Workers, enough_for

@@ -20,9 +20,8 @@ from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Explanation, Subject
-from ebcli.run.plan import ATLAS_CLASSES, RunPlan
+from ebcli.run.plan import ATLAS_CLASSES, RunPlan, as_command
 from ebcli.run.plan_parts import MapOptions, OutputOptions
-from ebcli.run.plan_text import as_command
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.workers import Workers
 

@@ -20,7 +20,7 @@ from option_values import HOSTILE
 from PIL import Image
 from runs import tree
 
-from ebcli.cli.audit import Finding, _counted
+from ebcli.cli.check_and_audit import Finding, _counted
 from ebcli.cli.saliency import main
 from ebcli.gallery.audit import CELLS, PLACES, Candidate, Seen, candidates, read_boxes, read_seen, write_audit
 from ebcli.nouns.input_spec import InputSpec
@@ -109,7 +109,7 @@ def test_an_interrupt_leaves_nothing_behind(trained: Path, monkeypatch: pytest.M
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ebcli.cli.audit._network", interrupted)
+    monkeypatch.setattr("ebcli.cli.check_and_audit._network", interrupted)
     assert invoke("audit", "maps").exit_code == 130
     assert tree(Path()) == before
 
@@ -132,13 +132,13 @@ def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.
     with Path("maps/audit/tested.jsonl").open("a") as file:
         file.write('["cut sho')
     with monkeypatch.context() as patched:
-        patched.setattr("ebcli.cli.audit._network", lambda _: pytest.fail("the network is asked again"))
+        patched.setattr("ebcli.cli.check_and_audit._network", lambda _: pytest.fail("the network is asked again"))
         assert invoke("audit", "maps").stdout == first
     for path in Path("photos").rglob("*.png"):  # other photos, although their maps rest on the same corner
         os.utime(path, ns=(1, 1))
     explained(trained / "tagged.pth", "photos", "--overwrite")
     with monkeypatch.context() as patched:
-        patched.setattr("ebcli.cli.audit._counted", lambda *_: (5, 0))
+        patched.setattr("ebcli.cli.check_and_audit._counted", lambda *_: (5, 0))
         assert "covering it changes the class of 5" in invoke("audit", "maps").stdout
     explained(trained / "plain.pth", "photos", "--overwrite")  # another network
     assert "changes the class" not in invoke("audit", "maps").stdout

@@ -15,7 +15,7 @@ from runs import invoke, photos
 
 from ebcli.cli.other_names import HINTS
 from ebcli.cli.saliency import main, run
-from ebcli.run.plan_text import SETTINGS_ONLY
+from ebcli.run.plan import SETTINGS_ONLY
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,7 @@ from ebcli.cli.saliency import main, run
 from ebcli.errors import ConfigurationError
 from ebcli.nouns.box import Box
 from ebcli.run.plan import VALUES as NAMES
-from ebcli.run.plan import RunPlan
-from ebcli.run.plan_text import as_command, as_settings
+from ebcli.run.plan import RunPlan, as_command, as_settings
 
 NEEDED: dict[str, dict[str, Any]] = {"compare_with": {"panel": True}, "gpus_per_worker": {"engine": "ray"}}
 COMBINED: dict[str, dict[str, Any]] = {
