@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_relevance, priors, priors_against
-from ebcli.eb.capture import LayerChoice, single_tensor
-from ebcli.eb.eval_mode import evaluating
+from ebcli.eb.capture import LayerChoice, evaluating, single_tensor
 from ebcli.eb.explanation import Explanation, Forward
 from ebcli.eb.mode import Listening, Unsupported, refuse
 from ebcli.eb.operations import Value

@@ -1,12 +1,15 @@
-"""The layers whose relevance is asked for: where it arrives, and their outputs."""
+"""How a network runs to be recorded: in evaluation mode, with hooks on the layers whose relevance is asked for."""
 
 import copy
 import dataclasses
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ebcli.eb.operations import RECORD, Value, aten
@@ -127,3 +130,33 @@ def _name_of(layer: LayerChoice, net: nn.Module, record: Record) -> str | None:
             return layer
     hint = closest(layer, filter(None, record.names.values())) if layer != "input" else "use layer=None for the input"
     raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))
+
+
+_lock = threading.Lock()
+_users: dict[int, tuple[int, bool]] = {}  # id of a module in use -> number of users, and if it was training
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode for every module until the last thread is done, which restores each one's mode.
+
+    What `torch.compile` compiled runs as it is written.
+    """
+    modules = list(net.modules())
+    with _lock:
+        for module in modules:
+            users, was_training = _users.get(id(module), (0, module.training))
+            _users[id(module)] = users + 1, was_training
+            if module.training:  # setting attributes of modules is slow
+                module.training = False
+    try:
+        with torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext():
+            yield
+    finally:
+        with _lock:
+            for module in modules:
+                users, was_training = _users.pop(id(module))
+                if users > 1:
+                    _users[id(module)] = users - 1, was_training
+                elif was_training:
+                    module.training = True

@@ -10,8 +10,7 @@ from torch.utils._pytree import tree_map
 
 from ebcli.eb import joint
 from ebcli.eb.arguments import check_batch, check_logits
-from ebcli.eb.capture import Capture, LayerChoice, label_of, single_tensor
-from ebcli.eb.eval_mode import evaluating
+from ebcli.eb.capture import Capture, LayerChoice, evaluating, label_of, single_tensor
 from ebcli.eb.mode import Listening, refuse
 from ebcli.eb.operations import Value
 from ebcli.eb.paths import Path, Places, joins_constants, walk

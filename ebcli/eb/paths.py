@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ebcli.eb.operations import Op, Value, reachable
 from ebcli.eb.rules.activations import Activation
-from ebcli.eb.rules.averages import reduced_axes
-from ebcli.eb.rules.layers import Layer
+from ebcli.eb.rules.layers import Layer, reduced_axes
 from ebcli.eb.rules.rule import MISSING, Join, Rule, Winner
 
 Arrivals = dict[Value, list[Any]]

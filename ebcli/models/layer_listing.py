@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.eb import layers_on_path
-from ebcli.eb.eval_mode import evaluating
+from ebcli.eb.capture import evaluating
 from ebcli.eb.result import token_grid
 from ebcli.errors import LayerError, closest
 from ebcli.models.detection import DetectionScores

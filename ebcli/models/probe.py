@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from ebcli.eb.capture import single_tensor
-from ebcli.eb.eval_mode import evaluating
+from ebcli.eb.capture import evaluating, single_tensor
 from ebcli.errors import ConfigurationError, EbcliError, first_line
 from ebcli.imports import contained, printing_to
 from ebcli.models.device import is_out_of_memory

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ebcli.eb.facts import CURVED, Facts, Gate
 from ebcli.eb.operations import Op
-from ebcli.eb.rules import activations, arithmetic, averages, layers
+from ebcli.eb.rules import activations, arithmetic, layers
 from ebcli.eb.rules.rule import ENDS, MISSING, Ends, Join, Rule, Winner
 
 # Each element of the result is an element of an input, so the ordinary gradient, which is 1 there, is the rule
@@ -57,7 +57,6 @@ _ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     **activations.ENTRIES,
     **arithmetic.ENTRIES,
     **layers.ENTRIES,
-    **averages.ENTRIES,
     "scatter": _scatter,
     "floor_divide": ENDS,
 }
