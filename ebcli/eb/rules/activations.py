@@ -187,6 +187,14 @@ def clamped(op: Op) -> Rule:
     return _BOUND if isinstance(most, (int, float)) and most >= 0 else _ANY_BOUND
 
 
+def thresholded(op: Op) -> Rule:
+    """A ReLU, which may be 0 up to a positive threshold; or a jump to another value."""
+    threshold, value = op.args[1:3]
+    if threshold < 0 or value < 0:
+        return _SIGNED
+    return _POSITIVE if value else _RELU6 if threshold else _RELU
+
+
 _RELU, _RELU6 = Rectifier(), Rectifier(is_bounded=True)
 _POSITIVE = Activation(gate=Gate.BOUNDED, keeps_zero=False, nonnegative=True)
 # a bound against overflow, or rounding, which hardly ever changes a value, is no activation
@@ -204,10 +212,11 @@ def power(op: Op) -> Rule:
         if exponent == 1:
             return _SAME
         return _EVEN if exponent > 0 and exponent % 2 == 0 else _ODD if exponent > 0 else _INVERSE
-    return Activation(gate=0, keeps_zero=False)
+    return _SIGNED
 
 
-_SAME = Scale()
+_SAME = Scale(nonnegative=None)
+_SIGNED = Activation(gate=0, keeps_zero=False)
 _EVEN = Activation(gate=0, nonnegative=True)
 _ODD = Activation(gate=0, nonnegative=None)
 _INVERSE = Activation(gate=Gate.MASK, keeps_zero=False, nonnegative=None)
@@ -278,7 +287,8 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     "_log_softmax": Activation(gate=None, keeps_zero=False, elementwise=0, is_softmax=True),
     "exp exp2 softplus": _POSITIVE,
     "reciprocal rsqrt": _INVERSE,
-    "log log2 log10 logit cos threshold": Activation(gate=0, keeps_zero=False),
+    "log log2 log10 logit cos": _SIGNED,
+    "threshold": thresholded,
     "pow float_power": power,
     "where maximum minimum fmax fmin": choice,
     "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update "
