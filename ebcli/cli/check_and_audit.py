@@ -70,8 +70,7 @@ def check(options: Mapping[str, Any]) -> int:
     from ebcli.evaluate import rank_correlation
     from ebcli.files.ownership import scratch
     from ebcli.files.sink import check_file
-    from ebcli.gallery.comparison import Limits, changed_images, comparison_of, write_comparison
-    from ebcli.gallery.raw_maps import latest_records, read_pairs
+    from ebcli.gallery.comparison import Limits, changes, comparison_of, latest_records, read_pairs, write_comparison
 
     limits = Limits(*(options[name] for name in ("min_correlation", "min_overlap", "max_shift", "max_changed")))
     baseline, junit, page = options["baseline"], options["junit"], None
@@ -96,7 +95,7 @@ def check(options: Mapping[str, Any]) -> int:
         if comparisons and options["output"] is not None:
             pairs, photos = read_pairs(baseline, directory), plan.inputs.images  # again: they need much memory
             page = write_comparison(directory, pairs, rank_correlation, photos, options["overwrite"])
-        comparisons += changed_images(baseline, directory, limits)
+        comparisons += changes(baseline, directory, limits)
     comparisons.sort(key=lambda one: (not one.problems, one.correlation, one.input))
     wrong = [one for one in comparisons if one.problems]
     for one in wrong:

@@ -215,8 +215,7 @@ def compare(options: Mapping[str, Any]) -> int:
     RUN_A and RUN_B are directories of runs with --raw. The page shows the PHOTOS if they are given.
     """
     from ebcli.evaluate import rank_correlation
-    from ebcli.gallery.comparison import write_comparison
-    from ebcli.gallery.raw_maps import read_pairs
+    from ebcli.gallery.comparison import read_pairs, write_comparison
 
     pairs = read_pairs(options["run_a"], options["run_b"])
     page = write_comparison(options["output"], pairs, rank_correlation, options["images"], options["overwrite"])

@@ -20,7 +20,7 @@ from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
-from ebcli.gallery.raw_maps import below, latest_records, read_maps, roots_of
+from ebcli.gallery.comparison import below, latest_records, read_maps, roots_of
 from ebcli.nouns.box import Box
 from ebcli.pages.shell import page
 
