@@ -16,15 +16,18 @@ import click
 
 from ebcli.cli.commands import DIRECTORY, WITHOUT_ENVIRONMENT, altered, command
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown, sign_of_life
-from ebcli.cli.execution import execute, plan_of
-from ebcli.cli.options import option
+from ebcli.cli.options import OPTIONS, option
 from ebcli.cli.parameters import PATH
+from ebcli.cli.results import execute
+from ebcli.cli.settings import parameters, read_settings
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError, import_optional
+from ebcli.files.naming import SETTINGS
+from ebcli.files.remote import path_of
 from ebcli.files.safe_open import safe_open
 from ebcli.models.sources import is_network_file
 from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import RunPlan, values_of
+from ebcli.run.plan import VALUES, RunPlan, values_of
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 
 if TYPE_CHECKING:
@@ -35,9 +38,17 @@ if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
 
 _SUITE = "eb-saliency check"
-
-
 _OF_BASELINE = ("model", "weights", "layer", "device", "batch_size", "workers")
+
+
+def plan_of(directory: Path) -> RunPlan:
+    """The plan of an earlier run, of its settings.toml alone."""
+    path = directory / SETTINGS
+    found = dict(parameters(OPTIONS.values(), read_settings(path), f"'{path}'"))
+    images = tuple(map(path_of, found.pop("images", ())))
+    context = click.get_current_context()
+    values = {name: OPTIONS[name].type_cast_value(context, value) for name, value in found.items() if name in VALUES}
+    return RunPlan.of(images=images, **values)
 
 
 _limit = partial(option, "Limits", metavar="N", type=float)
