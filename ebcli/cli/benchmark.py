@@ -38,10 +38,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _COUNT = click.IntRange(min=1)
 
 
-@click.group(
-    context_settings={**CONTEXT, "auto_envvar_prefix": "EB_SALIENCY_BENCHMARK", "help_option_names": ["-h", "--help"]},
-    epilog=EPILOG,
-)
+@click.group(context_settings=CONTEXT | {"auto_envvar_prefix": "EB_SALIENCY_BENCHMARK"}, epilog=EPILOG)
 def benchmark() -> None:
     """Measure the faithfulness of saliency maps, of Excitation Backprop and other methods."""
 

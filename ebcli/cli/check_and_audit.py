@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebcli.cli.commands import DIRECTORY, WITHOUT_ENVIRONMENT, altered, command
+from ebcli.cli.commands import WITHOUT_ENVIRONMENT, altered, command
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown, sign_of_life
 from ebcli.cli.options import OPTIONS, option
-from ebcli.cli.parameters import PATH
+from ebcli.cli.parameters import DIRECTORY, PATH
 from ebcli.cli.results import execute
 from ebcli.cli.settings import parameters, read_settings
 from ebcli.drawing.style import DrawingStyle

@@ -16,13 +16,12 @@ import click
 
 from ebcli.cli.console import SOME_FAILED, note, put, say_error, shown, sign_of_life
 from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option
-from ebcli.cli.parameters import PATH, Input, SectionedCommand, SectionOption
+from ebcli.cli.parameters import DIRECTORY, PATH, Input, SectionedCommand, SectionOption
 from ebcli.errors import ConfigurationError, LayerError, import_optional
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import VALUES, RunPlan
 
 COMMANDS: dict[str, click.Command] = {}
-DIRECTORY = click.Path(file_okay=False, path_type=Path)
 PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
 # What a run was is not changed by what the environment sets for the next one
 WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
@@ -54,7 +53,7 @@ def command(
             callback=lambda **given: function(given),
             params=[*parameters, *(OPTIONS[one] for one in (*options, "quiet")), _VERBOSE, OPTIONS["debug"]],
             help=text or function.__doc__,
-            context_settings={**settings, "help_option_names": ["-h", "--help"]},
+            context_settings={**settings},
         )
         return function
 

@@ -72,7 +72,7 @@ def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str
         click.Argument(["images"], nargs=-1, type=Input(readable=False), shell_complete=complete_first),  # others fail
         *OPTIONS.values(),
     ],
-    context_settings=CONTEXT | {"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
     epilog=EPILOG,
 )
 @click.version_option(None, "-V", "--version", package_name=DISTRIBUTION, message="eb-saliency %(version)s")
