@@ -7,14 +7,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ebcli.cli.commands import WITHOUT_ENVIRONMENT, altered, command
+from ebcli.cli.commands import altered, of_run
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown, sign_of_life
 from ebcli.cli.options import OPTIONS, option
 from ebcli.cli.parameters import DIRECTORY, PATH
@@ -54,7 +54,7 @@ def plan_of(directory: Path) -> RunPlan:
 _limit = partial(option, "Limits", metavar="N", type=float)
 
 
-@command(
+@of_run(
     "check",
     click.Argument(["baseline"], type=DIRECTORY),
     _limit("--min-correlation", "Least correlation of two maps.", default=0.9),
@@ -67,7 +67,6 @@ _limit = partial(option, "Limits", metavar="N", type=float)
     option("Output", "--junit FILE", "Also write JUnit's XML.", type=PATH),
     *(altered(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
     options=["overwrite"],
-    settings=WITHOUT_ENVIRONMENT,
 )
 def check(options: Mapping[str, Any]) -> int:
     """Repeat a run and compare its maps.
@@ -157,8 +156,7 @@ _KEPT = "tested.jsonl"  # beside the page, what was tested
 _CHANGE, _MORE = 0.3, 0.2  # of the tested photos: that change class, and more than with another place covered
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """What photos of a class rest on, and what happens if it is covered.
 
     Attributes:
@@ -188,13 +186,11 @@ class Finding:
         control = "and covering the opposite place changes the class of"
         others = "" if self.opposite is None else f", {control} {self.opposite}"
         mistakes = f"; {wrong} of the {count} predictions {'is' if wrong == 1 else 'are'} wrong" if wrong else ""
-        return (
-            f"{count} of {found.total} '{name}' maps share {found.where}; covering it changes the class of "
-            f"{self.changed}{tested}{others}{mistakes}"
-        )
+        maps = f"{count} of {found.total} '{name}' maps share {found.where}"
+        return f"{maps}; covering it changes the class of {self.changed}{tested}{others}{mistakes}"
 
 
-@command(
+@of_run(
     "audit",
     click.Argument(["directory"], type=DIRECTORY),
     option(
@@ -205,7 +201,6 @@ class Finding:
     ),
     option("Output", "--fail-on-findings", "Exit with status 1 if anything is found.", is_flag=True),
     options=["overwrite"],
-    settings=WITHOUT_ENVIRONMENT,
 )
 def audit(options: Mapping[str, Any]) -> int:
     """Find image regions that a class depends on.
@@ -229,10 +224,8 @@ def audit(options: Mapping[str, Any]) -> int:
     boxes = {} if options["annotations"] is None else read_boxes(options["annotations"])
     classes = read_seen(directory, plan.inputs.images, boxes)
     if not classes:
-        raise ConfigurationError(
-            f"'{directory}' has no raw maps of photos that are there: repeat that run with --raw, and audit it from "
-            "the same working directory"
-        )
+        advice = "repeat that run with --raw, and audit it from the same working directory"
+        raise ConfigurationError(f"'{directory}' has no raw maps of photos that are there: {advice}")
     found = [one for photos in classes.values() for one in candidates(photos, clusters)]
     file = directory / AUDIT.with_name(_KEPT)
     known = _known(file)

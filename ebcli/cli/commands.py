@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import asdict
 from fnmatch import fnmatch
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,9 @@ def command(
         return function
 
     return add
+
+
+of_run = partial(command, settings=WITHOUT_ENVIRONMENT)  # adds a command about an earlier run
 
 
 def altered(name: str, **changes: Any) -> SectionOption:
@@ -151,7 +154,7 @@ def doctor(options: Mapping[str, Any]) -> int:
     is_well = True
     for finding in examine(options["device"], options["output"]):
         line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {shown(finding.found)}"
-        put(json.dumps(asdict(finding)) if options["as_json"] else line)
+        put(json.dumps(finding._asdict()) if options["as_json"] else line)
         is_well = is_well and finding.ok
     return 0 if is_well else SOME_FAILED
 
@@ -179,7 +182,7 @@ def info(options: Mapping[str, Any]) -> int:
     return 0
 
 
-@command("verify", click.Argument(["directory"], type=DIRECTORY), settings=WITHOUT_ENVIRONMENT)
+@of_run("verify", click.Argument(["directory"], type=DIRECTORY))
 def verify(options: Mapping[str, Any]) -> int:
     """Check that the results of a run are intact.
 
@@ -199,14 +202,13 @@ def verify(options: Mapping[str, Any]) -> int:
     return SOME_FAILED if wrong else 0
 
 
-@command(
+@of_run(
     "compare",
     click.Argument(["run_a"], type=DIRECTORY),
     click.Argument(["run_b"], type=DIRECTORY),
     PHOTOS,
     altered("output", metavar="DIR", help="Write the page to comparison/index.html in this directory."),
     options=["overwrite"],
-    settings=WITHOUT_ENVIRONMENT,
 )
 def compare(options: Mapping[str, Any]) -> int:
     """Write a page that compares two runs.
@@ -222,12 +224,11 @@ def compare(options: Mapping[str, Any]) -> int:
     return 0
 
 
-@command(
+@of_run(
     "report",
     click.Argument(["directory"], type=DIRECTORY),
     PHOTOS,
     options=[*in_section("Appearance"), "workers", "overwrite"],
-    settings=WITHOUT_ENVIRONMENT,
 )
 def report(options: Mapping[str, Any]) -> int:
     """Write the gallery page of a run.
