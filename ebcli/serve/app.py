@@ -69,12 +69,9 @@ class Page:
             "/picture": self._picture,
         }
         routes = [Route(path, answer) for path, answer in answers.items()]
-        upload = Route("/photos", self._upload, methods=["POST"])
-        self.app = Starlette(
-            routes=[*routes, upload],
-            exception_handlers={EbcliError: _refuse, Exception: self._fail},
-            lifespan=self._loading,
-        )
+        routes.append(Route("/photos", self._upload, methods=["POST"]))
+        problems: dict[Any, Any] = {EbcliError: _refuse, Exception: self._fail}
+        self.app = Starlette(routes=routes, exception_handlers=problems, lifespan=self._loading)
 
     @asynccontextmanager
     async def _loading(self, _app: Starlette) -> AsyncIterator[None]:
@@ -163,11 +160,8 @@ class Page:
 
     async def _maps(self, request: Request) -> Response:
         plan, network, source = self._asked(request)
-
-        def work() -> bytes:
-            return encoded(network.explain(plan, source), network.size(source))
-
-        return Response(await self._computed(work, request), media_type="application/octet-stream")
+        content = await self._computed(lambda: encoded(network.explain(plan, source), network.size(source)), request)
+        return Response(content, media_type="application/octet-stream")
 
     async def _atlas(self, request: Request) -> Response:
         _, network, source = self._asked(request)
@@ -189,12 +183,9 @@ class Page:
     async def _picture(self, request: Request) -> Response:
         plan, network, source = self._asked(request)
         name = network.file_name(plan, self._name(request))
-
-        def work() -> bytes:
-            return network.picture(plan, source, network.explain(plan, source))
-
+        content = await self._computed(partial(network.picture, plan, source), request)
         headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return Response(await self._computed(work, request), headers=headers, media_type="image/png")
+        return Response(content, headers=headers, media_type="image/png")
 
     async def _upload(self, request: Request) -> Response:
         content, most = bytearray(), self._photos.most_bytes
@@ -207,11 +198,10 @@ class Page:
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
+    answer: dict[str, Any] = {"problem": str(error)}
     if isinstance(error, UnknownClassError):  # its hint is for the command
-        return JSONResponse(
-            {"problem": f"there is no class {error.name!r}", "name": error.name, "near": error.near}, 400
-        )
-    return JSONResponse({"problem": str(error)}, 400)
+        answer = {"problem": f"there is no class {error.name!r}", "name": error.name, "near": error.near}
+    return JSONResponse(answer, 400)
 
 
 def colors() -> dict[str, Any]:

@@ -168,12 +168,12 @@ class Network:
         """The width and height of a photo."""
         return self._input(source).size
 
-    def picture(self, plan: RunPlan, source: Source, explanation: Explanation) -> bytes:
-        """The picture of the only map of an explanation, as a run writes it."""
+    def picture(self, plan: RunPlan, source: Source) -> bytes:
+        """The picture of the only map of a photo, as a run writes it; for what it raises, see ``explain``."""
         from ebcli.run.prepare import render_options
         from ebcli.run.rendering import render
 
-        plan = plan.but(format="png")
+        explanation, plan = self.explain(plan, source), plan.but(format="png")
         network = self._explainer(plan).network
         options, reader = render_options(plan, network, plan.style), self._reader
         drawn = self._workers.call(render, source, self._input(source), reader, options, explanation, None)
