@@ -249,11 +249,8 @@ def _pixel(text: str) -> tuple[int, int]:
 def _place(text: str) -> tuple[int, int] | Box | Path:
     """``12,34`` -> (12, 34), ``40,20,100,80`` -> a box, else the path of an existing file."""
     numbers = text.split(",")
-    with suppress(ValueError):
-        if len(numbers) == 2:
-            return _pixel(text)
-        left, top, width, height = map(float, numbers)
-        return Box.of_size(left, top, width, height)
+    with suppress(ValueError, TypeError):  # the latter are too many or too few
+        return _pixel(text) if len(numbers) == 2 else Box.of_size(*map(float, numbers))
     if not os.path.isfile(text):
         raise ValueError
     return Path(text)

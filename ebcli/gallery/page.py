@@ -183,13 +183,10 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
 
     def map_data(entry: MapEntry) -> dict[str, Any]:
         one = entry.recorded
-        return {
-            "class": number("classes", (one.index, one.name)),
-            **{name: getattr(one, name) for name in _OF_MAP},
-            "map": _url(entry.map, there),
-            "overlay": _url(entry.overlay, there),
-            "result": entry.result and _url(entry.result),
-        }
+        links: dict[str, Any] = {"map": _url(entry.map, there), "overlay": _url(entry.overlay, there)}
+        links["result"] = entry.result and _url(entry.result)
+        told = {name: getattr(one, name) for name in _OF_MAP}
+        return {"class": number("classes", (one.index, one.name)), **told, **links}
 
     def outcome_data(outcome: Outcome) -> dict[str, Any]:
         record = outcome.record

@@ -131,19 +131,7 @@ class Page:
         return JSONResponse(await self._decoded(colors))
 
     async def _status(self, _request: Request) -> Response:
-        networks = [
-            {
-                "name": one.spec.name,
-                "ready": one.is_ready,
-                "problem": one.problem,
-                "doubt": one.doubt,
-                "task": one.loaded.task if one.is_ready else None,
-                "layers": one.layers,
-                "layer": one.default,
-                "texts": one.takes_texts,
-            }
-            for one in self._networks
-        ]
+        networks = [*map(_about, self._networks)]
         return JSONResponse({"networks": networks, "photos": self._photos.names, "more": self._photos.more})
 
     async def _classes(self, request: Request) -> Response:
@@ -204,31 +192,31 @@ async def _refuse(_request: Request, error: Exception) -> Response:
     return JSONResponse(answer, 400)
 
 
+def _about(network: Network) -> dict[str, Any]:
+    """What the page is told of a network."""
+    state = {"ready": network.is_ready, "problem": network.problem, "doubt": network.doubt}
+    loaded = {"task": network.loaded.task if network.is_ready else None, "texts": network.takes_texts}
+    return {"name": network.spec.name, **state, **loaded, "layers": network.layers, "layer": network.default}
+
+
 def colors() -> dict[str, Any]:
     """The colors and the opacities of the 256 levels of each scale."""
-    scales = {
-        name: {
-            "overlay": overlay_colors(style).ravel().tolist(),
-            "heatmap": palette(style.colormap).ravel().tolist(),
-            "opacity": (255 * opacity(style)).round().astype(int).tolist(),
-        }
-        for name, style in _STYLES.items()
-    }
+    scales = {}
+    for name, style in _STYLES.items():
+        levels = {"overlay": overlay_colors(style), "heatmap": palette(style.colormap)}
+        levels["opacity"] = (255 * opacity(style)).round().astype(int)
+        scales[name] = {key: values.ravel().tolist() for key, values in levels.items()}
     return {"scales": scales, "alpha": DrawingStyle.alpha}
 
 
 def told(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
     """Subjects with their boxes and outlines, in pixels of the photo."""
-    return [
-        {
-            "index": one.index,
-            "name": one.name,
-            "score": one.score,
-            "box": one.box and one.box.sized,
-            "outlines": [np.asarray(line).round(1).tolist() for line in one.outlines],
-        }
-        for one in subjects
-    ]
+    found = []
+    for one in subjects:
+        outlines = [np.asarray(line).round(1).tolist() for line in one.outlines]
+        place = {"box": one.box and one.box.sized, "outlines": outlines}
+        found.append({"index": one.index, "name": one.name, "score": one.score, **place})
+    return found
 
 
 def encoded(explanation: Explanation, size: tuple[int, int], **more: Any) -> bytes:
@@ -250,11 +238,5 @@ def _described(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
     for name, style in _STYLES.items():
         frame = FrameMaps.of(map_, size, None, style)
         scales[name] = None if frame.is_blank else limits(map_.drawn_values, frame.faded)
-    return {
-        "layer": map_.layer,
-        "shape": map_.values.shape,
-        "place": map_.placement,
-        "mass": map_.mass,
-        "told": map_.told,
-        "scales": scales,
-    }
+    place = {"layer": map_.layer, "shape": map_.values.shape, "place": map_.placement}
+    return {**place, "mass": map_.mass, "told": map_.told, "scales": scales}
