@@ -17,7 +17,6 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from ebcli.errors import EbcliError, WorkerError, in_words
@@ -53,7 +52,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Finish running jobs (unless interrupted), drop the others, and end the processes."""
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self._interrupted = True

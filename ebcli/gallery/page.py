@@ -192,15 +192,11 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
         record = outcome.record
         # what tells a wrong prediction from the true class comes first
         maps = sorted(outcome.maps, key=lambda one: not one.recorded.against)
-        return {
-            "model": number("models", (record.model, "untrained" if record.weights == "none" else record.weights)),
-            "layer": number("layers", outcome.layer),
-            "method": number("methods", record.method),
-            "seconds": outcome.seconds,
-            **{name: getattr(record, name) for name in ("error", "label", "predicted")},
-            "photo": outcome.photo and _url(outcome.photo, there),
-            "maps": [*map(map_data, maps)],
-        }
+        weights = "untrained" if record.weights == "none" else record.weights
+        told = {name: getattr(record, name) for name in ("error", "label", "predicted")}
+        told |= {"model": number("models", (record.model, weights)), "layer": number("layers", outcome.layer)}
+        told |= {"method": number("methods", record.method), "seconds": outcome.seconds}
+        return {**told, "photo": outcome.photo and _url(outcome.photo, there), "maps": [*map(map_data, maps)]}
 
     images = [
         {"name": entry.input, "outcomes": [outcome_data(outcome) for outcome in entry.outcomes]} for entry in entries

@@ -139,12 +139,9 @@ class Network:
 
     def subjects(self, plan: RunPlan, source: Source) -> list[Subject]:
         """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit."""
-        if self.takes_texts:
-            usual = plan.but(layer=(self.default,))
-        elif self.loaded.task == CLASSIFICATION:
+        usual = (plan if self.takes_texts else self._usual).but(layer=(self.default,))
+        if self.loaded.task == CLASSIFICATION and not self.takes_texts:
             usual = self.compared()
-        else:
-            usual = self._usual.but(layer=(self.default,))
         return self._explainer(usual).subjects(self._input(source))
 
     def explain(self, plan: RunPlan, source: Source) -> Explanation:
