@@ -131,7 +131,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     faint: list[bool | None] = []  # for each map
     suffices: list[bool] = []  # whether each tested map does
     hidden = True if quiet or total < 2 else None  # None: tqdm shows the bar on a terminal only
-    interrupted: list[int] = []  # by SIGINT, SIGTERM or SIGHUP: the first finishes the images in progress
+    interrupted: list[int] = []  # by signals; after the first, images in progress are finished; the second aborts
 
     def stop(number: int, _frame: object) -> None:
         if interrupted:
