@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
@@ -17,7 +17,6 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from ebcli.errors import EbcliError, WorkerError, in_words
@@ -53,7 +52,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Finish running jobs (unless interrupted), drop the others, and end the processes."""
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self._interrupted = True
@@ -80,17 +79,13 @@ class Workers:
         if not self._processes:
             return function(*arguments)
         for last in (False, True):
-            process = getattr(self._own, "process", None)
-            if process is None:
+            process: Process | None = getattr(self._own, "process", None)
+            if process is None or (process.has_ended and not self._interrupted):
                 process = self._own.process = _spare.pop() if _spare else Process()
                 self._started.append(process)
             try:
                 return process.call(function, arguments, self._timeout, self._memory)
-            except _StuckError:
-                self._own.process = None
-                raise WorkerError(f"it took longer than {self._timeout:g} s: raise EB_SALIENCY_IMAGE_TIMEOUT") from None
             except DiedError as death:
-                self._own.process = None
                 if self._interrupted:
                     raise CancelledError from None
                 if last:
@@ -114,20 +109,20 @@ class DiedError(Exception):
     """A process ended in the middle of a call."""
 
 
-class _StuckError(Exception):
-    """A call took too long."""
-
-
 class Process:
     """A process that calls functions, one at a time.
 
     Args:
         grace: the seconds for which it may finish when this process dies.
         module: what it imports before it is called.
+
+    Attributes:
+        has_ended: it cannot be used any more.
     """
 
     def __init__(self, grace: float = 0, module: str = __name__) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
+        self.has_ended = False
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other, grace, module), daemon=True)
         # Ctrl-C reaches all processes of a terminal, but only the main one may act on it
@@ -136,18 +131,14 @@ class Process:
         other.close()
 
     def call(
-        self,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        timeout: float | None = None,
-        memory: float = inf,
-    ) -> Any:
-        """As ``Workers.call``, but raises DiedError if the process dies, and then cannot be used any more."""
+        self, function: Callable[..., T], arguments: Sequence[Any], timeout: float | None = None, memory: float = inf
+    ) -> T:
+        """As ``Workers.call``, but raises DiedError if the process dies."""
         try:
             self._pipe.send((function, arguments, memory))
             if not self._pipe.poll(timeout):
                 self.end(at_once=True)
-                raise _StuckError
+                raise WorkerError(f"it took longer than {timeout:g} s: raise EB_SALIENCY_IMAGE_TIMEOUT")
             returned, value = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(timeout=10)
@@ -163,6 +154,7 @@ class Process:
 
     def end(self, at_once: bool = False) -> None:
         """End the process: it exits when its pipe is closed."""
+        self.has_ended = True
         if at_once:
             self._process.kill()  # the thread that waits for its answer notices
             return

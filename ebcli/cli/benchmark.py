@@ -35,13 +35,10 @@ interrupted (143 by SIGTERM, 129 by SIGHUP).
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-_COUNT = click.IntRange(min=1)
+_COUNT, _SHARE = click.IntRange(min=1), click.FloatRange(0, 1)
 
 
-@click.group(
-    context_settings={**CONTEXT, "auto_envvar_prefix": "EB_SALIENCY_BENCHMARK", "help_option_names": ["-h", "--help"]},
-    epilog=EPILOG,
-)
+@click.group(context_settings=CONTEXT | {"auto_envvar_prefix": "EB_SALIENCY_BENCHMARK"}, epilog=EPILOG)
 def benchmark() -> None:
     """Measure the faithfulness of saliency maps, of Excitation Backprop and other methods."""
 
@@ -208,12 +205,7 @@ _mosaics = partial(
     _LABELS,
     _own("-n --size", "Put N x N images in a mosaic.", type=click.IntRange(min=2), default=2),
     _own("--mosaics", "Number of mosaics.", type=_COUNT, default=100),
-    _own(
-        "--confidence",
-        "Use images recognized with at least this probability.",
-        type=click.FloatRange(0, 1),
-        default=0.5,
-    ),
+    _own("--confidence", "Use images recognized with at least this probability.", type=_SHARE, default=0.5),
     _own("--cell PIXELS", "Side of each image. [default: the model's crop]", type=_COUNT),
 )
 

@@ -7,24 +7,27 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ebcli.cli.commands import DIRECTORY, WITHOUT_ENVIRONMENT, altered, command
+from ebcli.cli.commands import altered, of_run
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown, sign_of_life
-from ebcli.cli.execution import execute, plan_of
-from ebcli.cli.options import option
-from ebcli.cli.parameters import PATH
+from ebcli.cli.options import OPTIONS, option
+from ebcli.cli.parameters import DIRECTORY, PATH
+from ebcli.cli.results import execute
+from ebcli.cli.settings import parameters, read_settings
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError, import_optional
+from ebcli.files.naming import SETTINGS
+from ebcli.files.remote import path_of
 from ebcli.files.safe_open import safe_open
 from ebcli.models.sources import is_network_file
 from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import RunPlan, values_of
+from ebcli.run.plan import VALUES, RunPlan, values_of
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 
 if TYPE_CHECKING:
@@ -35,15 +38,23 @@ if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
 
 _SUITE = "eb-saliency check"
-
-
 _OF_BASELINE = ("model", "weights", "layer", "device", "batch_size", "workers")
+
+
+def plan_of(directory: Path) -> RunPlan:
+    """The plan of an earlier run, of its settings.toml alone."""
+    path = directory / SETTINGS
+    found = dict(parameters(OPTIONS.values(), read_settings(path), f"'{path}'"))
+    images = tuple(map(path_of, found.pop("images", ())))
+    context = click.get_current_context()
+    values = {name: OPTIONS[name].type_cast_value(context, value) for name, value in found.items() if name in VALUES}
+    return RunPlan.of(images=images, **values)
 
 
 _limit = partial(option, "Limits", metavar="N", type=float)
 
 
-@command(
+@of_run(
     "check",
     click.Argument(["baseline"], type=DIRECTORY),
     _limit("--min-correlation", "Least correlation of two maps.", default=0.9),
@@ -56,7 +67,6 @@ _limit = partial(option, "Limits", metavar="N", type=float)
     option("Output", "--junit FILE", "Also write JUnit's XML.", type=PATH),
     *(altered(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
     options=["overwrite"],
-    settings=WITHOUT_ENVIRONMENT,
 )
 def check(options: Mapping[str, Any]) -> int:
     """Repeat a run and compare its maps.
@@ -70,8 +80,7 @@ def check(options: Mapping[str, Any]) -> int:
     from ebcli.evaluate import rank_correlation
     from ebcli.files.ownership import scratch
     from ebcli.files.sink import check_file
-    from ebcli.gallery.comparison import Limits, changed_images, comparison_of, write_comparison
-    from ebcli.gallery.raw_maps import latest_records, read_pairs
+    from ebcli.gallery.comparison import Limits, changes, comparison_of, latest_records, read_pairs, write_comparison
 
     limits = Limits(*(options[name] for name in ("min_correlation", "min_overlap", "max_shift", "max_changed")))
     baseline, junit, page = options["baseline"], options["junit"], None
@@ -96,7 +105,7 @@ def check(options: Mapping[str, Any]) -> int:
         if comparisons and options["output"] is not None:
             pairs, photos = read_pairs(baseline, directory), plan.inputs.images  # again: they need much memory
             page = write_comparison(directory, pairs, rank_correlation, photos, options["overwrite"])
-        comparisons += changed_images(baseline, directory, limits)
+        comparisons += changes(baseline, directory, limits)
     comparisons.sort(key=lambda one: (not one.problems, one.correlation, one.input))
     wrong = [one for one in comparisons if one.problems]
     for one in wrong:
@@ -147,8 +156,7 @@ _KEPT = "tested.jsonl"  # beside the page, what was tested
 _CHANGE, _MORE = 0.3, 0.2  # of the tested photos: that change class, and more than with another place covered
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """What photos of a class rest on, and what happens if it is covered.
 
     Attributes:
@@ -178,13 +186,11 @@ class Finding:
         control = "and covering the opposite place changes the class of"
         others = "" if self.opposite is None else f", {control} {self.opposite}"
         mistakes = f"; {wrong} of the {count} predictions {'is' if wrong == 1 else 'are'} wrong" if wrong else ""
-        return (
-            f"{count} of {found.total} '{name}' maps share {found.where}; covering it changes the class of "
-            f"{self.changed}{tested}{others}{mistakes}"
-        )
+        maps = f"{count} of {found.total} '{name}' maps share {found.where}"
+        return f"{maps}; covering it changes the class of {self.changed}{tested}{others}{mistakes}"
 
 
-@command(
+@of_run(
     "audit",
     click.Argument(["directory"], type=DIRECTORY),
     option(
@@ -195,7 +201,6 @@ class Finding:
     ),
     option("Output", "--fail-on-findings", "Exit with status 1 if anything is found.", is_flag=True),
     options=["overwrite"],
-    settings=WITHOUT_ENVIRONMENT,
 )
 def audit(options: Mapping[str, Any]) -> int:
     """Find image regions that a class depends on.
@@ -219,10 +224,8 @@ def audit(options: Mapping[str, Any]) -> int:
     boxes = {} if options["annotations"] is None else read_boxes(options["annotations"])
     classes = read_seen(directory, plan.inputs.images, boxes)
     if not classes:
-        raise ConfigurationError(
-            f"'{directory}' has no raw maps of photos that are there: repeat that run with --raw, and audit it from "
-            "the same working directory"
-        )
+        advice = "repeat that run with --raw, and audit it from the same working directory"
+        raise ConfigurationError(f"'{directory}' has no raw maps of photos that are there: {advice}")
     found = [one for photos in classes.values() for one in candidates(photos, clusters)]
     file = directory / AUDIT.with_name(_KEPT)
     known = _known(file)

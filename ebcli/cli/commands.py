@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import asdict
 from fnmatch import fnmatch
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ import click
 
 from ebcli.cli.console import SOME_FAILED, note, put, say_error, shown, sign_of_life
 from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option
-from ebcli.cli.parameters import PATH, Input, SectionedCommand, SectionOption
+from ebcli.cli.parameters import DIRECTORY, PATH, Input, SectionedCommand, SectionOption
 from ebcli.errors import ConfigurationError, LayerError, import_optional
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import VALUES, RunPlan
 
 COMMANDS: dict[str, click.Command] = {}
-DIRECTORY = click.Path(file_okay=False, path_type=Path)
 PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
 # What a run was is not changed by what the environment sets for the next one
 WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
@@ -54,11 +53,14 @@ def command(
             callback=lambda **given: function(given),
             params=[*parameters, *(OPTIONS[one] for one in (*options, "quiet")), _VERBOSE, OPTIONS["debug"]],
             help=text or function.__doc__,
-            context_settings={**settings, "help_option_names": ["-h", "--help"]},
+            context_settings={**settings},
         )
         return function
 
     return add
+
+
+of_run = partial(command, settings=WITHOUT_ENVIRONMENT)  # adds a command about an earlier run
 
 
 def altered(name: str, **changes: Any) -> SectionOption:
@@ -152,7 +154,7 @@ def doctor(options: Mapping[str, Any]) -> int:
     is_well = True
     for finding in examine(options["device"], options["output"]):
         line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {shown(finding.found)}"
-        put(json.dumps(asdict(finding)) if options["as_json"] else line)
+        put(json.dumps(finding._asdict()) if options["as_json"] else line)
         is_well = is_well and finding.ok
     return 0 if is_well else SOME_FAILED
 
@@ -180,7 +182,7 @@ def info(options: Mapping[str, Any]) -> int:
     return 0
 
 
-@command("verify", click.Argument(["directory"], type=DIRECTORY), settings=WITHOUT_ENVIRONMENT)
+@of_run("verify", click.Argument(["directory"], type=DIRECTORY))
 def verify(options: Mapping[str, Any]) -> int:
     """Check that the results of a run are intact.
 
@@ -200,14 +202,13 @@ def verify(options: Mapping[str, Any]) -> int:
     return SOME_FAILED if wrong else 0
 
 
-@command(
+@of_run(
     "compare",
     click.Argument(["run_a"], type=DIRECTORY),
     click.Argument(["run_b"], type=DIRECTORY),
     PHOTOS,
     altered("output", metavar="DIR", help="Write the page to comparison/index.html in this directory."),
     options=["overwrite"],
-    settings=WITHOUT_ENVIRONMENT,
 )
 def compare(options: Mapping[str, Any]) -> int:
     """Write a page that compares two runs.
@@ -215,8 +216,7 @@ def compare(options: Mapping[str, Any]) -> int:
     RUN_A and RUN_B are directories of runs with --raw. The page shows the PHOTOS if they are given.
     """
     from ebcli.evaluate import rank_correlation
-    from ebcli.gallery.comparison import write_comparison
-    from ebcli.gallery.raw_maps import read_pairs
+    from ebcli.gallery.comparison import read_pairs, write_comparison
 
     pairs = read_pairs(options["run_a"], options["run_b"])
     page = write_comparison(options["output"], pairs, rank_correlation, options["images"], options["overwrite"])
@@ -224,12 +224,11 @@ def compare(options: Mapping[str, Any]) -> int:
     return 0
 
 
-@command(
+@of_run(
     "report",
     click.Argument(["directory"], type=DIRECTORY),
     PHOTOS,
     options=[*in_section("Appearance"), "workers", "overwrite"],
-    settings=WITHOUT_ENVIRONMENT,
 )
 def report(options: Mapping[str, Any]) -> int:
     """Write the gallery page of a run.

@@ -83,12 +83,9 @@ def one_line(message: str) -> str:
 @contextmanager
 def sign_of_life(message: str, quiet: bool) -> Iterator[None]:
     """Show a line on the terminal while something takes a moment; it leaves nothing behind."""
-    if quiet or not sys.stderr.isatty():
-        yield
-        return
     from tqdm import tqdm
 
-    with tqdm(desc=message, bar_format="{desc}", leave=False):
+    with tqdm(desc=message, bar_format="{desc}", leave=False, disable=quiet or None):  # None: shown on a terminal only
         yield
 
 
@@ -105,10 +102,9 @@ class _Ended(KeyboardInterrupt):
 @contextmanager
 def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
     """Have the signals that end a program handled."""
-    if threading.current_thread() is not threading.main_thread():  # the only one that gets signals
-        yield
-        return
-    ending = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    is_main = threading.current_thread() is threading.main_thread()  # the only one that gets signals
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if is_main and hasattr(signal, name)]
+    ending = [getattr(signal, name) for name in names]
     numbers = [number for number in ending if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
     before = {number: signal.signal(number, handler) for number in numbers}
     try:

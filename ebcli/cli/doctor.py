@@ -5,12 +5,11 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import version
 from math import isclose
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 from ebcli.errors import DISTRIBUTION, EbcliError, in_words
 from ebcli.files.ownership import scratch
@@ -25,8 +24,7 @@ GB = 1e9
 CACHE_ROOM, OUTPUT_ROOM = 1 * GB, 0.1 * GB  # for most weights, and for some hundred pictures
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """One line of the self-check.
 
     Attributes:
@@ -100,10 +98,9 @@ def _small_run(device: str) -> str:
     head, pixels = (one.mass or 0.0 for one in record.classes)
     # the classifier and the pooling lose nothing; further down to the pixels, biases do
     if not (isclose(head, 1, abs_tol=TOLERANCE) and 0 < pixels < 1 + TOLERANCE):
-        raise EbcliError(
-            f"the maps computed on {work.device} are wrong: their mass is {head:.3g} at {HEAD} instead of 1, and "
-            f"{pixels:.3g} at the pixels: update torch and the device driver, or use --device cpu"
-        )
+        wrong = f"their mass is {head:.3g} at {HEAD} instead of 1, and {pixels:.3g} at the pixels"
+        remedy = "update torch and the device driver, or use --device cpu"
+        raise EbcliError(f"the maps computed on {work.device} are wrong: {wrong}: {remedy}")
     seconds = time.perf_counter() - start
     masses = f"{head:.3f} at {HEAD} (expected: 1), {pixels:.3f} at the pixels (expected: 0 to 1)"
     return f"2 maps on {work.device} in {seconds:.1f} s; their mass is right: {masses}"

@@ -14,10 +14,16 @@ from ebcli.run.plan import FIELDS, SETTINGS_ONLY
 from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS
 
 CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_content_width": 110}
+CONTEXT |= {"help_option_names": ["-h", "--help"]}
 _COMMON = {"target", "layer", "contrastive", "against", "top_k", "model", "weights", "config", "labels", "output"}
 _COMMON |= {"panel", "report", "style", "skip_existing", "verbose"}  # which -h lists
-_TYPES = {"int": click.INT, "float": click.FLOAT, "Path": PATH, "Sequence[int]": kinds.INTEGERS}  # by those of plans
-_TYPES |= dict.fromkeys(("Sequence[float]", "Channels"), kinds.NUMBERS)
+_TYPES = {"int": click.INT, "float": click.FLOAT, "Path": PATH, "Sequence[int]": kinds.INTEGERS}
+_TYPES |= dict.fromkeys(("Sequence[float]", "Channels"), kinds.NUMBERS)  # by the types of plans; or else by name
+_TYPES |= {"where": kinds.PLACE, "at": kinds.PIXEL, "shard": kinds.SHARD, "threshold": kinds.THRESHOLD}
+_TYPES |= {"output": kinds.OUTPUT, "similar_to": PATH, **dict.fromkeys(("target", "against"), kinds.ClassName())}
+_WORDS = {"fit": FITS, "scores": SCORES, "format": FORMATS, "annotations": ANNOTATIONS, "style": (*STYLES, ATLAS)}
+_WORDS |= {"dtype": DTYPES, "engine": ENGINES}
+_TYPES |= {name: click.Choice([*words], case_sensitive=False) for name, words in _WORDS.items()}
 
 
 def option(section: str, shown: str, text: str, **known: Any) -> SectionOption:
@@ -27,7 +33,7 @@ def option(section: str, shown: str, text: str, **known: Any) -> SectionOption:
         section: where the help lists it.
         shown: its names, and perhaps what it takes, in capitals.
         text: what it does, and perhaps in brackets what is used without it.
-        known: what Click does not know by the value of plans; the type follows from it, too.
+        known: what Click does not know by the value of plans or by `_TYPES`.
     """
     *words, last = shown.split()
     words, metavar = ([*words, last], None) if last.islower() else (words, last)
@@ -35,7 +41,7 @@ def option(section: str, shown: str, text: str, **known: Any) -> SectionOption:
     text, _, without = text.partition(" [default: ")
     field = FIELDS.get(name)
     default, written = known.get("default", getattr(field, "default", None)), str(getattr(field, "type", ""))
-    kind = _TYPES.get(written.removeprefix("pathlib.").partition(" | ")[0])
+    kind = _TYPES.get(name) or _TYPES.get(written.removeprefix("pathlib.").partition(" | ")[0])
     usual = {"is_flag": True} if default is False else {"default": default, "multiple": isinstance(default, tuple)}
     usual |= {"type": kind, "metavar": metavar, "show_default": without.removesuffix("]") or None}
     made = Setting if name in SETTINGS_ONLY else SectionOption
@@ -51,13 +57,13 @@ _SECTIONS = "Map Model Input Output Appearance Resuming Performance Information"
 _map, _model, _input, _output, _appearance, _resuming, _performance, _information = (
     partial(option, section) for section in _SECTIONS
 )
+_base = partial(option, "Input", is_eager=True, expose_value=False)  # which set defaults of the others
 
 _ALL = (
     _map(
         "-t --target",
         "Explain this class, by index or name. If several classes match, the likeliest is explained. With "
         "clip/NAME and open_clip/NAME, explain this text. Repeatable. [default: the most likely]",
-        type=kinds.ClassName(),
     ),
     _map(
         "-l --layer NAME|input|all",
@@ -67,16 +73,13 @@ _ALL = (
     _map("--contrastive/--marginal", "Show what distinguishes the class, or everything that excites it."),
     _map(
         "--against",
-        "Compare the target with this class, by index or name: show what distinguishes the two. With "
-        "--similar-to, compare with this picture. Repeatable. [default: the class's own classifier weights, "
-        "negated]",
-        type=kinds.ClassName(),
+        "Compare the target with this class, by index or name: show what distinguishes the two. With --similar-to, "
+        "compare with this picture. Repeatable. [default: the class's own classifier weights, negated]",
     ),
     _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=kinds.Method(COMPARED_METHODS)),
     _map(
         "--similar-to PICTURE",
         "Explain the similarity to this picture, by the features below the classifier. Repeatable.",
-        type=PATH,
     ),
     _map(
         "-k --top-k K",
@@ -93,13 +96,11 @@ _ALL = (
         "Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE. Detectors: "
         "explain only the detection that overlaps most with this box, in pixels. [default: every detection, or the "
         "whole segment]",
-        type=kinds.PLACE,
-        shell_complete=kinds.complete_file,
+        shell_complete=PATH.shell_complete,
     ),
     _map(
         "--at X,Y",
         "Print the classes that have evidence at this pixel of each image, with their shares. Implies --style atlas.",
-        type=kinds.PIXEL,
     ),
     _map(
         "--tiles N",
@@ -144,27 +145,13 @@ _ALL = (
         "Fit the image to the network: whole keeps the whole image and its aspect ratio, crop cuts out the "
         "central square, squash distorts it to a square, pad adds borders. [default: whole; the model's own with "
         "--resize or --crop, and in benchmark]",
-        type=click.Choice(FITS),
     ),
-    _model(
-        "--scores",
-        "Turn logits into scores by softmax or sigmoid, or leave them raw. [default: the model's own]",
-        type=click.Choice(SCORES),
-    ),
-    _input(
-        "--config",
-        "Read options from this TOML file, such as a run's settings.toml.",
-        type=PATH,
-        is_eager=True,
-        expose_value=False,
-        callback=use_file,
-    ),
-    _input(
+    _model("--scores", "Turn logits into scores by softmax or sigmoid, or leave them raw. [default: the model's own]"),
+    _base("--config", "Read options from this TOML file, such as a run's settings.toml.", type=PATH, callback=use_file),
+    _base(
         "--preset",
         f"Apply a set of options. {'; '.join(f'{name} stands for {_words(name)}' for name in PRESETS)}.",
         type=click.Choice([*PRESETS]),
-        is_eager=True,
-        expose_value=False,
         callback=use_preset,
     ),
     _input("--from-file FILE", "Also read paths from FILE, one per line; - is stdin.", type=click.File("rb")),
@@ -178,9 +165,7 @@ _ALL = (
         "--labels FILE|folders", "Compare with true classes: a CSV file of file,class, or folders named after classes."
     ),
     _input(
-        "--shard I/N",
-        "Only process the I-th of N shards, counted from 1. [default: from RANK and WORLD_SIZE, or all]",
-        type=kinds.SHARD,
+        "--shard I/N", "Only process the I-th of N shards, counted from 1. [default: from RANK and WORLD_SIZE, or all]"
     ),
     _input("--every", "Videos: explain every N-th clip."),
     _input("--start SECONDS", "Videos: start the first clip here."),
@@ -189,14 +174,12 @@ _ALL = (
         "-o --output PATH",
         "Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, a .pdf or .svg "
         "file for a single figure, or an .html file for a page; - for stdout.",
-        type=kinds.OUTPUT,
-        shell_complete=kinds.complete_directory,
+        shell_complete=kinds.DIRECTORY.shell_complete,
     ),
     _output(
         "--format",
         "Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf and "
         "svg are for --panel; html is an interactive page.",
-        type=click.Choice(FORMATS, case_sensitive=False),
     ),
     _output(
         "--max-side PIXELS",
@@ -210,22 +193,18 @@ _ALL = (
         "--annotations",
         "Also write a box per map to annotations.json, in COCO's format. masks adds polygons. heatmaps writes all "
         "maps to fiftyone/ instead, as a FiftyOne dataset, and implies --raw.",
-        type=click.Choice(ANNOTATIONS),
     ),
     _output(
         "--threshold [max:|mass:]SHARE",
         "Region for boxes and masks: above this share of the maximum, or the smallest region that holds this "
         "share of the mass.",
-        type=kinds.THRESHOLD,
         default="max:0.5",
     ),
     _output("--records", "Also write a table with a row per map, to a .csv or .parquet file."),
     _output("--json as_json", "Print one JSON record per image instead of paths.", is_flag=True),
     _output("--open show", "Open the gallery page or the first picture when the run is done.", is_flag=True),
     _appearance(
-        "--style",
-        "Drawing style; atlas is one figure of the regions in which each class has the most evidence.",
-        type=click.Choice((*STYLES, ATLAS), case_sensitive=False),
+        "--style", "Drawing style; atlas is one figure of the regions in which each class has the most evidence."
     ),
     _appearance(
         "--cmap NAME",
@@ -264,14 +243,8 @@ _ALL = (
         "to one per CPU; with Ray, one per GPU, or per two CPUs]",
     ),
     _performance("--device NAME", "Run the network on cpu, cuda, cuda:1, mps; auto prefers a GPU."),
-    _performance(
-        "--dtype", "Compute in this type; bfloat16 is faster on recent GPUs, but coarser.", type=click.Choice(DTYPES)
-    ),
-    _performance(
-        "--engine",
-        "Run on this machine, or on the Ray cluster at RAY_ADDRESS.",
-        type=click.Choice(ENGINES, case_sensitive=False),
-    ),
+    _performance("--dtype", "Compute in this type; bfloat16 is faster on recent GPUs, but coarser."),
+    _performance("--engine", "Run on this machine, or on the Ray cluster at RAY_ADDRESS."),
     _performance("--gpus-per-worker", "GPUs per Ray worker; fractions share one. [default: 1 if there is a GPU]"),
     _performance("--timeout", "Seconds to wait for a server."),
     _performance("--retries", "How often a failed request is repeated."),

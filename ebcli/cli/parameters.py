@@ -1,7 +1,7 @@
 """Click parameters of our own: options in sections, types, and what the shell completes. Imports no torch."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from ebcli.errors import closest
 from ebcli.files.remote import path_of, url_of
 from ebcli.nouns.box import Box
 
-PATH = click.Path(path_type=Path)
+DIRECTORY, PATH = click.Path(file_okay=False, path_type=Path), click.Path(path_type=Path)
 PATH.name = "file"  # in the help
 _IS_SHORT = "ebcli.cli.parameters.is_short"  # in a context's meta: whether the help is that of -h
 _SETTINGS, _INFORMATION, _COMMANDS = "Settings without an option", "Information", "Commands"
@@ -249,11 +249,8 @@ def _pixel(text: str) -> tuple[int, int]:
 def _place(text: str) -> tuple[int, int] | Box | Path:
     """``12,34`` -> (12, 34), ``40,20,100,80`` -> a box, else the path of an existing file."""
     numbers = text.split(",")
-    with suppress(ValueError):
-        if len(numbers) == 2:
-            return _pixel(text)
-        left, top, width, height = map(float, numbers)
-        return Box.of_size(left, top, width, height)
+    with suppress(ValueError, TypeError):  # the latter are too many or too few
+        return _pixel(text) if len(numbers) == 2 else Box.of_size(*map(float, numbers))
     if not os.path.isfile(text):
         raise ValueError
     return Path(text)
@@ -267,35 +264,20 @@ NUMBERS = Parsed(_numbers(float), "is neither a number nor numbers separated by 
 INTEGERS = Parsed(_numbers(int), "is neither a whole number nor whole numbers separated by commas")
 
 
-def _names(names: Callable[[str], Iterable[str]]) -> Callable[[Any, Any, str], list[str]]:
-    """Completes one of some names, which can depend on what is typed."""
-    return lambda _context, _option, typed: [name for name in names(typed) if name.startswith(typed)]
-
-
-@_names
-def complete_model(_typed: str) -> Iterator[str]:
+def complete_model(_context: click.Context, _option: click.Parameter, typed: str) -> list[str]:
     from ebcli.models import model_names
     from ebcli.models.keywords import TASKS
 
-    return (name for task in TASKS for name in model_names(task))
+    return [name for task in TASKS for name in model_names(task) if name.startswith(typed)]
 
 
-@_names
-def complete_colormap(typed: str) -> Iterator[str]:
+def complete_colormap(_context: click.Context, _option: click.Parameter, typed: str) -> list[str]:
     """The names of matplotlib's colormaps; reversed ones only after an underscore."""
     from matplotlib import colormaps
 
-    return (name for name in colormaps if "_" in typed or not name.endswith("_r"))
+    return [name for name in colormaps if name.startswith(typed) and ("_" in typed or not name.endswith("_r"))]
 
 
-def complete_file(_context: click.Context, _option: click.Parameter, typed: str) -> list[CompletionItem]:
-    return [CompletionItem(typed, type="file")]
-
-
-def complete_directory(_context: click.Context, _option: click.Parameter, typed: str) -> list[CompletionItem]:
-    return [CompletionItem(typed, type="dir")]
-
-
-def complete_weights(_context: click.Context, _option: click.Parameter, typed: str) -> list[CompletionItem]:
+def complete_weights(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
     words = [CompletionItem(word) for word in ("DEFAULT", "none") if word.startswith(typed)]
-    return words or [CompletionItem(typed, type="file")]
+    return words or PATH.shell_complete(context, option, typed)

@@ -1,29 +1,33 @@
-"""The results of a run on the terminal: a line per result, hints, and a summary."""
+"""A plan carried out: where its results go, a line for each on the terminal, a summary, and files that sum them up."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import threading
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from itertools import chain, repeat
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from ebcli.cli.console import SOME_FAILED, handled, note, one_line, put, say, say_error, shown
+from ebcli.cli.console import SOME_FAILED, handled, note, one_line, put, say, say_error, shown, sign_of_life
 from ebcli.drawing.style import ATLAS
-from ebcli.errors import EbcliError
+from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, STDOUT
 from ebcli.files.remote import without_secrets
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, CROP, DETECTION, FACTORY, PAD, WHOLE
 from ebcli.run.plan import CHOOSING, RunPlan, as_command
-from ebcli.run.plan_parts import MapOptions
+from ebcli.run.plan_parts import HEATMAPS, MapOptions, OutputOptions
 
 if TYPE_CHECKING:
     from ebcli.files.records import ClassRecord, Record
+    from ebcli.files.sink import Sink
     from ebcli.run.pipeline import Run
 
 _LOST_SHOWN = 3
@@ -31,6 +35,79 @@ _MOST_NAMED = 3  # inputs in a command; with more, the line would be long
 _RANKED = 5  # classes
 _LITTLE = 0.4  # of an image; the center crop of a 4:3 photo has 0.57
 _WHOLE = "--fit whole explains all of it, which changes scores and perhaps the prediction"
+
+
+def sink_of(plan: RunPlan, out: IO[str]) -> Sink | None:
+    """Where the only picture of a run goes, a file or ``out``; None if results go to a directory.
+
+    Raises:
+        ConfigurationError: the file is not this program's own, or stdout is a terminal.
+        OutputError: the file cannot be written.
+    """
+    from ebcli.files.sink import OneFile, Stdout
+
+    output = plan.output
+    if output.directory == STDOUT:
+        if out.isatty():
+            raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
+        return Stdout(partial(put, out=out, nl=False), output.format)
+    if not output.is_file:
+        return None
+    file = OneFile(output.directory, output.format, output.overwrite)
+    file.check()
+    return file
+
+
+def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: Sink | None = None) -> int:
+    """Run a plan, print to ``out`` as the options of the command say, and return the exit status."""
+    output, is_dry = plan.output, plan.execution.dry_run
+    if is_dry:
+        output = replace(output, report=False, records=None, annotations=None)
+    if output.report:
+        from ebcli.files.directory import refuse_foreign_files
+        from ebcli.gallery.page import write_gallery
+
+        refuse_foreign_files(output.directory, [PAGE], output.overwrite)
+    if output.records is not None:
+        from ebcli.gallery.exports import check_table, write_table
+
+        check_table(output.records, output.overwrite)
+    with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
+        from ebcli.run import engine
+
+        work = engine.run(plan, sink)
+    status, to_open = print_results(work, plan, options, out)
+    if not (work.sources or work.skipped):
+        return status
+    if output.annotations:
+        _write_annotations(output, work.common.configuration)
+    if output.records is not None:
+        write_table(output.records, output.directory, work.common.configuration)
+        note(f"Table: {shown(output.records)}")
+    if output.report:
+        workers, images = plan.execution.workers, plan.inputs.images
+        page = write_gallery(output.directory, work.options.style, workers, output.overwrite, images)
+        note(f"Gallery page: {shown(page)}")
+        to_open = str(page)
+    if options.get("show") and to_open:
+        click.launch(to_open)
+    is_watched = out.isatty() and sys.stderr.isatty() and not (options["as_json"] or is_dry)
+    if is_watched and status == 0 and (hint := next_step(work, plan)):
+        note(hint)
+    return status
+
+
+def _write_annotations(output: OutputOptions, configuration: str) -> None:
+    from ebcli.files.directory import OutputFolder
+    from ebcli.gallery.exports import coco_files, fiftyone_files
+
+    is_dataset = output.annotations == HEATMAPS
+    files = fiftyone_files if is_dataset else coco_files
+    with OutputFolder(output.directory, overwrite=True) as folder:
+        folder.record()  # there may be no records yet
+        folder.add(files(output.directory, configuration))
+    path = FIFTYONE_FILES[0].parent if is_dataset else COCO
+    note(f"Annotations: {shown(output.directory / path)}")
 
 
 def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[str]) -> tuple[int, str | None]:
@@ -54,8 +131,15 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     faint: list[bool | None] = []  # for each map
     suffices: list[bool] = []  # whether each tested map does
     hidden = True if quiet or total < 2 else None  # None: tqdm shows the bar on a terminal only
-    dry_run = plan.execution.dry_run
-    with _interrupts_stop(work.stopping) as interrupted:
+    interrupted: list[int] = []  # by signals; after the first, images in progress are finished; the second aborts
+
+    def stop(number: int, _frame: object) -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted.append(number)
+        work.stopping.set()
+
+    with handled(stop):
         try:
             with closing(work.results) as results:  # images in progress are finished and recorded
                 for record in tqdm(results, total=total, unit=unit, leave=False, disable=hidden):
@@ -75,13 +159,11 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                 note(f"{counts['done']} {unit}s in {seconds:.1f} s, {rate}")
         finally:
             if not all(suffices) and total > 1:
-                note(
-                    f"sufficiency not shown for {suffices.count(False)} of {len(suffices)} maps: "
-                    "the pictures, the page and --verbose say why"
-                )
+                which = f"{suffices.count(False)} of {len(suffices)} maps"
+                note(f"sufficiency not shown for {which}: the pictures, the page and --verbose say why")
             _print_shares(labeled, faint, unit, has_faint=plan.style.vmax is None)
             counts |= work.recorded
-            _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
+            _summarize(work, counts, bool(interrupted), quiet and not plan.execution.dry_run, plan.inputs.shard)
     if interrupted:
         return 128 + interrupted[0], first
     if counts["failed"]:
@@ -196,9 +278,7 @@ def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> Non
     if record.tiles and plan.output.raw:
         hints["raw"] = "its raw file has the joined maps, but no relevance, which each tile has on its own"
     if record.tiles and plan.maps.sufficiency:
-        hints["sufficiency"] = (
-            "it is explained in tiles, so sufficiency is not tested; --fit pad explains it in one piece"
-        )
+        hints["test"] = "it is explained in tiles, so sufficiency is not tested; --fit pad explains it in one piece"
     if record.seen < _LITTLE and record.clips is None:
         hints["crop"] = f"the center crop has {record.seen:.0%} of the image; {_WHOLE}"
     elif record.fit == CROP and any(one.at_border for one in record.classes):
@@ -241,27 +321,9 @@ def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, 
     if trouble or (not quiet and (counts["planned"] or work.skipped or others)):
         total += len(work.skipped) - others
         said = ", ".join(f"{count} {what}" for what, count in parts.items() if count) or "none done"
-        say(
-            ("Interrupted. " if interrupted else "")
-            + f"{total} {unit}{'s' * (total != 1)}: {said}"
-            + f"; {others} other file{'s' * (others > 1)} skipped" * bool(others)
-            + ". To resume, repeat the command with --skip-existing" * (interrupted and left > 0 and total > 1)
-        )
-
-
-@contextmanager
-def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
-    """Let the first SIGINT, SIGTERM or SIGHUP finish the images in progress, and the second abort; yields the first."""
-    caught: list[int] = []
-
-    def stop(number: int, _frame: object) -> None:
-        if caught:
-            raise KeyboardInterrupt
-        caught.append(number)
-        stopping.set()
-
-    with handled(stop):
-        yield caught
+        skipped = f"; {others} other file{'s' * (others > 1)} skipped" * bool(others)
+        resume = ". To resume, repeat the command with --skip-existing" * (interrupted and left > 0 and total > 1)
+        say(f"{'Interrupted. ' * interrupted}{total} {unit}{'s' * (total != 1)}: {said}{skipped}{resume}")
 
 
 def next_step(work: Run, plan: RunPlan) -> str:

@@ -17,9 +17,9 @@ from ebcli.cli import check_and_audit  # noqa: F401  it adds its commands
 from ebcli.cli.benchmark import benchmark
 from ebcli.cli.commands import COMMANDS, altered, command
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, say_error, shown, sign_of_life
-from ebcli.cli.execution import execute, sink_of
 from ebcli.cli.options import CONTEXT, OPTIONS, option
 from ebcli.cli.parameters import PATH, Input, SectionedCommand
+from ebcli.cli.results import execute, sink_of
 from ebcli.errors import DISTRIBUTION, ConfigurationError, closest
 from ebcli.files.naming import STDIN, STDOUT, answer_relpath
 from ebcli.files.remote import path_of
@@ -72,7 +72,7 @@ def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str
         click.Argument(["images"], nargs=-1, type=Input(readable=False), shell_complete=complete_first),  # others fail
         *OPTIONS.values(),
     ],
-    context_settings=CONTEXT | {"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
     epilog=EPILOG,
 )
 @click.version_option(None, "-V", "--version", package_name=DISTRIBUTION, message="eb-saliency %(version)s")
@@ -134,14 +134,12 @@ def _read(limit: int) -> bytes:
 
 def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:
     """The paths in a list; they are bytes, as not every file name is text."""
-    content = file.read(_LONGEST_LIST + 1)
+    content, title = file.read(_LONGEST_LIST + 1), click.format_filename(file.name)
     if len(content) > _LONGEST_LIST:
-        raise click.UsageError(
-            f"the list {click.format_filename(file.name)} is larger than 256 MiB: split it, or name directories"
-        )
+        raise click.UsageError(f"the list {title} is larger than 256 MiB: split it, or name directories")
     names = content.split(b"\0" if null else b"\n")
     if any(b"\0" in name for name in names):
-        raise click.UsageError(f"the list {click.format_filename(file.name)} contains NUL characters: add -0")
+        raise click.UsageError(f"the list {title} contains NUL characters: add -0")
     return tuple(path_of(os.fsdecode(name)) for name in names if name)
 
 

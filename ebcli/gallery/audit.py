@@ -20,7 +20,7 @@ from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
-from ebcli.gallery.raw_maps import below, latest_records, read_maps, roots_of
+from ebcli.gallery.comparison import below, latest_records, read_maps, roots_of
 from ebcli.nouns.box import Box
 from ebcli.pages.shell import page
 
@@ -199,7 +199,8 @@ def candidates(
             continue
         mask = _core(mean)
         order = dict(zip(members.tolist(), cosines.tolist(), strict=True))
-        yield from candidate(f"the same thing {_in_words(mask)}", dict.fromkeys(order, mask), order)
+        row, column = (int(at.mean() * 3 / CELLS) for at in np.nonzero(mask))  # of the middle
+        yield from candidate(f"the same thing {_THIRDS[row][column]}", dict.fromkeys(order, mask), order)
 
 
 def _core(values: NDArray[np.float32]) -> Mask:
@@ -210,12 +211,6 @@ def _core(values: NDArray[np.float32]) -> Mask:
     core[order[:count]] = True
     wide = np.pad(core.reshape(CELLS, CELLS), 1)
     return np.any([wide[i : i + CELLS, j : j + CELLS] for i in range(3) for j in range(3)], axis=0)
-
-
-def _in_words(mask: Mask) -> str:
-    """Where in the photo the middle of some cells is."""
-    row, column = (int(at.mean() * 3 / CELLS) for at in np.nonzero(mask))
-    return _THIRDS[row][column]
 
 
 _SHOWN = 8  # photos of a finding
@@ -288,14 +283,9 @@ def _strip(found: Candidate) -> Image.Image:
             photo = decode(one.path)
             small = photo.resize(fitted_size(photo.size, _SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
             drawn = picture(small, one.grid, Box(0, 0, *small.size), DrawingStyle())
-            ImageDraw.Draw(drawn).rectangle(_frame(mask, small.size), outline="white", width=2)
+            rows, columns = np.nonzero(mask)
+            place = Box(columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+            left, top, right, bottom = map(int, place.scaled((CELLS, CELLS), small.size))
+            ImageDraw.Draw(drawn).rectangle((left, top, right - 1, bottom - 1), outline="white", width=2)
             tiles.append(drawn)
     return beside(tiles or [Image.new("RGB", (_SIDE, _SIDE), "white")], _GAP)
-
-
-def _frame(mask: Mask, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of some cells in a picture (width, height)."""
-    rows, columns = np.nonzero(mask)
-    width, height = size
-    right, bottom = (columns.max() + 1) * width // CELLS - 1, (rows.max() + 1) * height // CELLS - 1
-    return int(columns.min() * width // CELLS), int(rows.min() * height // CELLS), int(right), int(bottom)

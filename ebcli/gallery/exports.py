@@ -20,7 +20,7 @@ from ebcli.files.naming import COCO, FIFTYONE_FILES
 from ebcli.files.records import Record, latest_done, read_records
 from ebcli.files.remote import url_of
 from ebcli.files.sink import check_file, replacing
-from ebcli.gallery.raw_maps import SIDE, read_maps
+from ebcli.gallery.comparison import SIDE, read_maps
 from ebcli.nouns.explanation import Map
 
 _BOX = ("left", "top", "width", "height")

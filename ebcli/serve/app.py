@@ -69,12 +69,9 @@ class Page:
             "/picture": self._picture,
         }
         routes = [Route(path, answer) for path, answer in answers.items()]
-        upload = Route("/photos", self._upload, methods=["POST"])
-        self.app = Starlette(
-            routes=[*routes, upload],
-            exception_handlers={EbcliError: _refuse, Exception: self._fail},
-            lifespan=self._loading,
-        )
+        routes.append(Route("/photos", self._upload, methods=["POST"]))
+        problems: dict[Any, Any] = {EbcliError: _refuse, Exception: self._fail}
+        self.app = Starlette(routes=routes, exception_handlers=problems, lifespan=self._loading)
 
     @asynccontextmanager
     async def _loading(self, _app: Starlette) -> AsyncIterator[None]:
@@ -134,19 +131,7 @@ class Page:
         return JSONResponse(await self._decoded(colors))
 
     async def _status(self, _request: Request) -> Response:
-        networks = [
-            {
-                "name": one.spec.name,
-                "ready": one.is_ready,
-                "problem": one.problem,
-                "doubt": one.doubt,
-                "task": one.loaded.task if one.is_ready else None,
-                "layers": one.layers,
-                "layer": one.default,
-                "texts": one.takes_texts,
-            }
-            for one in self._networks
-        ]
+        networks = [*map(_about, self._networks)]
         return JSONResponse({"networks": networks, "photos": self._photos.names, "more": self._photos.more})
 
     async def _classes(self, request: Request) -> Response:
@@ -163,11 +148,8 @@ class Page:
 
     async def _maps(self, request: Request) -> Response:
         plan, network, source = self._asked(request)
-
-        def work() -> bytes:
-            return encoded(network.explain(plan, source), network.size(source))
-
-        return Response(await self._computed(work, request), media_type="application/octet-stream")
+        content = await self._computed(lambda: encoded(network.explain(plan, source), network.size(source)), request)
+        return Response(content, media_type="application/octet-stream")
 
     async def _atlas(self, request: Request) -> Response:
         _, network, source = self._asked(request)
@@ -189,12 +171,9 @@ class Page:
     async def _picture(self, request: Request) -> Response:
         plan, network, source = self._asked(request)
         name = network.file_name(plan, self._name(request))
-
-        def work() -> bytes:
-            return network.picture(plan, source, network.explain(plan, source))
-
+        content = await self._computed(partial(network.picture, plan, source), request)
         headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return Response(await self._computed(work, request), headers=headers, media_type="image/png")
+        return Response(content, headers=headers, media_type="image/png")
 
     async def _upload(self, request: Request) -> Response:
         content, most = bytearray(), self._photos.most_bytes
@@ -207,38 +186,37 @@ class Page:
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
+    answer: dict[str, Any] = {"problem": str(error)}
     if isinstance(error, UnknownClassError):  # its hint is for the command
-        return JSONResponse(
-            {"problem": f"there is no class {error.name!r}", "name": error.name, "near": error.near}, 400
-        )
-    return JSONResponse({"problem": str(error)}, 400)
+        answer = {"problem": f"there is no class {error.name!r}", "name": error.name, "near": error.near}
+    return JSONResponse(answer, 400)
+
+
+def _about(network: Network) -> dict[str, Any]:
+    """What the page is told of a network."""
+    state = {"ready": network.is_ready, "problem": network.problem, "doubt": network.doubt}
+    loaded = {"task": network.loaded.task if network.is_ready else None, "texts": network.takes_texts}
+    return {"name": network.spec.name, **state, **loaded, "layers": network.layers, "layer": network.default}
 
 
 def colors() -> dict[str, Any]:
     """The colors and the opacities of the 256 levels of each scale."""
-    scales = {
-        name: {
-            "overlay": overlay_colors(style).ravel().tolist(),
-            "heatmap": palette(style.colormap).ravel().tolist(),
-            "opacity": (255 * opacity(style)).round().astype(int).tolist(),
-        }
-        for name, style in _STYLES.items()
-    }
+    scales = {}
+    for name, style in _STYLES.items():
+        levels = {"overlay": overlay_colors(style), "heatmap": palette(style.colormap)}
+        levels["opacity"] = (255 * opacity(style)).round().astype(int)
+        scales[name] = {key: values.ravel().tolist() for key, values in levels.items()}
     return {"scales": scales, "alpha": DrawingStyle.alpha}
 
 
 def told(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
     """Subjects with their boxes and outlines, in pixels of the photo."""
-    return [
-        {
-            "index": one.index,
-            "name": one.name,
-            "score": one.score,
-            "box": one.box and one.box.sized,
-            "outlines": [np.asarray(line).round(1).tolist() for line in one.outlines],
-        }
-        for one in subjects
-    ]
+    found = []
+    for one in subjects:
+        outlines = [np.asarray(line).round(1).tolist() for line in one.outlines]
+        place = {"box": one.box and one.box.sized, "outlines": outlines}
+        found.append({"index": one.index, "name": one.name, "score": one.score, **place})
+    return found
 
 
 def encoded(explanation: Explanation, size: tuple[int, int], **more: Any) -> bytes:
@@ -260,11 +238,5 @@ def _described(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
     for name, style in _STYLES.items():
         frame = FrameMaps.of(map_, size, None, style)
         scales[name] = None if frame.is_blank else limits(map_.drawn_values, frame.faded)
-    return {
-        "layer": map_.layer,
-        "shape": map_.values.shape,
-        "place": map_.placement,
-        "mass": map_.mass,
-        "told": map_.told,
-        "scales": scales,
-    }
+    place = {"layer": map_.layer, "shape": map_.values.shape, "place": map_.placement}
+    return {**place, "mass": map_.mass, "told": map_.told, "scales": scales}

@@ -139,12 +139,9 @@ class Network:
 
     def subjects(self, plan: RunPlan, source: Source) -> list[Subject]:
         """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit."""
-        if self.takes_texts:
-            usual = plan.but(layer=(self.default,))
-        elif self.loaded.task == CLASSIFICATION:
+        usual = (plan if self.takes_texts else self._usual).but(layer=(self.default,))
+        if self.loaded.task == CLASSIFICATION and not self.takes_texts:
             usual = self.compared()
-        else:
-            usual = self._usual.but(layer=(self.default,))
         return self._explainer(usual).subjects(self._input(source))
 
     def explain(self, plan: RunPlan, source: Source) -> Explanation:
@@ -168,12 +165,12 @@ class Network:
         """The width and height of a photo."""
         return self._input(source).size
 
-    def picture(self, plan: RunPlan, source: Source, explanation: Explanation) -> bytes:
-        """The picture of the only map of an explanation, as a run writes it."""
+    def picture(self, plan: RunPlan, source: Source) -> bytes:
+        """The picture of the only map of a photo, as a run writes it; for what it raises, see ``explain``."""
         from ebcli.run.prepare import render_options
         from ebcli.run.rendering import render
 
-        plan = plan.but(format="png")
+        explanation, plan = self.explain(plan, source), plan.but(format="png")
         network = self._explainer(plan).network
         options, reader = render_options(plan, network, plan.style), self._reader
         drawn = self._workers.call(render, source, self._input(source), reader, options, explanation, None)

@@ -2,7 +2,6 @@
 
 import io
 import os
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -51,13 +50,14 @@ class Photos:
         self.more, self.most_bytes, self._count = len(found[_MOST:]), remote.max_bytes, 0
         self._workers, self._max_pixels = workers, max_pixels
         self._sources = {str(number): source for number, source in enumerate(found[:_MOST])}
-        self._uploads: OrderedDict[str, Source] = OrderedDict()
+        self._uploads: dict[str, Source] = {}
         self._drawn = lru_cache(_KEPT)(self._draw)
 
     @property
     def names(self) -> dict[str, str]:
-        named = {key: _readable(source.name) for key, source in self._sources.items()}
-        return named | {key: _readable(source.path.name) for key, source in self._uploads.items()}
+        named = {key: source.name for key, source in self._sources.items()}
+        named |= {key: source.path.name for key, source in self._uploads.items()}
+        return {key: printable(os.fsencode(name).decode(errors="replace")) for key, name in named.items()}
 
     def source(self, key: str) -> Source:
         """The file of a photo.
@@ -96,7 +96,7 @@ class Photos:
         self._uploads[key] = source
         sizes = [len(one.content or b"") for one in self._uploads.values()]
         while len(sizes) > _MOST_UPLOADS or sum(sizes) > self.most_bytes:
-            self._uploads.popitem(last=False)
+            del self._uploads[next(iter(self._uploads))]
             del sizes[0]
         return key
 
@@ -110,7 +110,3 @@ def _small(source: Source, longest: int, max_pixels: int | None) -> bytes:
 
 def _is_photo(source: Source) -> bool:
     return PHOTO.has_suffix(source.path) or (source.is_local and PHOTO.recognizes(source.path))
-
-
-def _readable(name: str) -> str:
-    return printable(os.fsencode(name).decode(errors="replace"))

@@ -18,8 +18,7 @@ from option_values import HOSTILE
 from runs import invoke, photos, tiny_model, tree
 
 from ebcli.cli.settings import read_settings
-from ebcli.gallery.comparison import Limits, comparison_of
-from ebcli.gallery.raw_maps import MapPair, read_pairs
+from ebcli.gallery.comparison import Limits, MapPair, comparison_of, read_pairs
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
 from ebcli.run.explainer import Explainer

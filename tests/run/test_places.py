@@ -13,7 +13,7 @@ from PIL import Image
 from runs import invoke, photos, records, tree
 
 from ebcli.files.records import append_lines
-from ebcli.gallery.raw_maps import read_pairs
+from ebcli.gallery.comparison import read_pairs
 
 
 @pytest.fixture(autouse=True)
