@@ -17,14 +17,13 @@ from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.coordinates import Interval
-from ebcli.files.encoding import encode_arrays, encode_picture
+from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import HTML, ResultNames
 from ebcli.files.records import ClassRecord
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
-from ebcli.files.video_writing import video_writer
 from ebcli.models.classes import printable
 from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.explanation import Explanation, Map
