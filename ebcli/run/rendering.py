@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ebcli.drawing.frames import FrameMaps, Orthogonal
 from ebcli.drawing.legend import ends
-from ebcli.drawing.overlay import shrunk
-from ebcli.drawing.regions import RegionOptions, largest_region
+from ebcli.drawing.overlay import RegionOptions, largest_region, shrunk
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError

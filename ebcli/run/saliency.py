@@ -14,10 +14,9 @@ from PIL import Image
 
 from ebcli.drawing.atlas import atlas_figure
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.overlay import heatmap
+from ebcli.drawing.overlay import RegionOptions, heatmap, largest_region
 from ebcli.drawing.pages import notebook_view
 from ebcli.drawing.panel import panel
-from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, AnyStyle, DrawingStyle
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.media.medium import Shown
