@@ -17,7 +17,7 @@ from ebcli.drawing.painters import LEVELS, opacity, overlay_colors, scaled
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import PAGE, numbered, picture_relpath
-from ebcli.files.safe_open import Stamp
+from ebcli.files.storage import Stamp
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 

@@ -22,7 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional
 from ebcli.files.images import opened_image
-from ebcli.files.safe_open import safe_open
+from ebcli.files.storage import safe_open
 
 SOFTWARE = "eb-saliency"
 FACTS = (

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing
-from ebcli.files.safe_open import safe_open
+from ebcli.files.storage import safe_open
 from ebcli.nouns.box import Box
 
 File = Path | IO[bytes]

@@ -22,8 +22,8 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode, decoding_memory
 from ebcli.files.naming import PAGE, is_raw, numbered
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
-from ebcli.files.safe_open import first_link
 from ebcli.files.sources import Source
+from ebcli.files.storage import first_link
 from ebcli.gallery.raw_maps import below, read_maps, roots_of
 from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors

@@ -15,7 +15,7 @@ from ebcli.files.encoding import read_arrays
 from ebcli.files.naming import canonical, numbered, output_relpath
 from ebcli.files.records import ClassRecord, Record, records_of_run
 from ebcli.files.remote import url_of
-from ebcli.files.safe_open import first_link
+from ebcli.files.storage import first_link
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
 

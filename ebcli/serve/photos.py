@@ -12,8 +12,8 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode, limit_pixels
 from ebcli.files.media.medium import PHOTO
 from ebcli.files.remote import RemoteOptions, url_of
-from ebcli.files.safe_open import Stamp
 from ebcli.files.sources import Source, find
+from ebcli.files.storage import Stamp
 from ebcli.models.classes import printable
 from ebcli.workers import Workers
 

@@ -16,7 +16,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
-from ebcli.files.safe_open import Stamp
+from ebcli.files.storage import Stamp
 from ebcli.nouns.box import Box
 
 GRAY = Image.new("RGB", (280, 210), (120, 120, 120))

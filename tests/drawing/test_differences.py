@@ -20,7 +20,7 @@ from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_picture
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
-from ebcli.files.safe_open import Stamp
+from ebcli.files.storage import Stamp
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
 

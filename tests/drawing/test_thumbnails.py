@@ -18,7 +18,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import parse_result_name
-from ebcli.files.safe_open import Stamp
+from ebcli.files.storage import Stamp
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
 from ebcli.nouns.input_spec import InputSpec

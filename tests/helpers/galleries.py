@@ -18,8 +18,7 @@ from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_relpath
 from ebcli.files.records import ClassRecord, Record, append_lines
-from ebcli.files.safe_open import Stamp
-from ebcli.files.storage import stamp_of
+from ebcli.files.storage import Stamp, stamp_of
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
 
