@@ -115,7 +115,7 @@ def render(
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
     if explanation.answer is not None:
-        from ebcli.drawing.pages import answer_page
+        from ebcli.drawing.atlas_and_pages import answer_page
 
         for path in options.names.pages(source.place):
             small[path] = answer_page(explanation, kept, maps, source.name, options.about)
@@ -145,11 +145,11 @@ def _figure(
     """The content of the figure of some frames and maps."""
     given = shown, maps, name, options.about
     if suffix == HTML:
-        from ebcli.drawing.pages import atlas_page
+        from ebcli.drawing.atlas_and_pages import atlas_page
 
         return atlas_page(*given, facts, options.at)
     if options.style.name == ATLAS:
-        from ebcli.drawing.atlas import atlas_figure
+        from ebcli.drawing.atlas_and_pages import atlas_figure
 
         return atlas_figure(*given, options.at).encoded(suffix, facts)
     from ebcli.drawing.panel import answer_figure, contact_sheet, panel

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.atlas import atlas_figure
+from ebcli.drawing.atlas_and_pages import atlas_figure, notebook_view
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.overlay import RegionOptions, heatmap, largest_region
-from ebcli.drawing.pages import notebook_view
 from ebcli.drawing.panel import panel
 from ebcli.drawing.style import ATLAS, AnyStyle, DrawingStyle
 from ebcli.errors import ConfigurationError, import_optional
