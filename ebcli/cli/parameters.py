@@ -14,7 +14,7 @@ from ebcli.cli.console import MISUSED, note_environment, plain_errors, plain_war
 from ebcli.cli.other_names import HINTS
 from ebcli.errors import closest
 from ebcli.files.remote import path_of, url_of
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 PATH = click.Path(path_type=Path)
 PATH.name = "file"  # in the help

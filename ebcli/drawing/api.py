@@ -17,7 +17,7 @@ from ebcli.drawing.panel import COLUMNS, Tile, arranged, peak_note, wrapped
 from ebcli.drawing.style import ATLAS, DrawingStyle, Style
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 from ebcli.nouns.input_spec import InputSpec
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from ebcli.drawing.painters import limits, visible
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map
+from ebcli.nouns.explanation import Box, Map
 
 _GAP = 0.02  # of the height, between slices
 _LEAST = 256  # pixels, of the longer side of the first slice

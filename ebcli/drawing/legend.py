@@ -9,8 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ebcli.drawing.painters import PAINTERS, levels
 from ebcli.drawing.style import DrawingStyle
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 _PHOTO_OF_BAR = (150, 150, 150)  # a uniform gray stands for the photo in the color scale
 _LETTERS_ACROSS = 36  # the font size of a caption is the width of the picture divided by this

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageOps
 
 from ebcli.drawing.painters import PAINTERS, scaled
 from ebcli.drawing.style import DrawingStyle
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 _PIXELS_AT_A_TIME = 1 << 20
 _LONGEST_SIDE = 512  # pixels, of thumbnails

@@ -15,8 +15,7 @@ from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import Clips
 from ebcli.files.media.medium import Shown
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Explanation, Map, Subject
+from ebcli.nouns.explanation import Box, Explanation, Map, Subject
 
 COLUMNS = 4  # if each class has a single map
 MOST_SHOWN = 12  # frames of a contact sheet

@@ -19,7 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing
 from ebcli.files.storage import safe_open
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 File = Path | IO[bytes]
 

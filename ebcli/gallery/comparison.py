@@ -24,7 +24,7 @@ from ebcli.files.images import decode
 from ebcli.files.naming import COMPARISON
 from ebcli.files.records import ClassRecord, Record
 from ebcli.gallery.raw_maps import SIDE, MapPair, aligned, below, latest_records, roots_of
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 from ebcli.pages.shell import page
 
 DATA = COMPARISON.with_name("comparison.json")

@@ -16,8 +16,7 @@ from ebcli.files.naming import canonical, numbered, output_relpath
 from ebcli.files.records import ClassRecord, Record, records_of_run
 from ebcli.files.remote import url_of
 from ebcli.files.storage import first_link
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared
 

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ebcli.errors import ConfigurationError
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 CLEAR = 0.1  # of an image's largest evidence
 _WEIGHT = 0.75

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,7 +22,7 @@ from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO, WHOLE
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, Preprocessing, as_classes
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 from ebcli.run.plan_parts import (
     IMAGE,
     PICTURES,

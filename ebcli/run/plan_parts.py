@@ -11,7 +11,7 @@ from ebcli.errors import ConfigurationError, check_at_least
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML, STDOUT
 from ebcli.files.remote import RemoteOptions
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS, HTML)
 PICTURES = {f".{name}": name for name in FORMATS[1:]} | {".jpeg": "jpg", ".mp4": AUTO}  # by a file's suffix

@@ -20,8 +20,7 @@ from ebcli.drawing.style import ATLAS, AnyStyle, DrawingStyle
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Explanation
+from ebcli.nouns.explanation import Box, Explanation
 from ebcli.run.plan import RunPlan
 
 

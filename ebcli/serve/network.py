@@ -18,8 +18,7 @@ from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Explanation, Subject
+from ebcli.nouns.explanation import Box, Explanation, Subject
 from ebcli.run.plan import ATLAS_CLASSES, RunPlan, as_command
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 from ebcli.run.reading import NetworkInput, Reader

@@ -13,8 +13,7 @@ from ebcli.drawing.legend import font
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 # Machado, Oliveira and Fernandes 2009, severity 1, for linear RGB
 SEEN = {

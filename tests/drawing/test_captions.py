@@ -17,8 +17,7 @@ from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import InputOptions, OutputOptions
 

@@ -17,7 +17,7 @@ from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
 from ebcli.files.storage import Stamp
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 GRAY = Image.new("RGB", (280, 210), (120, 120, 120))
 

@@ -21,8 +21,7 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
 from ebcli.files.storage import Stamp
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 SAMPLES = sorted(Path(__file__).parents[2].joinpath("sample_images").glob("*.jpg"))
 SIGNED = DrawingStyle(signed=True)

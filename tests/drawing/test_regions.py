@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ebcli.drawing.overlay import RegionOptions, largest_region
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 WHOLE = Box(0, 0, 60, 40)
 

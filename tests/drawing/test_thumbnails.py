@@ -19,8 +19,7 @@ from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import parse_result_name
 from ebcli.files.storage import Stamp
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.nouns.input_spec import InputSpec
 
 NAMES = ThumbnailNames("photos/cat.jpg", Stamp(1, 2), "c0ffee", "contrastive EB")

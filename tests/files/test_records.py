@@ -21,7 +21,7 @@ from ebcli.files.records import ClassRecord, Record, Result, append_lines
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp
 from ebcli.models.loaded import configuration_hash, content_hash
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 
 def done(name: str, configuration: str, output: Path, size: int = 4, suffix: str = "1-cat.png") -> Record:

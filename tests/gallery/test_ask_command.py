@@ -22,8 +22,7 @@ from ebcli.cli.saliency import main
 from ebcli.drawing.atlas_and_pages import answer_page
 from ebcli.files.media.medium import Shown
 from ebcli.files.records import read_records
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Explanation, Map, Subject
+from ebcli.nouns.explanation import Box, Explanation, Map, Subject
 
 WEIGHTS = Path(__file__).parents[1] / "evaluate" / "weights" / "LLaVA.pt"
 RESULT = "maps/photo.png.answer+describe-the-picture"

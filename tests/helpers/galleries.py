@@ -19,8 +19,7 @@ from ebcli.files.media.medium import Shown
 from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_relpath
 from ebcli.files.records import ClassRecord, Record, append_lines
 from ebcli.files.storage import Stamp, stamp_of
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 CATS = (
     ClassRecord(282, "tiger cat", 0.5, mass=0.25, blank=False),
