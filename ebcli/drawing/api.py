@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -79,21 +80,11 @@ def draw_map(
         >>> ebcli.draw_map(image, [[0.0, 0.1], [0.0, 0.9]], style="heatmap").size
         (640, 480)
     """
-    drawing = DrawingStyle(
-        style,
-        cmap=cmap,
-        alpha=alpha,
-        signed=signed,
-        vmin=vmin,
-        vmax=vmax,
-        percentile=percentile,
-        cells=cells,
-        background=background,
-    )
+    drawing = DrawingStyle(style, cmap=cmap, alpha=alpha, signed=signed, cells=cells, background=background)
+    drawing = replace(drawing, vmin=vmin, vmax=vmax, percentile=percentile)
     if not isinstance(image, Image.Image):
-        raise ConfigurationError(
-            f"the image is a {type(image).__name__}, not a Pillow image: open it with PIL.Image.open"
-        )
+        kind = type(image).__name__
+        raise ConfigurationError(f"the image is a {kind}, not a Pillow image: open it with PIL.Image.open")
     values = _array(saliency)
     if values.ndim != 2 or not values.size:
         raise ConfigurationError(

@@ -1,4 +1,7 @@
-"""The atlas of a photo: its regions, tinted and labeled by the class that has the most evidence there."""
+"""The atlas of a photo: its regions, tinted and labeled by the class that has the most evidence there. And pages.
+
+They are those of an answer, of an atlas, and of a photo's maps in a notebook. Each loads nothing.
+"""
 
 import base64
 import json
@@ -31,6 +34,12 @@ _STEP = 4  # pixels between the places that are tried for a label
 # In pixels at 100 dpi
 _PICTURE, _LEGEND = 640, 230  # the longer side; room for the words of the legend
 _EDGE = 2.5  # the width of a region's line
+
+# Pixels of the photo's longer side; of an atlas, the first one that fits
+_OF_ANSWER, _OF_NOTEBOOK, _OF_ATLAS = 1200, 640, (1600, 1200, 900, 400)
+_LARGEST = 500_000  # bytes of the photo of an atlas
+_VALUES = 100_000  # of evidence, of all classes
+_LONGEST_NAME = 200  # characters
 
 
 class AtlasRegion(NamedTuple):
@@ -158,13 +167,6 @@ def _mark(drawn: Image.Image, at: Sequence[float], radius: float) -> None:
         draw.ellipse((x - around, y - around, x + around, y + around), outline=color, width=2)
 
 
-# Pixels of the photo's longer side; of an atlas, the first one that fits
-_OF_ANSWER, _OF_NOTEBOOK, _OF_ATLAS = 1200, 640, (1600, 1200, 900, 400)
-_LARGEST = 500_000  # bytes of the photo of an atlas
-_VALUES = 100_000  # of evidence, of all classes
-_LONGEST_NAME = 200  # characters
-
-
 def answer_page(
     explanation: Explanation, shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str
 ) -> bytes:
@@ -174,9 +176,8 @@ def answer_page(
         explanation, shown, maps, name, about: as for ``answer_figure``.
     """
     small = shown[0]._replace(image=shrunk(shown[0].image, _OF_ANSWER))
-    words = [
-        {**vars(one.map), "color": shade(one.map.share or 0.0), "picture": _jpeg(one.drawn(small))} for one in maps
-    ]
+    drawn = ((one.map, _jpeg(one.drawn(small))) for one in maps)
+    words = [{**vars(map_), "color": shade(map_.share or 0.0), "picture": picture} for map_, picture in drawn]
     photo = _jpeg(small.image)
     return page("answer.html", name=name, explanation=explanation, about=about, photo=photo, words=words)
 
@@ -214,16 +215,11 @@ def atlas_page(
         shown, maps, name, about, at: as for ``atlas_figure``.
         facts: as for ``encode_picture``.
     """
-    image = shown[0].image
+    image, told = shown[0].image, json.dumps(shortened(facts))
     tried = (_jpeg(shrunk(image, longest)) for longest in _OF_ATLAS)
-    return page(
-        "atlas.html",
-        name=printable(name),
-        about=about,
-        facts=json.dumps(shortened(facts)),
-        data={**atlas_data(Atlas.of([one.map for one in maps]), image.size), "at": at and (at[0] + 0.5, at[1] + 0.5)},
-        photo=next(one for one in tried if len(one) * 3 // 4 <= _LARGEST),
-    )
+    photo = next(one for one in tried if len(one) * 3 // 4 <= _LARGEST)
+    data = {**atlas_data(Atlas.of([one.map for one in maps]), image.size), "at": at and (at[0] + 0.5, at[1] + 0.5)}
+    return page("atlas.html", name=printable(name), about=about, facts=told, data=data, photo=photo)
 
 
 def atlas_data(atlas: Atlas, size: tuple[int, int]) -> dict[str, Any]:
@@ -233,17 +229,13 @@ def atlas_data(atlas: Atlas, size: tuple[int, int]) -> dict[str, Any]:
     height, width = (min(cells, most) for cells in atlas.evidence.shape[1:])
     x = left + (np.arange(width) + 0.5) * (right - left) / width
     y = top + (np.arange(height) + 0.5) * (bottom - top) / height
-    return {
-        "size": size,
-        "place": atlas.placement,
-        "shape": (height, width),
-        "clear": CLEAR,
-        "cells": _base64((65535 * atlas.sampled(x, y)).round().astype("<u2").tobytes()),
-        "subjects": [
-            {"index": one.index, "name": one.name and one.name[:_LONGEST_NAME], "score": one.score}
-            for one in atlas.subjects
-        ],
-    }
+    cells = _base64((65535 * atlas.sampled(x, y)).round().astype("<u2").tobytes())
+    subjects = [
+        {"index": one.index, "name": one.name and one.name[:_LONGEST_NAME], "score": one.score}
+        for one in atlas.subjects
+    ]
+    where = {"size": size, "place": atlas.placement, "shape": (height, width)}
+    return {**where, "clear": CLEAR, "cells": cells, "subjects": subjects}
 
 
 def _jpeg(image: Image.Image) -> str:

@@ -105,15 +105,10 @@ class Figure:
                 place = left, left + picture.width, top + picture.height, top
                 axes.imshow(np.asarray(picture), extent=place, interpolation="none", aspect="auto")
             for one in self.words:
-                axes.text(
-                    one.left,
-                    one.top + font(one.size, one.bold).getmetrics()[0],  # matplotlib's text begins at its baseline
-                    one.text,
-                    fontsize=one.size * _POINTS / self.dpi,
-                    weight="bold" if one.bold else "normal",
-                    color=[value / 255 for value in one.fill],
-                    parse_math=False,
-                )
+                baseline = one.top + font(one.size, one.bold).getmetrics()[0]  # where matplotlib's text begins
+                points, weight = one.size * _POINTS / self.dpi, "bold" if one.bold else "normal"
+                color = [value / 255 for value in one.fill]
+                axes.text(one.left, baseline, one.text, size=points, weight=weight, color=color, parse_math=False)
             axes.set(xlim=(0, width), ylim=(height, 0))
             whole.savefig(content, format=suffix, metadata=metadata)
         return content.getvalue()

@@ -1,4 +1,7 @@
-"""Pictures: a map at the layer's resolution, drawn over the photo it explains."""
+"""Pictures: a map at the layer's resolution, drawn over the photo it explains; and the region that it marks there.
+
+Regions, as boxes and polygons, are pseudo-labels for detection and segmentation.
+"""
 
 import math
 from collections.abc import Sequence

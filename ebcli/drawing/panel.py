@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +11,11 @@ from PIL import Image
 
 from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.legend import bar, ends, font, in_lines, on_white, outlined, printable, shade, with_bars
+from ebcli.drawing.legend import bar, ends, font, in_lines, outlined, printable, shade, with_bars
 from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import Clips
+from ebcli.files.images import to_rgb
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.explanation import Box, Explanation, Map, Subject
 
@@ -28,8 +30,7 @@ _BAR = 240, 14
 _ANSWER = 18, 28, 16  # its letters, lines and margin
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """A picture with a title above it and notes below."""
 
     picture: Image.Image
@@ -66,7 +67,7 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
             drawn = FrameMaps.of(map_, one.size, None, style, one.number)
             rows.setdefault(one.map.subject, [photo]).append(map_tile(drawn, small, title, notes))
     if all(len(tiles) == 2 for tiles in rows.values()):
-        flow = [photo, *(replace(tiles[1], title=titles[subject]) for subject, tiles in rows.items())]
+        flow = [photo, *(tiles[1]._replace(title=titles[subject]) for subject, tiles in rows.items())]
         lines = wrapped("", flow, 1 if _is_wide(image) else COLUMNS)
     else:
         across = [(titles[subject], tiles, 1 if _is_wide(image) else len(tiles)) for subject, tiles in rows.items()]
@@ -98,7 +99,7 @@ def map_tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()
     """The tile of a map over a small frame; the last notes are its peak and its strength."""
     region = one.map.placement.scaled(one.size, shown.image.size)
     peak = peak_note(one.at(shown), region, shown.image.size, one.style)
-    drawn = with_bars(on_white(one.drawn(shown)), one.map.channels)
+    drawn = with_bars(to_rgb(one.drawn(shown)), one.map.channels)
     return Tile(drawn, title, (*notes, peak, *one.map.told))  # in short lines, as cells can be narrow
 
 
@@ -146,7 +147,7 @@ def arranged(
         sufficiency: what is said of the first map below the subtitle.
     """
     if max(len(tiles) for _, tiles in rows) == 1:  # wide pictures one below another, with their notes in one line
-        rows = [(title, [replace(tile, notes=(", ".join(tile.notes),)) for tile in tiles]) for title, tiles in rows]
+        rows = [(title, [tile._replace(notes=(", ".join(tile.notes),)) for tile in tiles]) for title, tiles in rows]
     figure = Figure(style.dpi, 0)
     gap, line, narrowest, least, most, *bar_size, one, two = figure.zoomed(GAP, LINE, _NARROWEST, *_LEGEND, *_BAR, 1, 2)
     text = font(*figure.zoomed(TEXT))

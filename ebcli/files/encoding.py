@@ -1,4 +1,4 @@
-"""The bytes of result files, which say that this program made them."""
+"""The bytes of result files, which say that this program made them: pictures, videos and arrays."""
 
 import html
 import io
@@ -24,6 +24,7 @@ from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_opti
 from ebcli.files.images import opened_image
 from ebcli.files.storage import safe_open
 
+MP4, WEBP = "mp4", "webp"  # of videos
 SOFTWARE = "eb-saliency"
 FACTS = (
     *("input", "model", "weights", "layer", "fit", "tiles", "method"),
@@ -47,6 +48,8 @@ _SAVING: dict[str, dict[str, Any]] = {
     "jpg": {"format": "JPEG", "quality": 90},
     "webp": {"format": "WEBP", "quality": 90},
 }
+_QUALITY = {"crf": "20", "preset": "veryfast"}  # of videos
+_FINEST = 1000  # the denominator of frame rates
 
 
 def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] | None = None) -> bytes:
@@ -181,12 +184,6 @@ def _arrays(file: BinaryIO, names: Collection[str]) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-MP4, WEBP = "mp4", "webp"
-
-_QUALITY = {"crf": "20", "preset": "veryfast"}
-_FINEST = 1000  # the denominator of frame rates
-
-
 def video_format(picture_format: str) -> str:
     """The format of result videos: WebP if pictures are, or if the package ``av`` is missing; else MP4."""
     if picture_format == WEBP:
@@ -223,8 +220,7 @@ class Mp4:
     def add(self, frame: Image.Image) -> None:
         """Append a frame, RGB; all have the same size."""
         even = frame.width + frame.width % 2, frame.height + frame.height % 2  # as H.264 stores color
-        if even != frame.size:
-            frame = frame.resize(even)
+        frame = frame if even == frame.size else frame.resize(even)
         try:
             if self._stream is None:
                 self._stream = self._container.add_stream("libx264", rate=self._rate, options=_QUALITY)
@@ -286,14 +282,10 @@ class _Stored(Image.Image):
 
     def __init__(self, file: Any, size: tuple[int, int], count: int) -> None:
         super().__init__()
-        self._file, self._bytes, self.n_frames, self._frame = file, 3 * size[0] * size[1], count, 0
+        self._file, self._bytes, self.n_frames = file, 3 * size[0] * size[1], count
         self._mode, self._size = "RGB", size
         self.seek(0)
 
     def seek(self, frame: int) -> None:
         self._file.seek(frame * self._bytes)
         self.im = Image.frombytes("RGB", self._size, self._file.read(self._bytes)).im
-        self._frame = frame
-
-    def tell(self) -> int:
-        return self._frame

@@ -182,11 +182,10 @@ def read_mask(path: Path, size: tuple[int, int], region: Box, shape: tuple[int, 
 @lru_cache
 def _add_heif() -> bool:
     """Let Pillow read HEIC and HEIF, the format of many phones; False if the package for it is missing."""
-    try:
+    with contextlib.suppress(ConfigurationError):
         import_optional("pillow_heif").register_heif_opener()
-    except ConfigurationError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _formats() -> list[str]:

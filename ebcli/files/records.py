@@ -301,9 +301,8 @@ def records_of_run(directory: Path) -> Iterator[Record]:
     try:
         yield from read_records(directory)
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
-        ) from error
+        problem = f"cannot read '{directory / RECORDS}' ({error.strerror})"
+        raise ConfigurationError(f"{problem}: name the --output directory of a run") from error
 
 
 def latest_done(directory: Path, configuration: str) -> list[Record]:

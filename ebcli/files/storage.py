@@ -1,4 +1,4 @@
-"""Local files, remote files, and members of tar files: which exist, their state, and their bytes.
+"""Local files, which are opened safely, remote files, and members of tar files: their state, and their bytes.
 
 A URL is kept as a path, for which pathlib writes ``s3://bucket/a.jpg`` as ``s3:/bucket/a.jpg``. So a remote file has a
 suffix, parts that patterns match, and a path below the output directory, as any other file.
@@ -17,6 +17,14 @@ from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.remote import DEFAULT, SLOWEST, RemoteOptions, path_of, too_large, url_of
+
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
+_WEB = ("http://", "https://")
+_METADATA = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
+_LARGEST_HEADER = 1 << 24  # bytes; for names and other metadata in tar files
 
 
 class Stamp(NamedTuple):
@@ -54,16 +62,6 @@ def first_link(directory: Path, relpath: Path) -> Path | None:
     """The first symbolic link on the way from a directory to a path below it, if any."""
     steps = (directory / step for step in (*reversed(relpath.parents), relpath) if step.parts)
     return next((step for step in steps if os.path.islink(step)), None)
-
-
-_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
-
-_WEB = ("http://", "https://")
-_METADATA = (
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-)
-_LARGEST_HEADER = 1 << 24  # bytes; for names and other metadata in tar files
 
 
 def _web() -> ModuleType:

@@ -1,14 +1,10 @@
-"""The maps of one image as plain arrays, which worker processes receive. Imports no torch."""
+"""Boxes in images, and the maps of one image as plain arrays, which worker processes receive. Imports no NumPy."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import numpy as np
@@ -165,7 +161,8 @@ class Sufficiency:
     @property
     def words(self) -> str:
         """The result in words."""
-        score, without, blurred = map(_shown, (self.score, self.without, self.blurred))
+        scores = self.score, self.without, self.blurred
+        score, without, blurred = (f"{one:.2f}" if one >= 0.01 or not one else f"{one:.1g}" for one in scores)
         if self._blur_keeps:
             return f"sufficiency not shown: the score is still {blurred} of {score} if all of the image is blurred"
         if self.part == 1:
@@ -237,7 +234,7 @@ class Map:
 
         It is the share of the class's probability that its dual, or the class contrasted with, has elsewhere.
         """
-        return float(np.maximum(self.values, 0).sum()) if self.method == "contrastive" else None
+        return float(self.values.clip(0).sum()) if self.method == "contrastive" else None
 
     @property
     def times_noise(self) -> float | None:
@@ -259,7 +256,7 @@ class Map:
 
     def brightness(self, signed: bool) -> float:
         """How brightly the map is drawn, 0 to 1: less brightly if what is drawn rests on little evidence."""
-        found, (_, clear) = self._rests_on(float(np.abs(self.values).sum()) / 2 if signed else self.strength)
+        found, (_, clear) = self._rests_on(float(abs(self.values).sum()) / 2 if signed else self.strength)
         if found is None:
             return 1.0
         return min(1.0, max(_FAINTEST, found / clear), _FAINT if self.subject.is_unlikely and not signed else 1.0)
@@ -281,12 +278,13 @@ class Map:
     @property
     def drawn_values(self) -> NDArray[np.float32]:
         """The values, each spread over the block of cells that it was sampled from."""
+        import numpy as np
+
         if self.stride == 1:
             return self.values
         height, width = self.values.shape[-2:]
-        parts = [range(min(self.stride, height)), range(min(self.stride, width))]
         spread = np.zeros_like(self.values)
-        for row, column in itertools.product(*parts):
+        for row, column in np.ndindex(min(self.stride, height), min(self.stride, width)):
             spread[..., row:, column:] += self.values[..., : height - row, : width - column] / self.stride**2
         return spread
 
@@ -335,11 +333,5 @@ class Explanation:
     @property
     def by_layer(self) -> dict[str, list[Map]]:
         """The maps of all subjects, layer by layer."""
-        found: dict[str, list[Map]] = {}
-        for map_ in self.maps:
-            found.setdefault(map_.layer, []).append(map_)
-        return found
-
-
-def _shown(score: float) -> str:
-    return f"{score:.2f}" if score >= 0.01 or not score else f"{score:.1g}"
+        layers = dict.fromkeys(map_.layer for map_ in self.maps)
+        return {layer: [map_ for map_ in self.maps if map_.layer == layer] for layer in layers}

@@ -174,10 +174,9 @@ def _pixels(header: Any) -> tuple[NDArray[Any], tuple[float, float] | None]:
     try:
         values = pixels.pixel_array(header)  # in RGB
     except (NotImplementedError, RuntimeError):
-        raise ImageError(
-            f"its pixels are compressed or encrypted as {syntax}, which no installed decoder reads: decompress it, "
-            "or pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
-        ) from None
+        advice = "decompress it, or pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
+        problem = f"its pixels are compressed or encrypted as {syntax}, which no installed decoder reads"
+        raise ImageError(f"{problem}: {advice}") from None
     if colors == "PALETTE COLOR":
         values = pixels.apply_color_lut(values, header)
     is_gray = colors.startswith("MONOCHROME")

@@ -1,4 +1,7 @@
-"""What a kind of data is: which files are of it, what a network gets of them, what maps are drawn over; and photos."""
+"""What a kind of data is: which files are of it, what a network gets of them, what maps are drawn over.
+
+Photos, and videos: files that FFmpeg reads, animations that Pillow reads, and directories of images.
+"""
 
 import contextlib
 import os
@@ -19,8 +22,17 @@ from ebcli.errors import ImageError, import_optional
 from ebcli.files import images
 from ebcli.files.coordinates import Coordinates
 from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
-from ebcli.files.images import File, decode, has_image_suffix, is_recognized, pages
+from ebcli.files.images import File
 from ebcli.nouns.input_spec import InputSpec
+
+_ANIMATED = {".gif", ".png", ".apng", ".webp"}
+# Other formats of FFmpeg are playlists and devices, which open files and addresses of their own
+_DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
+_DELAY = 0.1  # seconds; browsers show a frame of an animation that long if its delay is 0 to 10 ms
+_LARGEST_CLIPS = 1 << 30  # bytes of frames as the network sees them
+_LONGEST_ANIMATION = 50  # times the largest image, in pixels; all frames before a part are decoded, too
+_MISSING = 4  # frames; a video may end this much earlier than its header says
+_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
 
 Pixels = tuple[NDArray[Any], tuple[int, int], Clips | None]
 
@@ -107,32 +119,22 @@ class Photo(Medium):
     """An image of any format that Pillow reads."""
 
     unit = "image"
-    has_suffix = staticmethod(has_image_suffix)
-    pages = staticmethod(pages)
+    has_suffix = staticmethod(images.has_image_suffix)
+    pages = staticmethod(images.pages)
 
     def recognizes(self, path: Path) -> bool:
-        return is_recognized(path)
+        return images.is_recognized(path)
 
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
-        image = decode(file)
+        image = images.decode(file)
         return spec.read(image), image.size, None
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
-        yield Shown(decode(file))
+        yield Shown(images.decode(file))
 
 
 PHOTO = Photo()
 register(PHOTO)
-
-
-_ANIMATED = {".gif", ".png", ".apng", ".webp"}
-# Other formats of FFmpeg are playlists and devices, which open files and addresses of their own
-_DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
-_DELAY = 0.1  # seconds; browsers show a frame of an animation that long if its delay is 0 to 10 ms
-_LARGEST_CLIPS = 1 << 30  # bytes of frames as the network sees them
-_LONGEST_ANIMATION = 50  # times the largest image, in pixels; all frames before a part are decoded, too
-_MISSING = 4  # frames; a video may end this much earlier than its header says
-_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
 
 
 class Frame(NamedTuple):
