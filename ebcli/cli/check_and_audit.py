@@ -21,7 +21,7 @@ from ebcli.cli.options import option
 from ebcli.cli.parameters import PATH
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError, import_optional
-from ebcli.files.storage import safe_open
+from ebcli.files.paths import safe_open
 from ebcli.models.sources import is_network_file
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import RunPlan, values_of

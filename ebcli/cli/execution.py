@@ -15,7 +15,7 @@ from ebcli.cli.results import next_step, print_results
 from ebcli.cli.settings import parameters, read_settings
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, SETTINGS, STDOUT
-from ebcli.files.remote import path_of
+from ebcli.files.paths import path_of
 from ebcli.run.plan import VALUES, RunPlan
 from ebcli.run.plan_parts import HEATMAPS, OutputOptions
 

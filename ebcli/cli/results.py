@@ -17,7 +17,7 @@ import click
 from ebcli.cli.console import SOME_FAILED, handled, note, one_line, put, say, say_error, shown
 from ebcli.drawing.style import ATLAS
 from ebcli.errors import EbcliError
-from ebcli.files.remote import without_secrets
+from ebcli.files.paths import without_secrets
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, CROP, DETECTION, FACTORY, PAD, WHOLE
 from ebcli.run.plan import CHOOSING, RunPlan, as_command
 from ebcli.run.plan_parts import MapOptions

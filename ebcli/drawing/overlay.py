@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageOps
 
-from ebcli.drawing.painters import PAINTERS, scaled
+from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, scaled
 from ebcli.drawing.style import DrawingStyle
 from ebcli.nouns.explanation import Box
 
@@ -20,8 +20,6 @@ _LONGEST_SIDE = 512  # pixels, of thumbnails
 _GAP = 0.02  # of the width, between two pictures side by side
 _FRAME = 0.003  # the width of the center crop's frame, of the shorter side
 _STRIPES = 12  # across the photo of a blank map
-
-FRAME_COLOR = 150, 150, 150  # of the center crop
 
 Pixels = tuple[int, int, int, int]  # a box of whole pixels: left, top, right, bottom
 
@@ -49,7 +47,7 @@ def fitted_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def small_size(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int, int]:
+def reduced(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int, int]:
     """A size (width, height) reduced to this longest side; by default, that of thumbnails."""
     return size if max(size) <= longest else fitted_size(size, longest)
 
@@ -160,7 +158,7 @@ def ranks(saliency: ArrayLike, generator: np.random.Generator | None = None) -> 
 
 def shrunk(image: Image.Image, longest: int = _LONGEST_SIDE) -> Image.Image:
     """Reduce an image to this longest side; by default, that of thumbnails."""
-    size = small_size(image.size, longest)
+    size = reduced(image.size, longest)
     # Hamming is nearly as sharp as Lanczos and takes a third of its time; reducing_gap averages whole pixels first
     return image if size == image.size else image.resize(size, Image.Resampling.HAMMING, reducing_gap=2.0)
 
@@ -277,7 +275,7 @@ def largest_region(
 
     if is_blank_on(size, saliency, placement):
         return None
-    small = small_size(size)  # maps are much coarser than that
+    small = reduced(size)  # maps are much coarser than that
     x, y = size[0] / small[0], size[1] / small[1]
     scaled = placement.scaled(size, small)
     left, top, right, bottom = box = covered(scaled, small)

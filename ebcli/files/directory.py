@@ -18,10 +18,10 @@ from typing import Any
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import MARKER, RECORDS, SETTINGS, output_relpath, parse_result_name
 from ebcli.files.ownership import OwnFiles, finish_killed_runs, scratch, stored_name, trying_to
+from ebcli.files.paths import Stamp, first_link
 from ebcli.files.records import Record, Result, append_lines, read_records
 from ebcli.files.sink import IsImage, IsResult, Sink, check_writable
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp, first_link
 
 _ADVICE = "choose another --output, or pass --overwrite"
 

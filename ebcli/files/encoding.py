@@ -22,7 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional
 from ebcli.files.images import opened_image
-from ebcli.files.storage import safe_open
+from ebcli.files.paths import safe_open
 
 MP4, WEBP = "mp4", "webp"  # of videos
 SOFTWARE = "eb-saliency"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing
-from ebcli.files.storage import safe_open
+from ebcli.files.paths import safe_open
 from ebcli.nouns.explanation import Box
 
 File = Path | IO[bytes]

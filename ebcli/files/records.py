@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS, is_raw
-from ebcli.files.storage import Stamp, safe_open
+from ebcli.files.paths import Stamp, safe_open
 from ebcli.nouns.explanation import HARDLY_ANY, OF_NOISE, Box, strength_told
 
 SCHEMA = 1

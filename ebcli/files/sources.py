@@ -15,8 +15,8 @@ from ebcli.errors import ImageError
 from ebcli.files.media.medium import MEDIA, Medium
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath
 from ebcli.files.ownership import OwnResults
-from ebcli.files.remote import DEFAULT, RemoteOptions, url_of, without_secrets
-from ebcli.files.storage import Span, Stamp, members, read, stamp_of, walk, without_file_scheme
+from ebcli.files.paths import DEFAULT, RemoteOptions, Stamp, url_of, without_secrets
+from ebcli.files.storage import Span, members, read, stamp_of, walk, without_file_scheme
 
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACK = "it is a compressed tar file, whose files cannot be read one by one: unpack it, or make it a plain .tar"

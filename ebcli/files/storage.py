@@ -1,4 +1,4 @@
-"""Local files, which are opened safely, remote files, and members of tar files: their state, and their bytes.
+"""Local files, remote files, and members of tar files: which exist, their state, and their bytes.
 
 A URL is kept as a path, for which pathlib writes ``s3://bucket/a.jpg`` as ``s3:/bucket/a.jpg``. So a remote file has a
 suffix, parts that patterns match, and a path below the output directory, as any other file.
@@ -7,16 +7,15 @@ suffix, parts that patterns match, and a path below the output directory, as any
 import contextlib
 import errno
 import os
-import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple
 from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.files.remote import DEFAULT, SLOWEST, RemoteOptions, path_of, too_large, url_of
+from ebcli.files.paths import DEFAULT, SLOWEST, RemoteOptions, Stamp, path_of, safe_open, too_large, url_of
 
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
 _WEB = ("http://", "https://")
@@ -25,43 +24,6 @@ _METADATA = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
 )
 _LARGEST_HEADER = 1 << 24  # bytes; for names and other metadata in tar files
-
-
-class Stamp(NamedTuple):
-    """The state of a file: its size in bytes and its modification time; 0 if a server does not report it."""
-
-    bytes: int
-    mtime_ns: int
-
-
-def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Open a local file. A named pipe would block for ever, so nothing but regular files is opened.
-
-    Args:
-        path: the file.
-        follow: whether it may be a symbolic link.
-        flags: as for ``os.open``. Whatever they are, the file's own methods only read.
-
-    Raises:
-        OSError: it does not exist, or is not a regular file.
-    """
-    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        number = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    except OSError as error:
-        if error.errno == errno.ELOOP and path.is_symlink():
-            raise OSError(errno.ELOOP, "it is a symbolic link") from error
-        raise
-    if stat.S_ISREG(os.fstat(number).st_mode):
-        return os.fdopen(number, "rb")
-    os.close(number)
-    raise OSError(errno.EINVAL, "it is not a regular file")
-
-
-def first_link(directory: Path, relpath: Path) -> Path | None:
-    """The first symbolic link on the way from a directory to a path below it, if any."""
-    steps = (directory / step for step in (*reversed(relpath.parents), relpath) if step.parts)
-    return next((step for step in steps if os.path.islink(step)), None)
 
 
 def _web() -> ModuleType:

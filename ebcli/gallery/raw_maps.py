@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from ebcli.drawing.overlay import Pixels, covered, fitted_size, interpolated
 from ebcli.files.encoding import read_arrays
 from ebcli.files.naming import canonical, numbered, output_relpath
+from ebcli.files.paths import first_link, url_of
 from ebcli.files.records import ClassRecord, Record, records_of_run
-from ebcli.files.remote import url_of
-from ebcli.files.storage import first_link
 from ebcli.nouns.explanation import Box, Map, Subject
 
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared

@@ -22,8 +22,8 @@ from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import decode, to_rgb
 from ebcli.files.media.array import NumPy
 from ebcli.files.media.medium import Shown
+from ebcli.files.paths import Stamp
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp
 from ebcli.models import LoadedModel, load_model
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION

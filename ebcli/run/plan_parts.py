@@ -10,7 +10,7 @@ from pathlib import Path
 from ebcli.errors import ConfigurationError, check_at_least
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML, STDOUT
-from ebcli.files.remote import RemoteOptions
+from ebcli.files.paths import RemoteOptions
 from ebcli.nouns.explanation import Box
 
 FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS, HTML)

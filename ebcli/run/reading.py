@@ -15,8 +15,8 @@ from ebcli.files.coordinates import Coordinates
 from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import limit_pixels
 from ebcli.files.media.medium import MEDIA, Medium, Shown
+from ebcli.files.paths import Stamp
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp
 from ebcli.nouns.input_spec import InputSpec
 
 

@@ -9,19 +9,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ebcli.drawing.frames import FrameMaps, Orthogonal
+from ebcli.drawing.frames import FrameMaps, Orthogonal, ThumbnailNames, thumbnails
 from ebcli.drawing.legend import ends
 from ebcli.drawing.overlay import RegionOptions, largest_region, shrunk
 from ebcli.drawing.style import ATLAS, DrawingStyle
-from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.coordinates import Interval
 from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import HTML, ResultNames
+from ebcli.files.paths import url_of
 from ebcli.files.records import ClassRecord
-from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
 from ebcli.models.classes import printable
 from ebcli.nouns.atlas import Atlas

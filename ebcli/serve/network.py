@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
+from ebcli.files.paths import Stamp
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp
 from ebcli.models.caveats import caveat
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT

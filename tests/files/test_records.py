@@ -17,9 +17,9 @@ import pytest
 from ebcli.errors import OutputError
 from ebcli.files.directory import History
 from ebcli.files.naming import RECORDS
+from ebcli.files.paths import Stamp
 from ebcli.files.records import ClassRecord, Record, Result, append_lines
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp
 from ebcli.models.loaded import configuration_hash, content_hash
 from ebcli.nouns.explanation import Box
 

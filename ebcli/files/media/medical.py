@@ -22,7 +22,7 @@ from ebcli.files.coordinates import Affine
 from ebcli.files.images import Contents, File, check_deflated, most_pixels, opened
 from ebcli.files.media.array import Arrays, Data
 from ebcli.files.media.medium import register
-from ebcli.files.storage import safe_open
+from ebcli.files.paths import safe_open
 from ebcli.nouns.input_spec import InputSpec
 
 _PREAMBLE, _MAGIC = 128, b"DICM"
