@@ -87,10 +87,8 @@ def draw_map(
         raise ConfigurationError(f"the image is a {kind}, not a Pillow image: open it with PIL.Image.open")
     values = _array(saliency)
     if values.ndim != 2 or not values.size:
-        raise ConfigurationError(
-            f"the map has shape {values.shape}, but one map (h, w) is drawn at a time: index one, as in "
-            f"maps[{', '.join('0' * max(1, values.ndim - 2))}]"
-        )
+        problem = f"the map has shape {values.shape}, but one map (h, w) is drawn at a time"
+        raise ConfigurationError(f"{problem}: index one, as in maps[{', '.join('0' * max(1, values.ndim - 2))}]")
     if style == ATLAS:
         raise ConfigurationError("an atlas needs the maps of several classes: call explain() with this style")
     whole = Box(0, 0, *image.size)

@@ -10,7 +10,6 @@ import zipfile
 import zlib
 from collections.abc import Collection, Mapping
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -267,8 +266,7 @@ class Webp:
         buffer = io.BytesIO()
         with self._file:
             frames = _Stored(self._file, self._size, self._count)
-            times = [round(i * self._delay) for i in range(self._count + 1)]
-            delays = [after - before for before, after in pairwise(times)]
+            delays = np.diff([round(i * self._delay) for i in range(self._count + 1)]).tolist()
             try:
                 frames.save(buffer, "WEBP", save_all=True, duration=delays, quality=80, exif=made_by(self._facts))
             except (OSError, ValueError) as error:

@@ -251,9 +251,8 @@ class Frames(Medium):
                 size, pixels = size if seen else image.size, spec.read(image)
             seen[total - 1] = pixels
             if len(seen) > limit:
-                raise ImageError(
-                    "its clips do not fit into memory: explain a part with --duration, or less with EB_SALIENCY_EVERY"
-                )
+                advice = "explain a part with --duration, or less with EB_SALIENCY_EVERY"
+                raise ImageError(f"its clips do not fit into memory: {advice}")
         starts = clip_starts(total, length, every)
         chosen = [seen[min(i, total - 1)] for start in starts for i in range(start, start + length)]
         pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
@@ -334,10 +333,8 @@ def _announced(container: Any, stream: Any, rate: float) -> float:
 
 
 def _cut_short(end: float, of: str = "") -> str:
-    return (
-        f"it ends after {end:.1f}{of} s, so it is truncated or broken: copy it again, or explain the intact part "
-        "with --duration"
-    )
+    advice = "copy it again, or explain the intact part with --duration"
+    return f"it ends after {end:.1f}{of} s, so it is truncated or broken: {advice}"
 
 
 def _upright(frame: Any) -> Image.Image:
