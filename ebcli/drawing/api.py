@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor
 
+from ebcli.drawing.figure import COLUMNS, Tile, arranged, peak_note, wrapped
 from ebcli.drawing.legend import ends
 from ebcli.drawing.overlay import picture
-from ebcli.drawing.panel import COLUMNS, Tile, arranged, peak_note, wrapped
 from ebcli.drawing.style import ATLAS, DrawingStyle, Style
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb

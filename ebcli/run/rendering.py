@@ -86,7 +86,7 @@ def render(
         ImageError: the file changed since the network saw it, the format cannot hold the frames, or classes are to be
             ranked outside of the image.
     """
-    from ebcli.drawing.panel import sheet_frames, small_frame
+    from ebcli.drawing.figure import sheet_frames, small_frame
 
     size, clips = loaded.size, loaded.clips
     subjects = explanation.subjects
@@ -151,7 +151,7 @@ def _figure(
         from ebcli.drawing.atlas_and_pages import atlas_figure
 
         return atlas_figure(*given, options.at).encoded(suffix, facts)
-    from ebcli.drawing.panel import answer_figure, contact_sheet, panel
+    from ebcli.drawing.figure import answer_figure, contact_sheet, panel
 
     if explanation.answer is not None:
         return answer_figure(explanation, *given).encoded(suffix, facts)

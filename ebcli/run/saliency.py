@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.drawing.atlas_and_pages import atlas_figure, notebook_view
+from ebcli.drawing.figure import panel
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.overlay import RegionOptions, heatmap, largest_region
-from ebcli.drawing.panel import panel
 from ebcli.drawing.style import ATLAS, AnyStyle, DrawingStyle
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.media.medium import Shown

@@ -10,9 +10,9 @@ from galleries import framed, mapped
 from lightness import difference
 from PIL import Image
 
+from ebcli.drawing.figure import panel
 from ebcli.drawing.frames import ThumbnailNames, thumbnails
 from ebcli.drawing.overlay import picture
-from ebcli.drawing.panel import panel
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown

@@ -13,8 +13,8 @@ from galleries import framed, mapped
 from lightness import VALUES, difference, even, lab, middle
 from PIL import Image
 
+from ebcli.drawing.figure import panel
 from ebcli.drawing.frames import FrameMaps, Orthogonal, ThumbnailNames, thumbnails
-from ebcli.drawing.panel import panel
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.frame_ranges import Clips, Slices

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ebcli.drawing.figure import contact_sheet
 from ebcli.drawing.frames import FrameMaps, Orthogonal
-from ebcli.drawing.panel import contact_sheet
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.coordinates import Affine
 from ebcli.files.frame_ranges import Clips, Slices

@@ -13,8 +13,8 @@ from galleries import framed
 from PIL import Image
 
 from ebcli.cli.settings import PRESETS
+from ebcli.drawing.figure import panel
 from ebcli.drawing.legend import fitted, font, printable
-from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.explanation import Box, Map, Subject, Sufficiency
