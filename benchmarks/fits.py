@@ -33,8 +33,7 @@ from PIL import Image, ImageFilter
 
 import ebcli
 from ebcli.drawing.overlay import peaks_at_border
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.pieces import Tiles
 

@@ -23,8 +23,7 @@ from ebcli.cli.settings import parameters, read_settings
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError, import_optional
 from ebcli.files.naming import SETTINGS
-from ebcli.files.remote import path_of
-from ebcli.files.safe_open import safe_open
+from ebcli.files.paths import path_of, safe_open
 from ebcli.models.sources import is_network_file
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import VALUES, RunPlan, values_of

@@ -13,8 +13,8 @@ from click.shell_completion import CompletionItem
 from ebcli.cli.console import MISUSED, note_environment, plain_errors, plain_warnings, say_error
 from ebcli.cli.other_names import HINTS
 from ebcli.errors import closest
-from ebcli.files.remote import path_of, url_of
-from ebcli.nouns.box import Box
+from ebcli.files.paths import path_of, url_of
+from ebcli.nouns.explanation import Box
 
 DIRECTORY, PATH = click.Path(file_okay=False, path_type=Path), click.Path(path_type=Path)
 PATH.name = "file"  # in the help

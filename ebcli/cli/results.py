@@ -20,7 +20,7 @@ from ebcli.cli.console import SOME_FAILED, handled, note, one_line, put, say, sa
 from ebcli.drawing.style import ATLAS
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, STDOUT
-from ebcli.files.remote import without_secrets
+from ebcli.files.paths import without_secrets
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, CROP, DETECTION, FACTORY, PAD, WHOLE
 from ebcli.run.plan import CHOOSING, RunPlan, as_command
 from ebcli.run.plan_parts import HEATMAPS, MapOptions, OutputOptions

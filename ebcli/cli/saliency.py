@@ -22,7 +22,7 @@ from ebcli.cli.parameters import PATH, Input, SectionedCommand
 from ebcli.cli.results import execute, sink_of
 from ebcli.errors import DISTRIBUTION, ConfigurationError, closest
 from ebcli.files.naming import STDIN, STDOUT, answer_relpath
-from ebcli.files.remote import path_of
+from ebcli.files.paths import path_of
 from ebcli.run.plan import CHOOSING, VALUES, RunPlan, part_of
 from ebcli.run.plan_parts import WordOptions
 

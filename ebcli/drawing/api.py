@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor
 
+from ebcli.drawing.figure import COLUMNS, Tile, arranged, peak_note, wrapped
 from ebcli.drawing.legend import ends
 from ebcli.drawing.overlay import picture
-from ebcli.drawing.panel import COLUMNS, Tile, arranged, peak_note, wrapped
 from ebcli.drawing.style import ATLAS, DrawingStyle, Style
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 from ebcli.nouns.input_spec import InputSpec
 
 if TYPE_CHECKING:
@@ -79,27 +80,15 @@ def draw_map(
         >>> ebcli.draw_map(image, [[0.0, 0.1], [0.0, 0.9]], style="heatmap").size
         (640, 480)
     """
-    drawing = DrawingStyle(
-        style,
-        cmap=cmap,
-        alpha=alpha,
-        signed=signed,
-        vmin=vmin,
-        vmax=vmax,
-        percentile=percentile,
-        cells=cells,
-        background=background,
-    )
+    drawing = DrawingStyle(style, cmap=cmap, alpha=alpha, signed=signed, cells=cells, background=background)
+    drawing = replace(drawing, vmin=vmin, vmax=vmax, percentile=percentile)
     if not isinstance(image, Image.Image):
-        raise ConfigurationError(
-            f"the image is a {type(image).__name__}, not a Pillow image: open it with PIL.Image.open"
-        )
+        kind = type(image).__name__
+        raise ConfigurationError(f"the image is a {kind}, not a Pillow image: open it with PIL.Image.open")
     values = _array(saliency)
     if values.ndim != 2 or not values.size:
-        raise ConfigurationError(
-            f"the map has shape {values.shape}, but one map (h, w) is drawn at a time: index one, as in "
-            f"maps[{', '.join('0' * max(1, values.ndim - 2))}]"
-        )
+        problem = f"the map has shape {values.shape}, but one map (h, w) is drawn at a time"
+        raise ConfigurationError(f"{problem}: index one, as in maps[{', '.join('0' * max(1, values.ndim - 2))}]")
     if style == ATLAS:
         raise ConfigurationError("an atlas needs the maps of several classes: call explain() with this style")
     whole = Box(0, 0, *image.size)

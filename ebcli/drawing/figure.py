@@ -1,22 +1,39 @@
-"""A figure: pictures and words at their places. As an image, or as SVG and PDF, in which words stay text."""
+"""Figures, which are pictures and words at their places: the panel of a photo, contact sheets, and answers."""
 
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.legend import fitted, font, printable
+from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.legend import bar, ends, fitted, font, in_lines, outlined, printable, shade, with_bars
+from ebcli.drawing.overlay import fitted_size, is_blank_on
+from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import SOFTWARE, encode_picture, shortened
+from ebcli.files.frame_ranges import Clips
+from ebcli.files.images import to_rgb
+from ebcli.files.media.medium import Shown
 from ebcli.files.naming import FIGURE_FORMATS
+from ebcli.nouns.explanation import Box, Explanation, Map, Subject
 
+COLUMNS = 4  # if each class has a single map
+MOST_SHOWN = 12  # frames of a contact sheet
+_WIDE = 2.0  # times as wide as high: such photos are stacked, and larger
 _POINTS = 72  # per inch
 # In pixels at 100 dpi
 TEXT, _TITLE = 13, 16  # font sizes
 LINE, GAP = 19, 16
+_TILE = 300  # the longer side of each tile's picture
+_NARROWEST = 150  # room for the notes below a picture
+_LEGEND = 630, 900  # least and most room for the color scale and its words
+_BAR = 240, 14
+_ANSWER = 18, 28, 16  # its letters, lines and margin
 SECONDARY = (90, 90, 90)
 
 Color = tuple[int, int, int]
@@ -87,7 +104,7 @@ class Figure:
         return self._vector(suffix, facts) if suffix in FIGURE_FORMATS else encode_picture(self.image(), suffix, facts)
 
     def _vector(self, suffix: str, facts: Mapping[str, str]) -> bytes:
-        """SVG or PDF with the pictures as they are; PDF files contain the font."""
+        """SVG or PDF, in which pictures stay as they are and words stay text; PDF files contain the font."""
         from matplotlib import figure, style
 
         about = json.dumps(shortened(facts))
@@ -105,15 +122,228 @@ class Figure:
                 place = left, left + picture.width, top + picture.height, top
                 axes.imshow(np.asarray(picture), extent=place, interpolation="none", aspect="auto")
             for one in self.words:
-                axes.text(
-                    one.left,
-                    one.top + font(one.size, one.bold).getmetrics()[0],  # matplotlib's text begins at its baseline
-                    one.text,
-                    fontsize=one.size * _POINTS / self.dpi,
-                    weight="bold" if one.bold else "normal",
-                    color=[value / 255 for value in one.fill],
-                    parse_math=False,
-                )
+                baseline = one.top + font(one.size, one.bold).getmetrics()[0]  # where matplotlib's text begins
+                points, weight = one.size * _POINTS / self.dpi, "bold" if one.bold else "normal"
+                color = [value / 255 for value in one.fill]
+                axes.text(one.left, baseline, one.text, size=points, weight=weight, color=color, parse_math=False)
             axes.set(xlim=(0, width), ylim=(height, 0))
             whole.savefig(content, format=suffix, metadata=metadata)
         return content.getvalue()
+
+
+class Tile(NamedTuple):
+    """A picture with a title above it and notes below."""
+
+    picture: Image.Image
+    title: str
+    notes: tuple[str, ...]
+
+
+Row = tuple[str, Sequence[Tile]]  # with its heading
+
+
+def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
+    """Draw all maps of a photo in one figure.
+
+    With one map per class, the classes follow the photo from left to right. With several layers, or with other
+    methods' maps beside, each class has a row. Photos that are much wider than high are stacked instead.
+
+    Args:
+        shown: the photo, a clip of one frame.
+        maps: the maps; layers are shown in order. The style ``side-by-side`` becomes ``heatmap``, as the photo is there
+            anyway.
+        name: the photo's name, the title of the figure.
+        about: the subtitle: model, layer and method.
+    """
+    image, style = shown[0].image, without_photo_beside(maps[0].style, "heatmap")
+    small = shown[0]._replace(image=small_frame(image, style))
+    marked = small.image.copy()
+    for one in maps:
+        outlined(marked, one.map.subject, one.number, marked.width / one.size[0], marked.width)
+    photo = Tile(marked, "photo", (f"{image.width} × {image.height} pixels",))
+    rows: dict[Subject, list[Tile]] = {}
+    titles = {one.map.subject: one.map.title for one in maps}
+    for one in maps:
+        for map_, title, notes in _maps(one.map):
+            drawn = FrameMaps.of(map_, one.size, None, style, one.number)
+            rows.setdefault(one.map.subject, [photo]).append(map_tile(drawn, small, title, notes))
+    if all(len(tiles) == 2 for tiles in rows.values()):
+        flow = [photo, *(tiles[1]._replace(title=titles[subject]) for subject, tiles in rows.items())]
+        lines = wrapped("", flow, 1 if _is_wide(image) else COLUMNS)
+    else:
+        across = [(titles[subject], tiles, 1 if _is_wide(image) else len(tiles)) for subject, tiles in rows.items()]
+        lines = [line for row in across for line in wrapped(*row)]
+    first = maps[0].map
+    test = first.sufficiency
+    said = "" if test is None else f"{first.subject.title}: " * (len(maps) > 1) + test.words
+    finest, has_faint = max(one.map.values.size for one in maps), any(one.faded != one.style for one in maps)
+    scale = ends(style, finest, sides=(first.against, "the class"), has_faint=has_faint)
+    return arranged(name, about, lines, style, scale, said)
+
+
+def wrapped(heading: str, tiles: Sequence[Tile], columns: int) -> list[Row]:
+    """Tiles in rows of so many columns, below one heading."""
+    return [(heading * (not start), tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
+
+
+def _is_wide(image: Image.Image) -> bool:
+    return image.width >= _WIDE * image.height
+
+
+def small_frame(image: Image.Image, style: DrawingStyle) -> Image.Image:
+    """A photo or a frame at the size of a tile; a wide one is stacked, so it may be twice as long."""
+    longest = (style.cell_size or round(_TILE * style.dpi / 100)) * (1 + _is_wide(image))
+    return image.resize(fitted_size(image.size, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
+
+
+def map_tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()) -> Tile:
+    """The tile of a map over a small frame; the last notes are its peak and its strength."""
+    region = one.map.placement.scaled(one.size, shown.image.size)
+    peak = peak_note(one.at(shown), region, shown.image.size, one.style)
+    drawn = with_bars(to_rgb(one.drawn(shown)), one.map.channels)
+    return Tile(drawn, title, (*notes, peak, *one.map.told))  # in short lines, as cells can be narrow
+
+
+def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
+    """The style, or another one instead of ``side-by-side``, which would be too wide."""
+    return replace(style, name=name) if style.name == "side-by-side" else style
+
+
+def _maps(map_: Map) -> Iterator[tuple[Map, str, Sequence[str]]]:
+    """A map and those beside it, each with its title and notes."""
+    grid, mass = _grid(map_.values), [] if map_.mass is None else [f"mass {map_.mass:.3f}"]
+    # a contrastive map sums to 0, so this is the mass of another map
+    own = [note if map_.method == "marginal" else f"marginal {note}" for note in mass]
+    if not map_.beside:
+        yield map_, map_.layer, (grid, *own)
+        return
+    yield map_, f"{map_.layer}, {map_.method}", [grid] + own * ("marginal" not in map_.beside)
+    for method, values in map_.beside.items():
+        other = replace(map_, values=values, method=method, noise=None)
+        yield other, f"{map_.layer}, {method}", [_grid(values)] + mass * (method == "marginal")
+
+
+def _grid(values: NDArray[np.float32]) -> str:
+    return f"{values.shape[1]} × {values.shape[0]} cells"
+
+
+def peak_note(map_: NDArray[np.float32], region: Box, size: tuple[int, int], style: DrawingStyle) -> str:
+    """The peak of a map drawn in a region of a picture of a size (width, height), in words."""
+    if is_blank_on(size, map_, region, style.signed):
+        return "blank map" if np.isfinite(map_).all() else "blank map: not finite"
+    return f"peak {map_.max() * map_.size:.3g}"
+
+
+def arranged(
+    name: str, about: str, rows: Sequence[Row], style: DrawingStyle, scale: tuple[str, str], sufficiency: str = ""
+) -> Figure:
+    """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom.
+
+    Args:
+        name: the title.
+        about: the subtitle.
+        rows: the headings and tiles.
+        style: the colors, and the resolution of the figure.
+        scale: the ends of the color scale in words, see ``ends``.
+        sufficiency: what is said of the first map below the subtitle.
+    """
+    if max(len(tiles) for _, tiles in rows) == 1:  # wide pictures one below another, with their notes in one line
+        rows = [(title, [tile._replace(notes=(", ".join(tile.notes),)) for tile in tiles]) for title, tiles in rows]
+    figure = Figure(style.dpi, 0)
+    gap, line, narrowest, least, most, *bar_size, one, two = figure.zoomed(GAP, LINE, _NARROWEST, *_LEGEND, *_BAR, 1, 2)
+    text = font(*figure.zoomed(TEXT))
+    colors, (low, high) = bar(style, (bar_size[0], bar_size[1])), scale
+    legend = min(most, max(least, round(colors.width + text.getlength(low + high)) + 4 * gap))
+    width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
+    columns = max(len(tiles) for _, tiles in rows)
+    figure.width = gap + max(columns * width, legend)
+    figure.write(gap, gap, name, bold=True)
+    figure.write(gap, gap + line, about, fill=SECONDARY)
+    y = gap + 2 * line
+    for words in in_lines(printable(sufficiency), text, figure.width - 2 * gap) if sufficiency else ():
+        figure.write(gap, y, words)
+        y += line
+    y += gap
+    for title, tiles in rows:
+        if title:
+            figure.write(gap, y, title, bold=True)
+            y += line + gap // 2
+        for column, tile in enumerate(tiles):
+            x = gap + column * width
+            figure.write(x, y, tile.title, width - gap)
+            figure.pictures.append((x, y + line, tile.picture))
+            for number, note in enumerate(tile.notes, 1):
+                below = y + tile.picture.height + number * line + two
+                figure.write(x, below, note, None if columns == 1 else width - gap, fill=SECONDARY)
+        y += max(tile.picture.height for tile in tiles) + (1 + max(len(tile.notes) for tile in tiles)) * line + gap
+    x = gap + round(text.getlength(low)) + gap // 2
+    figure.write(gap, y, low)
+    figure.pictures.append((x, y + one, colors))
+    figure.write(x + colors.width + gap // 2, y, high)
+    figure.write(gap, y + line, "Scale and peaks are multiples of an even share, 1 / number of cells", fill=SECONDARY)
+    figure.height = y + 2 * line + gap
+    return figure
+
+
+def sheet_frames(clips: Clips) -> list[int]:
+    """The numbers of the frames that a contact sheet shows, evenly spread over those that have maps."""
+    frames = [frame for frame, _, _ in clips.explained()]
+    chosen = np.linspace(0, len(frames) - 1, min(MOST_SHOWN, len(frames)))
+    return [frames[i] for i in np.unique(chosen.round().astype(int))]
+
+
+def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
+    """Draw some frames of a video, or slices of a volume, with their maps in one figure.
+
+    Args:
+        shown: the frames, reduced by ``small_frame``.
+        maps: the maps, row by row.
+        name: the video's name, the title of the figure.
+        about: the subtitle: model, layer and method.
+    """
+    lines: list[Row] = []
+    several = len({row.map.layer for row in maps}) > 1
+    for row in maps:
+        one = replace(row, style=replace(without_photo_beside(row.style, "overlay"), caption=False))
+        tiles = [map_tile(one, frame, row.clips.title(frame.number) if row.clips else "") for frame in shown]
+        heading = f"{row.map.subject.title}, {row.map.layer}" if several else row.map.subject.title
+        lines += wrapped(heading, tiles, COLUMNS)
+    # of rows with scales of their own, there is no common end
+    style = one.faded if len({row.faded.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
+    has_faint = any(row.map.brightness(row.style.signed) < 1 for row in maps)
+    scale = ends(style, max(row.map.values.size for row in maps), has_faint=has_faint)
+    return arranged(name, about, lines, style, scale)
+
+
+def answer_figure(
+    explanation: Explanation, shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str
+) -> Figure:
+    """The question, the answer with its words shaded by their shares, and the panel of their maps.
+
+    Args:
+        explanation: the question, the answer and the maps.
+        shown, maps, name, about: as for ``panel``.
+    """
+    below = panel(shown, maps, name, about)
+    figure = Figure(below.dpi, below.width)
+    size, line, margin = figure.zoomed(*_ANSWER)
+    letters = font(size)
+    x, y = margin, margin
+    for number, (text, word) in enumerate([(explanation.question, None), ("\n", None), *explanation.parts]):
+        for piece in re.findall(r"\n|\s|\S{1,24}", text):
+            width = round(letters.getlength(written := printable(piece)))
+            if piece == "\n" or (x > margin and x + width > figure.width - margin):
+                x, y = margin, y + line
+            if piece.isspace():
+                x += round(letters.getlength(" ")) * (x > margin)
+                continue
+            if word is not None:
+                shaded = Image.new("RGB", (width, size + line // 4), shade(word.share or 0.0))
+                figure.pictures.append((x, y, shaded))
+            figure.words.append(Words(x, y, written, size, False, (0, 0, 0) if number else SECONDARY))
+            x += width
+    top = y + line + margin
+    figure.height = top + below.height
+    figure.pictures += [(left, down + top, picture) for left, down, picture in below.pictures]
+    figure.words += [one._replace(top=one.top + top) for one in below.words]
+    return figure

@@ -9,8 +9,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ebcli.drawing.painters import PAINTERS, levels
 from ebcli.drawing.style import DrawingStyle
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.files.images import to_rgb
+from ebcli.nouns.explanation import Box, Map, Subject
 
 _PHOTO_OF_BAR = (150, 150, 150)  # a uniform gray stands for the photo in the color scale
 _LETTERS_ACROSS = 36  # the font size of a caption is the width of the picture divided by this
@@ -79,7 +79,7 @@ def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
     """The colors of the scale from left to right, as they are over a uniform gray."""
     painter = PAINTERS["heatmap" if style.name == "side-by-side" else style.name]
     values = np.tile(levels(np.linspace(0, 1, size[0]), (0, 1)), (size[1], 1))
-    return on_white(painter.inside(Image.new("RGB", size, _PHOTO_OF_BAR), Image.fromarray(values), style))
+    return to_rgb(painter.inside(Image.new("RGB", size, _PHOTO_OF_BAR), Image.fromarray(values), style))
 
 
 def ends(
@@ -140,13 +140,6 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
     for number, words in enumerate(below, 2):
         write(margin, top + number * line, words)
     return whole
-
-
-def on_white(picture: Image.Image) -> Image.Image:
-    """A picture without transparency."""
-    if picture.mode != "RGBA":
-        return picture
-    return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
 
 
 def with_bars(picture: Image.Image, shares: Sequence[float]) -> Image.Image:

@@ -21,6 +21,7 @@ LEVELS = 256  # pictures have 8 bits per channel
 # saturated that they are as far from white as from black. benchmarks/overlays.py compares them with others.
 _HUES = {1: ((130, 60, 255), (230, 0, 255)), -1: ((0, 220, 140), (0, 220, 0))}
 
+FRAME_COLOR = 150, 150, 150  # of the center crop
 _NEUTRAL = (119, 119, 119)  # a middle gray, which no colormap for maps contains
 
 CONTOURS = (0.2, 0.4, 0.6, 0.8)  # fractions of the way from 0 to the end of the scale

@@ -18,7 +18,7 @@ from ebcli.files.images import decode, has_image_suffix
 from ebcli.files.sources import find
 from ebcli.models.classes import read_class_names, read_labels
 from ebcli.models.loaded import configuration_hash
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 Mask = NDArray[np.bool_]  # (height, width)
 Names = Sequence[str] | None  # of classes, in the order of the network's outputs

@@ -16,7 +16,7 @@ from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
 from ebcli.models import resolve_class
 from ebcli.models.loaded import configuration_hash
 from ebcli.nouns.atlas import CLEAR, evidence, leads
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 # Published results in percent, for all questions and for the difficult ones, by data set, network and method.
 # *Paper* is Zhang et al., ECCV 2016; *TorchRay* is Fong et al., ICCV 2019, who measured both methods again.

@@ -9,7 +9,7 @@ from PIL import Image
 
 from ebcli.drawing.overlay import is_blank
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 
 def resized(saliency: ArrayLike, size: tuple[int, int]) -> NDArray[np.float32]:

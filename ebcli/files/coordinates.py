@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.errors import import_optional
+from ebcli.errors import DISTRIBUTION, import_optional
 from ebcli.files.naming import GEOTIFF, NIFTI
 
 Interval = tuple[float, float]
 
-_SOFTWARE = "eb-saliency"
 _RASTER_TYPE, _POINT = 1025, 2  # of GeoTIFF: positions are those of the pixels' centers
 _PLACES = 33550, 33922, 34264  # GeoTIFF's scale, tie points and matrix
 _KEYS = 34735, 34736, 34737  # its coordinate system: directory, numbers and texts
@@ -69,7 +68,7 @@ class Affine(Coordinates):
         nibabel = import_optional("nibabel")
         volume = nibabel.Nifti1Image(map_.astype(np.float32).T, self._of_cells(map_, spans, 0.5))
         volume.header.set_xyzt_units("mm")
-        volume.header["descrip"] = _SOFTWARE
+        volume.header["descrip"] = DISTRIBUTION
         return gzip.compress(volume.to_bytes(), mtime=0)  # equal maps are equal files
 
 
@@ -106,5 +105,5 @@ class GeoTags(Coordinates):
         file, matrix = io.BytesIO(), self._of_cells(map_, spans, self.center).ravel().tolist()
         tags = [(_PLACES[2], "d", 16, matrix, True), *self.keys]
         values = map_.astype(np.float32)
-        import_optional("tifffile").imwrite(file, values, extratags=tags, software=_SOFTWARE, metadata=None)
+        import_optional("tifffile").imwrite(file, values, extratags=tags, software=DISTRIBUTION, metadata=None)
         return file.getvalue()

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,10 +18,12 @@ from typing import Any
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import MARKER, RECORDS, SETTINGS, output_relpath, parse_result_name
 from ebcli.files.ownership import OwnFiles, finish_killed_runs, scratch, stored_name, trying_to
+from ebcli.files.paths import Stamp, first_link
 from ebcli.files.records import Record, Result, append_lines, read_records
-from ebcli.files.safe_open import Stamp, first_link
-from ebcli.files.sink import Sink, check_writable
+from ebcli.files.sink import IsImage, IsResult, Sink, check_writable
 from ebcli.files.sources import Source
+
+_ADVICE = "choose another --output, or pass --overwrite"
 
 
 def refuse_foreign_files(
@@ -29,7 +31,7 @@ def refuse_foreign_files(
     files: Iterable[Path],
     overwrite: bool,
     relpaths: Iterable[Path] = (),
-    is_result: Callable[[Path], bool] = lambda _: False,
+    is_result: IsResult = lambda _: False,
 ) -> None:
     """Check that a run replaces no files but this program's own, unless it may overwrite them.
 
@@ -54,15 +56,11 @@ def refuse_foreign_files(
     foreign += sorted(itertools.islice(_foreign(directory, wanted, is_result, own), 4))
     if foreign:
         shown = ", ".join(f"'{path}'" for path in foreign[:3]) + (" and others" if foreign[3:] else "")
-        raise ConfigurationError(
-            f"{shown} would be replaced, but this program did not write {'them' if foreign[1:] else 'it'}: "
-            f"choose another --output, or pass --overwrite"
-        )
+        whose = f"this program did not write {'them' if foreign[1:] else 'it'}"
+        raise ConfigurationError(f"{shown} would be replaced, but {whose}: {_ADVICE}")
 
 
-def _foreign(
-    directory: Path, wanted: Mapping[Path, set[str]], is_result: Callable[[Path], bool], own: OwnFiles
-) -> Iterator[Path]:
+def _foreign(directory: Path, wanted: Mapping[Path, set[str]], is_result: IsResult, own: OwnFiles) -> Iterator[Path]:
     for folder, names in wanted.items():
         if link := first_link(directory, folder):
             raise ConfigurationError(f"'{link}' is a symbolic link, but results stay inside --output: remove the link")
@@ -99,7 +97,6 @@ class OutputFolder(Sink):
     """
 
     directory: Path
-    private: Path
 
     def __init__(self, directory: Path, overwrite: bool) -> None:
         self.directory, self._overwrite, self._own = directory, overwrite, OwnFiles(directory)
@@ -129,28 +126,18 @@ class OutputFolder(Sink):
     def has_finished(self, source: Source, configuration: str) -> bool:
         return self._history.is_finished(self.directory, source, configuration)
 
-    def refuse(
-        self,
-        sources: Sequence[Source],
-        accepts: Callable[[Source], bool],
-        is_result: Callable[[Path], bool],
-        others: Iterable[Path],
-    ) -> None:
+    def refuse(self, sources: Sequence[Source], accepts: IsImage, is_result: IsResult, others: Iterable[Path]) -> None:
         known: dict[Path, Source] = {}
         for source in sources:
             place = source.place
             same, known[place] = known.get(place), source
             if same is not None and accepts(same) and accepts(source):
-                raise ConfigurationError(
-                    f"'{same.name}' and '{source.name}' would both be written to '{self.directory / place}': explain "
-                    "them in two runs, each with an --output of its own"
-                )
+                both = f"'{same.name}' and '{source.name}' would both be written to '{self.directory / place}'"
+                raise ConfigurationError(f"{both}: explain them in two runs, each with an --output of its own")
             before = None if self._overwrite else self._history.other_input(source, place)
             if before is not None and accepts(source):
-                raise ConfigurationError(
-                    f"'{self.directory / place}' has results of '{before}', which those of '{source.name}' would "
-                    "replace: choose another --output, or pass --overwrite"
-                )
+                old = f"'{self.directory / place}' has results of '{before}'"
+                raise ConfigurationError(f"{old}, which those of '{source.name}' would replace: {_ADVICE}")
         refuse_foreign_files(self.directory, others, self._overwrite, known, is_result)
 
     def start(self, settings: str | None) -> None:
@@ -189,10 +176,8 @@ class OutputFolder(Sink):
                 if link := first_link(self.directory, relative.parent):
                     raise OutputError(f"cannot write '{path}': '{link}' is a symbolic link")
                 if not (self._overwrite or not os.path.lexists(path) or path in self._own):
-                    raise OutputError(
-                        f"'{path}' appeared during this run, and this program did not write it: "
-                        "move it away, or pass --overwrite"
-                    )
+                    foreign = f"'{path}' appeared during this run, and this program did not write it"
+                    raise OutputError(f"{foreign}: move it away, or pass --overwrite")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 temporary = self.private / stored_name(relative)
                 stored[temporary] = path

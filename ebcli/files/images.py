@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing
-from ebcli.files.safe_open import safe_open
-from ebcli.nouns.box import Box
+from ebcli.files.paths import safe_open
+from ebcli.nouns.explanation import Box
 
 File = Path | IO[bytes]
 
@@ -182,11 +182,10 @@ def read_mask(path: Path, size: tuple[int, int], region: Box, shape: tuple[int, 
 @lru_cache
 def _add_heif() -> bool:
     """Let Pillow read HEIC and HEIF, the format of many phones; False if the package for it is missing."""
-    try:
+    with contextlib.suppress(ConfigurationError):
         import_optional("pillow_heif").register_heif_opener()
-    except ConfigurationError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _formats() -> list[str]:

@@ -4,9 +4,10 @@ import hashlib
 import os
 import re
 import unicodedata
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -198,10 +199,8 @@ def parse_result_name(result: Path) -> tuple[Path, int | None] | None:
 
 def numbered(maps: Iterable[T]) -> Iterator[tuple[T, int]]:
     """Each item, and how many equal ones there are up to it: 1 for the first detection of a class, 2 for the next."""
-    counts: Counter[T] = Counter()
-    for one in maps:
-        counts[one] += 1
-        yield one, counts[one]
+    counts = defaultdict[T, Iterator[int]](lambda: count(1))
+    return ((one, next(counts[one])) for one in maps)
 
 
 def _numbered(class_name: str | None, number: int) -> str | None:

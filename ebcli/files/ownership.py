@@ -17,8 +17,8 @@ from filelock import lock_descriptor
 
 from ebcli.errors import OutputError
 from ebcli.files.naming import MARKER, PRIVATE, PRIVATE_NAME, RECORDS, parse_result_name
+from ebcli.files.paths import first_link, safe_open
 from ebcli.files.records import Result, read_records, records_of_run
-from ebcli.files.safe_open import first_link, safe_open
 
 _DIGEST = re.compile(rb'"([0-9a-f]{64})"')
 _AT_A_TIME = 1 << 25  # bytes; no line is longer

@@ -13,9 +13,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS, is_raw
-from ebcli.files.safe_open import Stamp, safe_open
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import HARDLY_ANY, OF_NOISE, strength_told
+from ebcli.files.paths import Stamp, safe_open
+from ebcli.nouns.explanation import HARDLY_ANY, OF_NOISE, Box, strength_told
 
 SCHEMA = 1
 
@@ -302,9 +301,8 @@ def records_of_run(directory: Path) -> Iterator[Record]:
     try:
         yield from read_records(directory)
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
-        ) from error
+        problem = f"cannot read '{directory / RECORDS}' ({error.strerror})"
+        raise ConfigurationError(f"{problem}: name the --output directory of a run") from error
 
 
 def latest_done(directory: Path, configuration: str) -> list[Record]:

@@ -20,6 +20,9 @@ from ebcli.files.sources import Source
 
 _VIDEO = ".mp4"
 
+IsImage = Callable[[Source], bool]
+IsResult = Callable[[Path], bool]  # of a file name
+
 
 class Sink(contextlib.AbstractContextManager["Sink"]):
     """Where the results of a run go. What is to be written is written in its context.
@@ -45,13 +48,7 @@ class Sink(contextlib.AbstractContextManager["Sink"]):
         """Whether it has all results of a file, from its present state and with an equal configuration."""
         return False
 
-    def refuse(
-        self,
-        sources: Sequence[Source],
-        accepts: Callable[[Source], bool],
-        is_result: Callable[[Path], bool],
-        others: Iterable[Path],
-    ) -> None:
+    def refuse(self, sources: Sequence[Source], accepts: IsImage, is_result: IsResult, others: Iterable[Path]) -> None:
         """Refuse a run that would write what it may not.
 
         Args:
@@ -131,10 +128,8 @@ def _only(files: Mapping[Path, bytes], record: Record, format_: str, name: str) 
     suffix = _VIDEO if format_ == AUTO else f".{format_}"
     found = [content for path, content in files.items() if path.suffix == suffix]
     if len(found) >= len(record.classes) > 1:
-        raise OutputError(
-            f"{record.input} has {len(found)} maps: add --panel to draw them in one figure, add --top-k 1, or name a "
-            "directory with -o"
-        )
+        advice = "add --panel to draw them in one figure, add --top-k 1, or name a directory with -o"
+        raise OutputError(f"{record.input} has {len(found)} maps: {advice}")
     if not found:
         raise OutputError(f"'{name}' cannot hold a picture, and {record.model} explains images: choose .png")
     return found[0]
@@ -172,10 +167,8 @@ def check_file(path: Path, overwrite: bool, is_own: Callable[[], bool], option: 
         with contextlib.suppress(OSError, ValueError):  # of files of other kinds
             known = is_own()
         if not known:
-            raise ConfigurationError(
-                f"'{path}' would be replaced, but this program did not write it: choose another {option}, or pass "
-                "--overwrite"
-            )
+            foreign = f"'{path}' would be replaced, but this program did not write it"
+            raise ConfigurationError(f"{foreign}: choose another {option}, or pass --overwrite")
     check_writable(path.parent, path)
 
 

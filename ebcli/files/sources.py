@@ -15,8 +15,7 @@ from ebcli.errors import ImageError
 from ebcli.files.media.medium import MEDIA, Medium
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath
 from ebcli.files.ownership import OwnResults
-from ebcli.files.remote import DEFAULT, RemoteOptions, url_of, without_secrets
-from ebcli.files.safe_open import Stamp
+from ebcli.files.paths import DEFAULT, RemoteOptions, Stamp, url_of, without_secrets
 from ebcli.files.storage import Span, members, read, stamp_of, walk, without_file_scheme
 
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")

@@ -15,16 +15,10 @@ from typing import IO, Any, NamedTuple
 from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.files.remote import DEFAULT, SLOWEST, RemoteOptions, path_of, too_large, url_of
-from ebcli.files.safe_open import Stamp, safe_open
+from ebcli.files.paths import DEFAULT, SLOWEST, RemoteOptions, Stamp, path_of, safe_open, too_large, url_of
 
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
-
 _WEB = ("http://", "https://")
-_METADATA = (
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-)
 _LARGEST_HEADER = 1 << 24  # bytes; for names and other metadata in tar files
 
 
@@ -132,8 +126,7 @@ class _Checked(tarfile.TarInfo):
     """A member whose header cannot make the reader go back, or read more than a header's worth of metadata."""
 
     def _block(self, count: int) -> int:
-        metadata = self.type not in tarfile.SUPPORTED_TYPES or self.type in _METADATA
-        if not 0 <= count < (_LARGEST_HEADER if metadata else 1 << 60):
+        if not 0 <= count < (1 << 60 if self.isreg() else _LARGEST_HEADER):  # others have names and the like
             raise tarfile.ReadError("a header is broken")
         return int(super()._block(count))  # type: ignore[misc]
 

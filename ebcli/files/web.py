@@ -21,7 +21,7 @@ from fsspec.spec import AbstractBufferedFile
 from urllib3 import exceptions
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from ebcli.files.remote import SLOWEST, RemoteOptions, too_large
+from ebcli.files.paths import SLOWEST, RemoteOptions, too_large
 
 _CHUNK = 1 << 20
 _LARGEST_LISTING = 16 << 20  # bytes

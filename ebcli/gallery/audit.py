@@ -21,7 +21,7 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
 from ebcli.gallery.comparison import below, latest_records, read_maps, roots_of
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 from ebcli.pages.shell import page
 
 CELLS = 14  # a side, of the grid that each map is reduced to

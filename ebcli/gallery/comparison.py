@@ -22,11 +22,9 @@ from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture, read_arrays
 from ebcli.files.images import decode
 from ebcli.files.naming import COMPARISON, canonical, numbered, output_relpath
+from ebcli.files.paths import first_link, url_of
 from ebcli.files.records import ClassRecord, Record, records_of_run
-from ebcli.files.remote import url_of
-from ebcli.files.safe_open import first_link
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.pages.shell import page
 
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared

@@ -17,8 +17,8 @@ import numpy as np
 from ebcli.drawing.overlay import fitted_size, heatmap
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.naming import COCO, FIFTYONE_FILES
+from ebcli.files.paths import url_of
 from ebcli.files.records import Record, latest_done, read_records
-from ebcli.files.remote import url_of
 from ebcli.files.sink import check_file, replacing
 from ebcli.gallery.comparison import SIDE, read_maps
 from ebcli.nouns.explanation import Map

@@ -11,18 +11,17 @@ from urllib.parse import quote
 
 import numpy as np
 
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frames import THUMBNAILS, FrameMaps, ThumbnailNames, map_thumbnail
 from ebcli.drawing.legend import bar, ends
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.style import FINE, DrawingStyle
-from ebcli.drawing.thumbnails import THUMBNAILS, ThumbnailNames, map_thumbnail
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode, decoding_memory
 from ebcli.files.naming import PAGE, is_raw, numbered
+from ebcli.files.paths import first_link
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
-from ebcli.files.safe_open import first_link
 from ebcli.files.sources import Source
 from ebcli.gallery.comparison import below, read_maps, roots_of
 from ebcli.pages.shell import page

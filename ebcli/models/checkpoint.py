@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError, first_line, import_optional
-from ebcli.files.safe_open import safe_open
+from ebcli.files.paths import safe_open
 
 # Keys under which training scripts store the state dict
 WRAPPERS = ("state_dict", "model_state_dict", "model")

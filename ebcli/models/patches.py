@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.probe import Reached, hooked
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 _INSIDE = 0.75  # of what is white in the photo; padding is darker
 _EDGE = 0.002  # of the photo's size, by which interpolation moves its edges

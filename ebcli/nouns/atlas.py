@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ebcli.errors import ConfigurationError
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 CLEAR = 0.1  # of an image's largest evidence
 _WEIGHT = 0.75
@@ -47,10 +46,8 @@ class Atlas:
         shown = [one for one in maps if not one.is_two_sided]
         about = {(one.layer, one.method, one.against, one.values.ndim, one.subject.where) for one in shown}
         if len(about) != 1 or next(iter(about))[1:] != ("contrastive", "", 2, ()):
-            raise ConfigurationError(
-                "the evidence for classes is compared by contrastive maps of an image against their duals, at one "
-                "layer: explain classes so"
-            )
+            needed = "contrastive maps of an image against their duals, at one layer"
+            raise ConfigurationError(f"the evidence for classes is compared by {needed}: explain classes so")
         found = np.stack([evidence(one.drawn_values, one.subject.score) * (not one.is_noise) for one in shown])
         largest = float(found.max(initial=0))
         return cls([one.subject for one in shown], found / (largest or 1), placement=shown[0].placement)

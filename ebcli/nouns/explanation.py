@@ -1,14 +1,79 @@
-"""The maps of one image as plain arrays, which worker processes receive. Imports no torch."""
+"""Boxes in images, and the maps of one image as plain arrays, which worker processes receive. Imports no NumPy."""
 
-import itertools
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-from ebcli.nouns.box import Box
+
+class Box(NamedTuple):
+    """A rectangle in an image, in pixels. ``(0, 0)`` is the top left *corner* of the top left pixel.
+
+    What a network sees may reach beyond the image, where a crop was larger than the image and had to be padded.
+    """
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    @classmethod
+    def of_size(cls, left: float, top: float, width: float, height: float) -> Box:
+        """The box that options and files give by its top left corner and its size."""
+        return cls(left, top, left + width, top + height)
+
+    @property
+    def sized(self) -> tuple[float, float, float, float]:
+        """Left, top, width and height as options and files have them, to hundredths of a pixel."""
+        left, top, right, bottom = self
+        return round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
+
+    @property
+    def sides(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Where it begins and ends along x, and along y."""
+        return (self.left, self.right), (self.top, self.bottom)
+
+    @property
+    def outline(self) -> NDArray[np.float64]:
+        """The closed outline, (5, 2)."""
+        import numpy as np  # which the command's help need not wait for
+
+        left, top, right, bottom = self
+        return np.array([[left, top], [right, top], [right, bottom], [left, bottom], [left, top]], np.float64)
+
+    @property
+    def area(self) -> float:
+        """In square pixels; 0 if it is empty."""
+        return max(self.right - self.left, 0.0) * max(self.bottom - self.top, 0.0)
+
+    def scaled(self, old: tuple[float, float], new: tuple[float, float]) -> Box:
+        """The same rectangle after the image was resized from one size (width, height) to another."""
+        (width, height), (x, y) = old, new  # multiplied first, as edges of the image stay exact so
+        return Box(self.left * x / width, self.top * y / height, self.right * x / width, self.bottom * y / height)
+
+    def shifted(self, x: float, y: float) -> Box:
+        """The same rectangle, further to the right and further down."""
+        return Box(self.left + x, self.top + y, self.right + x, self.bottom + y)
+
+    def within(self, other: Box) -> Box:
+        """The part that lies in another box; its area is 0 if there is none."""
+        return Box(*map(max, self[:2], other[:2]), *map(min, self[2:], other[2:]))
+
+    def overlap(self, other: Box) -> float:
+        """The area of the intersection divided by that of the union, 0 to 1."""
+        common = self.within(other).area
+        return common / (self.area + other.area - common)
+
+    def share_of(self, size: tuple[int, int]) -> float:
+        """The share of an image (width, height) that lies in the rectangle."""
+        whole = Box(0, 0, *size)
+        return self.within(whole).area / whole.area
+
 
 HARDLY_ANY = "hardly any"  # evidence
 
@@ -96,7 +161,8 @@ class Sufficiency:
     @property
     def words(self) -> str:
         """The result in words."""
-        score, without, blurred = map(_shown, (self.score, self.without, self.blurred))
+        scores = self.score, self.without, self.blurred
+        score, without, blurred = (f"{one:.2f}" if one >= 0.01 or not one else f"{one:.1g}" for one in scores)
         if self._blur_keeps:
             return f"sufficiency not shown: the score is still {blurred} of {score} if all of the image is blurred"
         if self.part == 1:
@@ -168,7 +234,7 @@ class Map:
 
         It is the share of the class's probability that its dual, or the class contrasted with, has elsewhere.
         """
-        return float(np.maximum(self.values, 0).sum()) if self.method == "contrastive" else None
+        return float(self.values.clip(0).sum()) if self.method == "contrastive" else None
 
     @property
     def times_noise(self) -> float | None:
@@ -190,7 +256,7 @@ class Map:
 
     def brightness(self, signed: bool) -> float:
         """How brightly the map is drawn, 0 to 1: less brightly if what is drawn rests on little evidence."""
-        found, (_, clear) = self._rests_on(float(np.abs(self.values).sum()) / 2 if signed else self.strength)
+        found, (_, clear) = self._rests_on(float(abs(self.values).sum()) / 2 if signed else self.strength)
         if found is None:
             return 1.0
         return min(1.0, max(_FAINTEST, found / clear), _FAINT if self.subject.is_unlikely and not signed else 1.0)
@@ -212,12 +278,13 @@ class Map:
     @property
     def drawn_values(self) -> NDArray[np.float32]:
         """The values, each spread over the block of cells that it was sampled from."""
+        import numpy as np
+
         if self.stride == 1:
             return self.values
         height, width = self.values.shape[-2:]
-        parts = [range(min(self.stride, height)), range(min(self.stride, width))]
         spread = np.zeros_like(self.values)
-        for row, column in itertools.product(*parts):
+        for row, column in np.ndindex(min(self.stride, height), min(self.stride, width)):
             spread[..., row:, column:] += self.values[..., : height - row, : width - column] / self.stride**2
         return spread
 
@@ -266,11 +333,5 @@ class Explanation:
     @property
     def by_layer(self) -> dict[str, list[Map]]:
         """The maps of all subjects, layer by layer."""
-        found: dict[str, list[Map]] = {}
-        for map_ in self.maps:
-            found.setdefault(map_.layer, []).append(map_)
-        return found
-
-
-def _shown(score: float) -> str:
-    return f"{score:.2f}" if score >= 0.01 or not score else f"{score:.1g}"
+        layers = dict.fromkeys(map_.layer for map_ in self.maps)
+        return {layer: [map_ for map_ in self.maps if map_.layer == layer] for layer in layers}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,8 +88,8 @@ class InputSpec:
         if isinstance(preset, InputSpec):
             return preset
         crop, resize = getattr(preset, "crop_size", None), getattr(preset, "resize_size", None)
-        found = {name: getattr(preset, name, None) for name in ("mean", "std")}
-        known: dict[str, Any] = {name: tuple(values) for name, values in found.items() if values}
+        norms = {name: getattr(preset, name, None) for name in ("mean", "std")}
+        known: dict[str, Any] = {name: tuple(values) for name, values in norms.items() if values}
         known["resample"] = Image.Resampling[getattr(preset, "interpolation", Image.Resampling.BILINEAR).name]
         size = crop and (crop[0], crop[-1])
         return cls.as_is(size, resize=resize and tuple(resize), frames=frames, rate=rate, **known)
@@ -283,12 +283,9 @@ class InputSpec:
         to the nearest value, which Pillow does not for 8 bits. Only what survives the crop is computed.
         """
         assert self.size is not None
-        place, size = self.place(image.size), self.size[::-1]
-        bands = [
-            band.convert("F").transform(size, Image.Transform.EXTENT, place, Image.Resampling.BILINEAR)
-            for band in image.split()
-        ]
-        return np.rint(np.stack([np.asarray(band) for band in bands], axis=-1)).astype(np.uint8)
+        how = self.size[::-1], Image.Transform.EXTENT, self.place(image.size), Image.Resampling.BILINEAR
+        bands = [np.asarray(band.convert("F").transform(*how)) for band in image.split()]
+        return np.rint(np.stack(bands, axis=-1)).astype(np.uint8)
 
 
 def _channels(count: int) -> str:
@@ -339,10 +336,9 @@ def measured(function: Callable[[Image.Image], Any], size: tuple[int, int]) -> B
         found = (first - black)[is_image] / contrast[is_image] * (side - 1) + 0.5
         slope, start = np.polyfit(at, found, 1) if len(set(at.tolist())) > 1 else (0.0, 0.0)
         if slope <= 0 or np.abs(slope * at + start - found).max() > _TOLERANCE * side or (first != again).any():
-            raise ConfigurationError(
-                "transform does not always resize, crop and pad an image in the same way, so its maps have no place in "
-                "it: pass the tensor that it makes, or another transform"
-            )
+            problem = "transform does not always resize, crop and pad an image in the same way"
+            advice = "pass the tensor that it makes, or another transform"
+            raise ConfigurationError(f"{problem}, so its maps have no place in it: {advice}")
         ends.append((float(start), float(start + slope * black.shape[axis])))
     (left, right), (top, bottom) = ends
     return Box(left, top, right, bottom)

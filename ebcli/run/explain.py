@@ -22,14 +22,13 @@ from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import decode, to_rgb
 from ebcli.files.media.array import NumPy
 from ebcli.files.media.medium import Shown
-from ebcli.files.safe_open import Stamp
+from ebcli.files.paths import Stamp
 from ebcli.files.sources import Source
 from ebcli.models import LoadedModel, load_model
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
 from ebcli.models.sources.given import FunctionOfTensor
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Explanation
+from ebcli.nouns.explanation import Box, Explanation
 from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.explainer import Explainer
 from ebcli.run.network_description import in_a_sentence

@@ -16,13 +16,13 @@ from ebcli.drawing.style import ATLAS, UNSIGNED_STYLES, DrawingStyle
 from ebcli.errors import DISTRIBUTION, ConfigurationError, import_optional
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML, STDOUT
-from ebcli.files.remote import RemoteOptions, url_of, without_secrets
+from ebcli.files.paths import RemoteOptions, url_of, without_secrets
 from ebcli.imports import installed_version
 from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO, WHOLE
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, Preprocessing, as_classes
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 from ebcli.run.plan_parts import (
     IMAGE,
     PICTURES,

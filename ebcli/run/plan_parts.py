@@ -10,8 +10,8 @@ from pathlib import Path
 from ebcli.errors import ConfigurationError, check_at_least
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML, STDOUT
-from ebcli.files.remote import RemoteOptions
-from ebcli.nouns.box import Box
+from ebcli.files.paths import RemoteOptions
+from ebcli.nouns.explanation import Box
 
 FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS, HTML)
 PICTURES = {f".{name}": name for name in FORMATS[1:]} | {".jpeg": "jpg", ".mp4": AUTO}  # by a file's suffix
@@ -173,7 +173,7 @@ class OutputOptions:
         overwrite: also replace files that this program did not write.
         annotations: ``"boxes"`` or ``"masks"``: find the region that each map marks, and write all as COCO annotations;
             masks have polygons. ``"heatmaps"``: write all maps as a dataset of FiftyOne, and ``raw``. None for neither.
-        threshold: ``("max", share)`` or ``("mass", share)``; see ``ebcli.drawing.regions.RegionOptions``.
+        threshold: ``("max", share)`` or ``("mass", share)``; see ``ebcli.drawing.overlay.RegionOptions``.
         records: the file of a table with a row per map; None for no table.
 
     Raises:

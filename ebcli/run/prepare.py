@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ebcli.drawing.overlay import RegionOptions
 from ebcli.drawing.painters import palette, visible
-from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError
+from ebcli.files.encoding import video_format
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import limit_pixels
 from ebcli.files.naming import AUTO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find
-from ebcli.files.video_writing import video_format
 from ebcli.imports import installed_version
 from ebcli.models.caveats import caveat
 from ebcli.models.classes import matching_classes

@@ -10,7 +10,7 @@ from torch import nn
 from ebcli.drawing.overlay import heatmap
 from ebcli.eb import excitation_backprop
 from ebcli.models import default_layer
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 
 def quantus_explain(

@@ -15,7 +15,7 @@ from ebcli.files.coordinates import Coordinates
 from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import limit_pixels
 from ebcli.files.media.medium import MEDIA, Medium, Shown
-from ebcli.files.safe_open import Stamp
+from ebcli.files.paths import Stamp
 from ebcli.files.sources import Source
 from ebcli.nouns.input_spec import InputSpec
 

@@ -9,22 +9,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ebcli.drawing.frames import FrameMaps, Orthogonal
+from ebcli.drawing.frames import FrameMaps, Orthogonal, ThumbnailNames, thumbnails
 from ebcli.drawing.legend import ends
-from ebcli.drawing.overlay import shrunk
-from ebcli.drawing.regions import RegionOptions, largest_region
+from ebcli.drawing.overlay import RegionOptions, largest_region, shrunk
 from ebcli.drawing.style import ATLAS, DrawingStyle
-from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.coordinates import Interval
-from ebcli.files.encoding import encode_arrays, encode_picture
+from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import HTML, ResultNames
+from ebcli.files.paths import url_of
 from ebcli.files.records import ClassRecord
-from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
-from ebcli.files.video_writing import video_writer
 from ebcli.models.classes import printable
 from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.explanation import Explanation, Map
@@ -89,7 +86,7 @@ def render(
         ImageError: the file changed since the network saw it, the format cannot hold the frames, or classes are to be
             ranked outside of the image.
     """
-    from ebcli.drawing.panel import sheet_frames, small_frame
+    from ebcli.drawing.figure import sheet_frames, small_frame
 
     size, clips = loaded.size, loaded.clips
     subjects = explanation.subjects
@@ -117,7 +114,7 @@ def render(
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
     if explanation.answer is not None:
-        from ebcli.drawing.pages import answer_page
+        from ebcli.drawing.atlas_and_pages import answer_page
 
         for path in options.names.pages(source.place):
             small[path] = answer_page(explanation, kept, maps, source.name, options.about)
@@ -147,14 +144,14 @@ def _figure(
     """The content of the figure of some frames and maps."""
     given = shown, maps, name, options.about
     if suffix == HTML:
-        from ebcli.drawing.pages import atlas_page
+        from ebcli.drawing.atlas_and_pages import atlas_page
 
         return atlas_page(*given, facts, options.at)
     if options.style.name == ATLAS:
-        from ebcli.drawing.atlas import atlas_figure
+        from ebcli.drawing.atlas_and_pages import atlas_figure
 
         return atlas_figure(*given, options.at).encoded(suffix, facts)
-    from ebcli.drawing.panel import answer_figure, contact_sheet, panel
+    from ebcli.drawing.figure import answer_figure, contact_sheet, panel
 
     if explanation.answer is not None:
         return answer_figure(explanation, *given).encoded(suffix, facts)

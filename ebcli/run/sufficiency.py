@@ -13,8 +13,7 @@ from ebcli.drawing.overlay import covered, interpolated, ranks
 from ebcli.eb.capture import single_tensor
 from ebcli.models import LoadedModel
 from ebcli.models.methods import center
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Sufficiency
+from ebcli.nouns.explanation import Box, Map, Sufficiency
 from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.layer_maps import priors
 from ebcli.run.tasks.task import Asked, Task

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
-from ebcli.files.safe_open import Stamp
+from ebcli.files.paths import Stamp
 from ebcli.files.sources import Source
 from ebcli.models.caveats import caveat
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Explanation, Subject
+from ebcli.nouns.explanation import Box, Explanation, Subject
 from ebcli.run.plan import ATLAS_CLASSES, RunPlan, as_command
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 from ebcli.run.reading import NetworkInput, Reader

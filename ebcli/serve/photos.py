@@ -10,8 +10,7 @@ from ebcli.drawing.overlay import shrunk
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode, limit_pixels
 from ebcli.files.media.medium import PHOTO
-from ebcli.files.remote import RemoteOptions, url_of
-from ebcli.files.safe_open import Stamp
+from ebcli.files.paths import RemoteOptions, Stamp, url_of
 from ebcli.files.sources import Source, find
 from ebcli.models.classes import printable
 from ebcli.workers import Workers

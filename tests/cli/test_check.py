@@ -19,8 +19,7 @@ from runs import invoke, photos, tiny_model, tree
 
 from ebcli.cli.settings import read_settings
 from ebcli.gallery.comparison import Limits, MapPair, comparison_of, read_pairs
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.run.explainer import Explainer
 
 pytestmark = pytest.mark.usefixtures("working_directory")

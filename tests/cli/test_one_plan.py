@@ -19,7 +19,7 @@ from ebcli.cli.check_and_audit import plan_of
 from ebcli.cli.options import OPTIONS
 from ebcli.cli.saliency import main, run
 from ebcli.errors import ConfigurationError
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 from ebcli.run.plan import VALUES as NAMES
 from ebcli.run.plan import RunPlan, as_command, as_settings
 

@@ -7,14 +7,13 @@ import pytest
 from lightness import difference
 from PIL import Image
 
-from ebcli.drawing.atlas import COLORS, AtlasRegion, atlas_figure, places_of_labels, regions
+from ebcli.drawing.atlas_and_pages import COLORS, AtlasRegion, atlas_figure, places_of_labels, regions
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import font
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 # Machado, Oliveira and Fernandes 2009, severity 1, for linear RGB
 SEEN = {

@@ -13,8 +13,7 @@ from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.models.probe import strides_of_cells
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 
 class Subsampled(nn.Module):

@@ -11,14 +11,13 @@ from galleries import framed
 from lightness import difference
 from PIL import Image
 
+from ebcli.drawing.figure import panel
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import with_bars
-from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import InputOptions, OutputOptions
 

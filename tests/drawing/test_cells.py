@@ -10,14 +10,14 @@ from galleries import framed, mapped
 from lightness import difference
 from PIL import Image
 
+from ebcli.drawing.figure import panel
+from ebcli.drawing.frames import ThumbnailNames, thumbnails
 from ebcli.drawing.overlay import picture
-from ebcli.drawing.panel import panel
 from ebcli.drawing.style import DrawingStyle
-from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
-from ebcli.files.safe_open import Stamp
-from ebcli.nouns.box import Box
+from ebcli.files.paths import Stamp
+from ebcli.nouns.explanation import Box
 
 GRAY = Image.new("RGB", (280, 210), (120, 120, 120))
 

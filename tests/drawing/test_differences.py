@@ -13,16 +13,14 @@ from galleries import framed, mapped
 from lightness import VALUES, difference, even, lab, middle
 from PIL import Image
 
-from ebcli.drawing.frames import FrameMaps, Orthogonal
-from ebcli.drawing.panel import panel
+from ebcli.drawing.figure import panel
+from ebcli.drawing.frames import FrameMaps, Orthogonal, ThumbnailNames, thumbnails
 from ebcli.drawing.style import DrawingStyle
-from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_picture
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
-from ebcli.files.safe_open import Stamp
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.files.paths import Stamp
+from ebcli.nouns.explanation import Box, Map, Subject
 
 SAMPLES = sorted(Path(__file__).parents[2].joinpath("sample_images").glob("*.jpg"))
 SIGNED = DrawingStyle(signed=True)

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ebcli.drawing.figure import contact_sheet
 from ebcli.drawing.frames import FrameMaps, Orthogonal
-from ebcli.drawing.panel import contact_sheet
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.coordinates import Affine
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 SIZE = (24, 16)
 GRAY = Image.new("RGB", SIZE, (128, 128, 128))

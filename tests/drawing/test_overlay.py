@@ -17,7 +17,7 @@ from torchvision.transforms._presets import ImageClassification
 from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.images import decode
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 from ebcli.nouns.input_spec import InputSpec
 
 PRESETS = [
@@ -263,7 +263,7 @@ def test_a_large_photo_takes_few_bytes_a_pixel() -> None:
 import resource, sys
 import numpy as np
 from PIL import Image
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.overlay import picture
 photo = Image.new("RGB", (4000, 2500), "red")

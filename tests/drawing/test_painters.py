@@ -12,7 +12,7 @@ from synthetic import noise
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.painters import CONTOURS, levels
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 BLACK = Image.new("RGB", (400, 300))
 PLACE = Box(0, 0, 400, 300)

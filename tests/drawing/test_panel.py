@@ -13,12 +13,11 @@ from galleries import framed
 from PIL import Image
 
 from ebcli.cli.settings import PRESETS
+from ebcli.drawing.figure import panel
 from ebcli.drawing.legend import fitted, font, printable
-from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.media.medium import Shown
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject, Sufficiency
+from ebcli.nouns.explanation import Box, Map, Subject, Sufficiency
 
 GREEN = (0, 255, 0)
 

@@ -13,14 +13,12 @@ from galleries import framed, mapped
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frames import FrameMaps, ThumbnailNames, thumbnails
 from ebcli.drawing.style import DrawingStyle
-from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import parse_result_name
-from ebcli.files.safe_open import Stamp
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.files.paths import Stamp
+from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.nouns.input_spec import InputSpec
 
 NAMES = ThumbnailNames("photos/cat.jpg", Stamp(1, 2), "c0ffee", "contrastive EB")

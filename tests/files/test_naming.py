@@ -19,7 +19,7 @@ from ebcli.files.naming import (
     raw_relpath,
     slug,
 )
-from ebcli.files.remote import path_of
+from ebcli.files.paths import path_of
 
 
 def test_the_name_holds_the_input_and_the_class() -> None:

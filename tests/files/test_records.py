@@ -17,11 +17,11 @@ import pytest
 from ebcli.errors import OutputError
 from ebcli.files.directory import History
 from ebcli.files.naming import RECORDS
+from ebcli.files.paths import Stamp
 from ebcli.files.records import ClassRecord, Record, Result, append_lines
-from ebcli.files.safe_open import Stamp
 from ebcli.files.sources import Source
 from ebcli.models.loaded import configuration_hash, content_hash
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 
 def done(name: str, configuration: str, output: Path, size: int = 4, suffix: str = "1-cat.png") -> Record:

@@ -18,7 +18,7 @@ from runs import invoke, photos, records, tree, until
 from shards import shard
 
 from ebcli.errors import ImageError
-from ebcli.files.remote import RemoteOptions
+from ebcli.files.paths import RemoteOptions
 from ebcli.files.sources import Source
 
 

@@ -15,7 +15,7 @@ from runs import invoke, records
 from web_server import ONCE_MORE, Server, photo, reason
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.remote import RemoteOptions
+from ebcli.files.paths import RemoteOptions
 from ebcli.files.sources import Source, find
 
 

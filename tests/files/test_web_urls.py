@@ -14,7 +14,7 @@ import pytest
 from runs import invoke, records
 from web_server import Server, photo
 
-from ebcli.files.remote import path_of, url_of, without_secrets
+from ebcli.files.paths import path_of, url_of, without_secrets
 
 
 def all_written(directory: Path) -> bytes:

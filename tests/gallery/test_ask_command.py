@@ -19,11 +19,10 @@ from PIL import Image
 from benchmarks.trained import sentences
 from benchmarks.trained.rounded import restored
 from ebcli.cli.saliency import main
-from ebcli.drawing.pages import answer_page
+from ebcli.drawing.atlas_and_pages import answer_page
 from ebcli.files.media.medium import Shown
 from ebcli.files.records import read_records
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Explanation, Map, Subject
+from ebcli.nouns.explanation import Box, Explanation, Map, Subject
 
 WEIGHTS = Path(__file__).parents[1] / "evaluate" / "weights" / "LLaVA.pt"
 RESULT = "maps/photo.png.answer+describe-the-picture"

@@ -16,7 +16,7 @@ from ebcli.drawing.overlay import picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.records import ClassRecord
 from ebcli.gallery.page import write_gallery
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 
 def test_the_slider_and_the_views_change_what_is_seen(page: Path, browser: Browser) -> None:

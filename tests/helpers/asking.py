@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebcli.cli.saliency import main
-from ebcli.files.remote import RemoteOptions
+from ebcli.files.paths import RemoteOptions
 from ebcli.run.plan import RunPlan
 from ebcli.serve.access import Guard
 from ebcli.serve.app import Page

@@ -11,17 +11,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frames import FrameMaps, ThumbnailNames, thumbnails
 from ebcli.drawing.style import DrawingStyle
-from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_relpath
+from ebcli.files.paths import Stamp
 from ebcli.files.records import ClassRecord, Record, append_lines
-from ebcli.files.safe_open import Stamp
 from ebcli.files.storage import stamp_of
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 CATS = (
     ClassRecord(282, "tiger cat", 0.5, mass=0.25, blank=False),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.remote import RemoteOptions
+from ebcli.files.paths import RemoteOptions
 from ebcli.models.spec import ModelSpec, Preprocessing
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ExecutionOptions, InputOptions, MapOptions, OutputOptions

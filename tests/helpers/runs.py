@@ -68,7 +68,7 @@ def invoke(*arguments: str, **limits: str) -> Result:
 
 def seen(pixels: Any) -> Any:
     """An image that is all that the network gets of it."""
-    from ebcli.files.safe_open import Stamp
+    from ebcli.files.paths import Stamp
     from ebcli.run.reading import NetworkInput
 
     return NetworkInput(pixels=pixels, stamp=Stamp(0, 0), seconds=0.0, size=(pixels.shape[1], pixels.shape[0]))

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from ebcli.errors import ImageError
-from ebcli.files.remote import RemoteOptions
+from ebcli.files.paths import RemoteOptions
 from ebcli.files.sources import Source
 
 ONCE_MORE = RemoteOptions(retries=1, max_bytes=100_000)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ebcli.nouns.atlas import Atlas, evidence, leads
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 PLACE = Box(0, 0, 40, 40)  # cells of 20 pixels
 

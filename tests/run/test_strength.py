@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from ebcli.cli.saliency import main
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 
 ALL_NOISE = ("test_two_cats_differ_by_little",)
 

@@ -17,8 +17,7 @@ from PIL import Image
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
 from ebcli.files.encoding import read_facts
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.run.pieces import Tiles
 
 FILE = """

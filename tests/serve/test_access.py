@@ -19,7 +19,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.remote import RemoteOptions
+from ebcli.files.paths import RemoteOptions
 from ebcli.serve.access import Guard
 from ebcli.serve.photos import Photos
 

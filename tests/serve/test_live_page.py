@@ -26,7 +26,7 @@ from ebcli.drawing.overlay import interpolated
 from ebcli.drawing.painters import levels, limits, opacity, overlay_colors
 from ebcli.drawing.style import DrawingStyle
 from ebcli.models import load_model
-from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Box
 
 # Whether the answer with all layers is there
 ALL_LAYERS = """

@@ -22,7 +22,7 @@ from ebcli.files.coordinates import Affine
 from ebcli.files.images import Contents, File, check_deflated, most_pixels, opened
 from ebcli.files.media.array import Arrays, Data
 from ebcli.files.media.medium import register
-from ebcli.files.safe_open import safe_open
+from ebcli.files.paths import safe_open
 from ebcli.nouns.input_spec import InputSpec
 
 _PREAMBLE, _MAGIC = 128, b"DICM"
@@ -174,10 +174,9 @@ def _pixels(header: Any) -> tuple[NDArray[Any], tuple[float, float] | None]:
     try:
         values = pixels.pixel_array(header)  # in RGB
     except (NotImplementedError, RuntimeError):
-        raise ImageError(
-            f"its pixels are compressed or encrypted as {syntax}, which no installed decoder reads: decompress it, "
-            "or pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
-        ) from None
+        advice = "decompress it, or pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
+        problem = f"its pixels are compressed or encrypted as {syntax}, which no installed decoder reads"
+        raise ImageError(f"{problem}: {advice}") from None
     if colors == "PALETTE COLOR":
         values = pixels.apply_color_lut(values, header)
     is_gray = colors.startswith("MONOCHROME")

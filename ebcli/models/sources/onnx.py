@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from ebcli.errors import ConfigurationError, first_line, import_optional
-from ebcli.files.safe_open import safe_open
+from ebcli.files.paths import safe_open
 from ebcli.models.keywords import SIGMOID, SOFTMAX
 from ebcli.models.onnx_graph import converted, refusal
 from ebcli.models.sources.base import NetworkFile

@@ -8,8 +8,7 @@ from torch import Tensor
 from ebcli.errors import ImageError
 from ebcli.models import Detection, DetectionScores, detections
 from ebcli.models.keywords import DETECTION
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Subject
+from ebcli.nouns.explanation import Box, Subject
 from ebcli.run.tasks.task import Asked, Task, register
 
 _FARTHEST = 0.5  # one minus the overlap, of a detection that is still the same one

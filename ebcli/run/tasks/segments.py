@@ -10,8 +10,7 @@ from torch import Tensor
 from ebcli.errors import ImageError
 from ebcli.files.images import read_mask
 from ebcli.models.keywords import SEGMENTATION
-from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Subject
+from ebcli.nouns.explanation import Box, Subject
 from ebcli.run.tasks.task import Asked, Task, register
 
 _LEAST_SHARE = 0.01  # of the pixels: smaller segments are often noise

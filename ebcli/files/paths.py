@@ -1,10 +1,16 @@
-"""Which paths are URLs, what of a URL is secret, and how remote files are fetched: limits on time and size."""
+"""What paths stand for: local files, which are opened safely, and URLs. Of a URL, what is secret.
+
+Remote files are fetched with limits on time and size.
+"""
 
 import errno
 import hashlib
+import os
 import re
+import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from ebcli.errors import check_value
 
@@ -19,6 +25,43 @@ _SIGNATURE = re.compile(
 )
 _AZURE = re.compile(r"s([eprstv]|dd|es|ig|ip|pr|rt|k[estv]|koid|ktid)|s[ac]oid|suoid", re.I)
 _SECRET = re.compile(r"auth|cred|jwt|key|pass|pwd|secret|session|sig|token", re.I)
+
+
+class Stamp(NamedTuple):
+    """The state of a file: its size in bytes and its modification time; 0 if a server does not report it."""
+
+    bytes: int
+    mtime_ns: int
+
+
+def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Open a local file. A named pipe would block for ever, so nothing but regular files is opened.
+
+    Args:
+        path: the file.
+        follow: whether it may be a symbolic link.
+        flags: as for ``os.open``. Whatever they are, the file's own methods only read.
+
+    Raises:
+        OSError: it does not exist, or is not a regular file.
+    """
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        number = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link") from error
+        raise
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        return os.fdopen(number, "rb")
+    os.close(number)
+    raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def first_link(directory: Path, relpath: Path) -> Path | None:
+    """The first symbolic link on the way from a directory to a path below it, if any."""
+    steps = (directory / step for step in (*reversed(relpath.parents), relpath) if step.parts)
+    return next((step for step in steps if os.path.islink(step)), None)
 
 
 @dataclass(frozen=True)
