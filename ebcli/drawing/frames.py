@@ -1,40 +1,22 @@
-"""Maps frame by frame, on one color scale; a photo is a clip of one frame, a volume a clip of its slices.
+"""Maps frame by frame, on one color scale; a photo is a clip of one frame, a volume a clip of its slices."""
 
-And thumbnails for the gallery page: the photo, and each map on its own to be blended over it in the browser.
-"""
-
-import hashlib
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from ebcli.drawing.legend import COLORS, captioned, outlined, traced
-from ebcli.drawing.overlay import beside, covered, interpolated, is_blank_on, peaks_at_border, picture, reduced, shrunk
-from ebcli.drawing.painters import FRAME_COLOR, LEVELS, limits, opacity, overlay_colors, scaled, visible
+from ebcli.drawing.legend import captioned, outlined
+from ebcli.drawing.overlay import beside, is_blank_on, peaks_at_border, picture, shrunk
+from ebcli.drawing.painters import limits, visible
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.encoding import encode_picture
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
-from ebcli.files.naming import PAGE, numbered, picture_relpath
-from ebcli.files.paths import Stamp
 from ebcli.nouns.explanation import Box, Map
-
-THUMBNAILS = PAGE.parent / "thumbnails"
 
 _GAP = 0.02  # of the height, between slices
 _LEAST = 256  # pixels, of the longer side of the first slice
 _STRETCHED = 16  # times; more would be a header that lies
-
-# The palette indices of the part that the network did not see, its frame, outlines and their halo; the map's values use
-# the others
-_OUTSIDE, _FRAME, _OUTLINE, _HALO = 0, 253, 254, 255
-_LEVELS = 252
 
 
 def _ending_at(high: float, cells: int, style: DrawingStyle) -> DrawingStyle:
@@ -179,84 +161,3 @@ class Orthogonal:
         image = image.resize((round(image.width * across), round(image.height * down)), Image.Resampling.BICUBIC)
         whole = Box(0, 0, *image.size)
         return picture(image, values, whole, self._maps.faded, is_blank=self._maps.is_blank)
-
-
-class ThumbnailNames(NamedTuple):
-    """The paths of one image's thumbnails, relative to the output directory.
-
-    They are hashes of what the thumbnails show: the input's path and state, and for maps the settings. So names never
-    collide, never leave the directory, and an edited input or other settings never reuse an old thumbnail.
-
-    Attributes:
-        relpath: the input's path below the output directory, ``place`` in its record.
-        stamp: the input's state.
-        configuration, method: as in its record.
-    """
-
-    relpath: str
-    stamp: Stamp
-    configuration: str
-    method: str
-
-    @property
-    def photo(self) -> Path:
-        return self._path("photo", "jpg")
-
-    def map(self, layer: str, index: int, number: int = 1) -> Path:
-        """The map of a class at a layer, transparent where it is 0; with several, that of its ``number``-th object."""
-        return self._path("map", "png", index, layer, number)
-
-    def overlay(self, layer: str, index: int, number: int = 1) -> Path:
-        """A reduced copy of the result, for when the map on its own cannot be made."""
-        return self._path("overlay", "jpg", index, layer, number)
-
-    def _path(self, kind: str, suffix: str, index: int = 0, layer: str | None = None, number: int = 1) -> Path:
-        facts = [self.relpath, str(self.stamp.bytes), str(self.stamp.mtime_ns)]
-        facts += [] if layer is None else [self.configuration, self.method, layer]
-        facts += [str(number)] * (number > 1)
-        name = hashlib.sha256(b"\0".join(map(os.fsencode, facts))).hexdigest()[:32]
-        return picture_relpath(THUMBNAILS / name[:2] / name, index, kind, suffix)
-
-
-def thumbnails(names: ThumbnailNames, shown: Shown, maps: Sequence[FrameMaps]) -> dict[Path, bytes]:
-    """Make one image's thumbnails: contents by path relative to the output directory.
-
-    All have the same size, at most 512 pixels a side, so they align when stacked. Blank maps get none.
-
-    Args:
-        names: their paths.
-        shown: the image, or a frame.
-        maps: the maps.
-
-    Raises:
-        ConfigurationError: matplotlib has no colormap of that name.
-    """
-    files = {names.photo: encode_picture(shrunk(shown.image), "jpg")}
-    each = numbered((one.map.layer, one.map.subject.index) for one in maps)
-    for (key, number), one in zip(each, maps, strict=True):
-        if (content := map_thumbnail(one, one.at(shown))) is not None:
-            files[names.map(*key, number)] = content
-    return files
-
-
-def map_thumbnail(one: FrameMaps, values: NDArray[np.floating]) -> bytes | None:
-    """The thumbnail of a map with these values (h, w); None if it is blank."""
-    map_, size, style, color = one.map, one.size, one.faded, COLORS[one.number % len(COLORS)]
-    if is_blank_on(size, values, map_.placement, style.signed):
-        return None
-    small = reduced(size)
-    region, scale = map_.placement.scaled(size, small), small[0] / size[0]
-    box, (cells, zero) = covered(region, small), scaled(values, style, _LEVELS)
-    shades = interpolated(cells, region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
-    # a palette image with the colors and opacities of an overlay with alpha 1
-    picture = Image.new("P", small, _OUTSIDE)
-    picture.paste(Image.fromarray((1 + shades).astype(np.uint8)), box[:2])
-    if box != (0, 0, *small):
-        ImageDraw.Draw(picture).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=_FRAME)
-    outlines = [[(x * scale, y * scale) for x, y in points] for points in map_.subject.outlines]
-    traced(picture, outlines, _HALO, _OUTLINE)
-    chosen = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
-    picture.putpalette(bytes(3) + overlay_colors(style)[chosen].tobytes() + bytes([*FRAME_COLOR, *color, 0, 0, 0]))
-    opacities = (255 * opacity(style)[chosen]).round().astype(np.uint8)
-    picture.info["transparency"] = bytes(1) + opacities.tobytes() + bytes([255, 255, 255])
-    return encode_picture(picture, "png")

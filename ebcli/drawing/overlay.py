@@ -1,11 +1,8 @@
-"""Pictures: a map at the layer's resolution, drawn over the photo it explains; and the region that it marks there.
-
-Regions, as boxes and polygons, are pseudo-labels for detection and segmentation.
-"""
+"""Pictures: a map at the layer's resolution, drawn over the photo it explains."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -224,88 +221,3 @@ def _striped(image: Image.Image) -> Image.Image:
     for start in range(-height + step // 2, width, step):
         draw.line((start, height, start + height, 0), fill=(200, 200, 200), width=max(1, step // 8))
     return gray
-
-
-@dataclass(frozen=True)
-class RegionOptions:
-    """How regions are found.
-
-    Attributes:
-        kind: ``"max"`` or ``"mass"``.
-        share: 0 to 1, exclusive. Of the maximum: the region is where the map exceeds this share of its maximum. Of the
-            mass: the region is the smallest that holds this share of the map's positive values.
-        masks: also keep polygons.
-    """
-
-    kind: str
-    share: float
-    masks: bool
-
-
-@dataclass(frozen=True)
-class Region:
-    """A connected region of an image, in pixels.
-
-    Attributes:
-        box: around it.
-        area: in pixels, without holes taken out.
-        polygon: x, y, x, y, ...; None if only boxes are asked for.
-    """
-
-    box: Box
-    area: float
-    polygon: tuple[float, ...] | None = None
-
-
-def largest_region(
-    saliency: NDArray[np.floating], placement: Box, size: tuple[int, int], options: RegionOptions
-) -> Region | None:
-    """The largest connected region above the threshold, as for class activation maps (Zhou et al., CVPR 2016).
-
-    Args:
-        saliency: the map (h, w); negative values count as 0.
-        placement: the rectangle of the image that the map covers.
-        size: the image's (width, height).
-        options: the threshold.
-
-    Returns:
-        The region, by area; None for a blank map.
-    """
-    from contourpy import FillType, contour_generator
-
-    if is_blank_on(size, saliency, placement):
-        return None
-    small = reduced(size)  # maps are much coarser than that
-    x, y = size[0] / small[0], size[1] / small[1]
-    scaled = placement.scaled(size, small)
-    left, top, right, bottom = box = covered(scaled, small)
-    values = np.maximum(interpolated(np.maximum(saliency, 0), scaled, box), 0).astype(np.float64)
-    # values belong to the centers of pixels; the outermost ones reach to the edges
-    columns = np.array([left, *(np.arange(left, right) + 0.5), right]) * x
-    rows = np.array([top, *(np.arange(top, bottom) + 0.5), bottom]) * y
-    generator = contour_generator(columns, rows, np.pad(values, 1, mode="edge"), fill_type=FillType.OuterOffset)
-    outlines = [
-        points[: offsets[1]] for points, offsets in zip(*generator.filled(_level(values, options), np.inf), strict=True)
-    ]
-    if not outlines:
-        return None
-    points = max(outlines, key=_area).clip(0, size)
-    polygon = tuple(round(float(value), 2) for value in points[:-1].ravel()) if options.masks else None
-    return Region(Box(*points.min(axis=0).tolist(), *points.max(axis=0).tolist()), round(_area(points), 2), polygon)
-
-
-def _level(values: NDArray[np.float64], options: RegionOptions) -> float:
-    """The value above which the region lies."""
-    if options.kind == "max":
-        return options.share * float(values.max())
-    descending = np.sort(values, axis=None)[::-1]
-    sums = np.cumsum(descending)
-    least = float(descending[np.searchsorted(sums, options.share * sums[-1])])  # in the region, so the level is below
-    lower = descending[descending < least]
-    return (least + float(lower[0] if len(lower) else 0)) / 2
-
-
-def _area(points: NDArray[np.float64]) -> float:
-    """The area of a closed polygon (N, 2), by the shoelace formula."""
-    x, y = points.T
-    return abs(float(x[:-1] @ y[1:] - x[1:] @ y[:-1])) / 2

@@ -11,10 +11,11 @@ from urllib.parse import quote
 
 import numpy as np
 
-from ebcli.drawing.frames import THUMBNAILS, FrameMaps, ThumbnailNames, map_thumbnail
+from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import bar, ends
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.style import FINE, DrawingStyle
+from ebcli.drawing.thumbnails import THUMBNAILS, ThumbnailNames, map_thumbnail
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture

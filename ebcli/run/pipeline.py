@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebcli.drawing.frames import ThumbnailNames
+from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
 from ebcli.files.frame_ranges import Slices
 from ebcli.files.images import decoding_memory

@@ -173,7 +173,7 @@ class OutputOptions:
         overwrite: also replace files that this program did not write.
         annotations: ``"boxes"`` or ``"masks"``: find the region that each map marks, and write all as COCO annotations;
             masks have polygons. ``"heatmaps"``: write all maps as a dataset of FiftyOne, and ``raw``. None for neither.
-        threshold: ``("max", share)`` or ``("mass", share)``; see ``ebcli.drawing.overlay.RegionOptions``.
+        threshold: ``("max", share)`` or ``("mass", share)``; see ``ebcli.drawing.regions.RegionOptions``.
         records: the file of a table with a row per map; None for no table.
 
     Raises:

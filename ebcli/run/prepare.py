@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.drawing.overlay import RegionOptions
 from ebcli.drawing.painters import palette, visible
+from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError
 from ebcli.files.encoding import video_format

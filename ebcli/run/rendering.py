@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ebcli.drawing.frames import FrameMaps, Orthogonal, ThumbnailNames, thumbnails
+from ebcli.drawing.frames import FrameMaps, Orthogonal
 from ebcli.drawing.legend import ends
-from ebcli.drawing.overlay import RegionOptions, largest_region, shrunk
+from ebcli.drawing.overlay import shrunk
+from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, DrawingStyle
+from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.coordinates import Interval
 from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
@@ -114,7 +116,7 @@ def render(
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
     if explanation.answer is not None:
-        from ebcli.drawing.atlas_and_pages import answer_page
+        from ebcli.drawing.pages import answer_page
 
         for path in options.names.pages(source.place):
             small[path] = answer_page(explanation, kept, maps, source.name, options.about)
@@ -144,11 +146,11 @@ def _figure(
     """The content of the figure of some frames and maps."""
     given = shown, maps, name, options.about
     if suffix == HTML:
-        from ebcli.drawing.atlas_and_pages import atlas_page
+        from ebcli.drawing.pages import atlas_page
 
         return atlas_page(*given, facts, options.at)
     if options.style.name == ATLAS:
-        from ebcli.drawing.atlas_and_pages import atlas_figure
+        from ebcli.drawing.atlas import atlas_figure
 
         return atlas_figure(*given, options.at).encoded(suffix, facts)
     from ebcli.drawing.figure import answer_figure, contact_sheet, panel

@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.atlas_and_pages import atlas_figure, notebook_view
+from ebcli.drawing.atlas import atlas_figure
 from ebcli.drawing.figure import panel
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.overlay import RegionOptions, heatmap, largest_region
+from ebcli.drawing.overlay import heatmap
+from ebcli.drawing.pages import notebook_view
+from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, AnyStyle, DrawingStyle
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.media.medium import Shown

@@ -7,7 +7,7 @@ import pytest
 from lightness import difference
 from PIL import Image
 
-from ebcli.drawing.atlas_and_pages import COLORS, AtlasRegion, atlas_figure, places_of_labels, regions
+from ebcli.drawing.atlas import COLORS, AtlasRegion, atlas_figure, places_of_labels, regions
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import font
 from ebcli.drawing.style import DrawingStyle

@@ -11,9 +11,9 @@ from lightness import difference
 from PIL import Image
 
 from ebcli.drawing.figure import panel
-from ebcli.drawing.frames import ThumbnailNames, thumbnails
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
 from ebcli.files.paths import Stamp

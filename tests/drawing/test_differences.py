@@ -14,8 +14,9 @@ from lightness import VALUES, difference, even, lab, middle
 from PIL import Image
 
 from ebcli.drawing.figure import panel
-from ebcli.drawing.frames import FrameMaps, Orthogonal, ThumbnailNames, thumbnails
+from ebcli.drawing.frames import FrameMaps, Orthogonal
 from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_picture
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown

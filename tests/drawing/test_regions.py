@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ebcli.drawing.overlay import RegionOptions, largest_region
+from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.nouns.explanation import Box
 
 WHOLE = Box(0, 0, 60, 40)

@@ -13,8 +13,9 @@ from galleries import framed, mapped
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
-from ebcli.drawing.frames import FrameMaps, ThumbnailNames, thumbnails
+from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import parse_result_name
 from ebcli.files.paths import Stamp

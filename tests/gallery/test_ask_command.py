@@ -19,7 +19,7 @@ from PIL import Image
 from benchmarks.trained import sentences
 from benchmarks.trained.rounded import restored
 from ebcli.cli.saliency import main
-from ebcli.drawing.atlas_and_pages import answer_page
+from ebcli.drawing.pages import answer_page
 from ebcli.files.media.medium import Shown
 from ebcli.files.records import read_records
 from ebcli.nouns.explanation import Box, Explanation, Map, Subject

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ebcli.drawing.frames import FrameMaps, ThumbnailNames, thumbnails
+from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_relpath

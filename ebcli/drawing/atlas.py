@@ -1,13 +1,7 @@
-"""The atlas of a photo: its regions, tinted and labeled by the class that has the most evidence there. And pages.
+"""The atlas of a photo: its regions, tinted and labeled by the class that has the most evidence there."""
 
-They are those of an answer, of an atlas, and of a photo's maps in a notebook. Each loads nothing.
-"""
-
-import base64
-import json
-import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +9,11 @@ from PIL import Image, ImageDraw, ImageEnhance
 
 from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.legend import fitted, font, in_lines, printable, shade
-from ebcli.drawing.overlay import fitted_size, shrunk
-from ebcli.files.encoding import encode_picture, shortened
+from ebcli.drawing.legend import fitted, font, in_lines, printable
+from ebcli.drawing.overlay import fitted_size
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.atlas import CLEAR, Atlas, leads
-from ebcli.nouns.explanation import Explanation, Map, Subject
-from ebcli.pages.shell import page
+from ebcli.nouns.explanation import Subject
 
 # Told apart by color-blind readers, also as tints of a photo (after Okabe and Ito 2008); the largest region gets the
 # first one
@@ -34,12 +26,6 @@ _STEP = 4  # pixels between the places that are tried for a label
 # In pixels at 100 dpi
 _PICTURE, _LEGEND = 640, 230  # the longer side; room for the words of the legend
 _EDGE = 2.5  # the width of a region's line
-
-# Pixels of the photo's longer side; of an atlas, the first one that fits
-_OF_ANSWER, _OF_NOTEBOOK, _OF_ATLAS = 1200, 640, (1600, 1200, 900, 400)
-_LARGEST = 500_000  # bytes of the photo of an atlas
-_VALUES = 100_000  # of evidence, of all classes
-_LONGEST_NAME = 200  # characters
 
 
 class AtlasRegion(NamedTuple):
@@ -165,82 +151,3 @@ def _mark(drawn: Image.Image, at: Sequence[float], radius: float) -> None:
     (x, y), draw = at, ImageDraw.Draw(drawn)
     for around, color in ((radius + 1.5, "white"), (radius, "black"), (radius - 1.5, "white")):
         draw.ellipse((x - around, y - around, x + around, y + around), outline=color, width=2)
-
-
-def answer_page(
-    explanation: Explanation, shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str
-) -> bytes:
-    """The HTML of a page with the question, the answer, the photo, and the map of each word over it.
-
-    Args:
-        explanation, shown, maps, name, about: as for ``answer_figure``.
-    """
-    small = shown[0]._replace(image=shrunk(shown[0].image, _OF_ANSWER))
-    drawn = ((one.map, _jpeg(one.drawn(small))) for one in maps)
-    words = [{**vars(map_), "color": shade(map_.share or 0.0), "picture": picture} for map_, picture in drawn]
-    photo = _jpeg(small.image)
-    return page("answer.html", name=name, explanation=explanation, about=about, photo=photo, words=words)
-
-
-def notebook_view(maps: Sequence[FrameMaps], shown: Shown, about: str) -> str:
-    """A fragment of HTML: a tab for each map, with the value under the pointer.
-
-    Where scripts are not run, it shows the pictures one below the other.
-
-    Args:
-        maps: the maps.
-        shown: the photo.
-        about: model, layer and method in words.
-    """
-    small, tabs = shown._replace(image=shrunk(shown.image, _OF_NOTEBOOK)), list[tuple[Map, str, dict[str, Any]]]()
-    for one in maps:
-        values = one.map.drawn_values
-        cells = _base64((values * values.size).astype("<f4").tobytes())
-        data = {"cells": cells, "grid": values.shape[::-1], "place": one.map.placement.scaled(one.size, (1, 1))}
-        tabs.append((one.map, _jpeg(one.drawn(small)), data))
-    return page("notebook.html", tabs=tabs, about=about, id=f"eb{uuid.uuid4().hex}").decode()
-
-
-def atlas_page(
-    shown: Sequence[Shown],
-    maps: Sequence[FrameMaps],
-    name: str,
-    about: str,
-    facts: Mapping[str, str],
-    at: tuple[int, int] | None = None,
-) -> bytes:
-    """The HTML of a page of at most 1 MB on which a photo tells which class has how much evidence where.
-
-    Args:
-        shown, maps, name, about, at: as for ``atlas_figure``.
-        facts: as for ``encode_picture``.
-    """
-    image, told = shown[0].image, json.dumps(shortened(facts))
-    tried = (_jpeg(shrunk(image, longest)) for longest in _OF_ATLAS)
-    photo = next(one for one in tried if len(one) * 3 // 4 <= _LARGEST)
-    data = {**atlas_data(Atlas.of([one.map for one in maps]), image.size), "at": at and (at[0] + 0.5, at[1] + 0.5)}
-    return page("atlas.html", name=printable(name), about=about, facts=told, data=data, photo=photo)
-
-
-def atlas_data(atlas: Atlas, size: tuple[int, int]) -> dict[str, Any]:
-    """What the script of a page needs of the atlas of a photo of a size (width, height)."""
-    left, top, right, bottom = atlas.placement
-    most = int((_VALUES / len(atlas.subjects)) ** 0.5)
-    height, width = (min(cells, most) for cells in atlas.evidence.shape[1:])
-    x = left + (np.arange(width) + 0.5) * (right - left) / width
-    y = top + (np.arange(height) + 0.5) * (bottom - top) / height
-    cells = _base64((65535 * atlas.sampled(x, y)).round().astype("<u2").tobytes())
-    subjects = [
-        {"index": one.index, "name": one.name and one.name[:_LONGEST_NAME], "score": one.score}
-        for one in atlas.subjects
-    ]
-    where = {"size": size, "place": atlas.placement, "shape": (height, width)}
-    return {**where, "clear": CLEAR, "cells": cells, "subjects": subjects}
-
-
-def _jpeg(image: Image.Image) -> str:
-    return _base64(encode_picture(image.convert("RGB"), "jpg"))
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
