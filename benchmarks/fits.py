@@ -36,7 +36,7 @@ from ebcli.drawing.overlay import peaks_at_border
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
 from ebcli.nouns.input_spec import InputSpec
-from ebcli.run.pieces import Tiles
+from ebcli.run.maps import Tiles
 
 SIDE = 256  # pixels, the height of all pictures
 RATIOS = {"2:1": 2.0, "3:2": 1.5}

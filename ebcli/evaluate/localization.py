@@ -9,12 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.evaluate.data_sets import AnnotatedImages, LabeledImages, Names, read_voc
+from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, Row, grouped, mean
+from ebcli.evaluate.data_sets import AnnotatedImages, LabeledImages, read_voc
 from ebcli.evaluate.metrics import bounding_box, grid_hit, grid_score, is_difficult, pointing_hit, resized
-from ebcli.evaluate.model_under_test import ModelUnderTest
-from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
 from ebcli.models import resolve_class
-from ebcli.models.loaded import configuration_hash
+from ebcli.models.loaded import Names, configuration_hash
 from ebcli.nouns.atlas import CLEAR, evidence, leads
 from ebcli.nouns.box import Box
 

@@ -9,10 +9,8 @@ from typing import Any
 from ebcli import models  # of which some names import torch when they are used
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.naming import slug
-from ebcli.models.classes import matching_classes, resolve_class
-from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE
 from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, SOFTMAX, WHOLE
-from ebcli.models.loaded import LoadedModel
+from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
 from ebcli.models.names import imagenet_classes
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
@@ -126,8 +124,8 @@ def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[list[tuple[in
         ConfigurationError: a class does not exist or is contrasted with.
     """
     names, count = loaded.categories, loaded.num_classes
-    against = [*dict.fromkeys(resolve_class(names, name, count) for name in maps.against)]
-    meant = dict.fromkeys(matching_classes(names, name, count) for name in maps.targets)  # two can mean the same
+    against = [*dict.fromkeys(models.resolve_class(names, name, count) for name in maps.against)]
+    meant = dict.fromkeys(models.matching_classes(names, name, count) for name in maps.targets)  # two can mean the same
     found = [tuple(index for index in group if index not in against) for group in meant]
     for group, left in zip(meant, found, strict=True):
         if not left:

@@ -14,7 +14,7 @@ from ebcli.files.media.medium import PHOTO
 from ebcli.files.remote import RemoteOptions, url_of
 from ebcli.files.safe_open import Stamp
 from ebcli.files.sources import Source, find
-from ebcli.models.classes import printable
+from ebcli.models.loaded import printable
 from ebcli.workers import Workers
 
 _MOST, _MOST_UPLOADS = 1000, 20

@@ -19,7 +19,7 @@ from ebcli.cli.saliency import main
 from ebcli.files.encoding import read_facts
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.run.pieces import Tiles
+from ebcli.run.maps import Tiles
 
 FILE = """
 import ebcli
