@@ -69,16 +69,13 @@ def _question(network: NetworkDescription, seed: int) -> tuple[Tensor, Tensor]:
     return noise(empty.shape[1:], seed).to(empty), torch.tensor([[free[i] for i in order]], device=empty.device)
 
 
-def tried(
-    network: NetworkDescription, maps: MapOptions, explain: Explain, *, measured: bool
-) -> tuple[NetworkDescription, bool | None]:
-    """The network's description after noise was explained; and whether neurons are explained jointly, if that is known.
+def tried(network: NetworkDescription, maps: MapOptions, explain: Explain) -> tuple[NetworkDescription, Results]:
+    """The network's description after a picture of noise was explained, and its maps.
 
     Args:
         network: the network, of which the layers and the classes are known.
         maps: the options.
-        explain: the maps of an image, as the network gets it, (1, C, ...), for classes (1, K), at each layer.
-        measured: whether to find how strong maps of noise are.
+        explain: the maps of an image, as the network gets it, (1, C, ...), for classes (1, K).
 
     Raises:
         LayerError: a layer has no map.
@@ -97,29 +94,24 @@ def tried(
     strides = {layer: by_grid[grid] for layer, grid in zip(network.layers, grids, strict=True) if grid in by_grid}
     against = network.labels_against
     words = [method_in_words(maps, against, joint=one.joint, over_cells=bool(one.special_tokens)) for one in results]
-    strengths = {}
-    if measured:
-        strengths = references(network.layers, results, lambda number: explain(*_question(network, number)))
-    rules = {result.joint for result in results}
-    found = replace(network, method="; ".join(dict.fromkeys(words)), strides=strides, noise=strengths)
-    return found, rules.pop() if len(rules) == 1 else None  # which saves a forward pass
+    return replace(network, method="; ".join(dict.fromkeys(words)), strides=strides), results
 
 
-def references(layers: Sequence[str], first: Results, explain: Callable[[int], Results]) -> dict[str, float]:
+def references(network: NetworkDescription, first: Results, explain: Explain) -> dict[str, float]:
     """The median strength of maps of noise at each layer, to two digits.
 
     It is kept in the user's cache, with the maps of the first picture as the network's fingerprint: any other network,
     or other classes to contrast with, would give other maps.
 
     Args:
-        layers: the layers.
-        first: the maps of the first picture of noise at each layer.
-        explain: the maps of the picture with a number; that of the first one is 0.
+        network: the network.
+        first: the maps of the first picture of noise.
+        explain: see ``tried``.
     """
-    kept = [_kept(result) for result in first]
+    kept, layers = [_kept(result) for result in first], network.layers
     with contextlib.suppress(OSError, ValueError):
         return {layer: float(path.read_text()) for layer, path in zip(layers, kept, strict=True)}
-    pictures = (first, *map(explain, range(1, PICTURES)))
+    pictures = (first, *(explain(*_question(network, number)) for number in range(1, PICTURES)))
     strengths = torch.cat([torch.stack([*map(_strengths, results)]) for results in pictures], 1)
     found = [float(f"{one:.2g}") for one in strengths.quantile(0.5, 1).tolist()]
     with contextlib.suppress(OutputError):

@@ -21,13 +21,14 @@ from ebcli.nouns.explanation import Map, Subject
 from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.tasks.task import Asked
 
+Rows = Sequence[Sequence[Subject]]  # of each image
 Arrays = Mapping[str, NDArray[np.float32]]
 _LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/evidence.md
 
 _FRAMES = 16  # of a clip, which takes about as much memory as so many images
 
 
-def priors(rows: Sequence[Sequence[Subject]], count: int, logits: Tensor) -> Tensor:
+def priors(rows: Rows, count: int, logits: Tensor) -> Tensor:
     """Where the probability starts, (B, K, num_classes, ...), for an output (B, num_classes, ...).
 
     Args:
@@ -50,11 +51,7 @@ def priors(rows: Sequence[Sequence[Subject]], count: int, logits: Tensor) -> Ten
 
 
 def maps_of(
-    asked: Sequence[Asked],
-    inputs: Tensor,
-    results: Sequence[ExcitationResult],
-    rows: Sequence[Sequence[Subject]],
-    keep_relevance: bool,
+    asked: Sequence[Asked], inputs: Tensor, results: Sequence[ExcitationResult], rows: Rows, keep_relevance: bool
 ) -> list[list[Map]]:
     """The maps of each image, subject by subject and layer by layer, with those of other methods beside them.
 

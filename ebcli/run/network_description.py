@@ -88,15 +88,8 @@ class NetworkDescription:
         loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET), preprocessing=model.preprocessing)
         method = method_in_words(plan.maps, class_labels(loaded, against))
         noise = {} if against or not plan.maps.contrastive else {DEFAULT_LAYER: STRENGTH_ON_NOISE}
-        return cls(
-            loaded=loaded,
-            layers=(DEFAULT_LAYER,),
-            default_layer=DEFAULT_LAYER,
-            classes=classes,
-            against=against,
-            method=method,
-            noise=noise,
-        )
+        about: dict[str, Any] = {"classes": classes, "against": against, "method": method, "noise": noise}
+        return cls(loaded=loaded, layers=(DEFAULT_LAYER,), default_layer=DEFAULT_LAYER, **about)
 
     @classmethod
     def of_plan(cls, plan: RunPlan) -> "NetworkDescription":

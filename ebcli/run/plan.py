@@ -23,15 +23,7 @@ from ebcli.models.names import torchvision_names
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, Preprocessing, as_classes
 from ebcli.nouns.box import Box
-from ebcli.run.plan_parts import (
-    PICTURES,
-    ExecutionOptions,
-    InputOptions,
-    MapOptions,
-    OutputOptions,
-    WordOptions,
-    scale_of,
-)
+from ebcli.run.plan_parts import PICTURES, ExecutionOptions, InputOptions, MapOptions, OutputOptions, WordOptions
 
 T = TypeVar("T")
 
@@ -98,7 +90,7 @@ class RunPlan:
         Args:
             usual_fit: how images are fitted if no value says so; None for the network's own way.
             values: named like the options of the command, with underscores; None for the default. ``layer``, ``target``
-                and others that are repeated are tuples, and ``scale`` is a text, see ``scale_of``.
+                and others that are repeated are tuples, and ``scale`` is a text, see ``OutputOptions.of_scale``.
 
         Raises:
             ConfigurationError: a value is wrong, or two exclude each other.
@@ -110,7 +102,7 @@ class RunPlan:
         if len(choosing) > 1:
             one, other = (f"--{name.replace('_', '-')}" for name in choosing[:2])
             raise ConfigurationError(f"{one} and {other} both choose the classes: drop one of them")
-        values |= scale_of(values.get("scale", OutputOptions.scale)) | {"format": _format(values)}
+        values |= OutputOptions.of_scale(values.get("scale", OutputOptions.scale)) | {"format": _format(values)}
         is_atlas = values["format"] == HTML or values.get("at") is not None
         if is_atlas and values.get("style", DrawingStyle.name) == DrawingStyle.name:
             values["style"] = ATLAS

@@ -206,24 +206,24 @@ class OutputOptions:
         if self.annotations == HEATMAPS:
             object.__setattr__(self, "raw", True)
 
+    @staticmethod
+    def of_scale(text: str) -> dict[str, Any]:
+        """The values of a scale: ``image``, ``run``, its upper end, or a percentile such as ``99%``.
 
-def scale_of(text: str) -> dict[str, Any]:
-    """The fields of a scale: ``image``, ``run``, its upper end, or a percentile such as ``99%``.
-
-    A lower end may stand in front of it: ``0.5,run``.
-    """
-    low, _, end = text.rpartition(",")
-    is_percentile = end.endswith("%")
-    try:
-        return {
-            "vmin": float(low or 0),
-            "vmax": None if is_percentile or end in SCALES else float(end),
-            "percentile": float(end[:-1]) if is_percentile else None,
-            "scale": end if end in SCALES else IMAGE,
-        }
-    except ValueError as error:
-        what = "image, run, a number or a percentile such as 99%; or LOW and one of these, as in 1,run"
-        raise ConfigurationError(f"--scale is {text!r}, but it must be {what}") from error
+        A lower end may stand in front of it: ``0.5,run``.
+        """
+        low, _, end = text.rpartition(",")
+        is_percentile = end.endswith("%")
+        try:
+            return {
+                "vmin": float(low or 0),
+                "vmax": None if is_percentile or end in SCALES else float(end),
+                "percentile": float(end[:-1]) if is_percentile else None,
+                "scale": end if end in SCALES else IMAGE,
+            }
+        except ValueError as error:
+            what = "image, run, a number or a percentile such as 99%; or LOW and one of these, as in 1,run"
+            raise ConfigurationError(f"--scale is {text!r}, but it must be {what}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,13 +98,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         with workers_for(plan, 1) as workers:
             style = replace(style, vmax=run_vmax(explainer, everything, partial(workers.call, reader.load), style))
     _warn_of(network, plan.maps.targets)
-    common = Record(
-        input="",
-        status="planned",
-        configuration=configuration_hash(_settings(plan, network, style)),
-        against=tuple(network.against or ()),
-        **network.provenance,
-    )
+    configuration, against = configuration_hash(_settings(plan, network, style)), tuple(network.against or ())
+    common = Record(input="", status="planned", configuration=configuration, against=against, **network.provenance)
     total, skipped = len(sources), list[Path]()
     if output.skip_existing:
         done = [sink.has_finished(source, common.configuration) for source in sources]
