@@ -283,11 +283,6 @@ def named(values: NDArray[np.float32], classes: NDArray[np.int_], labels: NDArra
     right = (best == labels.ravel()[places]) & (largest > 0)
     clear = leads(values).max(0) >= max(CLEAR * largest.max(), np.finfo(np.float32).tiny)
     strongest = [np.where(places == image, largest, -1).argmax() for image in range(labels.size)]
-    return {
-        "cells": right.size,
-        "right": int(right.sum()),
-        "clear": int(clear.sum()),
-        "right and clear": int((right & clear).sum()),
-        "images": labels.size,
-        "right images": int(right.ravel()[strongest].sum()),
-    }
+    masks = {"right": right, "clear": clear, "right and clear": right & clear}
+    counts = {name: int(mask.sum()) for name, mask in masks.items()}
+    return {"cells": right.size, **counts, "images": labels.size, "right images": int(right.ravel()[strongest].sum())}

@@ -157,16 +157,9 @@ def explain(
         raise ConfigurationError("a tensor of floats is the network's input as it is: drop fit")
     layers = (layer,) if isinstance(layer, (str, nn.Module)) else tuple(layer or ())
     places = [Box(*map(float, one)) for one in getattr(boxes, "xyxy", () if boxes is None else boxes)]
-    values: dict[str, Any] = {
-        "images": (Path("image"),),
-        "target": _flat(*classes, target, targets),
-        "against": _flat(against),
-        "contrastive": contrastive,
-        "top_k": top_k,
-        "style": style,
-        "fit": fit,
-        "where": next(iter(places), None),
-    }
+    values: dict[str, Any] = {"contrastive": contrastive, "top_k": top_k, "style": style, "fit": fit}
+    values |= {"images": (Path("image"),), "target": _flat(*classes, target, targets), "against": _flat(against)}
+    values["where"] = next(iter(places), None)
     results: dict[int, Saliency] = {}
     for shape in dict.fromkeys(tensors):  # inputs of each size by themselves
         spec = None if shape is None else InputSpec.as_is(shape[-2:], shape[0] if len(shape) == 3 else 1)
