@@ -23,11 +23,10 @@ import numpy as np
 from matplotlib import pyplot
 
 from ebcli.errors import ImageError
+from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, Row, run_benchmark
 from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.evaluate.faithfulness import perturbation, sanity
 from ebcli.evaluate.localization import Mosaics, classify_images, grid, naming
-from ebcli.evaluate.model_under_test import ModelUnderTest
-from ebcli.evaluate.runner import Benchmark, Row, run_benchmark
 from ebcli.models import ModelSpec
 from ebcli.models.keywords import BASELINES
 

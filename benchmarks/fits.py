@@ -35,7 +35,7 @@ import ebcli
 from ebcli.drawing.overlay import peaks_at_border
 from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.nouns.input_spec import InputSpec
-from ebcli.run.pieces import Tiles
+from ebcli.run.maps import Tiles
 
 SIDE = 256  # pixels, the height of all pictures
 RATIOS = {"2:1": 2.0, "3:2": 1.5}

@@ -24,12 +24,12 @@ from ebcli.files.sources import Source
 from ebcli.models.keywords import METHODS
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.nouns.explanation import Explanation, Sufficiency
+from ebcli.run.controls import sufficiency_of
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import Reader
-from ebcli.run.sufficiency import sufficiency_of
-from ebcli.run.tasks.task import REGISTERED, Asked
+from ebcli.run.tasks.task import Asked
 
 CONTROLS = ("shuffled", "center", "gradient")
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_images"
@@ -39,7 +39,7 @@ def measured(paths: Sequence[Path]) -> dict[str, list[Sufficiency]]:
     """The tests of each method's maps, in the order of the photos."""
     explainer = Explainer(RunPlan.of(images=tuple(paths), model=MODEL, layer=(LAYER,)))
     loaded = explainer.loaded
-    task, reader = REGISTERED[loaded.task], Reader(loaded.transforms, ClipOptions())
+    reader = Reader(loaded.transforms, ClipOptions())
     found: dict[str, list[Sufficiency]] = {method: [] for method in METHODS}
     for path in paths:
         image = reader.load(Source(path))
@@ -54,7 +54,7 @@ def measured(paths: Sequence[Path]) -> dict[str, list[Sufficiency]]:
             for method in METHODS
         ]
         asked = [Asked(explainer.network, MapOptions(), size=image.size)] * len(maps)
-        tests = sufficiency_of(loaded, task, inputs.expand(len(maps), -1, -1, -1), maps, asked)
+        tests = sufficiency_of(inputs.expand(len(maps), -1, -1, -1), maps, asked)
         for method, test in zip(METHODS, tests, strict=True):
             found[method].append(test)
     return found

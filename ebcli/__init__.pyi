@@ -34,7 +34,7 @@ from ebcli.models import layers as layers
 from ebcli.models import load_model as load_model
 from ebcli.models import model_names as model_names
 from ebcli.run.explain import explain as explain
-from ebcli.run.quantus import quantus_explain as quantus_explain
+from ebcli.run.explain import quantus_explain as quantus_explain
 from ebcli.run.saliency import Saliency as Saliency
 from ebcli.run.watch import Watch as Watch
 

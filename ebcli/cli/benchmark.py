@@ -19,9 +19,9 @@ from ebcli.models.keywords import BASELINES, METHODS, WHOLE
 from ebcli.run.plan import RunPlan
 
 if TYPE_CHECKING:
+    from ebcli.evaluate.benchmark import Benchmark, Row
     from ebcli.evaluate.data_sets import AnnotatedImages, Images, LabeledImages
     from ebcli.evaluate.localization import Mosaics
-    from ebcli.evaluate.runner import Benchmark, Row
 
 EPILOG = """
 Each test is a command with its own options: see, for example, eb-saliency benchmark grid --help. Options can also be
@@ -83,7 +83,7 @@ class Session:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        from ebcli.evaluate.model_under_test import ModelUnderTest
+        from ebcli.evaluate.benchmark import ModelUnderTest
 
         if options["fit"] == WHOLE:
             raise ConfigurationError("benchmarks need images of one size: choose --fit crop, squash or pad")
@@ -98,7 +98,7 @@ class Session:
         Raises:
             EbcliError: no unit gave a result.
         """
-        from ebcli.evaluate.runner import run_benchmark
+        from ebcli.evaluate.benchmark import run_benchmark
 
         def failed(unit: str, error: ImageError) -> None:
             self.failed += 1
@@ -150,7 +150,7 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
             group=benchmark.commands,
         )
         def measured(options: Mapping[str, Any]) -> int:
-            from ebcli.evaluate.runner import table
+            from ebcli.evaluate.benchmark import table
 
             session = Session(options)
             try:

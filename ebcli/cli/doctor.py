@@ -71,7 +71,7 @@ def _versions() -> str:
 def _devices() -> str:
     import torch
 
-    from ebcli.models.device import resolve_device
+    from ebcli.models.running import resolve_device
 
     names = ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
     built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"

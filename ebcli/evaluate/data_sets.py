@@ -16,12 +16,10 @@ from PIL import Image
 from ebcli.errors import ConfigurationError, ImageError, closest, import_optional
 from ebcli.files.images import decode, has_image_suffix
 from ebcli.files.sources import find
-from ebcli.models.classes import read_class_names, read_labels
-from ebcli.models.loaded import configuration_hash
+from ebcli.models.loaded import Names, configuration_hash, read_class_names, read_labels
 from ebcli.nouns.explanation import Box
 
 Mask = NDArray[np.bool_]  # (height, width)
-Names = Sequence[str] | None  # of classes, in the order of the network's outputs
 
 VOC_CLASSES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
@@ -100,13 +98,8 @@ class AnnotatedImages(Images, ABC):
     def __init__(
         self, name: str, source: Path, classes: Sequence[str], files: Mapping[str, Path], skip_flagged: bool
     ) -> None:
-        self.name, self.classes, self.files, self.keys, self._skips_flagged = (
-            name,
-            classes,
-            files,
-            [*files],
-            skip_flagged,
-        )
+        self.name, self.classes, self._skips_flagged = name, classes, skip_flagged
+        self.files, self.keys = files, [*files]
         about = {"data": name, "source": str(source.absolute()), "classes": list(classes)}
         self.settings = about | {"skip flagged": skip_flagged}
 

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torchvision.transforms import functional
 
 from ebcli.drawing.overlay import ranks
+from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, NamedMaps, Row, mean
 from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.evaluate.metrics import area_under, rank_correlation, resized, structural_similarity
-from ebcli.evaluate.model_under_test import ModelUnderTest, NamedMaps
-from ebcli.evaluate.runner import Benchmark, Row, mean
 from ebcli.models import layers as model_layers
 from ebcli.models.keywords import BASELINES
 

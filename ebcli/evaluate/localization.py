@@ -9,12 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.evaluate.data_sets import AnnotatedImages, LabeledImages, Names, read_voc
+from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, Row, grouped, mean
+from ebcli.evaluate.data_sets import AnnotatedImages, LabeledImages, read_voc
 from ebcli.evaluate.metrics import bounding_box, grid_hit, grid_score, is_difficult, pointing_hit, resized
-from ebcli.evaluate.model_under_test import ModelUnderTest
-from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
 from ebcli.models import resolve_class
-from ebcli.models.loaded import configuration_hash
+from ebcli.models.loaded import Names, configuration_hash
 from ebcli.nouns.atlas import CLEAR, evidence, leads
 from ebcli.nouns.explanation import Box
 
@@ -284,11 +283,6 @@ def named(values: NDArray[np.float32], classes: NDArray[np.int_], labels: NDArra
     right = (best == labels.ravel()[places]) & (largest > 0)
     clear = leads(values).max(0) >= max(CLEAR * largest.max(), np.finfo(np.float32).tiny)
     strongest = [np.where(places == image, largest, -1).argmax() for image in range(labels.size)]
-    return {
-        "cells": right.size,
-        "right": int(right.sum()),
-        "clear": int(clear.sum()),
-        "right and clear": int((right & clear).sum()),
-        "images": labels.size,
-        "right images": int(right.ravel()[strongest].sum()),
-    }
+    masks = {"right": right, "clear": clear, "right and clear": right & clear}
+    counts = {name: int(mask.sum()) for name, mask in masks.items()}
+    return {"cells": right.size, **counts, "images": labels.size, "right images": int(right.ravel()[strongest].sum())}

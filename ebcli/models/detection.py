@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError
-from ebcli.models.probe import hooked
+from ebcli.models.running import hooked
 from ebcli.nouns.explanation import Box
 
 _PARTS = "cls_logits", "bbox_regression"  # of what the head of torchvision's detectors returns

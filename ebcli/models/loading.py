@@ -18,11 +18,9 @@ from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.imports import blamed, contained
 from ebcli.models import keywords
 from ebcli.models.checkpoint import check_finite, read_checkpoint
-from ebcli.models.classes import printable, read_class_names
 from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognized
-from ebcli.models.device import checked_device
-from ebcli.models.loaded import LoadedModel
-from ebcli.models.probe import output_shape, probe
+from ebcli.models.loaded import LoadedModel, printable, read_class_names
+from ebcli.models.running import checked_device, output_shape, probe
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.given import source_given
@@ -123,7 +121,7 @@ def load_model(
         check_finite(net, f"{label} for {name}")
         task = source.task(net) or (keywords.DETECTION if is_detector(net) else None)
         settings, towers = preprocessing or Preprocessing(), net
-        own = _own_preprocessing(source, name, net, label, settings)
+        own = _own_spec(source, name, net, label, settings)
         names = source.categories(net, label) if given is None else given
         if pictures:
             if task not in (None, keywords.CLASSIFICATION):
@@ -172,15 +170,11 @@ def _retold(
     return source.with_texts(towers, texts, scores).eval().to(next(net.parameters()))
 
 
-def _own_preprocessing(
-    source: ModelSource, name: str, net: nn.Module, label: str, settings: Preprocessing
-) -> InputSpec:
+def _own_spec(source: ModelSource, name: str, net: nn.Module, label: str, settings: Preprocessing) -> InputSpec:
     """The network's own preprocessing. Raises ConfigurationError if settings do not fit it."""
+    if is_detector(net) and settings not in (Preprocessing(), Preprocessing(fit=keywords.WHOLE)):
+        raise ConfigurationError(f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean, --std")
     if is_detector(net):
-        if settings not in (Preprocessing(), Preprocessing(fit=keywords.WHOLE)):
-            raise ConfigurationError(
-                f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean, --std"
-            )
         return InputSpec.as_is()
     own = replace(InputSpec.of(source.transforms(net, label)), network=name)
     if source.assumption and label != keywords.UNTRAINED and settings.mean is None and settings.std is None:

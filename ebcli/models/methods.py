@@ -9,7 +9,7 @@ from ebcli.eb import excitation_backprop
 from ebcli.eb.result import saliency_map
 from ebcli.errors import LayerError, import_optional
 from ebcli.models.keywords import METHODS
-from ebcli.models.probe import hooked
+from ebcli.models.running import hooked
 
 # (net, inputs (1, 3, H, W), classes (1, K), layer) -> maps (K, h, w); the layer None is the input
 Method = Callable[[nn.Module, Tensor, Tensor, str | None], Tensor]
@@ -32,14 +32,14 @@ def marginal(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None)
 
 def gradient(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
     """Absolute gradient, summed over channels (Simonyan et al., 2014, take the maximum)."""
-    _, gradients = _activation_and_gradients(net, inputs, classes, layer)
-    return saliency_map(gradients.abs(), tuple(inputs.shape), layer=layer)
+    _, slopes = _activation_and_slopes(net, inputs, classes, layer)
+    return saliency_map(slopes.abs(), tuple(inputs.shape), layer=layer)
 
 
 def gradient_x_input(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
     """Gradient times the layer's output, or times the pixels (Shrikumar et al., 2016)."""
-    activation, gradients = _activation_and_gradients(net, inputs, classes, layer)
-    return saliency_map(activation * gradients, tuple(inputs.shape), layer=layer)
+    activation, slopes = _activation_and_slopes(net, inputs, classes, layer)
+    return saliency_map(activation * slopes, tuple(inputs.shape), layer=layer)
 
 
 def grad_cam(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
@@ -68,9 +68,7 @@ def center(_net: nn.Module, inputs: Tensor, classes: Tensor, _layer: str | None)
     return (1 - torch.hypot(y[:, None], x) / 2**0.5).expand(classes.shape[1], -1, -1)
 
 
-def _activation_and_gradients(
-    net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None
-) -> tuple[Tensor, Tensor]:
+def _activation_and_slopes(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> tuple[Tensor, Tensor]:
     """A layer's output (1, ...), and the gradient of each class's score with respect to it, (K, ...)."""
     leaves: list[Tensor] = []
 
@@ -81,8 +79,8 @@ def _activation_and_gradients(
     with hooked([] if layer is None else [net.get_submodule(layer)], cut), torch.enable_grad():
         entry = cut(net, (), inputs) if layer is None else inputs
         scores = class_scores(net(entry))[0, classes[0]]
-    gradients = [torch.autograd.grad(score, leaves[-1], retain_graph=True)[0] for score in scores]
-    return leaves[-1].detach(), torch.cat(gradients)
+    slopes = [torch.autograd.grad(score, leaves[-1], retain_graph=True)[0] for score in scores]
+    return leaves[-1].detach(), torch.cat(slopes)
 
 
 IMPLEMENTED: dict[str, Method] = dict(

@@ -48,18 +48,15 @@ def run(plan: RunPlan, sink: Sink | None = None) -> Run:
         return prepare(plan, sink)
     if not isinstance(sink, OutputFolder):
         raise ConfigurationError("other machines cannot write one file: name a directory with -o, or drop --engine ray")
-    from ebcli.models.device import default_batch_size  # which imports torch
+    from ebcli.models.running import default_batch_size  # which imports torch
 
     cluster = Cluster(execution)
     work = prepare(replace(plan, execution=replace(execution, device="cpu")), sink)  # this machine may have no GPU
     device = "cuda" if cluster.gpus else "cpu"
-    batch_size = execution.batch_size or default_batch_size(device)
-    execution = replace(
-        execution,
-        device=device,
-        batch_size=max(1, min(batch_size, len(work.sources) + len(work.skipped))),
-        workers=max(1, cluster.cpus - 1),  # the network takes one
-    )
+    most = max(1, len(work.sources) + len(work.skipped))
+    batch_size = min(execution.batch_size or default_batch_size(device), most)
+    workers = max(1, cluster.cpus - 1)  # the network takes one
+    execution = replace(execution, device=device, batch_size=batch_size, workers=workers)
     # tasks need none of the images, which can be millions, and load the network themselves
     work.explainer = None
     plan = replace(plan, inputs=replace(plan.inputs, images=(Path(),)), execution=execution)

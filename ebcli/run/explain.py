@@ -1,4 +1,4 @@
-"""One call from Python: the maps of images, with the command's defaults."""
+"""One call from Python: the maps of images, with the command's defaults; or as the metrics of Quantus need them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import IO, TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from ebcli.drawing.overlay import heatmap
+from ebcli.eb import excitation_backprop
 from ebcli.errors import ConfigurationError, ImageError, LayerError
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import decode, to_rgb
@@ -24,9 +26,9 @@ from ebcli.files.media.array import NumPy
 from ebcli.files.media.medium import Shown
 from ebcli.files.paths import Stamp
 from ebcli.files.sources import Source
-from ebcli.models import LoadedModel, load_model
-from ebcli.models.device import default_batch_size, resolve_device
+from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
+from ebcli.models.running import default_batch_size, resolve_device
 from ebcli.models.sources.given import FunctionOfTensor
 from ebcli.nouns.explanation import Box, Explanation
 from ebcli.nouns.input_spec import InputSpec
@@ -153,21 +155,14 @@ def explain(
     if fit is not None and None not in tensors:
         raise ConfigurationError("a tensor of floats is the network's input as it is: drop fit")
     layers = (layer,) if isinstance(layer, (str, nn.Module)) else tuple(layer or ())
-    values: dict[str, Any] = {
-        "images": (Path("image"),),
-        "target": _flat(*classes, target, targets),
-        "against": _flat(against),
-        "contrastive": contrastive,
-        "top_k": top_k,
-        "style": style,
-    }
     places = [Box(*map(float, one)) for one in getattr(boxes, "xyxy", () if boxes is None else boxes)]
-    if places:
-        values["where"] = places[0]
+    values: dict[str, Any] = {"contrastive": contrastive, "top_k": top_k, "style": style, "fit": fit}
+    values |= {"images": (Path("image"),), "target": _flat(*classes, target, targets), "against": _flat(against)}
+    values["where"] = next(iter(places), None)
     results: dict[int, Saliency] = {}
     for shape in dict.fromkeys(tensors):  # inputs of each size by themselves
         spec = None if shape is None else InputSpec.as_is(shape[-2:], shape[0] if len(shape) == 3 else 1)
-        plan, loaded = _planned(model, transform, categories, layers, fit, spec, values)
+        plan, loaded = _planned(model, transform, categories, layers, spec, values)
         numbers = [i for i, one in enumerate(tensors) if one == shape]
         made = _explained(plan, loaded, [found[i] for i in numbers], places[1:])
         results |= dict(zip(numbers, made, strict=True))
@@ -181,31 +176,24 @@ def _flat(*targets: Targets) -> tuple[str, ...]:
 
 
 def _planned(
-    model: Any,
-    transform: Any,
-    categories: Sequence[str] | None,
-    layers: Sequence[str | nn.Module],
-    fit: str | None,
-    spec: InputSpec | None,
-    values: dict[str, Any],
+    model: Any, transform: Any, categories: Any, layers: Sequence[Any], spec: InputSpec | None, values: dict[str, Any]
 ) -> tuple[RunPlan, LoadedModel]:
     """The plan, and the network with its preprocessing; with a `spec` if it gets inputs of that size as they are."""
     if isinstance(model, LoadedModel) and (transform is not None or categories is not None):
         raise ConfigurationError(f"{model.name} is loaded already: pass transform and categories to load_model()")
-    loaded = model if isinstance(model, LoadedModel) else None
+    loaded, own = model if isinstance(model, LoadedModel) else None, {"model": model}
     modules = [one for one in layers if isinstance(one, nn.Module)]
-    if isinstance(model, str) and categories is None:
-        values = values | {"model": model}
-    elif loaded is None:
+    if loaded is None and not (isinstance(model, str) and categories is None):
         if modules and callable(model) and not isinstance(model, nn.Module) and not hasattr(model, "image_processor"):
             model = FunctionOfTensor(model, modules)
         as_is = None if isinstance(model, str) else spec
         loaded = load_model(model, class_names=categories, transform=as_is or transform)
     if loaded is not None:  # texts that are its classes are so already
-        values = values | {"model": loaded.name, "class_names": (), **vars(loaded.preprocessing)}
-        if fit is not None and loaded.transforms.function is not None:
+        own = {"model": loaded.name, "class_names": (), **vars(loaded.preprocessing)}
+        if values["fit"] is not None and loaded.transforms.function is not None:
             raise ConfigurationError("transform says how images are fitted: drop fit")
-    values = values | {"fit": CROP} if spec else values | ({} if fit is None else {"fit": fit})
+    values = own | {name: value for name, value in values.items() if value is not None}
+    values |= {"fit": CROP} if spec else {}
     names = {} if loaded is None else {module: name for name, module in loaded.net.named_modules()}
     if missing := [one for one in modules if one not in names]:
         raise LayerError(f"this {type(missing[0]).__name__} is not a module of the network: give the layer's name")
@@ -301,14 +289,49 @@ def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> 
         if spec.range is None and values.dtype not in (np.uint8, np.uint16) and values.max(initial=0) > 1:
             kind, most = values.dtype, values.max()
             raise ImageError(f"it is {kind} with values up to {most:g}: pass integers of 8 bits, or floats from 0 to 1")
-        if values.dtype == np.uint8 or spec.function is not None:
-            levels = (
-                values if values.dtype == np.uint8 else (255 * spec.scaled(values).clip(0, 1)).round().astype(np.uint8)
-            )
-            return _read(Image.fromarray(levels[0] if len(values) == 1 else np.moveaxis(levels, 0, -1)), spec)
+        if values.dtype != np.uint8 and spec.function is not None:
+            values = (255 * spec.scaled(values).clip(0, 1)).round().astype(np.uint8)
+        if values.dtype == np.uint8:
+            return _read(Image.fromarray(values[0] if len(values) == 1 else np.moveaxis(values, 0, -1)), spec)
         values = values.repeat(spec.channels, 0) if len(values) == 1 else values
     file, medium, all_of_it = io.BytesIO(), NumPy("HW"), ClipOptions()
     np.save(file, values)  # as a file of it is read
     pixels, size, _ = medium.read(file, spec, all_of_it)
     (shown,) = medium.frames(file, spec, all_of_it, None)
     return NetworkInput(pixels=pixels, stamp=Stamp(0, 0), seconds=0.0, size=size), shown
+
+
+def quantus_explain(
+    model: nn.Module,
+    inputs: ArrayLike,
+    targets: ArrayLike,
+    *,
+    layer: str | nn.Module | None = None,
+    contrastive: bool = True,
+    device: Any = None,
+    **_others: Any,
+) -> NDArray[np.float32]:
+    """Maps as Quantus' ``explain_func`` returns them: the positive parts at the size of the inputs, (B, 1, H, W).
+
+    Args:
+        model: the network.
+        inputs: (B, C, H, W), preprocessed.
+        targets: class indices (B,).
+        layer: the layer of the maps, a module or its name; None for the default layer.
+        contrastive: contrastive maps; marginal ones if False.
+        device: where the inputs go; None for the network's own device.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+        ...                           torch.nn.Linear(8 * 36, 10))
+        >>> ebcli.quantus_explain(net, torch.rand(2, 3, 8, 8).numpy(), [4, 7], layer="1").shape
+        (2, 1, 8, 8)
+    """
+    parameter = next(model.parameters(), torch.empty(0))
+    images = torch.as_tensor(np.asarray(inputs)).to(device or parameter.device, parameter.dtype)
+    height, width = images.shape[-2:]
+    chosen = default_layer(model, (height, width)) if layer is None else layer
+    found = excitation_backprop(model, images, np.asarray(targets).tolist(), chosen, contrastive=contrastive)
+    maps, whole = found.maps.float().cpu().numpy(), Box(0, 0, width, height)
+    return np.stack([heatmap(one, whole, (width, height), signed=False)[None] for one in maps])

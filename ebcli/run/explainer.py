@@ -23,20 +23,19 @@ from ebcli.eb.capture import evaluating, single_tensor
 from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_line
 from ebcli.imports import contained
 from ebcli.models import LoadedModel, load_model
-from ebcli.models.device import is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO
+from ebcli.models.running import is_out_of_memory, resolve_device
 from ebcli.nouns.explanation import Explanation, Map, Subject
-from ebcli.run import noise
-from ebcli.run.layer_maps import maps_of, priors
+from ebcli.run import controls
+from ebcli.run.maps import Tiles, batch_sizes, in_sequence, maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, described, method_in_words
-from ebcli.run.pieces import Tiles, batch_sizes, in_sequence
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import NetworkInput
-from ebcli.run.sufficiency import measure_sufficiency
 from ebcli.run.tasks.task import REGISTERED, Asked, check_options
 
 Targets = Tensor | Callable[[Tensor], Tensor]
+Join = Callable[[NDArray[np.float32], Sequence[Map]], Map]
 
 
 class Explainer:
@@ -228,13 +227,12 @@ class Explainer:
         while not rows or first < max(map(len, rows)):
             results = self._backprop(inputs, partial(targets, first), self._asked.maps)
             chosen = [row[first : first + self._width] for row in rows]
-            for of_image, found in zip(
-                maps, maps_of(asked, inputs, results, chosen, self._keep_relevance), strict=True
-            ):
+            explained = maps_of(asked, inputs, results, chosen, self._keep_relevance)
+            for of_image, found in zip(maps, explained, strict=True):
                 of_image.extend(found)
             first += self._width
         if self._asked.maps.sufficiency:
-            measure_sufficiency(self.loaded, self._task, inputs, maps, asked)
+            controls.measure_sufficiency(inputs, maps, asked)
         for i, (about, best) in enumerate(zip(asked, predicted, strict=True)):
             for found in self._against_label(inputs[i : i + 1], rows[i], about, best):
                 maps[i].extend(found)
@@ -244,12 +242,7 @@ class Explainer:
             for of_image, about, best in zip(maps, asked, predicted, strict=True)
         ]
 
-    def _explained_in_pieces(
-        self,
-        image: NetworkInput,
-        pieces: Sequence[NDArray[np.uint8]],
-        join: Callable[[NDArray[np.float32], Sequence[Map]], Map],
-    ) -> Explanation:
+    def _explained_in_pieces(self, image: NetworkInput, pieces: Sequence[NDArray[np.uint8]], join: Join) -> Explanation:
         """The maps of one video or photo: scores averaged over its clips or tiles choose the subjects.
 
         Each piece is then explained for these. Torchvision's evaluation of videos averages scores, too.
@@ -331,18 +324,11 @@ class Explainer:
         )
 
     def _tried(self, maps: MapOptions) -> NetworkDescription:
-        """The network's description after noise was explained; for errors, see ``ebcli.run.noise``."""
-        network = self.network
+        """The network's description after noise was explained; for errors, see ``controls.tried``."""
+        network, explain = self.network, partial(self._backprop, maps=maps)
         if self._task.run is not None:  # noise has no detections
             return replace(network, method=method_in_words(maps, network.labels_against, joint=bool(self._joint)))
-
-        def picture(number: int) -> tuple[Tensor, Tensor]:
-            image, classes = noise.asked(network, number)
-            return image.to(self.device, self._dtype), classes.to(self.device)
-
-        explain = partial(self._backprop, maps=maps)
-        found, first = noise.tried(network, maps, *picture(0), explain)
+        found, first = controls.tried(network, maps, explain)
         self._joint = first[0].joint if len({result.joint for result in first}) == 1 else None  # saves a forward pass
-        if not (maps.contrastive and self._task.in_batches and self.loaded.trained):
-            return replace(found, noise={})
-        return replace(found, noise=noise.references(network.layers, first, lambda number: explain(*picture(number))))
+        is_measured = maps.contrastive and self._task.in_batches and self.loaded.trained
+        return replace(found, noise=controls.references(network, first, explain) if is_measured else {})

@@ -9,10 +9,8 @@ from typing import Any
 from ebcli import models  # of which some names import torch when they are used
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.naming import slug
-from ebcli.models.classes import matching_classes, resolve_class
-from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE
 from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, SOFTMAX, WHOLE
-from ebcli.models.loaded import LoadedModel
+from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
 from ebcli.models.names import imagenet_classes
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
@@ -90,15 +88,8 @@ class NetworkDescription:
         loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET), preprocessing=model.preprocessing)
         method = method_in_words(plan.maps, class_labels(loaded, against))
         noise = {} if against or not plan.maps.contrastive else {DEFAULT_LAYER: STRENGTH_ON_NOISE}
-        return cls(
-            loaded=loaded,
-            layers=(DEFAULT_LAYER,),
-            default_layer=DEFAULT_LAYER,
-            classes=classes,
-            against=against,
-            method=method,
-            noise=noise,
-        )
+        about: dict[str, Any] = {"classes": classes, "against": against, "method": method, "noise": noise}
+        return cls(loaded=loaded, layers=(DEFAULT_LAYER,), default_layer=DEFAULT_LAYER, **about)
 
     @classmethod
     def of_plan(cls, plan: RunPlan) -> "NetworkDescription":
@@ -126,8 +117,8 @@ def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[list[tuple[in
         ConfigurationError: a class does not exist or is contrasted with.
     """
     names, count = loaded.categories, loaded.num_classes
-    against = [*dict.fromkeys(resolve_class(names, name, count) for name in maps.against)]
-    meant = dict.fromkeys(matching_classes(names, name, count) for name in maps.targets)  # two can mean the same
+    against = [*dict.fromkeys(models.resolve_class(names, name, count) for name in maps.against)]
+    meant = dict.fromkeys(models.matching_classes(names, name, count) for name in maps.targets)  # two can mean the same
     found = [tuple(index for index in group if index not in against) for group in meant]
     for group, left in zip(meant, found, strict=True):
         if not left:

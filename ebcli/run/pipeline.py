@@ -106,8 +106,10 @@ class Run:
             for number, future in self._started(sources):
                 waiting.append((number, future))
                 while waiting and (len(waiting) > limit or waiting[0][1].done()):
-                    first, record = waiting.popleft()
-                    ready[first] = self._taken(record)
+                    first, finished = waiting.popleft()
+                    ready[first] = finished.result()
+                    if self.plan.execution.fail_fast and ready[first].status == "failed":
+                        self.stopping.set()
                 while following in ready:
                     yield ready.pop(following)
                     following += 1
@@ -125,12 +127,6 @@ class Run:
         yield from (record for _, record in sorted(ready.items()))
         if error is not None:
             raise error
-
-    def _taken(self, future: Future[Record]) -> Record:
-        record = future.result()
-        if self.plan.execution.fail_fast and record.status == "failed":
-            self.stopping.set()
-        return record
 
     def _started(self, sources: Iterable[Source]) -> Iterator[tuple[int, Future[Record]]]:
         """The number and the future of each image, as soon as the network is done with it.

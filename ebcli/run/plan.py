@@ -23,16 +23,7 @@ from ebcli.models.names import torchvision_names
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, Preprocessing, as_classes
 from ebcli.nouns.explanation import Box
-from ebcli.run.plan_parts import (
-    IMAGE,
-    PICTURES,
-    SCALES,
-    ExecutionOptions,
-    InputOptions,
-    MapOptions,
-    OutputOptions,
-    WordOptions,
-)
+from ebcli.run.plan_parts import PICTURES, ExecutionOptions, InputOptions, MapOptions, OutputOptions, WordOptions
 
 T = TypeVar("T")
 
@@ -99,7 +90,7 @@ class RunPlan:
         Args:
             usual_fit: how images are fitted if no value says so; None for the network's own way.
             values: named like the options of the command, with underscores; None for the default. ``layer``, ``target``
-                and others that are repeated are tuples, and ``scale`` is a text, see ``_scale``.
+                and others that are repeated are tuples, and ``scale`` is a text, see ``OutputOptions.of_scale``.
 
         Raises:
             ConfigurationError: a value is wrong, or two exclude each other.
@@ -111,10 +102,9 @@ class RunPlan:
         if len(choosing) > 1:
             one, other = (f"--{name.replace('_', '-')}" for name in choosing[:2])
             raise ConfigurationError(f"{one} and {other} both choose the classes: drop one of them")
-        values |= _scale(values.get("scale", IMAGE)) | {"format": _format(values)}
-        if (values["format"] == HTML or values.get("at") is not None) and values.get(
-            "style", DrawingStyle.name
-        ) == DrawingStyle.name:
+        values |= OutputOptions.of_scale(values.get("scale", OutputOptions.scale)) | {"format": _format(values)}
+        is_atlas = values["format"] == HTML or values.get("at") is not None
+        if is_atlas and values.get("style", DrawingStyle.name) == DrawingStyle.name:
             values["style"] = ATLAS
         against, style = values.get("against") or (), values.get("style")
         if style == ATLAS:
@@ -252,25 +242,6 @@ def _format(values: Mapping[str, Any]) -> str:
     return PICTURES[suffix]
 
 
-def _scale(text: str) -> dict[str, Any]:
-    """The fields of a scale: ``image``, ``run``, its upper end, or a percentile such as ``99%``.
-
-    A lower end may stand in front of it: ``0.5,run``.
-    """
-    low, _, end = text.rpartition(",")
-    is_percentile = end.endswith("%")
-    try:
-        return {
-            "vmin": float(low or 0),
-            "vmax": None if is_percentile or end in SCALES else float(end),
-            "percentile": float(end[:-1]) if is_percentile else None,
-            "scale": end if end in SCALES else IMAGE,
-        }
-    except ValueError as error:
-        what = "image, run, a number or a percentile such as 99%; or LOW and one of these, as in 1,run"
-        raise ConfigurationError(f"--scale is {text!r}, but it must be {what}") from error
-
-
 def as_settings(plan: RunPlan) -> str:
     """The settings of a run in TOML, for ``--config``."""
     values = _without(plan, ("signed", "fit"))
@@ -283,18 +254,16 @@ def as_settings(plan: RunPlan) -> str:
     if len(valid) < len(names):
         lines.append(f"# Inputs whose names are not valid UTF-8 are missing: {len(names) - len(valid)}")
     lines.append(f"images = {_toml(valid)}")
-    lines += [
-        f"{_option(name)} = {_toml(_text(name, value))}" for name, value in values.items() if value not in (None, ())
-    ]
+    given = {name: value for name, value in values.items() if value not in (None, ())}
+    lines += [f"{_option(name)} = {_toml(_text(name, value))}" for name, value in given.items()]
     return "\n".join(lines) + "\n"
 
 
 def as_command(plan: RunPlan, environment: Mapping[str, str] = os.environ) -> str:
     """The shortest command line that makes a plan, whatever options the environment sets."""
     values = _without(plan, [name for name in plan.values if name != "images"])
-    settings = [
-        f"{PREFIX}{name.upper()}={_text(name, values.pop(name))}" for name in [*values] if name in SETTINGS_ONLY
-    ]
+    unlisted = [(name, values.pop(name)) for name in [*values] if name in SETTINGS_ONLY]
+    settings = [f"{PREFIX}{name.upper()}={_text(name, value)}" for name, value in unlisted]
     set_otherwise = [word for name in environment if name.startswith(PREFIX) for word in ("-u", name)]
     words = ["env", *set_otherwise, *settings] if set_otherwise or settings else []
     words += ["eb-saliency", *map(_operand, values.pop("images"))]

@@ -6,6 +6,7 @@ Imports neither torch nor Click.
 import os
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ebcli.errors import ConfigurationError, check_at_least
 from ebcli.files.frame_ranges import ClipOptions
@@ -35,8 +36,8 @@ class InputOptions:
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit, 179 million.
         stdin: the bytes that the input ``-`` stands for.
         clips: which part of each video is explained.
-        labels: the true classes, see ``ebcli.run.labels``; each image is explained for its own and, if it differs, for
-            the predicted class, and for what tells the two apart.
+        labels: the true classes, see ``ebcli.run.prepare.with_labels``; each image is explained for its own and, if it
+            differs, for the predicted class, and for what tells the two apart.
 
     Raises:
         ConfigurationError: there are no images, a pattern is empty, or the shard does not exist.
@@ -204,6 +205,25 @@ class OutputOptions:
         check_at_least(1, max_side=self.max_side)
         if self.annotations == HEATMAPS:
             object.__setattr__(self, "raw", True)
+
+    @staticmethod
+    def of_scale(text: str) -> dict[str, Any]:
+        """The values of a scale: ``image``, ``run``, its upper end, or a percentile such as ``99%``.
+
+        A lower end may stand in front of it: ``0.5,run``.
+        """
+        low, _, end = text.rpartition(",")
+        is_percentile = end.endswith("%")
+        try:
+            return {
+                "vmin": float(low or 0),
+                "vmax": None if is_percentile or end in SCALES else float(end),
+                "percentile": float(end[:-1]) if is_percentile else None,
+                "scale": end if end in SCALES else IMAGE,
+            }
+        except ValueError as error:
+            what = "image, run, a number or a percentile such as 99%; or LOW and one of these, as in 1,run"
+            raise ConfigurationError(f"--scale is {text!r}, but it must be {what}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,16 +27,15 @@ from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find
 from ebcli.imports import installed_version
-from ebcli.models.caveats import caveat
-from ebcli.models.classes import matching_classes
+from ebcli.models import LoadedModel, matching_classes, resolve_class
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
-from ebcli.models.loaded import configuration_hash, content_hash, network_settings
+from ebcli.models.loaded import Labels, configuration_hash, content_hash, network_settings, read_labels
+from ebcli.models.names import caveat
 from ebcli.nouns.explanation import Explanation
-from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
 from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN
+from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions
 from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
 from ebcli.run.rendering import RenderOptions, render
 from ebcli.workers import warm
@@ -49,6 +48,7 @@ _NAMED = 5  # classes in a message
 _ELSEWHERE = "directory report scale skip_existing overwrite annotations threshold records".split()
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
+FOLDERS = Path("folders")  # in place of a file: an image's class is its directory's name
 
 
 def prepare(plan: RunPlan, sink: Sink) -> Run:
@@ -85,28 +85,21 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     loaded = network.loaded
     if loaded.task != VIDEO and inputs.clips != ClipOptions():
         raise ConfigurationError(f"--start, --duration and every are for videos, but {loaded.name} explains images")
-    # videos and volumes have contact sheets, which are figures, too
-    if (style.cell_size, style.dpi) != (DrawingStyle.cell_size, DrawingStyle.dpi) and not (
-        output.panel or loaded.transforms.axes != "HW"
-    ):
+    has_figures = output.panel or loaded.transforms.axes != "HW"  # contact sheets of videos and volumes
+    if (style.cell_size, style.dpi) != (DrawingStyle.cell_size, DrawingStyle.dpi) and not has_figures:
         raise ConfigurationError("--cell-size and --dpi are for figures: add --panel, or drop them")
     reader = Reader(loaded.transforms, inputs.clips, inputs.max_pixels)
     if loaded.transforms.axes != "HW":
         listing = partial(listing, as_one=reader.taken)
         sources = listing(shard=inputs.shard)
-    sources = with_labels(sources, inputs, loaded, reader.accepts)
+    sources = with_labels(sources, inputs, loaded, reader)
     if output.scale == RUN and explainer is not None:
-        everything = sources if inputs.shard is None else with_labels(listing(), inputs, loaded, reader.accepts)
+        everything = sources if inputs.shard is None else with_labels(listing(), inputs, loaded, reader)
         with workers_for(plan, 1) as workers:
             style = replace(style, vmax=run_vmax(explainer, everything, partial(workers.call, reader.load), style))
     _warn_of(network, plan.maps.targets)
-    common = Record(
-        input="",
-        status="planned",
-        configuration=configuration_hash(_settings(plan, network, style)),
-        against=tuple(network.against or ()),
-        **network.provenance,
-    )
+    configuration, against = configuration_hash(_settings(plan, network, style)), tuple(network.against or ())
+    common = Record(input="", status="planned", configuration=configuration, against=against, **network.provenance)
     total, skipped = len(sources), list[Path]()
     if output.skip_existing:
         done = [sink.has_finished(source, common.configuration) for source in sources]
@@ -162,9 +155,7 @@ def run_vmax(
         load: reads an image or a video.
         style: whether maps are drawn signed.
     """
-    images = [
-        source for source in sources if source.named or has_known_suffix(source.path) or os.path.isdir(source.path)
-    ]
+    images = [one for one in sources if one.named or has_known_suffix(one.path) or os.path.isdir(one.path)]
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest, sample = 0.0, list[NetworkInput]()
     for i in chosen:
@@ -277,3 +268,70 @@ def _raw_provenance(network: NetworkDescription) -> dict[str, NDArray[np.str_]]:
         made["layer"] = network.layers
     made["versions"] = [f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]
     return {name: np.array(value) for name, value in made.items()}
+
+
+def with_labels(sources: list[Source], inputs: InputOptions, loaded: LoadedModel, reader: Reader) -> list[Source]:
+    """The same files, each with its true class as ``label``; with warnings if images have none, or labels no image.
+
+    Args:
+        sources: the files.
+        inputs: their ``labels``, if there are any, are a CSV file of two columns, a file and its class by index or
+            name; or ``FOLDERS``. A file is named by any number of the last parts of its path.
+        loaded: the network, for its classes; without any, there is nothing for it to do.
+        reader: says whether a file is worked on; others need no label.
+
+    Raises:
+        ConfigurationError: the file cannot be read, a class does not exist, or no image has a label.
+    """
+    labels = inputs.labels
+    if labels is None or not loaded.num_classes:
+        return sources
+    if labels == FOLDERS:
+        of_folder = _folders([*filter(reader.accepts, sources)], loaded)
+        return [replace(source, label=of_folder.get(_folder(source.path))) for source in sources]
+    table = read_labels(labels, loaded.categories, loaded.num_classes)
+    keys = [_key(source.path, table) for source in sources]
+    found = [replace(one, label=table[key].label if key else None) for one, key in zip(sources, keys, strict=True)]
+    missing = [source for source in found if source.label is None and reader.accepts(source)]
+    if missing and not any(keys):
+        raise ConfigurationError(
+            f"'{labels}' names none of the images, such as '{missing[0].name}': name files by the end of their paths"
+        )
+    if missing:
+        images = "1 image has" if len(missing) == 1 else f"{len(missing)} images have"
+        warnings.warn(f"{images} no label in '{labels}', such as '{missing[0].name}'", stacklevel=2)
+    used = set(keys)
+    unused = [key for key in table if key not in used] if inputs.shard is None and sources else []
+    if unused:
+        rows = "1 row" if len(unused) == 1 else f"{len(unused)} rows"
+        where = f"'{Path(*unused[0])}' in line {table[unused[0]].line}"
+        warnings.warn(f"{rows} of '{labels}' match{'es' * (len(unused) == 1)} no image, such as {where}", stacklevel=2)
+    return found
+
+
+def _key(path: Path, table: Labels) -> tuple[str, ...] | None:
+    """The longest end of a path that the table has."""
+    parts = path.parts
+    return next((parts[start:] for start in range(len(parts)) if parts[start:] in table), None)
+
+
+def _folder(path: Path) -> str:
+    """The name of the directory that holds a file."""
+    name = path.parent.name
+    return name if name not in ("", "..") else path.parent.resolve().name
+
+
+def _folders(sources: Sequence[Source], loaded: LoadedModel) -> dict[str, int]:
+    """The class of each directory by its name; without class names, in sorted order, as torchvision's ImageFolder."""
+    names = sorted({_folder(source.path) for source in sources})
+    if loaded.categories is None and len(names) == loaded.num_classes and not all(name.isdecimal() for name in names):
+        return {name: index for index, name in enumerate(names)}
+    found = {}
+    for name in names:
+        spaced = name.replace("_", " ")
+        try:
+            found[name] = resolve_class(loaded.categories, spaced, loaded.num_classes)
+        except ConfigurationError as error:
+            reason = str(error).replace(repr(spaced), repr(name))
+            raise ConfigurationError(f"the directory '{name}' is not named after a class ({reason})") from error
+    return found

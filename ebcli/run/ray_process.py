@@ -27,6 +27,8 @@ from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan_parts import ExecutionOptions
 from ebcli.workers import processors
 
+Explained = tuple[list[Record], EbcliError | None]  # of a part of the list, and the error that ended it
+
 _RETRIES = 2  # of a part whose process or machine is lost
 _CONNECT_TIMEOUT, _POLL = 30, 0.1  # seconds
 _HEAD_TIMEOUT, _OWN_HEAD_TIMEOUT = "30", "2"  # seconds; an own head is not started again
@@ -126,9 +128,7 @@ def _task(cpus: int, gpus: float) -> Any:
     return ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")(explain_part)
 
 
-def finished(
-    cpus: int, gpus: float, cwd: Path, job: Run, parts: Sequence[Sequence[Source]]
-) -> list[tuple[list[Record], EbcliError | None]]:
+def finished(cpus: int, gpus: float, cwd: Path, job: Run, parts: Sequence[Sequence[Source]]) -> list[Explained]:
     """Start some parts of the list, and wait a moment for any that were started.
 
     Args:
@@ -180,7 +180,7 @@ class StopFile(Event):
         self.path.unlink(missing_ok=True)
 
 
-def explain_part(cwd: Path, job: Run, sources: Sequence[Source]) -> tuple[list[Record], EbcliError | None]:
+def explain_part(cwd: Path, job: Run, sources: Sequence[Source]) -> Explained:
     """The records of a part of the list, and the error that ended it.
 
     Errors are returned, because Ray cannot raise one that names a path which is not UTF-8.

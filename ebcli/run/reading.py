@@ -101,14 +101,9 @@ class Reader:
                 kind = f"a{'n' * (medium.unit[0] in 'aeiou')} {medium.unit}"
                 raise ImageError(f"it is a {other.unit}, not {kind}: choose {other.network}")
         pixels, size, clips = medium.read(file, self.spec, self.part)
+        seconds, pages = perf_counter() - start, medium.pages(file)
         return NetworkInput(
-            pixels=pixels,
-            stamp=stamp,
-            seconds=perf_counter() - start,
-            size=size,
-            label=source.label,
-            clips=clips,
-            pages=medium.pages(file),
+            pixels=pixels, stamp=stamp, seconds=seconds, size=size, label=source.label, clips=clips, pages=pages
         )
 
     def frames(self, source: Source, loaded: NetworkInput) -> Iterator[Shown]:

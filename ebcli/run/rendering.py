@@ -24,10 +24,13 @@ from ebcli.files.naming import HTML, ResultNames
 from ebcli.files.paths import url_of
 from ebcli.files.records import ClassRecord
 from ebcli.files.sources import Source
-from ebcli.models.classes import printable
+from ebcli.models.loaded import printable
 from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.explanation import Explanation, Map
+from ebcli.nouns.explanation import Explanation, Map, Subject
 from ebcli.run.reading import NetworkInput, Reader
+
+_Drawing = tuple[Sequence[Shown], Sequence[FrameMaps], str, str]  # frames, maps, the title and the subtitle of a figure
+_OF_MAP = "mass layer peak strength times_noise evidence share channels".split()  # which its record has, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +124,8 @@ def render(
         for path in options.names.pages(source.place):
             small[path] = answer_page(explanation, kept, maps, source.name, options.about)
     for rows in figures:
-        files.append(_figure(options, explanation, kept, rows, source.name, suffix, common | about(rows)))
+        drawn = kept, rows, source.name, options.about
+        files.append(_figure(options, explanation, drawn, suffix, common | about(rows)))
     placed = ""
     if options.raw_provenance is not None:
         arrays = {**tiles, **arrays_of(explanation, clips)}
@@ -130,47 +134,34 @@ def render(
         if coordinates is not None:
             placed = coordinates.suffix
             files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
-    classes = tuple(recorded(one, options.regions) for one in maps)
-    return RenderedFiles(files, _ranked(classes, explanation, options.at, size), small, placed)
+    shares = None if options.at is None else _shares(explanation, options.at, size)
+    return RenderedFiles(files, tuple(recorded(one, options.regions, shares) for one in maps), small, placed)
 
 
 def _figure(
-    options: RenderOptions,
-    explanation: Explanation,
-    shown: Sequence[Shown],
-    maps: Sequence[FrameMaps],
-    name: str,
-    suffix: str,
-    facts: Mapping[str, str],
+    options: RenderOptions, explanation: Explanation, drawn: _Drawing, suffix: str, facts: Mapping[str, str]
 ) -> bytes:
     """The content of the figure of some frames and maps."""
-    given = shown, maps, name, options.about
     if suffix == HTML:
         from ebcli.drawing.pages import atlas_page
 
-        return atlas_page(*given, facts, options.at)
+        return atlas_page(*drawn, facts, options.at)
     if options.style.name == ATLAS:
         from ebcli.drawing.atlas import atlas_figure
 
-        return atlas_figure(*given, options.at).encoded(suffix, facts)
+        return atlas_figure(*drawn, options.at).encoded(suffix, facts)
     from ebcli.drawing.figure import answer_figure, contact_sheet, panel
 
     if explanation.answer is not None:
-        return answer_figure(explanation, *given).encoded(suffix, facts)
-    return (panel if maps[0].clips is None else contact_sheet)(*given).encoded(suffix, facts)
+        return answer_figure(explanation, *drawn).encoded(suffix, facts)
+    return (panel if drawn[1][0].clips is None else contact_sheet)(*drawn).encoded(suffix, facts)
 
 
-def _ranked(
-    classes: tuple[ClassRecord, ...], explanation: Explanation, at: tuple[int, int] | None, size: tuple[int, int]
-) -> tuple[ClassRecord, ...]:
-    """The records of the maps, with the shares of their classes at a pixel of an image (width, height), if any."""
-    if at is None:
-        return classes
+def _shares(explanation: Explanation, at: tuple[int, int], size: tuple[int, int]) -> dict[Subject, float]:
+    """The shares of the classes at a pixel of an image (width, height)."""
     if not (at[0] < size[0] and at[1] < size[1]):
         raise ImageError(f"the pixel {at[0]},{at[1]} is outside of it: choose one within {size[0]} x {size[1]} pixels")
-    shares = dict(Atlas.of(explanation.maps).at(*at))
-    pairs = zip(classes, explanation.maps, strict=True)
-    return tuple(replace(one, share_at=round(shares.get(map_.subject, 0.0), 4)) for one, map_ in pairs)
+    return dict(Atlas.of(explanation.maps).at(*at))
 
 
 def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
@@ -179,8 +170,10 @@ def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
     return [(left, right), (top, bottom), (0, clips.total if clips else 1)][: map_.values.ndim]
 
 
-def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassRecord:
-    """The record of a map; with options, also the region that it marks."""
+def recorded(
+    maps: FrameMaps, options: RegionOptions | None = None, shares: Mapping[Subject, float] | None = None
+) -> ClassRecord:
+    """The record of a map; with options, also the region that it marks; with shares at a pixel, also its own."""
     map_, subject = maps.map, maps.map.subject
     found = None
     if options is not None and not map_.is_two_sided:
@@ -189,22 +182,16 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
         subject.index,
         subject.name,
         subject.score,
-        mass=map_.mass,
         blank=maps.is_blank,
         losses=map_.lost_mass,
-        layer=map_.layer,
-        peak=map_.peak,
         region=None if found is None else asdict(found),
         at_border=maps.at_border,
         box=subject.box,
-        strength=map_.strength,
-        times_noise=map_.times_noise,
-        evidence=map_.evidence,
         sufficiency=None if map_.sufficiency is None else map_.sufficiency.recorded,
-        share=map_.share,
+        share_at=None if shares is None else round(shares.get(subject, 0.0), 4),
         position=subject.position,
-        channels=map_.channels,
         against=map_.against if map_.is_two_sided else None,
+        **{name: getattr(map_, name) for name in _OF_MAP},
     )
 
 

@@ -118,17 +118,17 @@ def test_measurements_of_other_steps_are_not_taken_for_these(tmp_path: Path, com
 
 def _stopped(arguments: tuple[str, ...]) -> None:
     """Runs in its own process, and stops at the fourth image."""
-    from ebcli.evaluate import model_under_test
+    from ebcli.evaluate import benchmark
 
-    model_under_test.load_model = load_colors  # type: ignore[assignment]
-    explain = model_under_test.ModelUnderTest.explain
+    benchmark.load_model = load_colors  # type: ignore[assignment]
+    explain = benchmark.ModelUnderTest.explain
 
     def explained(self: Any, inputs: Any, classes: Any, seed: str, net: Any = None) -> Any:
         if seed == "3.png":
             signal.pause()
         return explain(self, inputs, classes, seed, net)
 
-    model_under_test.ModelUnderTest.explain = explained  # type: ignore[method-assign]
+    benchmark.ModelUnderTest.explain = explained  # type: ignore[method-assign]
     main(arguments)
 
 

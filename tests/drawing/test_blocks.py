@@ -12,7 +12,7 @@ import ebcli
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
-from ebcli.models.probe import strides_of_cells
+from ebcli.models.running import strides_of_cells
 from ebcli.nouns.explanation import Box, Map, Subject
 
 

@@ -15,7 +15,7 @@ from torchvision.models import alexnet, resnet18
 from zoo import narrow_vgg11_bn
 
 from ebcli.errors import ConfigurationError, LayerError
-from ebcli.evaluate.model_under_test import ModelUnderTest, fully_convolutional
+from ebcli.evaluate.benchmark import ModelUnderTest, fully_convolutional
 from ebcli.models import ModelSpec, load_model
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from color_net import SIDE, color_images, load_colors, painted
 
 from ebcli.cli.benchmark import benchmark as main
-from ebcli.evaluate.model_under_test import ModelUnderTest
+from ebcli.evaluate.benchmark import ModelUnderTest
 from ebcli.models import LoadedModel
 
 pytestmark = pytest.mark.usefixtures("colors")
@@ -45,7 +45,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             loaded.net[5].weight[3] = 16  # type: ignore[index]
         return loaded
 
-    monkeypatch.setattr("ebcli.evaluate.model_under_test.load_model", with_white)
+    monkeypatch.setattr("ebcli.evaluate.benchmark.load_model", with_white)
     tmp_path.joinpath("labels.csv").write_text("0.png,red\n1.png,1\n2.png,Blue\nwhite.png,3\n")
     return folder
 

@@ -17,8 +17,8 @@ from torch import nn
 
 import ebcli
 from ebcli.cli.benchmark import benchmark as main
+from ebcli.evaluate.benchmark import ModelUnderTest
 from ebcli.evaluate.faithfulness import layers_from_the_top, shuffle_parameters
-from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.models import ModelSpec
 
 

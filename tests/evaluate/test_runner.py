@@ -13,7 +13,7 @@ import pytest
 from runs import until
 
 from ebcli.errors import ImageError, OutputError
-from ebcli.evaluate.runner import Benchmark, Row, grouped, mean, run_benchmark, table
+from ebcli.evaluate.benchmark import Benchmark, Row, grouped, mean, run_benchmark, table
 
 UNITS = [f"unit {number}" for number in range(12)]
 

@@ -7,7 +7,8 @@ from PIL import Image
 from runs import invoke, tiny_model
 
 from benchmarks import evidence
-from ebcli.models import caveats, model_names
+from ebcli.models import model_names
+from ebcli.models.names import caveat
 from ebcli.run import explainer
 
 DOUBTFUL = ["vit_b_16", "timm/vit_base_patch16_clip_224", "timm/deit3_small_patch16_224", "hf/google/vit-base-patch16"]
@@ -15,20 +16,20 @@ DOUBTFUL = ["vit_b_16", "timm/vit_base_patch16_clip_224", "timm/deit3_small_patc
 
 @pytest.mark.parametrize("name", DOUBTFUL)
 def test_doubts_about_vision_transformers(name):
-    assert caveats.caveat(name).startswith(f"{name}'s maps may be wrong in part")
+    assert caveat(name).startswith(f"{name}'s maps may be wrong in part")
 
 
 def test_no_doubts_about_others():
-    doubtful = {name for name in model_names() if caveats.caveat(name)}
+    doubtful = {name for name in model_names() if caveat(name)}
     assert doubtful == {name for name in model_names() if name.startswith("vit_")}
     for name in ("timm/mobilevit_xxs", "timm/maxvit_tiny_rw_224", "hf/microsoft/swin-tiny", "nets.py:activity"):
-        assert caveats.caveat(name) is None
+        assert caveat(name) is None
 
 
 def test_it_is_the_number_that_was_measured():
     default = {"task": "letters", "network": "ViT", "default": "True", "method": "contrastive"}
     (row,) = (row for row in evidence.read("trained") if default.items() <= row.items())
-    assert f"{float(row['share']):.0%} of a map" in caveats.caveat("vit_b_16")
+    assert f"{float(row['share']):.0%} of a map" in caveat("vit_b_16")
 
 
 @pytest.mark.parametrize(("name", "count"), [("vit_tiny", 1), ("tiny", 0)])

@@ -13,8 +13,8 @@ from efficientnet_lite_pytorch import EfficientNet
 from PIL import Image
 
 from ebcli.errors import ConfigurationError
-from ebcli.models import efficientnet_lite_weights, load_model
-from ebcli.models.sources.bundled import EfficientNetLite, SameConv2d
+from ebcli.models import load_model
+from ebcli.models.sources.bundled import PACKAGE, EfficientNetLite, SameConv2d
 
 CONTENT = Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
 PHOTOS = Path(__file__).parents[2] / "sample_images"
@@ -92,7 +92,7 @@ def test_same_padding_matches_tensorflow(size, kernel, stride):
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """The file of the weights, in a copy of its package that is found first."""
-    folder = tmp_path / efficientnet_lite_weights.PACKAGE.replace("-", "_")
+    folder = tmp_path / PACKAGE.replace("-", "_")
     (folder / "models").mkdir(parents=True)
     (folder / "__init__.py").touch()
     file = folder / "models/efficientnet-lite0-57934424.pth"
@@ -106,7 +106,7 @@ def package(tmp_path, monkeypatch):
 def test_a_file_with_another_hash_is_refused(package):
     load_model()
     package.write_bytes(CONTENT[:-1] + b"?")
-    wanted = rf"not the published ones.*reinstall it .*{efficientnet_lite_weights.PACKAGE}$"
+    wanted = rf"not the published ones.*reinstall it .*{PACKAGE}$"
     with pytest.raises(ConfigurationError, match=wanted) as caught:
         load_model()
     assert "\n" not in str(caught.value)

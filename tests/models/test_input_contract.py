@@ -17,7 +17,7 @@ import ebcli
 from ebcli.cli.saliency import main
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
-from ebcli.models.probe import fitting_first_layer
+from ebcli.models.running import fitting_first_layer
 from ebcli.nouns.input_spec import InputSpec
 
 NETS = """

@@ -21,7 +21,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
-from ebcli.models.device import resolve_device
+from ebcli.models.running import resolve_device
 from ebcli.models.sources.torchvision import Torchvision, published_state
 
 

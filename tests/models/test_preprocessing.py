@@ -10,7 +10,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
 from ebcli.models import Preprocessing, load_model
-from ebcli.models.probe import probe
+from ebcli.models.running import probe
 from ebcli.nouns.input_spec import InputSpec
 
 

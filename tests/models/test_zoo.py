@@ -167,7 +167,7 @@ def test_default_layer_of_other_tasks_is_the_tested_one(name):
     ],
 )
 def test_default_layer_is_the_documented_one(name):
-    """A layer of stride 16 or so; test_layer_listing.py says which it is by the networks' definitions."""
+    """A layer of stride 16 or so; the tests of the layers say which it is by the networks' definitions."""
     loaded, cells = zoo.shapes_only(name), []
     layer = default_layer(loaded)
     assert layer == zoo.documented()[name]

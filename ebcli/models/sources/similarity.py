@@ -15,7 +15,7 @@ from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode
 from ebcli.models.keywords import RAW
-from ebcli.models.probe import hooked, probe
+from ebcli.models.running import hooked, probe
 from ebcli.models.sources.base import ModelSource
 from ebcli.nouns.input_spec import InputSpec
 

@@ -63,9 +63,8 @@ class Timm(ModelSource):
         own = net.state_dict()
         found = net.pretrained_cfg.get("classifier") or ()
         heads = tuple(f"{head}." for head in ((found,) if isinstance(found, str) else found))
-        kept = {
-            key: value for key, value in without_prefixes(state, own).items() if key in own or not key.startswith(heads)
-        }
+        named = without_prefixes(state, own)
+        kept = {key: value for key, value in named.items() if key in own or not key.startswith(heads)}
         load_checkpoint(net, kept, title)
         return net
 

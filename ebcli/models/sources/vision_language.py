@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.device import checked_device
 from ebcli.models.keywords import WORDS
 from ebcli.models.loaded import LoadedModel
+from ebcli.models.running import checked_device
 from ebcli.models.sources.base import fetching
 from ebcli.models.sources.huggingface import HuggingFace
 from ebcli.nouns.input_spec import InputSpec

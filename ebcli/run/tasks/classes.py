@@ -34,9 +34,8 @@ def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
         chosen = ranks.topk(width(asked)).indices.tolist()
     loaded = asked.network.loaded
     least = min(_UNLIKELY, 1 / loaded.num_classes) if loaded.scores == SOFTMAX else -math.inf
-    return [
-        asked.subject(index, score, is_unlikely=score < least) for index in chosen for score in [float(scores[index])]
-    ]
+    found = [(index, float(scores[index])) for index in chosen]
+    return [asked.subject(index, score, is_unlikely=score < least) for index, score in found]
 
 
 def width(asked: Asked) -> int:
@@ -49,14 +48,13 @@ def width(asked: Asked) -> int:
     return min(asked.maps.most if asked.maps.above is None else _WIDTH_ABOVE, count)
 
 
-_IMAGES = Task(
-    subjects,
-    "classifiers",
-    options=frozenset({"above", "at", "labels", "compare_with", "sufficiency"}),
-    width=width,
-    in_batches=True,
-    score=lambda scores, subject: float(scores[subject.index]),
-)
+def _score(scores: Tensor, subject: Subject) -> float:
+    """The probability of the class."""
+    return float(scores[subject.index])
+
+
+_OPTIONS = frozenset({"above", "at", "labels", "compare_with", "sufficiency"})
+_IMAGES = Task(subjects, "classifiers", options=_OPTIONS, width=width, in_batches=True, score=_score)
 register(CLASSIFICATION, _IMAGES)
 # the joint rule was better on trained networks, see docs/evidence.md
 _CLIPS = replace(_IMAGES, networks="networks for video", options=frozenset({"above", "labels"}), in_batches=False)

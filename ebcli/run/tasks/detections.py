@@ -78,16 +78,6 @@ def _score(found: Sequence[Detection], subject: Subject) -> float:
     return max(there, default=0.0)
 
 
-register(
-    DETECTION,
-    # the joint rule was better on trained detectors, see docs/evidence.md
-    Task(
-        subjects,
-        "detectors",
-        options=frozenset({"box", "score", "sufficiency"}),
-        run=_run,
-        place=_place,
-        joint=True,
-        score=_score,
-    ),
-)
+_OPTIONS = frozenset({"box", "score", "sufficiency"})
+# the joint rule was better on trained detectors, see docs/evidence.md
+register(DETECTION, Task(subjects, "detectors", options=_OPTIONS, run=_run, place=_place, joint=True, score=_score))

@@ -41,10 +41,8 @@ def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
     chosen = [c for c in np.argsort(-shares, kind="stable").tolist() if shares[c] > least]
     possible = {*asked.network.possible}
     chosen = [c for c in chosen if c in possible and (groups or not is_background[c])]
-    return [
-        asked.subject(c, float(shares[c]), where=predicted == c, outlines=_polygons(predicted == c, asked.place))
-        for c in chosen[: maps.top_k]
-    ]
+    masks = [(c, predicted == c) for c in chosen[: maps.top_k]]
+    return [asked.subject(c, float(shares[c]), where=m, outlines=_polygons(m, asked.place)) for c, m in masks]
 
 
 def _mask(where: tuple[int, int] | Box | Path, shape: tuple[int, int], asked: Asked) -> NDArray[np.bool_]:
@@ -83,7 +81,5 @@ def _score(scores: Tensor, subject: Subject) -> float:
     return float(scores[torch.from_numpy(subject.where).to(scores.device)].mean(0)[subject.index])
 
 
-register(
-    SEGMENTATION,
-    Task(subjects, "segmentation networks", options=frozenset({"above", "where", "sufficiency"}), score=_score),
-)
+_OPTIONS = frozenset({"above", "where", "sufficiency"})
+register(SEGMENTATION, Task(subjects, "segmentation networks", options=_OPTIONS, score=_score))

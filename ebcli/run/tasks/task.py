@@ -115,10 +115,8 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
         others = [other.networks for other in REGISTERED.values() if option in other.options]
         if others and option not in task.options:
             hint = "use --score, or drop it" if option == "above" and "score" in task.options else "drop it"
-            flag, which = _FLAGS.get(option, option).replace("_", "-"), ", ".join(others)
-            raise ConfigurationError(
-                f"--{flag} works only with {which}, but {loaded.name} is for {loaded.task}: {hint}"
-            )
+            flag, own = _FLAGS.get(option, option).replace("_", "-"), f"{loaded.name} is for {loaded.task}"
+            raise ConfigurationError(f"--{flag} works only with {', '.join(others)}, but {own}: {hint}")
     spec, maps_, style = loaded.transforms, plan.maps, plan.style.name
     kind, is_image = "volumes" if spec.depth is not None else loaded.task, spec.axes == "HW"
     here, dtype = f"but {loaded.name} is for {kind}: drop it", plan.execution.dtype

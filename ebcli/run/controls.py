@@ -1,0 +1,244 @@
+"""Controls of maps: noise, which tells how strong maps of nothing are, and sufficiency.
+
+Sufficiency is how small a part of an image, in the order of its map, keeps half of the score, and in other orders.
+"""
+
+import contextlib
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ebcli.drawing.overlay import covered, interpolated, ranks
+from ebcli.eb import ExcitationResult
+from ebcli.eb.capture import single_tensor
+from ebcli.errors import LayerError, OutputError
+from ebcli.files.sink import replacing
+from ebcli.models import default_layer
+from ebcli.models.methods import center
+from ebcli.models.running import blank, probe, strides_of_cells
+from ebcli.nouns.explanation import Box, Map, Sufficiency
+from ebcli.run.maps import compared_maps, priors
+from ebcli.run.network_description import NetworkDescription, method_in_words
+from ebcli.run.plan_parts import MapOptions
+from ebcli.run.tasks.task import REGISTERED, Asked
+
+PICTURES, CLASSES = 24, 2  # of noise; in each picture. With fewer, the median depends more on the seed
+
+Results = Sequence[ExcitationResult]  # one for each layer
+Explain = Callable[[Tensor, Tensor], Results]
+_STEPS = 5  # of a bisection
+# shares of the image, each 1.16 times the one before, so that small parts are told apart as well as large ones
+_PARTS = [round(0.01 ** (1 - step / (2**_STEPS - 1)), 4) for step in range(2**_STEPS)]
+_LEAST_SCORE = 0.01  # of detections in blurred images
+# Of the input's shorter side. RISE's blur of 5 pixels of 224 leaves some photos with all of their score
+_BLUR = 1 / 16
+
+
+def noise(shape: Sequence[int], seed: int) -> Tensor:
+    """A picture (1, C, ...) of noise, whose amplitudes fall with the frequency as those of photos do (Field 1987).
+
+    White noise excites a network so little that its maps are much weaker than any map of a photo.
+    """
+    white = torch.randn(1, *shape, generator=torch.Generator().manual_seed(seed))
+    axes = tuple(range(2, white.ndim))
+    longest = max(white.shape[2:])
+    ticks = [torch.fft.fftfreq(length, 1 / longest) for length in white.shape[2:]]
+    frequencies = torch.stack(torch.meshgrid(*ticks, indexing="ij")).square().sum(0).sqrt().clamp(min=1)
+    pink: Tensor = torch.fft.ifftn(torch.fft.fftn(white, dim=axes) / frequencies, dim=axes).real
+    pink = pink - pink.mean(axes, keepdim=True)
+    return pink / pink.std()
+
+
+def _question(network: NetworkDescription, seed: int) -> tuple[Tensor, Tensor]:
+    """A picture of noise, and the classes (1, K) to explain in it: any but those that they are contrasted with."""
+    loaded, others = network.loaded, network.against or ()
+    # how far two classes are apart depends on both
+    possible = network.possible if others else range(loaded.num_classes)
+    free = [index for index in possible if index not in others] or [0]
+    order = torch.randperm(len(free), generator=torch.Generator().manual_seed(seed))[:CLASSES].tolist()
+    empty = blank(loaded.net, loaded.transforms)
+    return noise(empty.shape[1:], seed).to(empty), torch.tensor([[free[i] for i in order]], device=empty.device)
+
+
+def tried(network: NetworkDescription, maps: MapOptions, explain: Explain) -> tuple[NetworkDescription, Results]:
+    """The network's description after a picture of noise was explained, and its maps.
+
+    Args:
+        network: the network, of which the layers and the classes are known.
+        maps: the options.
+        explain: the maps of an image, as the network gets it, (1, C, ...), for classes (1, K).
+
+    Raises:
+        LayerError: a layer has no map.
+        UnsupportedOpError: operations have no rule.
+    """
+    loaded = network.loaded
+    image, classes = _question(network, 0)
+    with strides_of_cells(loaded.net) as by_grid:
+        results = probe(loaded.name, loaded.net, loaded.transforms, lambda _: explain(image, classes))
+    try:
+        grids = [tuple(result.maps.shape[-2:]) for result in results]
+        for layer in network.layers:
+            compared_maps(loaded.net, maps.beside, image, classes, layer)
+    except LayerError as error:
+        raise LayerError(f"{error}, such as {default_layer(loaded)!r}") from error
+    strides = {layer: by_grid[grid] for layer, grid in zip(network.layers, grids, strict=True) if grid in by_grid}
+    against = network.labels_against
+    words = [method_in_words(maps, against, joint=one.joint, over_cells=bool(one.special_tokens)) for one in results]
+    return replace(network, method="; ".join(dict.fromkeys(words)), strides=strides), results
+
+
+def references(network: NetworkDescription, first: Results, explain: Explain) -> dict[str, float]:
+    """The median strength of maps of noise at each layer, to two digits.
+
+    It is kept in the user's cache, with the maps of the first picture as the network's fingerprint: any other network,
+    or other classes to contrast with, would give other maps.
+
+    Args:
+        network: the network.
+        first: the maps of the first picture of noise.
+        explain: see ``tried``.
+    """
+    kept, layers = [_kept(result) for result in first], network.layers
+    with contextlib.suppress(OSError, ValueError):
+        return {layer: float(path.read_text()) for layer, path in zip(layers, kept, strict=True)}
+    pictures = (first, *(explain(*_question(network, number)) for number in range(1, PICTURES)))
+    strengths = torch.cat([torch.stack([*map(_strengths, results)]) for results in pictures], 1)
+    found = [float(f"{one:.2g}") for one in strengths.quantile(0.5, 1).tolist()]
+    with contextlib.suppress(OutputError):
+        for path, one in zip(kept, found, strict=True):
+            with replacing(path) as temporary:
+                temporary.write_text(str(one))
+    return dict(zip(layers, found, strict=True))
+
+
+def _strengths(result: ExcitationResult) -> Tensor:
+    """The strengths (K,) of the maps of one image."""
+    return result.maps[0].float().clamp(min=0).flatten(1).sum(1).cpu()
+
+
+def _kept(result: ExcitationResult) -> Path:
+    """The file in which the reference of the network with these maps of the first picture is kept."""
+    peaks = result.maps[0].float().flatten(1).amax(1)
+    told = [*_strengths(result).tolist(), *peaks.tolist(), float(result.logits.float().norm())]
+    rounded = [f"{one:.4g}" for one in told]  # the last digits depend on the number of threads
+    name = hashlib.sha256(repr((PICTURES, CLASSES, rounded)).encode()).hexdigest()
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - never fails
+    return Path(caches, "eb-saliency", "noise", name)
+
+
+def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], asked: Sequence[Asked]) -> None:
+    """Test the first map of each image. Each image passes the network 23 times.
+
+    Args:
+        inputs: (B, C, H, W); those beyond the images only fill the batch.
+        maps: the maps of each image; some may have none.
+        asked: what is asked of each image.
+    """
+    found = [i for i, of_image in enumerate(maps) if of_image]
+    if not found:
+        return
+    images = _filled(inputs[found], inputs)
+    tested = sufficiency_of(images, [maps[i][0] for i in found], [asked[i] for i in found])
+    for i, sufficiency in zip(found, tested, strict=True):
+        maps[i][0] = replace(maps[i][0], sufficiency=sufficiency)
+
+
+def sufficiency_of(inputs: Tensor, maps: Sequence[Map], asked: Sequence[Asked]) -> list[Sufficiency]:
+    """Test one map of each image; for the arguments, see ``measure_sufficiency``."""
+    loaded = asked[0].network.loaded
+    task = REGISTERED[loaded.task]
+    easy = [replace(about, maps=replace(about.maps, score=_LEAST_SCORE, where=None)) for about in asked]
+
+    def scores(outputs: Iterable[Any]) -> list[float]:
+        pairs = zip(outputs, maps, strict=False)  # some only fill the batch
+        return [task.score(output, map_.subject) for output, map_ in pairs]
+
+    def scored(images: Tensor) -> list[float]:
+        with torch.no_grad():
+            if task.run is not None:
+                return scores(task.run(images, easy))
+            return scores(loaded.to_scores(single_tensor(loaded.net(images), "the output").movedim(1, -1)))
+
+    leaf = inputs.detach().requires_grad_()
+    logits = single_tensor(loaded.net(leaf.clone()), "the output")  # layers may modify it in place
+    (slope,) = torch.autograd.grad(logits, leaf, priors([[map_.subject] for map_ in maps], 1, logits)[:, 0])
+    known = loaded.to_scores(logits.detach().movedim(1, -1))
+    whole = [map_.subject.score for map_ in maps] if task.run is not None else scores(known)
+    blurred = _blurred(inputs)
+    orders, sizes = _orders(inputs, slope.abs().sum(1), maps, asked)
+
+    def smallest(order: Tensor) -> tuple[list[float], Tensor]:
+        """For each image, the smallest part that keeps half of the score, and its pixels (B, 1, H, W)."""
+
+        def first(indices: Sequence[int]) -> Tensor:
+            counts = [max(1, round(_PARTS[k] * size)) for k, size in zip(indices, sizes, strict=True)]
+            return (order < _filled(torch.tensor(counts, device=order.device), inputs)[:, None, None])[:, None]
+
+        low, high = [0] * len(maps), [len(_PARTS) - 1] * len(maps)
+        for _ in range(_STEPS):
+            middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
+            for i, score in enumerate(scored(torch.where(first(middle), inputs, blurred))):
+                if score >= whole[i] / 2:
+                    high[i] = middle[i]
+                else:
+                    low[i] = middle[i] + 1
+        return [_PARTS[k] for k in high], first(high)
+
+    parts, pixels = smallest(orders[0])
+    others = zip(("shuffled", "center", "gradient"), orders[1:], strict=True)
+    found = {"part": parts, **{name: smallest(order)[0] for name, order in others}, "score": whole}
+    found |= {"without": scored(torch.where(pixels, blurred, inputs)), "blurred": scored(blurred)}
+    return [Sufficiency(**{name: values[i] for name, values in found.items()}) for i in range(len(maps))]
+
+
+def _filled(values: Tensor, inputs: Tensor) -> Tensor:
+    """Values (B, ...) of images for each input, of which the last ones only fill the batch."""
+    return values[torch.arange(len(inputs)).clamp(max=len(values) - 1)]
+
+
+def _orders(
+    inputs: Tensor, slopes: Tensor, maps: Sequence[Map], asked: Sequence[Asked]
+) -> tuple[list[Tensor], list[int]]:
+    """The ranks (B, H, W) of the pixels by the map, by it shuffled, a blob and the gradient; and how many there are."""
+    height, width = inputs.shape[2:]
+    blob = center(torch.nn.Identity(), inputs, torch.zeros(1, 1), None)[0].numpy()
+    orders, sizes = np.full((4, len(maps), height, width), height * width), list[int]()  # padding comes last
+    for i, (map_, about) in enumerate(zip(maps, asked, strict=True)):
+        generator = np.random.default_rng(zlib.crc32(inputs[i].float().cpu().numpy().tobytes()))
+        region, box = _regions(map_, about, (width, height))
+        rows, columns = slice(box[1], box[3]), slice(box[0], box[2])
+        cells = map_.drawn_values
+        shuffled = generator.permutation(cells.ravel()).reshape(cells.shape)
+        fine = [interpolated(values, region, box) for values in (cells, shuffled)]
+        fine += [blob[rows, columns], slopes[i].float().cpu().numpy()[rows, columns]]
+        orders[:, i, rows, columns] = [ranks(values, generator) for values in fine]
+        sizes.append(fine[0].size)
+    return [_filled(torch.from_numpy(order).to(inputs.device), inputs) for order in orders], sizes
+
+
+def _blurred(images: Tensor) -> Tensor:
+    from torchvision.transforms import functional  # takes a second to import, which other runs need not wait
+
+    sigma = _BLUR * min(images.shape[2:])
+    side = 2 * round(2 * sigma) + 1
+    # one axis after the other takes a fraction of the time
+    return functional.gaussian_blur(functional.gaussian_blur(images, [side, 1], [sigma] * 2), [1, side], [sigma] * 2)
+
+
+def _regions(map_: Map, asked: Asked, size: tuple[int, int]) -> tuple[Box, tuple[int, int, int, int]]:
+    """What the map covers, and the pixels of the image, in a network's input of a size (width, height)."""
+    seen = asked.network.loaded.transforms.place(asked.size)
+
+    def inside(place: Box) -> Box:
+        return place.shifted(-seen.left, -seen.top).scaled((seen.right - seen.left, seen.bottom - seen.top), size)
+
+    return inside(map_.placement), covered(inside(Box(0, 0, *asked.size)), size)
