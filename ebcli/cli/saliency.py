@@ -134,12 +134,14 @@ def _read(limit: int) -> bytes:
 
 def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:
     """The paths in a list; they are bytes, as not every file name is text."""
-    content, title = file.read(_LONGEST_LIST + 1), click.format_filename(file.name)
+    content = file.read(_LONGEST_LIST + 1)
     if len(content) > _LONGEST_LIST:
-        raise click.UsageError(f"the list {title} is larger than 256 MiB: split it, or name directories")
+        raise click.UsageError(
+            f"the list {click.format_filename(file.name)} is larger than 256 MiB: split it, or name directories"
+        )
     names = content.split(b"\0" if null else b"\n")
     if any(b"\0" in name for name in names):
-        raise click.UsageError(f"the list {title} contains NUL characters: add -0")
+        raise click.UsageError(f"the list {click.format_filename(file.name)} contains NUL characters: add -0")
     return tuple(path_of(os.fsdecode(name)) for name in names if name)
 
 
