@@ -183,20 +183,27 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
 
     def map_data(entry: MapEntry) -> dict[str, Any]:
         one = entry.recorded
-        links: dict[str, Any] = {"map": _url(entry.map, there), "overlay": _url(entry.overlay, there)}
-        links["result"] = entry.result and _url(entry.result)
-        told = {name: getattr(one, name) for name in _OF_MAP}
-        return {"class": number("classes", (one.index, one.name)), **told, **links}
+        return {
+            "class": number("classes", (one.index, one.name)),
+            **{name: getattr(one, name) for name in _OF_MAP},
+            "map": _url(entry.map, there),
+            "overlay": _url(entry.overlay, there),
+            "result": entry.result and _url(entry.result),
+        }
 
     def outcome_data(outcome: Outcome) -> dict[str, Any]:
         record = outcome.record
         # what tells a wrong prediction from the true class comes first
         maps = sorted(outcome.maps, key=lambda one: not one.recorded.against)
-        weights = "untrained" if record.weights == "none" else record.weights
-        told = {name: getattr(record, name) for name in ("error", "label", "predicted")}
-        told |= {"model": number("models", (record.model, weights)), "layer": number("layers", outcome.layer)}
-        told |= {"method": number("methods", record.method), "seconds": outcome.seconds}
-        return {**told, "photo": outcome.photo and _url(outcome.photo, there), "maps": [*map(map_data, maps)]}
+        return {
+            "model": number("models", (record.model, "untrained" if record.weights == "none" else record.weights)),
+            "layer": number("layers", outcome.layer),
+            "method": number("methods", record.method),
+            "seconds": outcome.seconds,
+            **{name: getattr(record, name) for name in ("error", "label", "predicted")},
+            "photo": outcome.photo and _url(outcome.photo, there),
+            "maps": [*map(map_data, maps)],
+        }
 
     images = [
         {"name": entry.input, "outcomes": [outcome_data(outcome) for outcome in entry.outcomes]} for entry in entries

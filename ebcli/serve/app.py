@@ -194,9 +194,16 @@ async def _refuse(_request: Request, error: Exception) -> Response:
 
 def _about(network: Network) -> dict[str, Any]:
     """What the page is told of a network."""
-    state = {"ready": network.is_ready, "problem": network.problem, "doubt": network.doubt}
-    loaded = {"task": network.loaded.task if network.is_ready else None, "texts": network.takes_texts}
-    return {"name": network.spec.name, **state, **loaded, "layers": network.layers, "layer": network.default}
+    return {
+        "name": network.spec.name,
+        "ready": network.is_ready,
+        "problem": network.problem,
+        "doubt": network.doubt,
+        "task": network.loaded.task if network.is_ready else None,
+        "layers": network.layers,
+        "layer": network.default,
+        "texts": network.takes_texts,
+    }
 
 
 def colors() -> dict[str, Any]:
@@ -211,12 +218,16 @@ def colors() -> dict[str, Any]:
 
 def told(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
     """Subjects with their boxes and outlines, in pixels of the photo."""
-    found = []
-    for one in subjects:
-        outlines = [np.asarray(line).round(1).tolist() for line in one.outlines]
-        place = {"box": one.box and one.box.sized, "outlines": outlines}
-        found.append({"index": one.index, "name": one.name, "score": one.score, **place})
-    return found
+    return [
+        {
+            "index": one.index,
+            "name": one.name,
+            "score": one.score,
+            "box": one.box and one.box.sized,
+            "outlines": [np.asarray(line).round(1).tolist() for line in one.outlines],
+        }
+        for one in subjects
+    ]
 
 
 def encoded(explanation: Explanation, size: tuple[int, int], **more: Any) -> bytes:
@@ -238,5 +249,11 @@ def _described(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
     for name, style in _STYLES.items():
         frame = FrameMaps.of(map_, size, None, style)
         scales[name] = None if frame.is_blank else limits(map_.drawn_values, frame.faded)
-    place = {"layer": map_.layer, "shape": map_.values.shape, "place": map_.placement}
-    return {**place, "mass": map_.mass, "told": map_.told, "scales": scales}
+    return {
+        "layer": map_.layer,
+        "shape": map_.values.shape,
+        "place": map_.placement,
+        "mass": map_.mass,
+        "told": map_.told,
+        "scales": scales,
+    }
