@@ -24,8 +24,8 @@ from ebcli.files.sources import Source
 from ebcli.models.keywords import METHODS
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.nouns.explanation import Explanation, Sufficiency
-from ebcli.run.controls import sufficiency_of
 from ebcli.run.explainer import Explainer
+from ebcli.run.noise_and_sufficiency import sufficiency_of
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import Reader

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ebcli.eb import excitation_backprop
 from ebcli.errors import import_optional
-from ebcli.models.sources.given import FunctionOfTensor
+from ebcli.models.sources.in_memory import FunctionOfTensor
 
 
 class ExcitationBackprop(import_optional("captum.attr", "captum").LayerAttribution):  # type: ignore[misc]

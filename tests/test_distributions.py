@@ -22,7 +22,7 @@ from stub_run import program
 
 import ebcli
 from ebcli.cli.benchmark import benchmark
-from ebcli.cli.parameters import Setting
+from ebcli.cli.click_types import Setting
 from ebcli.cli.saliency import run
 
 ROOT = Path(__file__).parents[1]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from ebcli.cli.click_types import Method
 from ebcli.cli.commands import WITHOUT_ENVIRONMENT, altered, command
 from ebcli.cli.console import SOME_FAILED, put, say
 from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option
-from ebcli.cli.parameters import Method
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.models.keywords import BASELINES, METHODS, WHOLE
 from ebcli.run.plan import RunPlan

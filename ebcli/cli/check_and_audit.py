@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ebcli.cli.click_types import DIRECTORY, PATH
 from ebcli.cli.commands import altered, of_run
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown, sign_of_life
+from ebcli.cli.execution import execute
 from ebcli.cli.options import OPTIONS, option
-from ebcli.cli.parameters import DIRECTORY, PATH
-from ebcli.cli.results import execute
 from ebcli.cli.settings import parameters, read_settings
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError, import_optional

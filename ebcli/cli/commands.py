@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
+from ebcli.cli.click_types import DIRECTORY, PATH, Input, SectionedCommand, SectionOption
 from ebcli.cli.console import SOME_FAILED, note, put, say_error, shown, sign_of_life
 from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option
-from ebcli.cli.parameters import DIRECTORY, PATH, Input, SectionedCommand, SectionOption
 from ebcli.errors import ConfigurationError, LayerError, import_optional
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import VALUES, RunPlan

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from ebcli.cli import parameters as kinds
-from ebcli.cli.parameters import PATH, SectionOption, Setting
+from ebcli.cli import click_types as kinds
+from ebcli.cli.click_types import PATH, SectionOption, Setting
 from ebcli.cli.settings import PRESETS, use_file, use_preset
 from ebcli.drawing.style import ATLAS, STYLES
 from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES

@@ -15,11 +15,11 @@ from click.shell_completion import CompletionItem
 
 from ebcli.cli import check_and_audit  # noqa: F401  it adds its commands
 from ebcli.cli.benchmark import benchmark
+from ebcli.cli.click_types import PATH, Input, SectionedCommand
 from ebcli.cli.commands import COMMANDS, altered, command
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, say_error, shown, sign_of_life
+from ebcli.cli.execution import execute, sink_of
 from ebcli.cli.options import CONTEXT, OPTIONS, option
-from ebcli.cli.parameters import PATH, Input, SectionedCommand
-from ebcli.cli.results import execute, sink_of
 from ebcli.errors import DISTRIBUTION, ConfigurationError, closest
 from ebcli.files.naming import STDIN, STDOUT, answer_relpath
 from ebcli.files.paths import path_of

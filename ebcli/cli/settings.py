@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from ebcli.cli.click_types import Parsed, SectionOption
 from ebcli.cli.other_names import HINTS
-from ebcli.cli.parameters import Parsed, SectionOption
 from ebcli.errors import closest
 
 PRESETS: dict[str, dict[str, Any]] = {

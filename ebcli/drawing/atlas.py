@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance
 
 from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import fitted, font, in_lines, printable
 from ebcli.drawing.overlay import fitted_size
 from ebcli.files.media.medium import Shown

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import bar, ends, fitted, font, in_lines, outlined, printable, shade, with_bars
 from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.style import DrawingStyle

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import printable, shade
 from ebcli.drawing.overlay import shrunk
 from ebcli.files.encoding import encode_picture, shortened

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import COLORS, traced
 from ebcli.drawing.overlay import covered, interpolated, is_blank_on, reduced, shrunk
 from ebcli.drawing.painters import FRAME_COLOR, LEVELS, opacity, overlay_colors, scaled

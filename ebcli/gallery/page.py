@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import bar, ends
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.style import FINE, DrawingStyle

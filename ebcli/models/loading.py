@@ -23,7 +23,7 @@ from ebcli.models.loaded import LoadedModel, printable, read_class_names
 from ebcli.models.running import checked_device, output_shape, probe
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
-from ebcli.models.sources.given import source_given
+from ebcli.models.sources.in_memory import source_given
 from ebcli.models.sources.similarity import ImageTower, check_texts, with_reference_pictures
 from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec

@@ -29,7 +29,7 @@ from ebcli.files.sources import Source
 from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
 from ebcli.models.running import default_batch_size, resolve_device
-from ebcli.models.sources.given import FunctionOfTensor
+from ebcli.models.sources.in_memory import FunctionOfTensor
 from ebcli.nouns.explanation import Box, Explanation
 from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.explainer import Explainer

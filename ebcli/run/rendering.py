@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ebcli.drawing.frames import FrameMaps, Orthogonal
+from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
 from ebcli.drawing.legend import ends
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.regions import RegionOptions, largest_region

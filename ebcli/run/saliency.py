@@ -14,7 +14,7 @@ from PIL import Image
 
 from ebcli.drawing.atlas import atlas_figure
 from ebcli.drawing.figure import panel
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.overlay import heatmap
 from ebcli.drawing.pages import notebook_view
 from ebcli.drawing.regions import RegionOptions, largest_region

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.drawing.figure import COLUMNS, arranged, map_tile, small_frame, wrapped
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import ends
 from ebcli.errors import DISTRIBUTION, ConfigurationError, import_optional
 from ebcli.files.sink import check_file, replacing

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.pages import atlas_data
 from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle

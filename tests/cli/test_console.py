@@ -47,7 +47,7 @@ def test_a_run_over_several_images_ends_with_its_rate(
 ) -> None:
     def run(*options: str) -> str:
         clock = mock.Mock(perf_counter=mock.Mock(side_effect=[0.0, float(seconds)]))
-        monkeypatch.setattr("ebcli.cli.results.time", clock)
+        monkeypatch.setattr("ebcli.cli.execution.time", clock)
         worker.return_value = started((DONE for _ in range(5)), 5)
         return invoke("d", *options).stderr
 

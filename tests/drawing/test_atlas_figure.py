@@ -8,7 +8,7 @@ from lightness import difference
 from PIL import Image
 
 from ebcli.drawing.atlas import COLORS, AtlasRegion, atlas_figure, places_of_labels, regions
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import font
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import nn
 
 import ebcli
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.models.running import strides_of_cells

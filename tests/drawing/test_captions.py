@@ -12,7 +12,7 @@ from lightness import difference
 from PIL import Image
 
 from ebcli.drawing.figure import panel
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import with_bars
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError

@@ -14,7 +14,7 @@ from lightness import VALUES, difference, even, lab, middle
 from PIL import Image
 
 from ebcli.drawing.figure import panel
-from ebcli.drawing.frames import FrameMaps, Orthogonal
+from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_picture

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from ebcli.drawing.figure import contact_sheet
-from ebcli.drawing.frames import FrameMaps, Orthogonal
+from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.coordinates import Affine
 from ebcli.files.frame_ranges import Clips, Slices

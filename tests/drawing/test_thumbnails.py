@@ -13,7 +13,7 @@ from galleries import framed, mapped
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.media.medium import Shown

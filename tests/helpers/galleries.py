@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_arrays, encode_picture

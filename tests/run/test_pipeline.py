@@ -18,7 +18,7 @@ from PIL import Image
 from plans import make_plan
 from runs import invoke, photos, until
 
-import ebcli.drawing.frames
+import ebcli.drawing.frame_maps
 import ebcli.files.directory
 import ebcli.files.media.medium
 import ebcli.run.explainer

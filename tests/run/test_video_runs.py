@@ -190,7 +190,7 @@ def interrupted():
     import os, signal
     def count(*_):
         handler = signal.getsignal(signal.SIGINT)
-        if getattr(handler, "__module__", "") == "ebcli.cli.results":  # the run has begun
+        if getattr(handler, "__module__", "") == "ebcli.cli.execution":  # the run has begun
             with open("calls", "a") as file:
                 file.write("x")
             if os.path.getsize("calls") == CALL:

@@ -18,7 +18,7 @@ from ebcli.nouns.explanation import Box
 
 DIRECTORY, PATH = click.Path(file_okay=False, path_type=Path), click.Path(path_type=Path)
 PATH.name = "file"  # in the help
-_IS_SHORT = "ebcli.cli.parameters.is_short"  # in a context's meta: whether the help is that of -h
+_IS_SHORT = "ebcli.cli.click_types.is_short"  # in a context's meta: whether the help is that of -h
 _SETTINGS, _INFORMATION, _COMMANDS = "Settings without an option", "Information", "Commands"
 
 

@@ -20,7 +20,7 @@ from videos import SIDE, SQUARE, left, moving_square, write_frames, write_video
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import limit_pixels
-from ebcli.files.media.frames import Frames, frame_files, frames, sampled
+from ebcli.files.media.video import Frames, frame_files, frames, sampled
 from ebcli.files.sources import Source, find
 from ebcli.nouns.input_spec import InputSpec
 
@@ -209,7 +209,7 @@ def test_huge_frames_are_refused(tmp_path: Path) -> None:
 
 def test_clips_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_frames(tmp_path / "clip", moving_square(24))
-    monkeypatch.setattr("ebcli.files.media.frames._LARGEST_CLIPS", 16 * 3 * SIDE * SIDE)
+    monkeypatch.setattr("ebcli.files.media.video._LARGEST_CLIPS", 16 * 3 * SIDE * SIDE)
     with pytest.raises(ImageError, match="explain a part with --duration"):
         Frames().read(tmp_path / "clip", SAME, ClipOptions())
     assert Frames().read(tmp_path / "clip", SAME, ClipOptions(every=3))[2].starts == (0,)
