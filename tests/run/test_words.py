@@ -12,7 +12,7 @@ from helpers import vision_language
 from PIL import Image
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.patches import patches
+from ebcli.models.patches import Patches, patches
 from ebcli.models.sources.vision_language import KINDS, VisionLanguage
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.network_description import NetworkDescription
@@ -151,6 +151,14 @@ def test_each_token_lies_where_its_patches_do(
         # and no other patch is there
         area = ((corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])).sum()
         assert float(area) == pytest.approx((expected[2] - expected[0]) * (expected[3] - expected[1]), rel=0.05)
+
+
+def test_a_token_counts_once_however_many_patches_it_has() -> None:
+    """The first token has the two cells at the left, the other one a single cell at the upper right."""
+    corners = torch.tensor([(0.0, 0, 4, 4), (0, 4, 4, 8), (4, 0, 8, 4)])
+    found = Patches(corners, torch.tensor([0, 0, 1])).map(torch.tensor([[0.5, 0.25], [-1.0, 2.0]]))
+    expected = torch.tensor([[[0.25, 0.25], [0.25, 0.0]], [[-0.5, 2.0], [-0.5, 0.0]]])
+    torch.testing.assert_close(found.float(), expected)
 
 
 def test_tokens_of_tiles_beside_padding(models: dict[str, VisionLanguage], photo: Image.Image) -> None:
