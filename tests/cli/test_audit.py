@@ -222,6 +222,22 @@ def test_a_place_that_overlaps_with_its_opposite_in_any_photo_is_compared_with_n
     assert _counted(Candidate("here", pairs, 2), network) == (0, None if overlapping else 0)
 
 
+def test_the_opposite_of_a_corner_is_across_the_photo() -> None:
+    """Of a class that one corner alone tells, only covering that corner changes it."""
+    colors = np.zeros((64, 96, 3), np.uint8)
+    colors[-9:, -9:] = 255
+    Image.fromarray(colors).save("0.png")
+    one = seen(spot(2, 2))
+
+    def subjects(image: Any) -> list[Any]:
+        return [SimpleNamespace(index=int(image.pixels[-4, -4, 0] > 128), score=1.0)]
+
+    spec = InputSpec.as_is((64, 96))
+    network: Any = SimpleNamespace(loaded=SimpleNamespace(transforms=spec), subjects=subjects)
+    for corner, counted in (("upper left", (0, 1)), ("lower right", (1, 0)), ("upper right", (0, 0))):
+        assert _counted(Candidate("here", [(one, PLACES[f"{corner} corner"])], 1), network) == counted
+
+
 def test_names_are_data_on_the_page() -> None:
     photo(Path("0.png"))
     one = seen(spot(2, 2))

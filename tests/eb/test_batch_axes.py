@@ -232,6 +232,29 @@ def test_an_image_has_the_map_that_it_has_alone(name, contrast, joint):
             assert_each_alone(net, mixed_images(), layers, contrast, joint, targets)
 
 
+class Stacked(nn.Module):
+    """Branches in front of the images: (2, B, C, H, W)."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.both = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), nn.Identity()
+        self.head = nn.Linear(4, NUM_CLASSES)
+
+    def forward(self, x):
+        y = self.both(torch.stack([self.one(x), self.other(x)]))
+        return self.head(F.gelu(y).mean((0, 3, 4)))
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_branches_in_front_are_no_images_though_there_are_as_many(joint):
+    net, x = seeded(Stacked), images((2, 3, 6, 6))
+    together = ebcli.excitation_backprop(net, x, 1, "both", joint=joint)
+    for i in range(2):
+        alone = ebcli.excitation_backprop(net, x[i : i + 1], 1, "both", joint=joint)
+        torch.testing.assert_close(together.relevance[:, i], alone.relevance[:, 0], rtol=0, atol=1e-10)
+        assert together.mass[i].item() == pytest.approx(alone.mass[0].item())
+
+
 def test_the_order_of_images_changes_nothing():
     net, x = seeded(convolutions(nn.GELU())), mixed_images()
     forth, back = (ebcli.excitation_backprop(net, images, 1, contrastive=True) for images in (x, x.flip(0)))

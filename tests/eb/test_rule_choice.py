@@ -76,6 +76,12 @@ def test_an_activation_is_signed_where_values_of_both_signs_come_out(activation)
     assert explained(net).joint
 
 
+@pytest.mark.parametrize(("below", "is_joint"), [(F.relu, False), (F.silu, True)])
+def test_activations_above_the_classifier_do_not_count(below, is_joint):
+    net = seeded(lambda: nn.Sequential(Block(lambda _, y: below(y)), nn.Tanh()))
+    assert explained(net).joint == is_joint
+
+
 class Attentive(nn.Module):
     """Tokens of an average, attention, GELU units, `before_head` on (B, tokens, 4), and a head for the first token."""
 

@@ -79,6 +79,12 @@ def test_a_blank_map_is_a_miss(tmp_path: Path) -> None:
     assert cells(run(tmp_path, "--voc", root, methods=("marginal",)))["marginal"][1] == "0.000"
 
 
+def test_a_small_object_is_difficult_beside_another_class_only(tmp_path: Path) -> None:
+    for things, difficult in (((SMALL_RED,), "-"), ((SMALL_RED, SMALL_GREEN), "100.000")):
+        root = voc(tmp_path / str(len(things)), a=scene(*things))
+        assert cells(run(tmp_path, "--voc", root))["contrastive"][1:4] == ["100.000", difficult, str(len(things))]
+
+
 def test_flagged_objects_and_images_without_objects(tmp_path: Path) -> None:
     root = voc(tmp_path, a=scene(LARGE_RED, FLAGGED_BLUE), b=scene(SMALL_RED, said=()), c=(painted(SIZE), ()))
     assert cells(run(tmp_path, "--voc", root))["contrastive"][1:4] == ["100.000", "100.000", "2"]

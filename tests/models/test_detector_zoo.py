@@ -43,6 +43,15 @@ def test_one_detection(name):
     assert state_of(net) == before
 
 
+def test_detections_in_a_batch_have_the_anchors_that_they_have_alone():
+    net, images = zoo.detector("ssdlite320_mobilenet_v3_large")
+    batch = torch.cat([images, images.flip(3)])
+    together = ebcli.detections(net, batch, score=0.0)
+    alone = [ebcli.detections(net, image[None], score=0.0)[0] for image in batch]
+    assert [[one.anchor for one in found] for found in together] == [[one.anchor for one in found] for found in alone]
+    assert together[0][0].anchor != together[1][0].anchor
+
+
 @pytest.mark.release
 @pytest.mark.parametrize("name", QUICK)
 def test_contrastive_maps_sum_to_zero(name):

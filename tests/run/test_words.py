@@ -18,7 +18,7 @@ from ebcli.run.network_description import NetworkDescription
 from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import Asked
-from ebcli.run.tasks.words import LAYER, _Said, explain, patches
+from ebcli.run.tasks.words import LAYER, Patches, _Said, explain, patches
 
 ANSWER = "a red cup on the table"
 SIZE = (60, 40)
@@ -150,6 +150,14 @@ def test_each_token_lies_where_its_patches_do(
         # and no other patch is there
         area = ((corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])).sum()
         assert float(area) == pytest.approx((expected[2] - expected[0]) * (expected[3] - expected[1]), rel=0.05)
+
+
+def test_a_token_counts_once_however_many_patches_it_has() -> None:
+    """The first token has the two cells at the left, the other one a single cell at the upper right."""
+    corners = torch.tensor([(0.0, 0, 4, 4), (0, 4, 4, 8), (4, 0, 8, 4)])
+    found = Patches(corners, torch.tensor([0, 0, 1])).map(torch.tensor([[0.5, 0.25], [-1.0, 2.0]]))
+    expected = torch.tensor([[[0.25, 0.25], [0.25, 0.0]], [[-0.5, 2.0], [-0.5, 0.0]]])
+    torch.testing.assert_close(found.float(), expected)
 
 
 def test_tokens_of_tiles_beside_padding(models: dict[str, VisionLanguage], photo: Image.Image) -> None:
