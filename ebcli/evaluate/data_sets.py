@@ -16,7 +16,8 @@ from PIL import Image
 from ebcli.errors import ConfigurationError, ImageError, closest, import_optional
 from ebcli.files.images import decode, has_image_suffix
 from ebcli.files.sources import find
-from ebcli.models.loaded import Names, configuration_hash, read_class_names, read_labels
+from ebcli.models.classes import Names, read_class_names, read_labels
+from ebcli.models.loaded import configuration_hash
 from ebcli.nouns.explanation import Box
 
 Mask = NDArray[np.bool_]  # (height, width)

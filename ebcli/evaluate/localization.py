@@ -13,7 +13,8 @@ from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, Row, grouped, me
 from ebcli.evaluate.data_sets import AnnotatedImages, LabeledImages, read_voc
 from ebcli.evaluate.metrics import bounding_box, grid_hit, grid_score, is_difficult, pointing_hit, resized
 from ebcli.models import resolve_class
-from ebcli.models.loaded import Names, configuration_hash
+from ebcli.models.classes import Names
+from ebcli.models.loaded import configuration_hash
 from ebcli.nouns.atlas import CLEAR, evidence, leads
 from ebcli.nouns.explanation import Box
 

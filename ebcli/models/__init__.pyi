@@ -1,13 +1,13 @@
 # The names that the package offers; `lazily` in ebcli/imports.py imports each on first use
 
+from ebcli.models.classes import matching_classes as matching_classes
+from ebcli.models.classes import read_class_names as read_class_names
+from ebcli.models.classes import resolve_class as resolve_class
 from ebcli.models.detection import Candidates as Candidates
 from ebcli.models.detection import Detection as Detection
 from ebcli.models.detection import DetectionScores as DetectionScores
 from ebcli.models.detection import detections as detections
 from ebcli.models.loaded import LoadedModel as LoadedModel
-from ebcli.models.loaded import matching_classes as matching_classes
-from ebcli.models.loaded import read_class_names as read_class_names
-from ebcli.models.loaded import resolve_class as resolve_class
 from ebcli.models.loading import load_model as load_model
 from ebcli.models.names import model_names as model_names
 from ebcli.models.network_layers import Layer as Layer

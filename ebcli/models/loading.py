@@ -18,8 +18,9 @@ from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.imports import blamed, contained
 from ebcli.models import keywords
 from ebcli.models.checkpoint import check_finite, read_checkpoint
+from ebcli.models.classes import printable, read_class_names
 from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognized
-from ebcli.models.loaded import LoadedModel, printable, read_class_names
+from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import checked_device, output_shape, probe
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource

@@ -28,8 +28,9 @@ from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find
 from ebcli.imports import installed_version
 from ebcli.models import LoadedModel, matching_classes, resolve_class
+from ebcli.models.classes import Labels, read_labels
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
-from ebcli.models.loaded import Labels, configuration_hash, content_hash, network_settings, read_labels
+from ebcli.models.loaded import configuration_hash, content_hash, network_settings
 from ebcli.models.names import caveat
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence

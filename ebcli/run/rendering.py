@@ -24,7 +24,7 @@ from ebcli.files.naming import HTML, ResultNames
 from ebcli.files.paths import url_of
 from ebcli.files.records import ClassRecord
 from ebcli.files.sources import Source
-from ebcli.models.loaded import printable
+from ebcli.models.classes import printable
 from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.explanation import Explanation, Map, Subject
 from ebcli.run.reading import NetworkInput, Reader

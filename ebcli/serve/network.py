@@ -13,8 +13,8 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
 from ebcli.files.paths import Stamp
 from ebcli.files.sources import Source
+from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT
-from ebcli.models.loaded import matching_classes
 from ebcli.models.names import caveat
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec

@@ -12,7 +12,7 @@ from ebcli.files.images import decode, limit_pixels
 from ebcli.files.media.medium import PHOTO
 from ebcli.files.paths import RemoteOptions, Stamp, url_of
 from ebcli.files.sources import Source, find
-from ebcli.models.loaded import printable
+from ebcli.models.classes import printable
 from ebcli.workers import Workers
 
 _MOST, _MOST_UPLOADS = 1000, 20

@@ -10,7 +10,7 @@ from torchvision.models import ResNet18_Weights
 
 from ebcli.errors import ConfigurationError
 from ebcli.models import matching_classes, read_class_names, resolve_class
-from ebcli.models.loaded import printable
+from ebcli.models.classes import printable
 
 CATEGORIES = tuple(ResNet18_Weights.DEFAULT.meta["categories"])
 

@@ -1,0 +1,177 @@
+"""Classes by index or by name, and files of them. Imports no torch."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ebcli.errors import ConfigurationError, UnknownClassError, closest
+
+Names = Sequence[str] | None  # of classes, in the order of the network's outputs
+
+_MOST_BYTES = 1 << 24  # of a file of class names
+# Control characters and halves of characters; line and paragraph separators; overrides of the direction of text
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028-\u202e\u2066-\u2069]")
+_SHOWN = 5  # names in a message
+_HEADINGS = {"file", "filename", "image", "path"}
+_LONGEST_LINE = 1 << 20  # characters; the reader refuses fields of this length
+_LIKE = 0.6  # of 1: names to choose among, where a wrong one does no harm
+
+
+def resolve_class(categories: Names, target: str | int, num_classes: int | None = None) -> int:
+    """Index of a class given by index or by name.
+
+        resolve_class(categories, 281)            # 281
+        resolve_class(categories, "281")          # 281
+        resolve_class(categories, "Tabby")        # 281: case does not matter
+        resolve_class(categories, "tiger cat")    # 282
+        resolve_class(categories, "tabb")         # 281: part of only one name
+
+    Args:
+        categories: class names in the order of the output units; None if unknown.
+        target: an index, as a number or as text, or a name.
+        num_classes: number of output units; None for as many as there are categories.
+
+    Raises:
+        ConfigurationError: no class matches, or several do; the message lists the closest or the matching names.
+    """
+    found = matching_classes(categories, target, num_classes)
+    if len(found) > 1 and categories is not None:
+        shown = ", ".join(f"{index} {categories[index]!r}" for index in found[:_SHOWN])
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise ConfigurationError(f"class {str(target)!r} matches {shown}{more}: give the full name or the index")
+    return found[0]
+
+
+def matching_classes(categories: Names, target: str | int, num_classes: int | None = None) -> tuple[int, ...]:
+    """Indices of the classes that an index or a name can mean.
+
+    An exact match wins over one that ignores case, that wins over those with the name as a whole word, and these win
+    over those with it as a part. ImageNet has both a dog "Cardigan" and a garment "cardigan".
+
+    Args:
+        categories: class names in the order of the output units; None if unknown.
+        target: an index, as a number or as text, or a name.
+        num_classes: number of output units; None for as many as there are categories.
+
+    Raises:
+        ConfigurationError: no class matches; the message lists the closest names.
+    """
+    count = num_classes if num_classes is not None or categories is None else len(categories)
+    text = str(target).strip()
+    if not re.fullmatch("[+-]?[0-9]{1,18}", text):  # int() also takes 1_0
+        return _with_name(categories, text, count)
+    index = int(text)
+    if index < 0 or (count is not None and index >= count):
+        valid = "0 or more" if count is None else f"0 to {count - 1}"
+        raise ConfigurationError(f"class {index} does not exist: valid indices are {valid}")
+    return (index,)
+
+
+def printable(name: str) -> str:
+    """A class name in which control characters, line breaks and text direction overrides are replaced by U+FFFD.
+
+    Class names reach terminals, pages and file names, and may come from a downloaded model.
+    """
+    return _UNSAFE.sub("\ufffd", name)
+
+
+def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ...]:
+    if categories is None:
+        valid = "" if count is None else f", 0 to {count - 1}"
+        raise ConfigurationError(f"the class names of this network are unknown: give {name!r} as an index{valid}")
+    folded = name.casefold()
+    word = re.compile(rf"(?<!\w){re.escape(folded)}(?!\w)")
+    tests = (
+        lambda category: category == name,
+        lambda category: category.casefold() == folded,
+        lambda category: word.search(category.casefold()),
+        lambda category: folded in category.casefold(),
+    )
+    for test in tests if folded else ():
+        if matches := tuple(index for index, category in enumerate(categories) if test(category)):
+            return matches
+    usual = f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
+    like = {category.casefold(): category for category in categories}
+    near = difflib.get_close_matches(folded, like, cutoff=_LIKE)
+    raise UnknownClassError(name, closest(name, categories) or usual, (like[found] for found in near))
+
+
+def read_class_names(path: Path) -> list[str]:
+    """Read class names, in the order of the logits, from a file.
+
+    The file has one name per line, or is JSON: a list of names, or an object that maps indices to names, such as
+    ``{"0": "tench", "1": "goldfish"}`` or ImageNet's ``{"0": ["n01440764", "tench"], ...}``.
+
+    Raises:
+        ConfigurationError: the file cannot be read, has another format, or lacks a name.
+    """
+    is_json = path.suffix.lower() == ".json"
+    try:
+        with path.open("rb") as file:
+            read = file.read(_MOST_BYTES + 1)
+        if len(read) > _MOST_BYTES:
+            raise ConfigurationError(f"it has more than {_MOST_BYTES} bytes")
+        text = read.decode("utf-8-sig")
+        content: Any = json.loads(text) if is_json else [line for line in text.splitlines() if line.strip()]
+    except (OSError, ValueError, RecursionError) as error:  # invalid UTF-8 or JSON; JSON nested too deeply
+        raise ConfigurationError(f"cannot read class names from '{path}': {error}") from error
+    if isinstance(content, dict):
+        expected = [str(index) for index in range(len(content))]
+        if set(content) != set(expected):
+            raise ConfigurationError(f'class names in \'{path}\' must have the keys "0" to "{len(content) - 1}"')
+        content = [content[index] for index in expected]
+    entries = content if isinstance(content, list) else []
+    names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in entries]
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise ConfigurationError(
+            f"class names in '{path}' must be one per line, or in JSON a list, or an object with indices and names"
+        )
+    return [name.strip() for name in names]
+
+
+class LabelLine(NamedTuple):
+    """A line of a file of labels: its number, counted from 1, and its class."""
+
+    line: int
+    label: int
+
+
+Labels = Mapping[tuple[str, ...], LabelLine]
+
+
+def read_labels(path: Path, categories: Names, num_classes: int) -> Labels:
+    """The rows of a CSV file of two columns, a file and its class by index or name; by the parts of the file's path.
+
+    Raises:
+        ConfigurationError: the file cannot be read, a class does not exist, or a file has two classes.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(iter(partial(file.readline, _LONGEST_LINE), ""))
+            rows = [(reader.line_num, row) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"cannot read labels from '{path}': {reason}") from error
+    if rows and rows[0][1][0].strip().lower() in _HEADINGS:
+        del rows[0]
+    table: dict[tuple[str, ...], LabelLine] = {}
+    for line, row in rows:
+        if len(row) != 2:
+            raise ConfigurationError(f"{path}, line {line}: {','.join(row)!r} must be a file, a comma, a class")
+        try:
+            label = resolve_class(categories, row[1].strip(), num_classes)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}, line {line}: {error}") from error
+        first = table.setdefault(Path(row[0]).parts, LabelLine(line, label))
+        if first.label != label:
+            raise ConfigurationError(
+                f"{path}, line {line}: {row[0]!r} has class {label}, but {first.label} in line {first.line}: keep one"
+            )
+    return table
