@@ -65,7 +65,9 @@ def test_all_is_well_and_nothing_is_left_behind(elsewhere: Path) -> None:
     assert "their mass is right: 1.000 at features.17 (expected: 1), 0." in well["a small run"]
     assert well["torch.hub cache"].startswith(str(elsewhere / "cache/hub/checkpoints"))
     assert well["output directory"].startswith(str(elsewhere / "here/saliency"))
-    assert sorted(path.name for path in elsewhere.rglob("*")) == ["cache", "here", "temporary"]
+    left = sorted(path.name for path in elsewhere.rglob("*"))
+    # PyTorch's compiler, if another test has imported it, has a directory of its own
+    assert [name for name in left if not name.startswith("torchinductor")] == ["cache", "here", "temporary"]
     gpus, devices = torch.cuda.device_count(), well["devices"]
     assert devices.startswith("cpu")
     assert devices.count("cuda:") == gpus
