@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -174,5 +175,6 @@ def plain_warnings(quiet: bool) -> Iterator[None]:
             # Pillow warns at half the size it refuses, without naming the file
             warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
             warnings.filterwarnings("ignore", message="Using a non-tuple|Truncating the start")  # onnx2torch's slices
-            warnings.showwarning = lambda message, *_, **__: say(f"Warning: {one_line(str(message))}")
+            shown = cache(lambda message: say(f"Warning: {one_line(message)}"))  # each one once
+            warnings.showwarning = lambda message, *_, **__: shown(str(message))
         yield

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
@@ -53,6 +53,8 @@ def sink_of(plan: RunPlan, out: IO[str]) -> Sink | None:
         return Stdout(partial(put, out=out, nl=False), output.format)
     if not output.is_file:
         return None
+    if output.directory.exists() and any(map(output.directory.samefile, filter(os.path.exists, plan.inputs.images))):
+        raise ConfigurationError(f"'{output.directory}' is the image that is explained: choose another --output")
     file = OneFile(output.directory, output.format, output.overwrite)
     file.check()
     return file
@@ -339,7 +341,9 @@ def next_step(work: Run, plan: RunPlan) -> str:
         if plan.inputs.labels is None and is_classified:
             return "Which predictions are wrong? Add --labels FILE, or --labels folders"
     elif is_classified and not any(plan.values.get(name) for name in CHOOSING):
-        return f"More classes: {as_command(plan.but(top_k=3))}"
+        in_one_figure = {"panel": True} if output.is_file else {}
+        with suppress(ConfigurationError):  # this run has options that exclude it
+            return f"More classes: {as_command(plan.but(top_k=3, **in_one_figure))}"
     if model != RunPlan.of(images=images, model=model.name).model:  # the page gets neither weights nor preprocessing
         return ""
     asked = [] if model.name == BUNDLED else ["--model", model.name]

@@ -44,13 +44,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
                 content = torch.load(file, map_location="cpu", weights_only=True)
     except ConfigurationError:
         raise
+    except OSError as error:
+        raise ConfigurationError(f"cannot read checkpoint {path}: {error.strerror or error}") from error
     except Exception as error:  # a damaged pickle is a program for another machine: it raises anything
-        reason = first_line(error).partition(". ")[0]
-        if reason.startswith("Weights only load failed"):  # and torch goes on to recommend weights_only=False
-            reason = "it contains more than tensors and plain containers"
-        raise ConfigurationError(
-            f"cannot read checkpoint {path} ({reason}): save only the state_dict(), with torch.save or as safetensors"
-        ) from error
+        advice = "save only the state_dict(), with torch.save or as safetensors"
+        if "Unsupported" in str(error):  # and torch goes on to recommend weights_only=False
+            problem = f"cannot read checkpoint {path} (it contains more than tensors and plain containers)"
+            raise ConfigurationError(f"{problem}: {advice}") from error
+        raise ConfigurationError(f"cannot read checkpoint {path}: it is damaged, or no checkpoint; {advice}") from error
     state = _unwrap(content, path)
     _check_tensors(state, path)
     return state
