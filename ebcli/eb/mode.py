@@ -38,15 +38,17 @@ class Listening(TorchFunctionMode):
     def __init__(self, record: Record) -> None:
         super().__init__()
         self.record = record
+        self._before: list[Any] = []
 
     def __enter__(self) -> Any:
+        self._before.append(RECORD.set(self.record))
         self.record.__enter__()
-        super().__enter__()
-        return self
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.record.__exit__(*error)
+        RECORD.reset(self._before.pop())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, record = kwargs or {}, self.record
