@@ -281,9 +281,9 @@ class Record(TorchDispatchMode):
             op.__dict__.pop("named", None)
 
     @property
-    def overwritten(self) -> list[Value]:
-        """What memory that was overwritten holds."""
-        return [whole for _, whole, _ in self._written.values() if whole is not None]
+    def overwritten(self) -> list[Tensor]:
+        """The tensors that hold what overwritten memory holds."""
+        return [tensor for _, whole, _ in self._written.values() if whole and (tensor := whole.live()) is not None]
 
     def renamed(self, tensor: Tensor, value: Value) -> Tensor:
         """A tensor that holds a value, too."""
@@ -305,7 +305,7 @@ def described(func: Any) -> tuple[str, bool, bool, frozenset[int]]:
     schema = func._schema
     name = schema.name.removeprefix("aten::").replace("::", ".")
     tensors = [at for at, a in enumerate(schema.arguments) if "Tensor" in str(a.type) and name not in _SHAPE_ONLY]
-    is_composite = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
     return name, schema.is_mutable, is_composite, frozenset(tensors)
 
 
