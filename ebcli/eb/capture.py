@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -115,7 +116,7 @@ def _name_of(layer: LayerChoice, net: nn.Module, record: Record) -> str | None:
 
 
 _lock = threading.Lock()
-_users: dict[int, tuple[int, bool]] = {}  # id of a module in use -> number of users, and if it was training
+_modes: WeakKeyDictionary[nn.Module, list[bool]] = WeakKeyDictionary()  # of each user, if it found a module training
 
 
 @contextmanager
@@ -127,8 +128,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     modules = list(net.modules())
     with _lock:
         for module in modules:
-            users, was_training = _users.get(id(module), (0, module.training))
-            _users[id(module)] = users + 1, was_training
+            _modes.setdefault(module, []).append(module.training)
             if module.training:  # setting attributes of modules is slow
                 module.training = False
     try:
@@ -137,8 +137,5 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     finally:
         with _lock:
             for module in modules:
-                users, was_training = _users.pop(id(module))
-                if users > 1:
-                    _users[id(module)] = users - 1, was_training
-                elif was_training:
+                if _modes[module].pop():  # what the first user found is left for the last one
                     module.training = True
