@@ -17,10 +17,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ebcli.eb.operations import RECORD, Value, quiet, reachable
 from ebcli.eb.own_rules import OWN, Call, name_of
-from ebcli.eb.paths import descend, walk
+from ebcli.eb.paths import descend, walk, without_rule
 from ebcli.eb.record import Record, caller
 from ebcli.eb.rules.respelled import FUNCTIONS
-from ebcli.eb.rules.rule import MISSING
 from ebcli.eb.stepwise import Stepwise, total
 from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
@@ -114,9 +113,8 @@ class Boundary(Function):
         """What arrives at the ends, if P is the probability of the value."""
         value, (record, ends, unsupported), found = ctx.value, ctx.about, dict[Value, list[Any]]()
         if P is not None:
-            if any(op.rule is MISSING for op in descend([value], lambda op: not set(ends).isdisjoint(op.outs))):
-                sites = [op.site for op in reversed(descend([value])) if op.rule is MISSING]  # all that there are
-                refuse(sites, unsupported)
+            if without_rule(descend([value], lambda op: not set(ends).isdisjoint(op.outs))):
+                refuse(without_rule(descend([value])), unsupported)  # all that there are
             answer = Stepwise(record.ops)
             with quiet(), torch.no_grad():
                 found = walk({value: [(P, answer.start(value))]}, ends, answer, stops=set(ends))
