@@ -137,8 +137,7 @@ class Record(TorchDispatchMode):
         """The response of a layer as the neurons that a bias or a scale makes of it by broadcasting."""
         if not (isinstance(value, Value) and value.facts.is_open and value.shape != shape):
             return value
-        tensor = value.live()
-        assert tensor is not None
+        tensor: Any = value.live()
         return self._add("expand", aten.expand.default, (value, list(shape)), {}, tensor.expand(shape)).out
 
     def equate(self, parts: Any, result: Any, *, is_gate: bool = False) -> None:
