@@ -1,6 +1,5 @@
 """How a network runs to be recorded: in evaluation mode, with hooks on the layers whose relevance is asked for."""
 
-import copy
 import dataclasses
 import sys
 import threading
@@ -8,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from ebcli.eb.operations import RECORD, Value, aten
+from ebcli.eb.operations import RECORD, Value
 from ebcli.eb.record import Record
 from ebcli.errors import LayerError, closest
 
@@ -38,8 +38,10 @@ class Capture(ExitStack):
         """The tensor to call the network with."""
         inputs = inputs.detach().clone()  # which the network may overwrite
         self.source = self._record.start(inputs)
-        self._record.keeps = None in self.names
-        return self._capture(None, inputs) if None in self.names else inputs
+        self._record.keeps = False
+        if None in self.names:
+            self._capture(None, inputs)
+        return inputs
 
     def values(self) -> list[Value]:
         """The layers' values, in order. Raises LayerError if one was not called."""
@@ -48,7 +50,7 @@ class Capture(ExitStack):
                 raise LayerError(f"{label_of(name)} was not called during the forward pass")
         return [self._values[name] for name in self.names]
 
-    def _capture(self, name: str | None, tensor: Tensor) -> Tensor:
+    def _capture(self, name: str | None, tensor: Tensor) -> None:
         label = label_of(name)
         if name in self._values:
             raise LayerError(f"{label} is called more than once during the forward pass: choose another layer")
@@ -58,26 +60,22 @@ class Capture(ExitStack):
         if not isinstance(value, Value):
             raise LayerError(f"{label} does not depend on the input: choose another layer")
         if value.reads:  # what read it before is not behind the layer
-            with self._record:
-                tensor = aten.alias.default(tensor)
-            value = self._record.value_of(tensor)
+            value = self._record.copied(tensor, value)
         self._record.keeps = value.facts.is_layer = True
         self._record.keep(value)
         value.reads += 1  # so that it stays
         self._values[name] = value
-        return tensor
 
-    def _output(self, name: str, _module: nn.Module, _args: Any, output: Any) -> Any:
+    def _output(self, name: str, _module: nn.Module, _args: Any, output: Any) -> None:
         if RECORD.get() is not self._record:
-            return output  # another thread's forward pass
+            return  # another thread's forward pass
         tensors = _tensors_in(output)
         if len(tensors) != 1:
             raise LayerError(
                 f"{label_of(name)} returns a {type(output).__name__} with {len(tensors)} floating-point "
                 "tensors, not a single one: choose a layer inside or after it"
             )
-        ((at, tensor),) = tensors.items()
-        return _replaced(output, at, self._capture(name, tensor))
+        self._capture(name, tensors[0])
 
 
 def label_of(name: str | None) -> str:
@@ -89,31 +87,16 @@ def single_tensor(output: Any, what: str) -> Tensor:
     tensors = _tensors_in(output)
     if not tensors:
         raise LayerError(f"{what} must contain a floating-point tensor, but it is a {type(output).__name__}")
-    return next(iter(tensors.values()))
+    return tensors[0]
 
 
-def _tensors_in(output: Any) -> dict[Any, Tensor]:
-    """A module's output if that is a tensor; else the floating-point tensors in it, by index, key or attribute."""
+def _tensors_in(output: Any) -> list[Tensor]:
+    """A module's output if that is a tensor; else the floating-point tensors in it."""
     if isinstance(output, Tensor):
-        return {None: output}
-    items = enumerate(output) if isinstance(output, (list, tuple)) else _named(output).items()
-    return {at: a for at, a in items if isinstance(a, Tensor) and a.is_floating_point()}
-
-
-def _named(output: Any) -> dict[Any, Any]:
-    return output if isinstance(output, dict) else vars(output) if dataclasses.is_dataclass(output) else {}
-
-
-def _replaced(output: Any, at: Any, tensor: Tensor) -> Any:
-    """A module's output, or a copy of it, with one tensor replaced."""
-    if isinstance(output, Tensor):
-        return tensor
-    if isinstance(output, tuple):
-        items = (*output[:at], tensor, *output[at + 1 :])
-        return type(output)(*items) if hasattr(output, "_fields") else items
-    output = copy.copy(output)
-    (output if isinstance(output, list) else _named(output))[at] = tensor
-    return output
+        return [output]
+    named = output if isinstance(output, dict) else vars(output) if dataclasses.is_dataclass(output) else {}
+    items = output if isinstance(output, (list, tuple)) else named.values()
+    return [a for a in items if isinstance(a, Tensor) and a.is_floating_point()]
 
 
 def _name_of(layer: LayerChoice, net: nn.Module, record: Record) -> str | None:
@@ -133,7 +116,7 @@ def _name_of(layer: LayerChoice, net: nn.Module, record: Record) -> str | None:
 
 
 _lock = threading.Lock()
-_users: dict[int, tuple[int, bool]] = {}  # id of a module in use -> number of users, and if it was training
+_modes: WeakKeyDictionary[nn.Module, list[bool]] = WeakKeyDictionary()  # of each user, if it found a module training
 
 
 @contextmanager
@@ -145,8 +128,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     modules = list(net.modules())
     with _lock:
         for module in modules:
-            users, was_training = _users.get(id(module), (0, module.training))
-            _users[id(module)] = users + 1, was_training
+            _modes.setdefault(module, []).append(module.training)
             if module.training:  # setting attributes of modules is slow
                 module.training = False
     try:
@@ -155,8 +137,5 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     finally:
         with _lock:
             for module in modules:
-                users, was_training = _users.pop(id(module))
-                if users > 1:
-                    _users[id(module)] = users - 1, was_training
-                elif was_training:
+                if _modes[module].pop():  # what the first user found is left for the last one
                     module.training = True

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from ebcli.eb.mode import Listening, refuse, tensors_in
 from ebcli.eb.operations import Value, quiet
-from ebcli.eb.paths import descend, is_learned, walk
-from ebcli.eb.products import Signs
+from ebcli.eb.paths import descend, is_learned, walk, without_rule
+from ebcli.eb.products import Signs, ratio
 from ebcli.eb.record import Record
-from ebcli.eb.rules.rule import MISSING, How
+from ebcli.eb.rules.rule import How
 from ebcli.eb.stepwise import Stepwise, total
 from ebcli.errors import ArgumentError, ConfigurationError, RuleError
 
@@ -82,16 +82,15 @@ class Definition:
         here = torch.cat([signal.flatten() for signal in signals])
         alone = torch.eye(len(here), dtype=torch.bool, device=here.device)
 
-        def responses(inputs: Iterable[Tensor]) -> Tensor:
-            return torch.cat([output.flatten() for output in trial.outputs(inputs)])
+        def responses(inputs: Tensor) -> Tensor:
+            parts = zip(inputs.split([signal.numel() for signal in signals]), signals, strict=True)
+            return torch.cat([y.flatten() for y in trial.outputs(part.view(like.shape) for part, like in parts)])
 
         def moved(there: Tensor) -> Tensor:
             """The responses where one input is elsewhere: (N, inputs)."""
-            parts = there.where(alone, here).split([signal.numel() for signal in signals], 1)
-            inputs = (part.reshape(-1, *signal.shape) for part, signal in zip(parts, signals, strict=True))
-            return torch.stack([responses(one) for one in zip(*inputs, strict=True)], 1)
+            return torch.stack([responses(inputs) for inputs in there.where(alone, here)], 1)
 
-        self.response = responses(map(torch.clone, signals))  # (N,)
+        self.response = responses(here.clone())  # (N,)
         slope = (moved(here + _STEP) - moved(here - _STEP)) / (2 * _STEP)
         depends, is_straight = slope != 0, torch.ones_like(slope, dtype=torch.bool)
         # larger steps, to find out whether and how an output depends on an input
@@ -110,8 +109,7 @@ class Definition:
     def shares(self, sign: Tensor) -> Tensor:
         """P(i | n), (N, inputs), for outputs with signs (N,)."""
         wanted = (sign[:, None] * self.contributions).clamp(min=0)
-        total = wanted.sum(1, keepdim=True)
-        by_contribution = torch.where(total > 0, wanted / total.where(total > 0, 1), 0)
+        by_contribution = ratio(wanted, wanted.sum(1, keepdim=True))
         return torch.where(self.single.any(1, keepdim=True), self.single.to(wanted), by_contribution)
 
     def well_conditioned(self) -> Tensor:
@@ -279,7 +277,7 @@ class Run:
         if not self.values:
             raise RuleError(f"{rule} cuts the signal: the value does not depend on the inputs ({title})")
         self.ops = descend(self.values)
-        refuse([op.site for op in self.ops if op.rule is MISSING], "error")
+        refuse(without_rule(self.ops), "error")
         self._in_batches = not one_by_one and all(op.is_native for op in self.ops)
         keeps_zero = len(self.ops) == 1 and getattr(self.ops[0].rule, "keeps_zero", False)
         if keeps_zero and any(zero.nan_to_num().any() for zero in trial.outputs(map(torch.zeros_like, trial.signals))):

@@ -44,9 +44,8 @@ class Forward:
         """Run the network once. Raises LayerError if the output does not depend on a layer."""
         record = Record(net, names_all=tracks)
         with evaluating(net), Listening(record), Capture(net, layers, record) as capture, torch.enable_grad():
-            entered = capture.enter(inputs)
             try:
-                result = single_tensor(net(entered), "the network's output")
+                result = single_tensor(net(capture.enter(inputs)), "the network's output")
             except (RuntimeError, ValueError, IndexError):
                 check_batch(net, inputs)
                 raise
@@ -68,6 +67,7 @@ class Forward:
 
 # Of one layer: relevance (K, ...), mass (K, B), and lost mass (K, B) by operation
 Explained = tuple[Tensor, Tensor | None, dict[str, Tensor]]
+Maps = list[joint.Found]
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,14 @@ class Explanation:
         return [_merged(of_layer) for of_layer in zip(*by_image, strict=True)]
 
     def _found(self, paths: Sequence[Path], is_joint: bool) -> list[Explained]:
-        find = self._joint if is_joint else self._stepwise
         others = -self.prior if self.contrastive and is_joint else self.others
-        differences: list[joint.Found] = []
+        differences: Maps = []
         if self.contrastive and not is_joint:
-            differences = self._stepwise(self.prior, paths, subtracts_duals=True)
+            differences = self._maps(self.prior, paths, is_joint, subtracts_duals=True)
             if not (self.tracks or any(map(self._special, paths))):
                 return [(P, None, {}) for P, _ in differences]
-        marginal = find(self.prior, paths)
-        subtracted = find(others, paths) if len(others) else []
+        marginal = self._maps(self.prior, paths, is_joint)
+        subtracted = self._maps(others, paths, is_joint) if len(others) else []
         found: list[Explained] = []
         for i, (path, (P, lost)) in enumerate(zip(paths, marginal, strict=True)):
             relevance = P
@@ -129,22 +128,18 @@ class Explanation:
             found.append((relevance, mass, lost))
         return found
 
-    def _joint(self, priors: Tensor, paths: Sequence[Path]) -> list[joint.Found]:
-        """All winning neurons of an image as one."""
-        found = [joint.explained(self.forward.output, prior, paths, self.forward.images) for prior in priors]
-        return tree_map(lambda *of_priors: torch.stack(of_priors), *found)
-
-    def _stepwise(self, priors: Tensor, paths: Sequence[Path], *, subtracts_duals: bool = False) -> list[joint.Found]:
-        """Each neuron by itself."""
+    def _maps(self, priors: Tensor, paths: Sequence[Path], is_joint: bool, *, subtracts_duals: bool = False) -> Maps:
         output, ops = self.forward.output, dict.fromkeys(op for path in paths for op in path.ops)
         answer = Stepwise(self.forward.record.ops, contrastive=subtracts_duals, tracks=self.tracks)
 
-        def down(prior: Tensor) -> list[joint.Found]:
+        def down(prior: Tensor) -> Maps:
+            if is_joint:  # all winning neurons of an image as one
+                return joint.explained(output, prior, paths, self.forward.images)
             answer.lost.clear()
             arrived = walk({output: [(prior, answer.start(output))]}, [path.layer for path in paths], answer, ops)
             return [(total(arrived.get(path.layer, []), path.layer), answer.lost_on(path.ops)) for path in paths]
 
-        if len(priors) == 1 or not all(op.is_native for op in ops):
+        if is_joint or len(priors) == 1 or not all(op.is_native for op in ops):
             return tree_map(lambda *of_priors: torch.stack(of_priors), *map(down, priors))
         with warnings.catch_warnings():  # about operations that vmap loops over, such as roi_align
             warnings.filterwarnings("ignore", "There is a performance drop")

@@ -5,7 +5,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -14,14 +13,13 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ebcli.eb.operations import RECORD, Value, quiet, reachable
 from ebcli.eb.own_rules import OWN, Call, name_of
-from ebcli.eb.paths import descend, walk
+from ebcli.eb.paths import descend, walk, without_rule
 from ebcli.eb.record import Record, caller
 from ebcli.eb.rules.respelled import FUNCTIONS
-from ebcli.eb.rules.rule import MISSING
 from ebcli.eb.stepwise import Stepwise, total
 from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
@@ -38,15 +36,17 @@ class Listening(TorchFunctionMode):
     def __init__(self, record: Record) -> None:
         super().__init__()
         self.record = record
+        self._before: list[Any] = []
 
     def __enter__(self) -> Any:
+        self._before.append(RECORD.set(self.record))
         self.record.__enter__()
-        super().__enter__()
-        return self
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.record.__exit__(*error)
+        RECORD.reset(self._before.pop())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, record = kwargs or {}, self.record
@@ -62,7 +62,7 @@ class Listening(TorchFunctionMode):
             name = "an autograd.Function" if ctx is None else f"{type(ctx).__name__.removesuffix('Backward')}.apply"
             record.left[name] = len(record.ops)
         record.is_cut &= not was_enabled
-        torch._C._set_grad_enabled(False)
+        torch._C._set_grad_enabled(False)  # torch.no_grad() takes ten times as long
         try:
             return self.computed(func, args, kwargs)
         finally:
@@ -70,9 +70,8 @@ class Listening(TorchFunctionMode):
 
     def computed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The value of a call, recorded."""
-        record, own = self.record, OWN.get(func)
-        if own is None and isinstance(func, torch._ops.OpOverload):
-            own = OWN.get(str(func).rpartition(".")[0])
+        record = self.record
+        own = (OWN.get(func) or OWN.get(str(func).rpartition(".")[0])) if OWN else None  # an operator is known by name
         if own is None and func not in FUNCTIONS:
             return func(*args, **kwargs)
         if not any(isinstance(record.value_of(a), Value) for a in tensors_in((args, kwargs))):
@@ -103,28 +102,24 @@ class Boundary(Function):
     """The node of a tensor that holds a value. Nothing that it refers to leads to a node, which would keep it alive."""
 
     @staticmethod
-    def forward(ctx: Any, box: list[Tensor], value: Value, explain: Callable[..., Any], *_: Tensor) -> Tensor:
+    def forward(ctx: Any, box: list[Tensor], value: Value, about: tuple[Any, ...], *_: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.value, ctx.explain = value, explain
+        ctx.value, ctx.about = value, about
         return box[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, P: Tensor | None) -> tuple[Any, ...]:
-        return None, None, None, *ctx.explain(ctx.value, P)
-
-
-def probabilities(record: Record, unsupported: Unsupported, ends: list[Value], value: Value, P: Any) -> list[Any]:
-    """What arrives at some values, if P is the probability of a later one."""
-    if P is None:
-        return [None] * len(ends)
-    if any(op.rule is MISSING for op in descend([value], lambda op: not set(ends).isdisjoint(op.outs))):
-        refuse([op.site for op in reversed(descend([value])) if op.rule is MISSING], unsupported)  # all that there are
-    with quiet(), torch.no_grad():
-        answer = Stepwise(record.ops)
-        found = walk({value: [(P, answer.start(value))]}, ends, answer, stops=set(ends))
-    refuse([end.facts.unknown for end in found if end.facts.unknown], unsupported)
-    return [total(found[end], end) if end in found else None for end in ends]
+        """What arrives at the ends, if P is the probability of the value."""
+        value, (record, ends, unsupported), found = ctx.value, ctx.about, dict[Value, list[Any]]()
+        if P is not None:
+            if without_rule(descend([value], lambda op: not set(ends).isdisjoint(op.outs))):
+                refuse(without_rule(descend([value])), unsupported)  # all that there are
+            answer = Stepwise(record.ops)
+            with quiet(), torch.no_grad():
+                found = walk({value: [(P, answer.start(value))]}, ends, answer, stops=set(ends))
+            refuse([end.facts.unknown for end in found if end.facts.unknown], unsupported)
+        return None, None, None, *(total(found[end], end) if end in found else None for end in ends)
 
 
 class ExcitationMode(Listening):
@@ -173,12 +168,8 @@ class ExcitationMode(Listening):
         if self.record.is_cut or func is Tensor.requires_grad_:
             return result
         operands = [tensor for tensor in tensors if self._node(tensor) is not None]
-        if isinstance(result, Tensor):
-            result = self._own(result)
-        elif type(result) in (tuple, list):
-            result = type(result)(map(self._own, result))
-        overwritten = [now for value in self.record.overwritten if (now := value.live()) is not None]
-        for tensor in (*tensors_in(result), *tensors[:1], *overwritten):
+        result = tree_map_only(Tensor, self._own, result)
+        for tensor in (*tensors_in(result), *tensors[:1], *self.record.overwritten):
             self._enter(tensor, operands)
         return result
 
@@ -200,7 +191,7 @@ class ExcitationMode(Listening):
         value, node = self.record.value_of(tensor), tensor.grad_fn
         return node if isinstance(value, Value) and getattr(node, "value", None) is value else None
 
-    def _own(self, tensor: Any) -> Any:
+    def _own(self, tensor: Tensor) -> Tensor:
         """A tensor of its own for a view, which autograd would not give a node, and for an operand."""
         value = self.record.value_of(tensor)
         if not isinstance(value, Value) or not (tensor._is_view() or value in self._starts):
@@ -218,8 +209,7 @@ class ExcitationMode(Listening):
             if of is not value:  # a norm or a ReLU may follow an open response: they are one neuron
                 ends |= self._ends[of] if of.facts.is_open else {of: operand}
         with torch.enable_grad(), torch._C.DisableTorchFunction():
-            explain = partial(probabilities, self.record, self._unsupported, list(ends))
-            Boundary.apply([tensor], value, explain, *ends.values())
+            Boundary.apply([tensor], value, (self.record, list(ends), self._unsupported), *ends.values())
         if value.facts.is_open:
             self._ends[value] = ends
 
@@ -291,8 +281,7 @@ def disable() -> None:
 
 def name_of_node(node: Any) -> str:
     """What to call a node that was made where no mode sees it."""
-    name = node.name().rsplit("::", 1)[-1]
+    stem = re.sub(r"Backward\d*$", "", node.name().rpartition("::")[2])
     if hasattr(node, "_forward_cls"):
-        return f"{name.removesuffix('Backward')}.apply"  # an autograd.Function
-    stem = re.sub(r"Backward\d*$", "", name)
+        return f"{stem}.apply"  # an autograd.Function
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower() + " (called outside the mode)"

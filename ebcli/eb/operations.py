@@ -49,7 +49,7 @@ class Value:
         """Its numbers."""
         if self.kept is None:
             assert self.maker is not None
-            result = self.maker.again()
+            result = self.maker.at(*(value.tensor for value in self.maker.inputs))
             result = result if isinstance(result, Tensor) else result[self.at]
             self.kept = result if result.stride() == self.stride else self.empty().copy_(result)
         return self.kept
@@ -98,10 +98,6 @@ class Op:
         arguments = *self.args, *self.kwargs.values()
         args = changed(arguments, lambda a: next(rest) if isinstance(a, Value) else constant(a))
         return self.function(*args[:n], **dict(zip(self.kwargs, args[n:], strict=True)))
-
-    def again(self) -> Any:
-        """Its result, computed again."""
-        return self.at(*(value.tensor for value in self.inputs))
 
     @cached_property
     def named(self) -> dict[str, Any]:

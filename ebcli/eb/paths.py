@@ -66,6 +66,11 @@ def descend(start: Iterable[Value], stops: Callable[[Op], bool] = lambda _: Fals
     return sorted(found, key=lambda op: -op.index)
 
 
+def without_rule(ops: Sequence[Op]) -> list[str]:
+    """The operations without a rule, earliest first, of those that probability passes on its way down."""
+    return [op.site for op in reversed(ops) if op.rule is MISSING]
+
+
 def is_learned(op: Op) -> bool:
     """Whether it is a layer with weights."""
     return isinstance(op.rule, Layer) and op.rule.is_learned
@@ -93,11 +98,6 @@ class Path:
                 above.update(op.outs)
                 ops.append(op)
         return cls(layer, ops[::-1], [op for op in descend([output], is_learned) if is_learned(op)])
-
-    @property
-    def without_rule(self) -> list[str]:
-        """The operations without a rule."""
-        return [op.site for op in reversed(self.ops) if op.rule is MISSING]
 
     @property
     def is_below_classifier(self) -> bool:

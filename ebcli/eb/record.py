@@ -23,7 +23,8 @@ from ebcli.eb.rules.respelled import RESPELLED
 from ebcli.eb.rules.rule import MISSING
 from ebcli.errors import EbcliError
 
-_ATTRIBUTE = "_ebcli"
+_ATTRIBUTE, _CONSTANT = "_ebcli", (None, None, None)
+_AS_MADE = 0, None, None  # memory that was not overwritten
 _GATES = frozenset(["var", "std", "var_mean", "std_mean", "linalg_vector_norm"])
 _AFFINE = frozenset(["add", "sub", "rsub", "mul", "div"])
 # What takes nothing but shape and type from its operands
@@ -54,13 +55,11 @@ class Record(TorchDispatchMode):
         self._net = net
         self.left: dict[str, int] = {}  # functions that took numbers out of PyTorch, and at which operation
         self._token = object()
-        self._written: dict[int, tuple[int, Value]] = {}  # storage -> how often, and what fills it now
+        # storage -> how often it was overwritten, what fills it now, and what keeps its address from being used again
+        self._written: dict[int, tuple[int, Value | None, StorageWeakRef | None]] = {}
         self._kept: dict[int, list[Value]] = {}  # storage -> values whose numbers are in it
         self._readers: dict[int, list[Op]] = {}  # storage of a constant -> operations that have read it
         self._looked_at = 0
-        self._is_spelling = False
-        self._before: list[Any] = []
-        self._storages: list[Any] = []  # keeps addresses of overwritten storages from being used again
 
     def __del__(self) -> None:
         self.clear()
@@ -71,15 +70,6 @@ class Record(TorchDispatchMode):
             op.outs.clear()
             op.__dict__.clear()
         self.ops.clear()
-
-    def __enter__(self) -> "Record":
-        self._before.append(RECORD.set(self))
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        RECORD.reset(self._before.pop())
 
     def start(self, tensor: Tensor) -> Value:
         """Make a tensor a signal."""
@@ -92,14 +82,12 @@ class Record(TorchDispatchMode):
         """The value of a tensor that depends on the input; anything else as it is."""
         if not isinstance(tensor, Tensor):
             return tensor
-        found = getattr(tensor, _ATTRIBUTE, None)
-        if found is not None and found[0] is not self._token:
-            found = None
-        if not self._written:
-            return tensor if found is None else found[1]
-        version, whole = self._written.get(storage_of(tensor), (0, None))
-        if whole is None or (found is not None and found[2] == version):
-            return tensor if found is None else found[1]
+        token, value, version = getattr(tensor, _ATTRIBUTE, _CONSTANT)
+        if token is not self._token:
+            value, version = tensor, None
+        now, whole, _ = self._writes_to(tensor)
+        if whole is None or version == now:
+            return value
         if (whole.shape, whole.stride) == (tensor.shape, tensor.stride()):
             return self._is_now(tensor, whole)
         return self._add("as_strided", aten.as_strided.default, (whole, *view_of(tensor)), {}, tensor).out
@@ -112,7 +100,7 @@ class Record(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name, is_mutable, tensors = described(func)
+        name, is_mutable, is_composite, tensors = described(func)
         if RECORD.get() is not self or not tensors:
             return func(*args, **kwargs)
         values: Sequence[Any] = [changed((a,), self.value_of)[0] if at in tensors else a for at, a in enumerate(args)]
@@ -121,10 +109,9 @@ class Record(TorchDispatchMode):
             if is_mutable:
                 self._copy_constants(args[0])
             return func(*args, **kwargs)
-        if self._is_spelling or torch.is_inference_mode_enabled():  # PyTorch has not taken composites apart
+        if is_composite:  # in inference mode, and in what operations are spelled out in
             with self:
-                if (parts := func.decompose(*args, **kwargs)) is not NotImplemented:
-                    return parts
+                return func.decompose(*args, **kwargs)
         if is_mutable and name.endswith("_"):
             return self._overwrite(name.removesuffix("_"), func, args, kwargs, values, named)
         if "out" in kwargs:
@@ -143,19 +130,14 @@ class Record(TorchDispatchMode):
         """The results of an operation by others that equal it up to rounding, if it is explained as these."""
         if name not in RESPELLED or (name in SUMS and not isinstance(values[0], Value)):
             return NotImplemented
-        before, self._is_spelling = self._is_spelling, True
-        try:
-            with self:
-                return RESPELLED[name](*args, **kwargs)
-        finally:
-            self._is_spelling = before
+        with self:
+            return RESPELLED[name](*args, **kwargs)
 
     def _expanded(self, value: Any, shape: torch.Size) -> Any:
         """The response of a layer as the neurons that a bias or a scale makes of it by broadcasting."""
         if not (isinstance(value, Value) and value.facts.is_open and value.shape != shape):
             return value
-        tensor = value.live()
-        assert tensor is not None
+        tensor: Any = value.live()
         return self._add("expand", aten.expand.default, (value, list(shape)), {}, tensor.expand(shape)).out
 
     def equate(self, parts: Any, result: Any, *, is_gate: bool = False) -> None:
@@ -171,6 +153,10 @@ class Record(TorchDispatchMode):
                 out = self._add("same", aten.alias.default, (value,), {}, own).out
                 if is_gate:
                     out.facts.gate, out.facts.nonnegative, is_gate = Gate.SWITCH, True, False
+
+    def copied(self, tensor: Tensor, value: Value) -> Value:
+        """A value of its own for a tensor whose value is also elsewhere."""
+        return self._add("alias", aten.alias.default, (value,), {}, tensor).out
 
     def call(self, name: str, compute: Any, function: Any, signals: Sequence[Tensor], rule: Any) -> Any:
         """The value of a function, recorded as one operation with a rule of its own."""
@@ -235,7 +221,6 @@ class Record(TorchDispatchMode):
         self._save(storage)
         memory = self._memory(target, old, size) if target.numel() < size else None
         func(*args, **kwargs)
-        self._storages.append(StorageWeakRef(target.untyped_storage()))
         if parts is not NotImplemented:
             op = ruled("same", aten.alias.default, (self.value_of(parts),), {})
         new = now = self._made(op, target).out
@@ -243,7 +228,7 @@ class Record(TorchDispatchMode):
             places = torch.arange(size, device=target.device).as_strided(*view_of(target))
             whole = target.as_strided((size,), (1,), 0)
             now = self._add("write", aten.index_put.default, (memory, [places], new), {}, whole).out
-        self._written[storage] = self._written.get(storage, (0,))[0] + 1, now
+        self._written[storage] = self._writes_to(target)[0] + 1, now, StorageWeakRef(target.untyped_storage())
         self._is_now(target, new)
         return target
 
@@ -255,9 +240,9 @@ class Record(TorchDispatchMode):
 
     def _memory(self, view: Tensor, value: Any, size: int) -> Any:
         """What the memory of a view held, flat: a value or, if it was constant, a copy."""
-        whole, storage = view.as_strided((size,), (1,), 0), storage_of(view)
-        if storage in self._written:
-            value = self._written[storage][1]
+        whole = view.as_strided((size,), (1,), 0)
+        if (held := self._writes_to(view)[1]) is not None:
+            value = held
         elif not isinstance(value, Value):
             return whole.clone()
         else:
@@ -295,9 +280,9 @@ class Record(TorchDispatchMode):
             op.__dict__.pop("named", None)
 
     @property
-    def overwritten(self) -> list[Value]:
-        """What memory that was overwritten holds."""
-        return [whole for _, whole in self._written.values()]
+    def overwritten(self) -> list[Tensor]:
+        """The tensors that hold what overwritten memory holds."""
+        return [tensor for _, whole, _ in self._written.values() if whole and (tensor := whole.live()) is not None]
 
     def renamed(self, tensor: Tensor, value: Value) -> Tensor:
         """A tensor that holds a value, too."""
@@ -305,19 +290,22 @@ class Record(TorchDispatchMode):
         self._is_now(tensor, value)
         return tensor
 
+    def _writes_to(self, tensor: Tensor) -> tuple[int, Value | None, StorageWeakRef | None]:
+        return self._written.get(storage_of(tensor), _AS_MADE) if self._written else _AS_MADE
+
     def _is_now(self, tensor: Tensor, value: Value) -> Value:
-        version = self._written[storage_of(tensor)][0] if self._written and storage_of(tensor) in self._written else 0
-        setattr(tensor, _ATTRIBUTE, (self._token, value, version))
+        setattr(tensor, _ATTRIBUTE, (self._token, value, self._writes_to(tensor)[0]))
         return value
 
 
 @cache
-def described(func: Any) -> tuple[str, bool, frozenset[int]]:
-    """The name of an operation, whether it changes its arguments, and which of them are tensors that it reads."""
+def described(func: Any) -> tuple[str, bool, bool, frozenset[int]]:
+    """An operation's name, whether it changes arguments, whether it is made of others, and which tensors it reads."""
     schema = func._schema
     name = schema.name.removeprefix("aten::").replace("::", ".")
     tensors = [at for at, a in enumerate(schema.arguments) if "Tensor" in str(a.type) and name not in _SHAPE_ONLY]
-    return name, schema.is_mutable, frozenset(tensors)
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return name, schema.is_mutable, is_composite, frozenset(tensors)
 
 
 def ruled(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], rule: Any = None) -> Op:
