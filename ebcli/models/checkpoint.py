@@ -47,11 +47,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(f"cannot read checkpoint {path}: {error.strerror or error}") from error
     except Exception as error:  # a damaged pickle is a program for another machine: it raises anything
-        advice = "save only the state_dict(), with torch.save or as safetensors"
-        if "Unsupported" in str(error):  # and torch goes on to recommend weights_only=False
-            problem = f"cannot read checkpoint {path} (it contains more than tensors and plain containers)"
-            raise ConfigurationError(f"{problem}: {advice}") from error
-        raise ConfigurationError(f"cannot read checkpoint {path}: it is damaged, or no checkpoint; {advice}") from error
+        reason = first_line(error) if type(error) is ValueError else "it is damaged, or no checkpoint"
+        advice = "copy it again"
+        if "can still be loaded" in str(error):  # and torch goes on to recommend weights_only=False
+            reason = "it contains more than tensors and plain containers"
+            advice = "save only the state_dict(), with torch.save or as safetensors"
+        raise ConfigurationError(f"cannot read checkpoint {path} ({reason}): {advice}") from error
     state = _unwrap(content, path)
     _check_tensors(state, path)
     return state
