@@ -16,7 +16,7 @@ from ebcli.eb.capture import LayerChoice, evaluating, single_tensor
 from ebcli.eb.explanation import Explanation, Forward
 from ebcli.eb.mode import Listening, Unsupported, refuse
 from ebcli.eb.operations import Value
-from ebcli.eb.paths import Path, descend
+from ebcli.eb.paths import Path, descend, without_rule
 from ebcli.eb.record import Record
 from ebcli.eb.result import ExcitationResult, channel_axis_of
 from ebcli.errors import ConfigurationError
@@ -136,7 +136,7 @@ def excitation_backprop(
         try:
             prior, single = priors(targets(forward.logits) if callable(targets) else targets, forward.logits, where)
             others = prior[:0] if against is None else priors_against(against, prior)
-            refuse([name for path in forward.paths for name in path.without_rule], unsupported)
+            refuse([name for path in forward.paths for name in without_rule(path.ops)], unsupported)
             explanation = Explanation(forward, prior, others, contrastive and against is None, track_lost_mass)
             ops = forward.record.ops
             rules = {path: path.explains_jointly(ops) if joint is None else joint for path in forward.paths}

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from ebcli.eb.mode import Listening, refuse, tensors_in
 from ebcli.eb.operations import Value, quiet
-from ebcli.eb.paths import descend, is_learned, walk
+from ebcli.eb.paths import descend, is_learned, walk, without_rule
 from ebcli.eb.products import Signs
 from ebcli.eb.record import Record
-from ebcli.eb.rules.rule import MISSING, How
+from ebcli.eb.rules.rule import How
 from ebcli.eb.stepwise import Stepwise, total
 from ebcli.errors import ArgumentError, ConfigurationError, RuleError
 
@@ -279,7 +279,7 @@ class Run:
         if not self.values:
             raise RuleError(f"{rule} cuts the signal: the value does not depend on the inputs ({title})")
         self.ops = descend(self.values)
-        refuse([op.site for op in self.ops if op.rule is MISSING], "error")
+        refuse(without_rule(self.ops), "error")
         self._in_batches = not one_by_one and all(op.is_native for op in self.ops)
         keeps_zero = len(self.ops) == 1 and getattr(self.ops[0].rule, "keeps_zero", False)
         if keeps_zero and any(zero.nan_to_num().any() for zero in trial.outputs(map(torch.zeros_like, trial.signals))):
@@ -326,7 +326,7 @@ class Run:
             parts = zip(self._held, units.split(sizes), strict=True)
             start = {v: [(part.reshape(v.shape), how)] for v, part in parts if isinstance(v, Value)}
             with quiet():
-                arrived = walk(start, self._starts, answer)
+                arrived = walk(start, self.ops, answer, self._starts)
             return torch.cat([total(arrived.get(leaf, []), leaf).flatten() for leaf in self._starts])
 
         units = torch.eye(sum(sizes), dtype=self.outputs[0].dtype)

@@ -18,10 +18,9 @@ from torch.utils._pytree import tree_leaves
 
 from ebcli.eb.operations import RECORD, Value, quiet, reachable
 from ebcli.eb.own_rules import OWN, Call, name_of
-from ebcli.eb.paths import descend, walk
+from ebcli.eb.paths import descend, walk, without_rule
 from ebcli.eb.record import Record, caller
 from ebcli.eb.rules.respelled import FUNCTIONS
-from ebcli.eb.rules.rule import MISSING
 from ebcli.eb.stepwise import Stepwise, total
 from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
@@ -118,12 +117,13 @@ def probabilities(record: Record, unsupported: Unsupported, ends: list[Value], v
     """What arrives at some values, if P is the probability of a later one."""
     if P is None:
         return [None] * len(ends)
-    if any(op.rule is MISSING for op in descend([value], lambda op: not set(ends).isdisjoint(op.outs))):
-        refuse([op.site for op in reversed(descend([value])) if op.rule is MISSING], unsupported)  # all that there are
+    ops = descend([value], lambda op: not set(ends).isdisjoint(op.outs))
+    if without_rule(ops):
+        refuse(without_rule(descend([value])), unsupported)  # all that there are
     with quiet(), torch.no_grad():
-        answer = Stepwise(record.ops)
-        found = walk({value: [(P, answer.start(value))]}, ends, answer, stops=set(ends))
-    refuse([end.facts.unknown for end in found if end.facts.unknown], unsupported)
+        answer, above = Stepwise(record.ops), [op for op in ops if set(ends).isdisjoint(op.outs)]
+        found = walk({value: [(P, answer.start(value))]}, above, answer, ends)
+    refuse([end.facts.unknown for end in ends if end in found and end.facts.unknown], unsupported)
     return [total(found[end], end) if end in found else None for end in ends]
 
 
