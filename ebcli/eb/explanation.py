@@ -90,7 +90,7 @@ class Explanation:
 
     def of(self, paths: Sequence[Path], *, is_joint: bool) -> list[Explained]:
         """The maps of layers."""
-        above = [label_of(self.forward.paths[path]) for path in paths if not path.is_below_classifier]
+        above = [label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)]
         if self.contrastive and above:
             raise LayerError(f"{above[0]} is not below the classifier, as contrastive maps need: choose an earlier one")
         joins = [op.out for path in paths for op in path.ops if is_joint and joins_constants(op)]

@@ -81,10 +81,6 @@ class Path:
                 self.ops.insert(0, op)
         self.classifiers = [op for op in descend([output], is_learned) if is_learned(op)]
 
-    @property
-    def is_below_classifier(self) -> bool:
-        return not set(self.classifiers).isdisjoint(self.ops)
-
     def explains_jointly(self, ops: Sequence[Op]) -> bool:
         """Whether the joint rule holds for the layer.
 
@@ -98,7 +94,7 @@ class Path:
             return False
         mixing = {op for op in between if mixes(op)}
         reached = between.intersection(descend(inputs, mixing.__contains__)) - mixing
-        averages = [op for op in reached if op.rule.averages(op)]
+        averages = [op for op in reached if isinstance(op.rule, Layer) and op.rule.averages(op)]
         pairs = ((op, average) for average in averages for op in mixing.intersection(descend(average.operands)))
         return not any(averages_cells(op, average, ops) for op, average in pairs)
 
@@ -122,7 +118,7 @@ def query_axes(mixing: Op) -> set[int]:
     """The axes of an operation's result along which its attention weights vary."""
     ndim = len(mixing.out.shape)
     if isinstance(mixing.rule, Layer):
-        is_right = mixing.name in ("mm", "bmm", "baddbmm", "addbmm") and mixing.operands[0] is mixing.inputs[0]
+        is_right = mixing.name in ("mm", "bmm", "baddbmm") and mixing.operands[0] is mixing.inputs[0]
         return {ndim - 1 - (not is_right)}
     if mixing.name == "sum":
         of, reduced = len(mixing.signal.shape), reduced_axes(mixing)
@@ -261,6 +257,5 @@ def joins_constants(op: Op) -> bool:
 def is_constant(op: Op, out: Value) -> Tensor:
     """Which elements of a result come from no input that depends on the image."""
     mark = 1234.5
-    of = [torch.full(v.shape, mark, dtype=v.dtype, device=v.device) if v.is_floating else v.tensor for v in op.inputs]
-    result: Tensor = op.at(*of)
+    result: Tensor = op.of(*(torch.full(v.shape, mark, dtype=v.dtype, device=v.device) for v in op.operands))
     return result != torch.tensor(mark, dtype=out.dtype)
