@@ -324,7 +324,7 @@ class Run:
             parts = zip(self._held, units.split(sizes), strict=True)
             start = {v: [(part.reshape(v.shape), how)] for v, part in parts if isinstance(v, Value)}
             with quiet():
-                arrived = walk(start, self._starts, answer)
+                arrived = walk(start, self.ops, answer, self._starts)
             return torch.cat([total(arrived.get(leaf, []), leaf).flatten() for leaf in self._starts])
 
         units = torch.eye(sum(sizes), dtype=self.outputs[0].dtype)

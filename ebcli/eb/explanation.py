@@ -13,7 +13,7 @@ from ebcli.eb.arguments import check_batch, check_logits
 from ebcli.eb.capture import Capture, LayerChoice, evaluating, label_of, single_tensor
 from ebcli.eb.mode import Listening, refuse
 from ebcli.eb.operations import Value
-from ebcli.eb.paths import Path, Places, joins_constants, walk
+from ebcli.eb.paths import Path, Places, joins_constants, latest_first, walk
 from ebcli.eb.products import added, ratio
 from ebcli.eb.record import Record
 from ebcli.eb.result import special_tokens
@@ -56,7 +56,7 @@ class Forward:
         refuse([name for name, at in record.left.items() if at > first], "error")
         if not isinstance(output, Value):
             raise LayerError("the network's output does not depend on its input")
-        paths = {Path.between(output, value): name for value, name in zip(capture.values(), capture.names, strict=True)}
+        paths = {Path(output, value): name for value, name in zip(capture.values(), capture.names, strict=True)}
         if output.facts.is_softmax:
             warnings.warn("the network ends in a softmax: the map explains the score before it", stacklevel=3)
         cut = [label_of(name) for path, name in paths.items() if not path.ops and path.layer is not output]
@@ -90,7 +90,7 @@ class Explanation:
 
     def of(self, paths: Sequence[Path], *, is_joint: bool) -> list[Explained]:
         """The maps of layers."""
-        above = [label_of(self.forward.paths[path]) for path in paths if not path.is_below_classifier]
+        above = [label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)]
         if self.contrastive and above:
             raise LayerError(f"{above[0]} is not below the classifier, as contrastive maps need: choose an earlier one")
         joins = [op.out for path in paths for op in path.ops if is_joint and joins_constants(op)]
@@ -129,14 +129,14 @@ class Explanation:
         return found
 
     def _maps(self, priors: Tensor, paths: Sequence[Path], is_joint: bool, *, subtracts_duals: bool = False) -> Maps:
-        output, ops = self.forward.output, dict.fromkeys(op for path in paths for op in path.ops)
+        output, ops = self.forward.output, latest_first(op for path in paths for op in path.ops)
         answer = Stepwise(self.forward.record.ops, contrastive=subtracts_duals, tracks=self.tracks)
 
         def down(prior: Tensor) -> Maps:
             if is_joint:  # all winning neurons of an image as one
                 return joint.explained(output, prior, paths, self.forward.images)
             answer.lost.clear()
-            arrived = walk({output: [(prior, answer.start(output))]}, [path.layer for path in paths], answer, ops)
+            arrived = walk({output: [(prior, answer.start(output))]}, ops, answer, [path.layer for path in paths])
             return [(total(arrived.get(path.layer, []), path.layer), answer.lost_on(path.ops)) for path in paths]
 
         if is_joint or len(priors) == 1 or not all(op.is_native for op in ops):

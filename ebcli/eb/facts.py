@@ -4,12 +4,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ebcli.eb.operations import Op, Value
+from ebcli.eb.products import vjp
 
 
 class Gate(IntEnum):
@@ -67,10 +69,7 @@ class Facts:
 def inherited(op: Op) -> Facts:
     """The facts of a result that has elements of all inputs."""
     of = [value.facts for value in op.inputs]
-    if len(of) == 1:
-        (f,) = of
-        return Facts(f.nonnegative, f.gate, f.activations, f.layers, f.mixtures)
-    depths = zip(*((f.activations, f.layers, f.mixtures) for f in of), strict=True)
+    depths = zip(*[(f.activations, f.layers, f.mixtures) for f in of], strict=True)
     return Facts(all(f.nonnegative for f in of), min((f.gate for f in of), default=0), *map(max, depths))
 
 
@@ -98,11 +97,7 @@ class Link(NamedTuple):
 
     def back(self, arrived: Tensor) -> Tensor:
         """What arrives at the source, of what arrives after the rearrangements."""
-        for value in reversed(self.moves):
-            op = value.maker
-            assert op is not None
-            (arrived,) = op.rule.back(op, [arrived if out is value else None for out in op.outs])
-        return arrived
+        return vjp(self.rearranged, self.source.empty(), arrived) if self.moves else arrived
 
     def places_like(self, other: "Link") -> bool:
         """Whether the rearrangements put each element where those of another link to the same value put it."""
@@ -143,17 +138,16 @@ def never_negative(op: Op, source: Value) -> bool:
     if source.device.type == "meta":
         return False
     numbers = torch.linspace(0 if source.facts.nonnegative else -6, 6, 49, dtype=source.dtype, device=source.device)
-    found = {source: numbers[:, None]}
 
+    @cache
     def of(value: Value) -> Tensor:
-        if value not in found:
-            maker = value.maker
-            assert maker is not None
-            if value.facts.elementwise == MOVED:
-                return of(maker.operands[0])
-            made = maker.at(*map(of, maker.inputs), constant=some)
-            found[value] = made if isinstance(made, Tensor) else made[value.at]
-        return found[value]
+        maker = value.maker
+        if value is source or maker is None:
+            return numbers[:, None]
+        if value.facts.elementwise == MOVED:
+            return of(maker.operands[0])
+        made: Any = maker.at(*map(of, maker.inputs), constant=some)
+        return made if isinstance(made, Tensor) else made[value.at]
 
     def some(constant: Any) -> Any:
         if not isinstance(constant, Tensor) or constant.numel() == 1:
@@ -198,26 +192,26 @@ def signal_of(a: Value, b: Value, shape: tuple[int, ...]) -> int | None:
     Args:
         shape: of the product.
     """
-    f, g = a.facts, b.facts
-    if f.gate != g.gate and max(f.gate, g.gate) >= Gate.SWITCH:
-        return int(f.gate > g.gate)
-    full, sizes = math.prod(shape), (a.distinct, b.distinct)
-    if sizes[0] != sizes[1] and full in sizes:
-        return int(sizes[1] == full)
-    strengths = [0 if gate == Gate.MIXED else gate for gate in (f.gate, g.gate)]
-    # the gate is told by its own activation, by those further down, or by having fewer layers than the signal
-    ranks = [strengths] if any(strengths) else [[f.activations, g.activations], [-f.layers, -g.layers]]
-    rank = next((rank for rank in ranks if rank[0] != rank[1]), None)
-    return None if rank is None else int(rank[0] > rank[1])
+    full = math.prod(shape)
+
+    def rank(value: Value) -> tuple[int, ...]:
+        """What makes a factor the gate: that it is one by design, its size, its own activation, or else its depth."""
+        f = value.facts
+        by_design = f.gate if f.gate >= Gate.SWITCH else 0
+        strength = 0 if f.gate == Gate.MIXED else f.gate
+        return by_design, value.distinct < full, strength, f.activations, -f.layers
+
+    first, second = rank(a), rank(b)
+    if first == second or (first[:3] == second[:3] and first[2]):  # depth does not tell activations apart
+        return None
+    return int(first > second)
 
 
 def values_of(left: Value, right: Value) -> int | None:
     """Which factor of a matrix product of two signals holds the values, the other one the weights; None if unclear."""
     f, g = left.facts, right.facts
-    if max(f.gate, g.gate) >= Gate.BOUNDED:
-        return int(f.gate >= g.gate)
-    if f.mixtures != g.mixtures:  # queries times values that their keys have mixed
-        return int(f.mixtures < g.mixtures)
-    if f.activations != g.activations:  # weights made by a network of their own
-        return int(f.activations > g.activations)
-    return None
+    if f.gate == g.gate >= Gate.BOUNDED:
+        return 1
+    # the weights are gates, or queries times values that their keys have mixed, or made by a network of their own
+    first, second = ((h.gate if h.gate >= Gate.BOUNDED else 0, -h.mixtures, h.activations) for h in (f, g))
+    return None if first == second else int(first > second)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ebcli.eb.operations import Op, Value
-from ebcli.eb.paths import Path, Places, descend, is_constant, is_learned, joins_constants, walk
+from ebcli.eb.paths import Path, Places, descend, is_constant, is_learned, joins_constants, latest_first, walk
 from ebcli.eb.products import added, ratio
 from ebcli.eb.rules.activations import Activation
 
@@ -73,10 +73,10 @@ def explained(output: Value, prior: Tensor, paths: Sequence[Path], images: Place
         paths: to the layers.
         images: of each element.
     """
-    ops = dict.fromkeys(op for path in paths for op in path.ops)
+    ops = latest_first(op for path in paths for op in path.ops)
     joins = [op for op in ops if joins_constants(op)]
     wanted = [*(path.layer for path in paths), *(op.out for op in joins)]
-    arrived = walk({output: [(prior, 0)]}, wanted, Joint(output), ops)
+    arrived = walk({output: [(prior, 0)]}, ops, Joint(output), wanted)
     masks = {op: op.once(partial(is_constant, op, op.out)) for op in joins if op.out in arrived}
     found: list[Found] = []
     for path in paths:

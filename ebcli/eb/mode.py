@@ -113,12 +113,13 @@ class Boundary(Function):
         """What arrives at the ends, if P is the probability of the value."""
         value, (record, ends, unsupported), found = ctx.value, ctx.about, dict[Value, list[Any]]()
         if P is not None:
-            if without_rule(descend([value], lambda op: not set(ends).isdisjoint(op.outs))):
+            ops = descend([value], lambda op: not set(ends).isdisjoint(op.outs))
+            if without_rule(ops):
                 refuse(without_rule(descend([value])), unsupported)  # all that there are
-            answer = Stepwise(record.ops)
             with quiet(), torch.no_grad():
-                found = walk({value: [(P, answer.start(value))]}, ends, answer, stops=set(ends))
-            refuse([end.facts.unknown for end in found if end.facts.unknown], unsupported)
+                answer, above = Stepwise(record.ops), [op for op in ops if set(ends).isdisjoint(op.outs)]
+                found = walk({value: [(P, answer.start(value))]}, above, answer, ends)
+            refuse([end.facts.unknown for end in ends if end in found and end.facts.unknown], unsupported)
         return None, None, None, *(total(found[end], end) if end in found else None for end in ends)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 aten = torch.ops.aten
 RECORD: ContextVar[Any] = ContextVar("record", default=None)  # that is being made in this thread: the innermost one
-SUMS = frozenset(["addmm", "baddbmm", "addmv", "addbmm"])  # explained as others only if a signal is added, not a bias
+SUMS = frozenset(["addmm", "baddbmm", "addmv"])  # explained as others only if a signal is added, not a bias
 
 
 class quiet:  # noqa: N801  a context, in lower case as torch.no_grad
@@ -98,6 +98,11 @@ class Op:
         arguments = *self.args, *self.kwargs.values()
         args = changed(arguments, lambda a: next(rest) if isinstance(a, Value) else constant(a))
         return self.function(*args[:n], **dict(zip(self.kwargs, args[n:], strict=True)))
+
+    def of(self, *floating: Tensor, constant: Callable[[Any], Any] = lambda a: a) -> Any:
+        """Its result for other floating-point inputs, and perhaps for other constants."""
+        rest = iter(floating)
+        return self.at(*(next(rest) if v.is_floating else v.tensor for v in self.inputs), constant=constant)
 
     @cached_property
     def named(self) -> dict[str, Any]:

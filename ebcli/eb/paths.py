@@ -1,10 +1,8 @@
 """What is asked of the whole list: what lies between output and layer, which rule explains it, and whose images."""
 
 import copy
-import heapq
 import math
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,51 +21,38 @@ _UNTOLD = frozenset([*_ALONG, "index", "take", "masked_select", "as_strided", "s
 _FLAT = frozenset(["view", "_unsafe_view", "unsqueeze", "squeeze", "flatten"])
 
 
-def walk(
-    start: Arrivals, wanted: Iterable[Value], answer: Answer, path: Container[Op] | None = None, stops: Any = ()
-) -> Arrivals:
-    """What arrives at the wanted values, from the latest operation to the first.
+def walk(start: Arrivals, ops: Iterable[Op], answer: Answer, wanted: Iterable[Value]) -> Arrivals:
+    """What arrives at the wanted values, and at values that none of the operations made.
 
     Args:
         start: values, and what is there.
-        wanted: values.
+        ops: the operations to take, latest first.
         answer: what each operand of an operation gets, from what has arrived at each result.
-        path: the operations to take; None for all.
-        stops: values that nothing passes.
+        wanted: values.
     """
-    arrived: Arrivals = {}
-    waiting: list[tuple[int, Op]] = []
-    seen: set[Op] = set()
+    arrived, wanted = dict(start), set(wanted)
+    for op in ops:
+        messages = [(arrived.get if out in wanted else arrived.pop)(out, []) for out in op.outs]
+        if any(messages):
+            for value, more in zip(op.operands, answer(op, messages), strict=True):
+                if more:
+                    arrived[value] = [*arrived.get(value, ()), *more]
+    return arrived
 
-    def arrive(value: Value, messages: list[Any]) -> None:
-        arrived.setdefault(value, []).extend(messages)
-        op = value.maker
-        if op is not None and op not in seen and (path is None or op in path) and value not in stops:
-            seen.add(op)
-            heapq.heappush(waiting, (-op.index, op))
 
-    wanted = set(wanted)
-    found: Arrivals = {}
-    for value, messages in start.items():
-        arrive(value, messages)
-    while waiting:
-        op = heapq.heappop(waiting)[1]
-        found.update({out: arrived[out] for out in op.outs if out in wanted and out in arrived})
-        for value, messages in zip(op.operands, answer(op, [arrived.pop(out, []) for out in op.outs]), strict=True):
-            if messages:
-                arrive(value, messages)
-    return found | {value: arrived[value] for value in wanted if value in arrived}
+def latest_first(ops: Iterable[Op]) -> list[Op]:
+    """Operations in the order of a walk, each once."""
+    return sorted(set(ops), key=lambda op: -op.index)
 
 
 def descend(start: Iterable[Value], stops: Callable[[Op], bool] = lambda _: False) -> list[Op]:
     """The operations that probability passes on its way down, latest first; nothing below those that it stops at."""
     makers = (value.maker for value in start)
-    found = reachable(makers, lambda op: () if stops(op) else (value.maker for value in op.operands))
-    return sorted(found, key=lambda op: -op.index)
+    return latest_first(reachable(makers, lambda op: () if stops(op) else (value.maker for value in op.operands)))
 
 
 def without_rule(ops: Sequence[Op]) -> list[str]:
-    """The operations without a rule, earliest first, of those that probability passes on its way down."""
+    """The names of operations without a rule, earliest first."""
     return [op.site for op in reversed(ops) if op.rule is MISSING]
 
 
@@ -76,32 +61,25 @@ def is_learned(op: Op) -> bool:
     return isinstance(op.rule, Layer) and op.rule.is_learned
 
 
-@dataclass(frozen=True, eq=False)
 class Path:
     """What lies between the output and a layer.
 
-    Attributes:
+    Args:
+        output: the logits' value.
         layer: the layer's value.
+
+    Attributes:
         ops: the operations from which probability can arrive there, latest first.
         classifiers: the layers with weights that probability reaches first on its way down from the output.
     """
 
-    layer: Value
-    ops: list[Op]
-    classifiers: list[Op]
-
-    @classmethod
-    def between(cls, output: Value, layer: Value) -> "Path":
-        above, ops = {layer}, []
+    def __init__(self, output: Value, layer: Value) -> None:
+        above, self.layer, self.ops = {layer}, layer, list[Op]()
         for op in reversed(descend([output])):
-            if op.outs and not above.isdisjoint(op.operands):
+            if not above.isdisjoint(op.operands):
                 above.update(op.outs)
-                ops.append(op)
-        return cls(layer, ops[::-1], [op for op in descend([output], is_learned) if is_learned(op)])
-
-    @property
-    def is_below_classifier(self) -> bool:
-        return not set(self.classifiers).isdisjoint(self.ops)
+                self.ops.insert(0, op)
+        self.classifiers = [op for op in descend([output], is_learned) if is_learned(op)]
 
     def explains_jointly(self, ops: Sequence[Op]) -> bool:
         """Whether the joint rule holds for the layer.
@@ -116,7 +94,7 @@ class Path:
             return False
         mixing = {op for op in between if mixes(op)}
         reached = between.intersection(descend(inputs, mixing.__contains__)) - mixing
-        averages = [op for op in reached if op.rule.averages(op)]
+        averages = [op for op in reached if isinstance(op.rule, Layer) and op.rule.averages(op)]
         pairs = ((op, average) for average in averages for op in mixing.intersection(descend(average.operands)))
         return not any(averages_cells(op, average, ops) for op, average in pairs)
 
@@ -140,7 +118,7 @@ def query_axes(mixing: Op) -> set[int]:
     """The axes of an operation's result along which its attention weights vary."""
     ndim = len(mixing.out.shape)
     if isinstance(mixing.rule, Layer):
-        is_right = mixing.name in ("mm", "bmm", "baddbmm", "addbmm") and mixing.operands[0] is mixing.inputs[0]
+        is_right = mixing.name in ("mm", "bmm", "baddbmm") and mixing.operands[0] is mixing.inputs[0]
         return {ndim - 1 - (not is_right)}
     if mixing.name == "sum":
         of, reduced = len(mixing.signal.shape), reduced_axes(mixing)
@@ -279,6 +257,5 @@ def joins_constants(op: Op) -> bool:
 def is_constant(op: Op, out: Value) -> Tensor:
     """Which elements of a result come from no input that depends on the image."""
     mark = 1234.5
-    of = [torch.full(v.shape, mark, dtype=v.dtype, device=v.device) if v.is_floating else v.tensor for v in op.inputs]
-    result: Tensor = op.at(*of)
+    result: Tensor = op.of(*(torch.full(v.shape, mark, dtype=v.dtype, device=v.device) for v in op.operands))
     return result != torch.tensor(mark, dtype=out.dtype)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -64,23 +65,21 @@ def vjp(function: Callable[[Tensor], Tensor], like: Tensor, vector: Tensor) -> T
 def gradients(function: Callable[..., Any], inputs: Sequence[Tensor], vectors: Sequence[Tensor | None]) -> list[Tensor]:
     """What arrives at each input of a function, if vectors arrive at its results, but for those that are None."""
 
-    def chosen(*inputs: Tensor) -> tuple[Tensor, ...]:
-        result = function(*inputs)
-        results = (result,) if isinstance(result, Tensor) else result
-        return tuple(r for r, v in zip(results, vectors, strict=False) if v is not None)
-
-    arrived = [v for v in vectors if v is not None]
-    if torch._C._functorch.maybe_current_level() is not None:  # in vmap
-        with torch.enable_grad():
-            return list(torch.func.vjp(chosen, *inputs)[1](tuple(arrived)))
-    with torch.enable_grad():
-        leaves = [a.detach().requires_grad_() for a in inputs]
-        results = chosen(*(a.view_as(a) for a in leaves))
+    def product(*inputs: Tensor) -> Tensor:
         # the gradient of a scalar: of other results, autograd compares the shapes by SymPy, which takes long to import
-        products = [(r * v.conj()).sum().real for r, v in zip(results, arrived, strict=True) if r.requires_grad]
-        if not products:
+        result = function(*inputs)
+        pairs = zip((result,) if isinstance(result, Tensor) else result, vectors, strict=False)
+        found: Tensor = added([(r * v.conj()).sum().real for r, v in pairs if v is not None])
+        return found
+
+    with torch.enable_grad():
+        if torch._C._functorch.maybe_current_level() is not None:  # in vmap
+            return list(torch.func.grad(product, tuple(range(len(inputs))))(*inputs))
+        leaves = [a.detach().requires_grad_() for a in inputs]
+        total = product(*(a.view_as(a) for a in leaves))
+        if not total.requires_grad:
             return [torch.zeros_like(a) for a in inputs]
-        return list(torch.autograd.grad(added(products), leaves, materialize_grads=True))
+        return list(torch.autograd.grad(total, leaves, materialize_grads=True))
 
 
 def ratio(P: Tensor, z: Tensor) -> Tensor:
@@ -120,29 +119,28 @@ def shared(
 
 def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnegative: bool) -> Tensor:
     """Z = W+ a+ + W- a- for s = +1, and W- a+ + W+ a- for s = -1."""
-    weight = linear.weight
+    weight, by_channel = linear.weight, torch.ones(())
     if weight is not None and linear.per_output and isinstance(signs, Tensor) and signs.shape[1:2] == (signs.numel(),):
-        # they depend on the channel alone
-        weight, signs = weight * linear.per_output(signs.flatten().sign().to(a.dtype)), 1
+        by_channel, signs = linear.per_output(signs.flatten().sign().to(a.dtype)), 1
+
+    @cache
+    def half(sign: int) -> LinearMap | None:
+        """Of s W, the positive or the negative weights."""
+        if weight is None:
+            return linear if sign > 0 else None
+        return LinearMap(linear.apply, (weight * (by_channel * sign)).clamp_(min=0), back=linear.back)
+
     parts = [a] if nonnegative else [(positive := a.clamp(min=0)), positive - a]
-    up: list[LinearMap] = [linear]
-    if weight is not None:  # in memory that is there: new memory takes longer than the numbers
-        split = torch.clamp(weight, min=0, out=weight if nonnegative and weight is not linear.weight else None)
-        up = [LinearMap(linear.apply, split, back=linear.back)]
     total: Any = None
     for sign in (1, -1) if isinstance(signs, Tensor) else (signs,):
-        if weight is not None and len(up) == 1 and (len(parts) > 1 or sign < 0):
-            # exact, because one of the two is zero
-            split = torch.sub(split, weight, out=split if nonnegative else None)
-            up.append(LinearMap(linear.apply, split, back=linear.back))
-        down = [None, *up] if weight is None else up[::-1]  # responses have the sign of what excites them
-        pairs = [(part, half) for part, half in zip(parts, up if sign > 0 else down, strict=False) if half is not None]
+        halves = map(half, (sign, -sign))  # responses have the sign of what excites them
+        pairs = [(part, split) for part, split in zip(parts, halves, strict=False) if split is not None]
         if not pairs:
             continue
-        z = added([half.exact(part) for part, half in pairs])
+        z = added([split.exact(part) for part, split in pairs])
         q, rest = quotient(P if isinstance(signs, int) else P * (signs * sign > 0), z)
-        for part, half in pairs:
-            share = part * half.transposed(q, part)
+        for part, split in pairs:
+            share = part * split.transposed(q, part)
             share = share if rest is None else (share.float() * rest)
             total = share if total is None else total.add_(share)
     return torch.zeros_like(a) if total is None else total.to(a.dtype)

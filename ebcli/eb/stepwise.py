@@ -62,19 +62,16 @@ class Stepwise:
 
 def _grouped(op: Op, arrived: list[list[Share]]) -> list[tuple[list[Tensor | None], How]]:
     """What has arrived at each result. That which is to be explained in the same way is added up."""
-    groups: dict[object, list[tuple[int, Tensor, How]]] = {}
-    for at, claims in enumerate(arrived):
+    groups: dict[object, tuple[list[Any], How]] = {}
+    for at, (out, claims) in enumerate(zip(op.outs, arrived, strict=True)):
         for P, how in filter(None, claims):
-            signs = how.signs if op.outs[at].facts.is_open else None
+            signs = how.signs if out.facts.is_open else None
             # tensors are the same signs only if they are the same tensor
             key = id(signs) if isinstance(signs, Tensor) else signs, how.above_classifier
-            groups.setdefault(key, []).append((at, P, how._replace(signs=signs)))
-    found = []
-    for group in groups.values():
-        how = group[0][2]._replace(spares_zeros=all(how.spares_zeros for *_, how in group))
-        by_result = [[P for at, P, _ in group if at == result] for result in range(len(arrived))]
-        found.append(([added(parts) if parts else None for parts in by_result], how))
-    return found
+            total, before = groups.get(key, ([None] * len(arrived), how))
+            total[at] = P if total[at] is None else total[at] + P
+            groups[key] = total, How(signs, how.above_classifier, before.spares_zeros and how.spares_zeros)
+    return list(groups.values())
 
 
 def _of_each_sign(op: Op, P: list[Tensor | None], how: How) -> list[tuple[list[Tensor | None], How]]:

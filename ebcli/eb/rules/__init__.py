@@ -45,10 +45,6 @@ class Mask(Ends):
             facts.elementwise = CURVED
 
 
-def _scatter(op: Op) -> Rule:
-    return MISSING if op.kwargs.get("reduce") else Join()
-
-
 _ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     _MOVES: Rule(),
     _JOINS: Join(),
@@ -57,7 +53,7 @@ _ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     **activations.ENTRIES,
     **arithmetic.ENTRIES,
     **layers.ENTRIES,
-    "scatter": _scatter,
+    "scatter": lambda op: MISSING if op.kwargs.get("reduce") else Join(),
     "floor_divide": ENDS,
 }
 RULES = {name: entry for names, entry in _ENTRIES.items() for name in names.split()}

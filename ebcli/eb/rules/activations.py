@@ -210,17 +210,15 @@ def power(op: Op) -> Rule:
         return MISSING if link is None else written_out(op, link, 0)
     if isinstance(exponent, (int, float)):
         if exponent == 1:
-            return _SAME
+            return Scale(nonnegative=None)
         return _EVEN if exponent > 0 and exponent % 2 == 0 else _ODD if exponent > 0 else _INVERSE
     return _SIGNED
 
 
-_SAME = Scale(nonnegative=None)
 _SIGNED = Activation(gate=0, keeps_zero=False)
 _EVEN = Activation(gate=0, nonnegative=True)
 _ODD = Activation(gate=0, nonnegative=None)
 _INVERSE = Activation(gate=Gate.MASK, keeps_zero=False, nonnegative=None)
-_JOIN, _WINNER = Join(), Winner()
 
 
 def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_zero: bool = False) -> Activation:
@@ -235,7 +233,7 @@ def choice(op: Op) -> Rule:
         others = [a for a in op.args if isinstance(a, (Tensor, Value))]
         if link is not None and all(a.shape.numel() <= link.source.shape.numel() for a in others):
             return written_out(op, link)
-    return _JOIN if op.name == "where" else _WINNER
+    return Join() if op.name == "where" else Winner()
 
 
 def _batch_factor(op: Op) -> Tensor:
@@ -245,31 +243,27 @@ def _batch_factor(op: Op) -> Tensor:
     return factor.to(op.out.dtype).reshape(1, -1, *[1] * (len(op.out.shape) - 2))
 
 
-def _group_norm(op: Op, G: Tensor) -> Tensor:
-    """M^T G, in which the factor of each group is a constant. Groups follow one another, as of a layer norm."""
-    (gamma,), factor = op.numbers("weight"), op.outs[-1].tensor.reshape(-1, 1)
-    is_by_channel = gamma is not None and op.name == "native_group_norm"
+def _norm(op: Op, G: Tensor) -> Tensor:
+    """M^T G, in which the factor of each group is a constant.
+
+    Groups follow one another, as of a layer norm. With the batch's own statistics, each channel is a group.
+    """
+    is_of_batch, has_mean = "batch_norm" in op.name, op.name != "_fused_rms_norm"
+    (gamma,), factor = op.numbers("weight"), op.outs[1 + has_mean].tensor.reshape(-1, 1)
+    is_by_channel = gamma is not None and (is_of_batch or op.name == "native_group_norm")
     g = G * (1 if gamma is None else gamma.reshape(-1, *[1] * (G.ndim - 2)) if is_by_channel else gamma)
-    g = g.reshape(len(factor), G.numel() // max(len(factor), 1)).mul_(factor)
-    if op.name != "_fused_rms_norm":
-        g.sub_(g.mean(-1, keepdim=True))
-    return g.reshape(G.shape)
-
-
-def _channel_norm(op: Op, G: Tensor) -> Tensor:
-    """With the batch's own statistics, as instance norm has them of each channel."""
-    (gamma,), factor = op.numbers("weight"), op.outs[2].tensor
-    g = G * (factor if gamma is None else factor * gamma).reshape(1, -1, *[1] * (G.ndim - 2))
-    return g - g.mean((0, *range(2, G.ndim)), keepdim=True)
+    g = g.transpose(0, 1) if is_of_batch else g
+    rows = g.reshape(len(factor), G.numel() // max(len(factor), 1)).mul_(factor)
+    rows = rows.sub_(rows.mean(-1, keepdim=True)) if has_mean else rows
+    return rows.reshape(g.shape).transpose(0, 1) if is_of_batch else rows.reshape(g.shape)
 
 
 _BATCH_NORM = Scale(factor=lambda op: op.once(lambda: _batch_factor(op)), keeps_zero=False, gate=None, elementwise=0)
-_OWN_STATISTICS = OneInput(gate=None, elementwise=0, transposed=_channel_norm)
+_NORM = OneInput(gate=None, elementwise=0, transposed=_norm)
 
 
 def batch_norm(op: Op) -> Rule:
-    named = op.named
-    return _OWN_STATISTICS if named.get("training") or named.get("running_var") is None else _BATCH_NORM
+    return _NORM if op.named.get("training") or op.named.get("running_var") is None else _BATCH_NORM
 
 
 ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
@@ -293,5 +287,5 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     "where maximum minimum fmax fmin": choice,
     "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update "
     "_native_batch_norm_legit_no_training _batch_norm_no_update": batch_norm,
-    "native_layer_norm native_group_norm _fused_rms_norm": OneInput(gate=None, elementwise=0, transposed=_group_norm),
+    "native_layer_norm native_group_norm _fused_rms_norm": _NORM,
 }

@@ -31,9 +31,7 @@ class Sum(Rule):
     """
 
     scales: Callable[[Op], Sequence[float]] = scales
-
-    def keeps(self, op: Op) -> Sequence[Value]:
-        return op.inputs
+    needs_numbers = True
 
     def describe(self, op: Op, facts: Facts) -> None:
         facts.nonnegative &= min(self.scales(op)) >= 0
@@ -82,9 +80,8 @@ def is_number(constant: Any) -> bool:
 
 
 def has_no_negatives(constant: Any) -> bool:
-    if isinstance(constant, Tensor):
-        return not constant.is_meta and bool((constant >= 0).all())
-    return bool(constant >= 0)
+    constant = torch.as_tensor(constant)
+    return not constant.is_meta and bool((constant >= 0).all())
 
 
 class Product(OneInput):
@@ -120,7 +117,7 @@ def mul(op: Op) -> Rule:
 def div(op: Op) -> Rule:
     # the denominator is a norm, which rescales and does not excite
     if len(op.inputs) == 1:
-        return scaled(op, op.args[1]) if isinstance(op.args[0], Value) else _RECIPROCAL
+        return scaled(op, op.args[1]) if op.signal is op.args[0] else Activation(gate=Gate.MASK, keeps_zero=False)
     if op.args[0] is op.args[1] or (link := common_source(*op.inputs)) is None:
         return FIRST
     return written_out(op, link, 0, keeps_zero=link.source is op.inputs[0])  # such as x / (1 + exp(-x))
@@ -138,7 +135,6 @@ def _factor(op: Op) -> Any:
     return constant if op.name == "mul" else 1 / torch.as_tensor(constant, dtype=op.signal.dtype)
 
 
-_RECIPROCAL = Activation(gate=Gate.MASK, keeps_zero=False)
 _NEGATIVE = Scale(factor=lambda _: -1, turns=True)
 SUM, CENTERED = Sum(), Centered()
 ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {"neg": _NEGATIVE, "add sub rsub": add, "mul": mul, "div": div}

@@ -4,7 +4,6 @@ Attention weights are non-negative, so they are the excitatory weights of Eq. 4,
 keys only determine the weights and get nothing.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -52,6 +51,7 @@ class Layer(Rule):
         facts.layers += self.is_learned
 
     def averages(self, op: Op) -> bool:
+        """Whether it makes fewer elements, as averages by fixed weights."""
         weight = self.linear(op).weight if self.is_learned else None
         if weight is None or weight.is_meta or isinstance(weight, Parameter) or isinstance(weight._base, Parameter):
             return False
@@ -75,18 +75,15 @@ class Layer(Rule):
 def _convolution(op: Op) -> LinearMap:
     # input (B, in, ...), weight (out, in / groups, ...); if transposed, (in, out / groups, ...)
     weight, options, signal = op.args[1], op.args[3:9], op.operands[0]
-
-    def back(q: Tensor, w: Tensor) -> Tensor:
-        mask = [True, False, False]
-        result: Tensor = aten.convolution_backward(q, signal.tensor, w, None, *options, mask)[0]
-        return result
-
     is_transposed, groups = options[3], options[5]
-    shape = [1] * weight.ndim
-    shape[is_transposed] = -1
     is_by_output = len(signal.shape) == weight.ndim and not (is_transposed and groups > 1)
-    per_output = (lambda scale: scale.reshape(shape)) if is_by_output else None
-    return LinearMap(lambda a, w: aten.convolution(a, w, None, *options), weight, per_output, back)
+    trailing = [1] * (weight.ndim - 1 - is_transposed)
+    return LinearMap(
+        lambda a, w: aten.convolution(a, w, None, *options),
+        weight,
+        (lambda scale: scale.reshape(-1, *trailing)) if is_by_output else None,
+        lambda q, w: aten.convolution_backward(q, signal.tensor, w, None, *options, [True, False, False])[0],
+    )
 
 
 def _bias_of_channels(op: Op) -> Tensor | int:
@@ -121,8 +118,7 @@ def _matrix(op: Op, at: int) -> LinearMap:
     factor, alpha = _factors(op)[1 - at], op.kwargs.get("alpha", 1)
     w = factor.tensor if isinstance(factor, Value) else factor
     w = w if alpha == 1 else w * alpha
-    product: _Product = (lambda a, b: (a @ b).sum(0)) if op.name == "addbmm" else torch.matmul
-    apply: _Product = (lambda a, w: product(w, a)) if at else product
+    apply: _Product = (lambda a, w: w @ a) if at else torch.matmul
     back: _Product | None = ((lambda q, w: w.mT @ q) if at else lambda q, w: q @ w.mT) if op.name in _PLAIN else None
     if isinstance(factor, Value) and factor.facts.nonnegative and alpha > 0:
         return LinearMap(lambda a: apply(a, w), back=back and (lambda q: back(q, w)))
@@ -157,15 +153,11 @@ def matrix_product(op: Op) -> Rule:
 def _attention(op: Op) -> LinearMap:
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)."""
     q, k, scale, is_causal, mask, bias = op.numbers("query", "key", "scale", "is_causal", "attn_mask", "attn_bias")
-    bias = mask if bias is None else bias
+    nothing, mask = k[..., :0], mask if bias is None else bias
+    _, A = aten._scaled_dot_product_attention_math(
+        q, k, nothing, mask, is_causal=bool(is_causal), scale=scale, enable_gqa=True
+    )
     repeats = q.shape[-3] // k.shape[-3] if q.ndim > 3 else 1
-    k = k if repeats == 1 else k.repeat_interleave(repeats, -3)
-    logits = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    if is_causal:
-        logits = logits + torch.full_like(logits, -math.inf).triu(1)
-    if bias is not None:
-        logits = logits + (bias.to(q.dtype).log() if bias.dtype == torch.bool else bias)
-    A = logits.softmax(-1).nan_to_num()
     if repeats > 1:
         return LinearMap(lambda a: A @ a.repeat_interleave(repeats, -3))
     return LinearMap(partial(torch.matmul, A), back=partial(torch.matmul, A.mT))
@@ -188,8 +180,7 @@ class Average(Layer):
         facts.mixtures += weighed or (op.name.startswith("grid_sampler") and len(op.inputs) > 1)
 
     def averages(self, op: Op) -> bool:
-        is_mixture = op.out.facts.mixtures > op.signal.facts.mixtures
-        return op.out.shape.numel() < op.signal.shape.numel() and not is_mixture
+        return op.out.shape.numel() < op.signal.shape.numel()
 
 
 def _itself(op: Op) -> LinearMap:
@@ -207,9 +198,8 @@ class Written(Winner):
         sizes = [value.shape.numel() for value in op.operands]
 
         def apply(a: Tensor) -> Tensor:
-            parts = iter(a.split(sizes))
-            inputs = [next(parts).view(v.shape) if v.is_floating else v.tensor for v in op.inputs]
-            return op.at(*inputs, constant=lambda a: torch.zeros_like(a) if _is_bias(a) else a)
+            parts = (part.view(v.shape) for part, v in zip(a.split(sizes), op.operands, strict=True))
+            return op.of(*parts, constant=lambda a: torch.zeros_like(a) if _is_bias(a) else a)
 
         a = torch.cat([value.tensor.flatten() for value in op.operands])
         found = shared(LinearMap(apply), a, P[0], op.out.tensor, nonnegative=False).split(sizes)
@@ -229,25 +219,11 @@ def reduced_axes(op: Op) -> set[int]:
     return {axis % ndim - ndim for axis in axes} if is_told else set()
 
 
-def pooling(op: Op) -> Rule:
-    divisor = op.named.get("divisor_override")
-    return MISSING if divisor is not None and divisor < 0 else _AVERAGE
-
-
 def sampled(op: Op) -> Rule:
     """Of `grid_sample`: the grid is where to look, and gets nothing, as queries and keys."""
     if op.named["interpolation_mode"] == 2:
         return MISSING  # bicubic, whose weights have both signs
     return _AVERAGE if isinstance(op.args[0], Value) else ENDS
-
-
-def written(op: Op) -> Rule:
-    """Of `index_add` and the like."""
-    return MISSING if op.kwargs.get("alpha", 1) <= 0 else _WRITTEN
-
-
-def put(op: Op) -> Rule:
-    return _WRITTEN if op.named.get("accumulate", False) else Join()
 
 
 def _bicubic(op: Op) -> LinearMap:
@@ -276,7 +252,7 @@ _WRITTEN = Written()
 
 ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     "convolution _convolution": convolution,
-    "mm bmm mv dot vdot addmm baddbmm addmv addbmm": matrix_product,
+    "mm bmm mv dot vdot addmm baddbmm addmv": matrix_product,
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_fused_attention_overrideable": attention,
@@ -284,9 +260,9 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
     "upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d "
     "_upsample_bilinear2d_aa cumsum col2im torchvision.roi_align torchvision.ps_roi_align": _AVERAGE,
-    "avg_pool1d avg_pool2d avg_pool3d": pooling,
+    "avg_pool1d avg_pool2d avg_pool3d": lambda op: MISSING if (op.named.get("divisor_override") or 0) < 0 else _AVERAGE,
     "upsample_bicubic2d _upsample_bicubic2d_aa": Layer(_bicubic, is_learned=False),
     "grid_sampler_2d grid_sampler_3d": sampled,
-    "index_add scatter_add": written,
-    "index_put _unsafe_index_put": put,
+    "index_add scatter_add": lambda op: _WRITTEN if op.kwargs.get("alpha", 1) > 0 else MISSING,
+    "index_put _unsafe_index_put": lambda op: _WRITTEN if op.named.get("accumulate", False) else Join(),
 }

@@ -14,14 +14,6 @@ from torch.nn import functional as F
 from ebcli.eb.operations import RECORD, aten, quiet
 
 
-def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
-    return input * (1 - weight) + end * weight
-
-
-def copy(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-    return src.expand(input.shape).to(input.dtype)
-
-
 def fill(input: Tensor, value: Any = 0) -> Tensor:
     return value.expand(input.shape) if isinstance(value, Tensor) else torch.full_like(input, value)
 
@@ -71,8 +63,8 @@ RESPELLED: dict[str, Callable[..., Any]] = {
         name: decomposition_table[getattr(aten, name).default]
         for name in "addcmul addcdiv addmm addmv baddbmm glu linalg_vector_norm".split()
     },
-    "lerp": lerp,
-    "copy": copy,
+    "lerp": lambda input, end, weight: input * (1 - weight) + end * weight,
+    "copy": lambda input, src, _non_blocking=False: src.expand(input.shape).to(input.dtype),
     "fill": fill,
     "zero": fill,
     "scatter": scatter,

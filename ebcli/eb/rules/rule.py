@@ -1,6 +1,6 @@
 """What a rule answers, and the rules of operations that only move values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -34,7 +34,7 @@ class Rule:
 
     Attributes:
         joins: constants may be among the elements of the results.
-        needs_numbers: its gradient depends on the numbers of its inputs.
+        needs_numbers: its gradient, or its shares, depend on the numbers of its inputs.
     """
 
     joins = needs_numbers = False
@@ -83,48 +83,21 @@ class Rule:
 
     def back(self, op: Op, arrived: Arrived) -> list[Tensor | None]:
         """The gradient."""
-        if op.name in _INVERSES and len(op.inputs) == 1:
-            return [_INVERSES[op.name](op, arrived[0])]
-        inputs = [v.tensor if self.needs_numbers or not v.is_floating else v.empty() for v in op.inputs]
-
-        def function(*floating: Tensor) -> Any:
-            rest = iter(floating)
-            return op.at(*(next(rest) if v.is_floating else a for v, a in zip(op.inputs, inputs, strict=True)))
-
-        floating = [a for v, a in zip(op.inputs, inputs, strict=True) if v.is_floating]
-        return [*gradients(function, floating, arrived)]
-
-    def averages(self, op: Op) -> bool:
-        """Whether it makes fewer elements, as averages by fixed weights."""
-        return False
-
-
-def _permuted(op: Op, a: Tensor) -> Tensor:
-    order = [axis % a.ndim for axis in op.args[1]]
-    return a.permute([order.index(axis) for axis in range(a.ndim)])
-
-
-def _filled(op: Op, a: Tensor) -> Tensor:
-    found = a.new_zeros(op.signal.shape)
-    op.at(found).copy_(a)
-    return found
+        if op.name in _ORDERED:
+            return [arrived[0].reshape(op.signal.shape).to(op.signal.dtype)]
+        if op.name in _VIEWS:
+            found = arrived[0].new_zeros(op.signal.shape)
+            op.at(found).copy_(arrived[0])
+            return [found]
+        floating = [v.tensor if self.needs_numbers else v.empty() for v in op.inputs if v.is_floating]
+        return [*gradients(op.of, floating, arrived)]
 
 
 _COPIES = frozenset(["clone", "alias", "detach", "_to_copy", "same", "lift_fresh", "contiguous"])
 
-# The gradients of the most frequent moves, without autograd
-_INVERSES: dict[str, Callable[[Op, Tensor], Tensor]] = {
-    **dict.fromkeys(
-        "view _unsafe_view unsqueeze squeeze alias same detach clone".split(), lambda op, a: a.reshape(op.signal.shape)
-    ),
-    "permute": _permuted,
-    "transpose": lambda op, a: a.transpose(*op.args[1:3]),
-    "t": lambda _, a: a.t(),
-    "expand": lambda op, a: a.sum_to_size(op.signal.shape),
-    "slice": _filled,
-    "select": _filled,
-    "_to_copy": lambda op, a: a.to(op.signal.dtype),
-}
+# The most frequent moves, whose gradients need no autograd: what shows all elements in their order, and other views
+_ORDERED = frozenset("view _unsafe_view unsqueeze squeeze alias same detach clone _to_copy".split())
+_VIEWS = frozenset("permute transpose t slice select".split())
 
 
 class Join(Rule):
