@@ -246,10 +246,10 @@ class Record(TorchDispatchMode):
         elif not isinstance(value, Value):
             return whole.clone()
         else:
-            while (owner := value.live()) is None or owner.numel() < size:
-                if owner is None or value.maker is None or not value.maker.inputs:
-                    raise EbcliError("part of a tensor is overwritten whose other parts are unknown: write into a copy")
+            while value.shape.numel() < size and value.maker is not None and is_view(value.maker):
                 value = value.maker.signal
+            if value.shape.numel() < size:
+                raise EbcliError("part of a tensor is overwritten whose other parts are unknown: write into a copy")
         return self._add("as_strided", aten.as_strided.default, (value, *view_of(whole)), {}, whole).out
 
     def _save(self, storage: int) -> None:
@@ -314,6 +314,11 @@ def ruled(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any],
     op.rule = rule or rule_of(op)
     op.operands = op.rule.operands(op)
     return op
+
+
+def is_view(op: Op) -> bool:
+    """Whether its result shares memory with its signal."""
+    return op.name != "same" and getattr(op.function, "is_view", False)
 
 
 def view_of(tensor: Tensor) -> tuple[Any, ...]:

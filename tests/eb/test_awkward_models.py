@@ -62,6 +62,23 @@ def relu_of_some_channels_in_place(net, x):
     return net.second(x)
 
 
+def relu_of_a_view_of_a_view(net, x):
+    x = net.first(x)
+    x.transpose(2, 3)[:, :2].relu_()
+    return net.second(x)
+
+
+def relu_in_what_is_left_of_a_tensor(net, x):
+    x = torch.cat([net.first(x)] * 2, 1)[:, : net.first.out_channels]
+    x[:, :2].relu_()
+    return net.second(x)
+
+
+def relu_of_what_is_left(net, x):
+    x = torch.cat([net.first(x)] * 2, 1)[:, : net.first.out_channels]
+    return net.second(torch.cat([torch.relu(x[:, :2]), x[:, 2:]], 1))
+
+
 def relu_of_some_channels(net, x):
     x = net.first(x)
     return net.second(torch.cat([torch.relu(x[:, :2]), x[:, 2:]], 1))
@@ -103,6 +120,8 @@ TWINS = [
     (add_in_place, add),
     (add_method_in_place, add_then_relu),
     (relu_of_some_channels_in_place, relu_of_some_channels),
+    (relu_of_a_view_of_a_view, relu_of_some_channels),
+    (relu_in_what_is_left_of_a_tensor, relu_of_what_is_left),
     (gate_in_place, gate),
     (written_into_a_buffer, relu_of_some_channels),
 ]
