@@ -146,6 +146,16 @@ def test_changed_classes_and_missing_images_are_found(monkeypatch: pytest.Monkey
     assert "No page: no image has maps of one class in both runs" in result.stderr
 
 
+def test_a_baseline_whose_raw_maps_are_not_all_there_agrees_with_nothing(baseline: Path) -> None:
+    first, second, *_ = sorted(baseline.rglob("*.npz"))
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:100])
+    result = invoke("check", "base")
+    problem = "its raw maps in the baseline are missing or damaged"
+    assert result.stdout.splitlines() == [f"photos/{name}: {problem}" for name in ("0/0000.jpg", "0/0003.jpg")]
+    assert result.exit_code == 1
+
+
 def pair(*values: np.ndarray) -> MapPair:
     place = Box(0, 0, 256, 128)
     one, other = (

@@ -182,6 +182,7 @@ def test_debug_shows_the_traceback(worker: mock.Mock) -> None:
 def test_warnings_are_one_line_or_quiet(quiet: bool, worker: mock.Mock) -> None:
     def warn(plan: RunPlan, sink: None) -> Run:
         warnings.warn("be careful", stacklevel=1)
+        warnings.warn("be careful", stacklevel=2)  # from another line
         return finished(DONE)
 
     worker.side_effect = warn

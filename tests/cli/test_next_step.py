@@ -51,6 +51,8 @@ def several(worker: mock.Mock) -> None:
     [
         ("a.jpg", "More classes: eb-saliency a.jpg --top-k 3"),
         ("a.jpg --model vgg16", "More classes: eb-saliency a.jpg --model vgg16 --top-k 3"),
+        ("a.jpg -o a.png", "More classes: eb-saliency a.jpg --top-k 3 --output a.png --panel"),
+        ("a.jpg -o a.html", f"{SERVE} a.jpg"),  # which has the classes
         ("a.jpg -t cat", f"{SERVE} a.jpg"),
         ("a.jpg --model vgg16 -t cat", f"{SERVE} --model vgg16 a.jpg"),
         ("a.jpg -k 2 --resize 64", ""),  # the page would not have it

@@ -63,6 +63,16 @@ def test_a_picture_of_one_s_own_is_not_replaced(photo: Path) -> None:
     assert Path("mine.jpg").read_bytes() != content
 
 
+def test_the_photo_itself_is_never_replaced(photo: Path) -> None:
+    content = photo.read_bytes()
+    Path("link.jpg").symlink_to(photo)
+    for name in ("in.jpg", "link.jpg"):
+        result = invoke("in.jpg", "-o", name, "--overwrite")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"'{name}' is the image that is explained" in result.stderr
+    assert photo.read_bytes() == content
+
+
 def test_several_maps_fit_into_one_panel() -> None:
     assert invoke("in.jpg", "-o", "out.png", "--top-k", "3", "--panel").exit_code == 0
     with Image.open("out.png") as picture:

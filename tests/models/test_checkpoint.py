@@ -182,6 +182,7 @@ def test_files_that_are_not_checkpoints_are_reported_in_one_sentence(tmp_path):
             load_model("shufflenet_v2_x0_5", weights=path)
         message = str(caught.value)
         assert str(path) in message and "\n" not in message, name
+        assert "it is damaged, or no checkpoint" in message, name
 
 
 @pytest.mark.parametrize(("content", "named"), [({"epoch": 3}, "'epoch'"), ([torch.ones(1)], "list"), ({}, "dict")])
