@@ -26,9 +26,9 @@ from ebcli.models import LoadedModel, load_model
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.models.running import is_out_of_memory, resolve_device
 from ebcli.nouns.explanation import Explanation, Map, Subject
+from ebcli.run import noise_and_sufficiency
 from ebcli.run.maps import Tiles, batch_sizes, in_sequence, maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, described, method_in_words
-from ebcli.run.noise_and_sufficiency import measure_sufficiency, references, tried
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import NetworkInput
@@ -232,7 +232,7 @@ class Explainer:
                 of_image.extend(found)
             first += self._width
         if self._asked.maps.sufficiency:
-            measure_sufficiency(inputs, maps, asked)
+            noise_and_sufficiency.measure_sufficiency(inputs, maps, asked)
         for i, (about, best) in enumerate(zip(asked, predicted, strict=True)):
             for found in self._against_label(inputs[i : i + 1], rows[i], about, best):
                 maps[i].extend(found)
@@ -324,11 +324,11 @@ class Explainer:
         )
 
     def _tried(self, maps: MapOptions) -> NetworkDescription:
-        """The network's description after noise was explained; for errors, see ``tried``."""
+        """The network's description after noise was explained; for errors, see ``noise_and_sufficiency.tried``."""
         network, explain = self.network, partial(self._backprop, maps=maps)
         if self._task.run is not None:  # noise has no detections
             return replace(network, method=method_in_words(maps, network.labels_against, joint=bool(self._joint)))
-        found, first = tried(network, maps, explain)
+        found, first = noise_and_sufficiency.tried(network, maps, explain)
         self._joint = first[0].joint if len({result.joint for result in first}) == 1 else None  # saves a forward pass
         is_measured = maps.contrastive and self._task.in_batches and self.loaded.trained
-        return replace(found, noise=references(network, first, explain) if is_measured else {})
+        return replace(found, noise=noise_and_sufficiency.references(network, first, explain) if is_measured else {})
