@@ -119,16 +119,17 @@ def shared(
 
 def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnegative: bool) -> Tensor:
     """Z = W+ a+ + W- a- for s = +1, and W- a+ + W+ a- for s = -1."""
-    weight, by_channel = linear.weight, torch.ones(())
+    weight = linear.weight
     if weight is not None and linear.per_output and isinstance(signs, Tensor) and signs.shape[1:2] == (signs.numel(),):
-        by_channel, signs = linear.per_output(signs.flatten().sign().to(a.dtype)), 1
+        weight, signs = weight * linear.per_output(signs.flatten().sign().to(a.dtype)), 1
 
     @cache
     def half(sign: int) -> LinearMap | None:
         """Of s W, the positive or the negative weights."""
         if weight is None:
             return linear if sign > 0 else None
-        return LinearMap(linear.apply, (weight * (by_channel * sign)).clamp_(min=0), back=linear.back)
+        split = weight.clamp(min=0) if sign > 0 else weight.neg().clamp_(min=0)
+        return LinearMap(linear.apply, split, back=linear.back)
 
     parts = [a] if nonnegative else [(positive := a.clamp(min=0)), positive - a]
     total: Any = None

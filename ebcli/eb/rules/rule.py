@@ -85,6 +85,8 @@ class Rule:
         """The gradient."""
         if op.name in _ORDERED:
             return [arrived[0].reshape(op.signal.shape).to(op.signal.dtype)]
+        if op.name in ("transpose", "t"):  # which undo themselves
+            return [op.at(arrived[0])]
         if op.name in _VIEWS:
             found = arrived[0].new_zeros(op.signal.shape)
             op.at(found).copy_(arrived[0])
@@ -97,7 +99,7 @@ _COPIES = frozenset(["clone", "alias", "detach", "_to_copy", "same", "lift_fresh
 
 # The most frequent moves, whose gradients need no autograd: what shows all elements in their order, and other views
 _ORDERED = frozenset("view _unsafe_view unsqueeze squeeze alias same detach clone _to_copy".split())
-_VIEWS = frozenset("permute transpose t slice select".split())
+_VIEWS = frozenset("permute slice select".split())
 
 
 class Join(Rule):
