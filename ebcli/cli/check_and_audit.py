@@ -104,7 +104,7 @@ def check(options: Mapping[str, Any]) -> int:
         if comparisons and options["output"] is not None:
             pairs, photos = read_pairs(baseline, directory), plan.inputs.images  # again: they need much memory
             page = write_comparison(directory, pairs, rank_correlation, photos, options["overwrite"])
-        comparisons += changes(baseline, directory, limits)
+        comparisons += changes(baseline, directory, limits, {one.input for one in comparisons})
     comparisons.sort(key=lambda one: (not one.problems, one.correlation, one.input))
     wrong = [one for one in comparisons if one.problems]
     for one in wrong:

@@ -297,15 +297,22 @@ def comparison_of(pair: MapPair, limits: Limits) -> Comparison:
     return Comparison(pair.input, subject.name or f"class {subject.index}", correlation, problems, equal)
 
 
-def changes(baseline: Path, repeated: Path, limits: Limits) -> Iterator[Comparison]:
-    """The images without maps in one of the runs, and those with another first class if these are too many."""
+def changes(baseline: Path, repeated: Path, limits: Limits, compared: Set[str]) -> Iterator[Comparison]:
+    """The images without maps in one of the runs, and those with another first class if these are too many.
+
+    Args:
+        baseline, repeated: the directories of the runs.
+        limits: the share of images whose class may change.
+        compared: the inputs of which maps were compared.
+    """
     before, now = latest_records(baseline), latest_records(repeated)
     first = [{place: [one.index for one in found.classes[:1]] for place, found in run.items()} for run in (before, now)]
     changed = [place for place in before.keys() & now.keys() if first[0][place] != first[1][place]]
     for place in sorted(before.keys() - now.keys()):
         yield Comparison(before[place].input, "", -3, ("not explained any more",))
     for place in sorted(before.keys() & now.keys()):
-        if before[place].classes and read_maps(baseline, before[place]) is None:
+        is_compared = now[place].input in compared or not before[place].classes
+        if not is_compared and read_maps(baseline, before[place]) is None:
             yield Comparison(before[place].input, "", -3, ("its raw maps in the baseline are missing or damaged",))
     for place in sorted(changed) if len(changed) > limits.changed * len(before) else ():
         was, is_now = (_shown(records[place]) for records in (before, now))
