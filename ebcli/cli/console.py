@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -175,6 +175,6 @@ def plain_warnings(quiet: bool) -> Iterator[None]:
             # Pillow warns at half the size it refuses, without naming the file
             warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
             warnings.filterwarnings("ignore", message="Using a non-tuple|Truncating the start")  # onnx2torch's slices
-            shown = cache(lambda message: say(f"Warning: {one_line(message)}"))  # each one once
+            shown = lru_cache(lambda message: say(f"Warning: {one_line(message)}"))  # again only after many others
             warnings.showwarning = lambda message, *_, **__: shown(str(message))
         yield
