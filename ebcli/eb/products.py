@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -107,21 +107,24 @@ def shared(
         bias: b, if it is known.
     """
     weight = linear.weight
-    if weight is not None:
-        if linear.apply is torch.matmul and weight.ndim == 2 and weight.numel() >= _LARGE and weight.is_cpu:
-            return _by_blocks(linear, a, P, signs, nonnegative=nonnegative)
-        if isinstance(signs, Tensor) and not nonnegative and a.dtype == torch.float32:
+    is_large = weight is not None and weight.ndim == 2 and weight.numel() >= _LARGE and weight.is_cpu
+    if is_large and linear.apply is torch.matmul:
+        return _by_blocks(linear, a, P, signs, nonnegative=nonnegative)
+    if weight is not None and isinstance(signs, Tensor):
+        is_by_channel = linear.per_output is not None and signs.shape[1:2] == (signs.numel(),)
+        if a.dtype == torch.float32 and not (is_by_channel and nonnegative):
             share = _by_sizes(linear, a, P, signs, response, bias)
             if share is not None:
                 return share
+        if linear.per_output is not None and is_by_channel:
+            scale = linear.per_output(signs.flatten().sign().to(a.dtype))
+            linear, signs = replace(linear, weight=weight * scale), 1
     return _by_halves(linear, a, P, signs, nonnegative=nonnegative)
 
 
 def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnegative: bool) -> Tensor:
     """Z = W+ a+ + W- a- for s = +1, and W- a+ + W+ a- for s = -1."""
     weight = linear.weight
-    if weight is not None and linear.per_output and isinstance(signs, Tensor) and signs.shape[1:2] == (signs.numel(),):
-        weight, signs = weight * linear.per_output(signs.flatten().sign().to(a.dtype)), 1
 
     @cache
     def half(sign: int) -> LinearMap | None:

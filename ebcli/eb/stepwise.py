@@ -9,6 +9,7 @@ from torch import Tensor
 from ebcli.eb.operations import Op, Value
 from ebcli.eb.paths import is_learned
 from ebcli.eb.products import added
+from ebcli.eb.rules.layers import Layer
 from ebcli.eb.rules.rule import MISSING, How, Share
 
 
@@ -76,8 +77,8 @@ def _grouped(op: Op, arrived: list[list[Share]]) -> list[tuple[list[Tensor | Non
 
 def _of_each_sign(op: Op, P: list[Tensor | None], how: How) -> list[tuple[list[Tensor | None], How]]:
     """Copies of a response can be explained with different signs, so their probabilities are not added."""
-    signs = how.signs
-    if not isinstance(signs, Tensor) or op.operands[0].shape.numel() >= op.outs[0].shape.numel():
+    signs, has_copies = how.signs, op.operands[0].shape.numel() < op.outs[0].shape.numel()
+    if not (isinstance(signs, Tensor) and has_copies) or isinstance(op.rule, Layer):
         return [(P, how)]
     return [([p if p is None else p * (signs * s > 0) for p in P], how._replace(signs=s)) for s in (1, -1)]
 

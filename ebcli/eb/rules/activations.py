@@ -161,8 +161,6 @@ class Scale(OneInput):
         facts.is_open = op.signal.facts.is_open
         if self.turns:
             facts.gate = SIGNED.get(facts.gate, facts.gate)
-        if facts.is_open and op.signal.reads == 1:
-            op.signal.kept = None  # only its sign could be asked for, which the result tells
 
     def signs(self, op: Op, how: How) -> int | Tensor | None:
         factor, signs = self.factor(op), how.signs
