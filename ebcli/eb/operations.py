@@ -94,10 +94,9 @@ class Op:
 
     def at(self, *inputs: Any, constant: Callable[[Any], Any] = lambda a: a) -> Any:
         """Its result for other inputs, and perhaps for other constants."""
-        rest, n = iter(inputs), len(self.args)
-        arguments = *self.args, *self.kwargs.values()
-        args = changed(arguments, lambda a: next(rest) if isinstance(a, Value) else constant(a))
-        return self.function(*args[:n], **dict(zip(self.kwargs, args[n:], strict=True)))
+        rest = iter(inputs)
+        args, kwargs = changed(self.args, self.kwargs, lambda a: next(rest) if isinstance(a, Value) else constant(a))
+        return self.function(*args, **kwargs)
 
     def of(self, *floating: Tensor, constant: Callable[[Any], Any] = lambda a: a) -> Any:
         """Its result for other floating-point inputs, and perhaps for other constants."""
@@ -154,8 +153,13 @@ def flat(arguments: Iterable[Any]) -> Iterator[Any]:
             yield a
 
 
-def changed(arguments: Iterable[Any], change: Callable[[Any], Any]) -> tuple[Any, ...]:
-    return tuple([[change(b) for b in a] if isinstance(a, (list, tuple)) else change(a) for a in arguments])
+def changed(args: Iterable[Any], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> tuple[Any, dict[str, Any]]:
+    """Arguments of an operation of ATen, each changed."""
+
+    def of(a: Any) -> Any:
+        return list(map(change, a)) if isinstance(a, (list, tuple)) else change(a)
+
+    return tuple(map(of, args)), {name: of(a) for name, a in kwargs.items()}
 
 
 def reachable(start: Iterable[Any], below: Callable[[Any], Any] = lambda at: dict(at.next_functions)) -> Iterator[Any]:

@@ -59,7 +59,6 @@ class Record(TorchDispatchMode):
         self._written: dict[int, tuple[int, Value | None, StorageWeakRef | None]] = {}
         self._kept: dict[int, list[Value]] = {}  # storage -> values whose numbers are in it
         self._readers: dict[int, list[Op]] = {}  # storage of a constant -> operations that have read it
-        self._looked_at = 0
 
     def __del__(self) -> None:
         self.clear()
@@ -100,11 +99,10 @@ class Record(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name, is_mutable, is_composite, tensors = described(func)
-        if RECORD.get() is not self or not tensors:
+        name, is_mutable, is_composite = described(func)
+        if RECORD.get() is not self or name in _SHAPE_ONLY:
             return func(*args, **kwargs)
-        values: Sequence[Any] = [changed((a,), self.value_of)[0] if at in tensors else a for at, a in enumerate(args)]
-        named = dict(zip(kwargs, changed(kwargs.values(), self.value_of), strict=True)) if kwargs else kwargs
+        values, named = changed(args, kwargs, self.value_of)
         if not any(type(a) is Value for a in flat((*values, *named.values()))):
             if is_mutable:
                 self._copy_constants(args[0])
@@ -119,7 +117,7 @@ class Record(TorchDispatchMode):
         parts = self._spelled_out(name, values, args, kwargs)
         result = func(*args, **kwargs)
         if name in _AFFINE and isinstance(result, Tensor):
-            values = changed(values, lambda a: self._expanded(a, result.shape))
+            values, named = changed(values, named, lambda a: self._expanded(a, result.shape))
         if parts is not NotImplemented:
             self.equate(parts, result, is_gate=name in _GATES)
         elif isinstance(result, (Tensor, list, tuple)):  # and not a number
@@ -181,13 +179,17 @@ class Record(TorchDispatchMode):
         for at, tensor in enumerate((result,) if isinstance(result, Tensor) else result):
             if isinstance(tensor, Tensor):
                 op.outs.append(self._is_now(tensor, Value(tensor, op, at)))
-        for value in op.inputs:
-            value.reads += 1
+        for a in flat((*op.args, *op.kwargs.values())):
+            if isinstance(a, Value):
+                a.reads += 1
+            elif isinstance(a, Tensor):
+                self._readers.setdefault(storage_of(a), []).append(op)
         op.index = len(self.ops)
         self.ops.append(op)
         op.rule.learn(op)
         if self.names_all or op.rule is MISSING:
-            op.site += self._place(caller(sys._getframe(2), "self", nn.Module))  # which needs no hooks
+            module = caller(sys._getframe(2), "self", nn.Module)  # which needs no hooks
+            op.site += f" in {self.names.get(module) or type(module).__name__}" if module is not None else ""
         if self.is_cut:
             op.is_cut, op.operands = True, []
         elif self.keeps:
@@ -199,9 +201,6 @@ class Record(TorchDispatchMode):
     def names(self) -> dict[nn.Module, str]:
         """The names of the network's modules."""
         return {} if self._net is None else {module: name for name, module in self._net.named_modules()}
-
-    def _place(self, module: nn.Module | None) -> str:
-        return "" if module is None else f" in {self.names.get(module) or type(module).__name__}"
 
     def _overwrite(self, name: str, func: Any, args: Any, kwargs: Any, values: Any, named: Any) -> Any:
         """An operation in place is the same operation, whose result is a new value of the tensor."""
@@ -267,17 +266,10 @@ class Record(TorchDispatchMode):
         def copied(a: Any) -> Any:
             return a.clone() if isinstance(a, Tensor) and storage_of(a) == storage_of(overwritten) else a
 
-        if not self.keeps or not isinstance(overwritten, Tensor):
-            return
-        for op in self.ops[self._looked_at :]:  # once, because some networks fill their masks piece by piece
-            for a in flat((*op.args, *op.kwargs.values())):
-                if isinstance(a, Tensor):
-                    self._readers.setdefault(storage_of(a), []).append(op)
-        self._looked_at = len(self.ops)
-        for op in self._readers.pop(storage_of(overwritten), ()):
-            op.args = changed(op.args, copied)
-            op.kwargs = dict(zip(op.kwargs, changed(op.kwargs.values(), copied), strict=True))
-            op.__dict__.pop("named", None)
+        if self.keeps and isinstance(overwritten, Tensor):
+            for op in self._readers.pop(storage_of(overwritten), ()):
+                op.args, op.kwargs = changed(op.args, op.kwargs, copied)
+                op.__dict__.pop("named", None)
 
     @property
     def overwritten(self) -> list[Tensor]:
@@ -299,13 +291,11 @@ class Record(TorchDispatchMode):
 
 
 @cache
-def described(func: Any) -> tuple[str, bool, bool, frozenset[int]]:
-    """An operation's name, whether it changes arguments, whether it is made of others, and which tensors it reads."""
-    schema = func._schema
-    name = schema.name.removeprefix("aten::").replace("::", ".")
-    tensors = [at for at, a in enumerate(schema.arguments) if "Tensor" in str(a.type) and name not in _SHAPE_ONLY]
+def described(func: Any) -> tuple[str, bool, bool]:
+    """An operation's name, whether it changes arguments, and whether it is made of others."""
+    name = func._schema.name.removeprefix("aten::").replace("::", ".")
     is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-    return name, schema.is_mutable, is_composite, frozenset(tensors)
+    return name, func._schema.is_mutable, is_composite
 
 
 def ruled(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], rule: Any = None) -> Op:
