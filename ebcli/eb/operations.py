@@ -63,9 +63,14 @@ class Value:
         """The number of elements, without the copies that broadcasting made."""
         return math.prod(n for n, step in zip(self.shape, self.stride, strict=True) if step or n < 2)
 
-    def empty(self) -> Tensor:
+    def empty(self, **options: Any) -> Tensor:
         """A tensor with its layout, and no numbers yet."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device, **options)
+
+    def leaf(self, *, with_numbers: bool) -> Tensor:
+        """A leaf of autograd with its layout."""
+        leaf = self.empty(requires_grad=True)
+        return leaf.copy_(self.tensor) if with_numbers else leaf
 
 
 class Op:

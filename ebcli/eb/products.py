@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+_ENGINE: Any = torch.autograd.Variable._execution_engine
 _LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
 _BLOCK = 3 << 18  # weights: 3 MiB in float32
 _LEAST = 1 / 16  # of |W| |a|, for a normalizer that is a difference of products: it loses no more than four bits
@@ -59,27 +60,20 @@ class LinearMap:
 
 def vjp(function: Callable[[Tensor], Tensor], like: Tensor, vector: Tensor) -> Tensor:
     """M^T v of a linear function a -> M a; `like` has the shape of a."""
-    return gradients(function, [torch.zeros_like(like)], [vector])[0]
+    return gradients(function, [torch.empty_like(like, requires_grad=True)], [vector])[0]
 
 
-def gradients(function: Callable[..., Any], inputs: Sequence[Tensor], vectors: Sequence[Tensor | None]) -> list[Tensor]:
-    """What arrives at each input of a function, if vectors arrive at its results, but for those that are None."""
-
-    def product(*inputs: Tensor) -> Tensor:
-        # the gradient of a scalar: of other results, autograd compares the shapes by SymPy, which takes long to import
-        result = function(*inputs)
-        pairs = zip((result,) if isinstance(result, Tensor) else result, vectors, strict=False)
-        found: Tensor = added([(r * v.conj()).sum().real for r, v in pairs if v is not None])
-        return found
-
+def gradients(function: Callable[..., Any], leaves: Sequence[Tensor], vectors: Sequence[Tensor | None]) -> list[Tensor]:
+    """What arrives at leaves of autograd, if vectors arrive at a function's results, but for those that are None."""
     with torch.enable_grad():
-        if torch._C._functorch.maybe_current_level() is not None:  # in vmap
-            return list(torch.func.grad(product, tuple(range(len(inputs))))(*inputs))
-        leaves = [a.detach().requires_grad_() for a in inputs]
-        total = product(*(a.view_as(a) for a in leaves))
-        if not total.requires_grad:
-            return [torch.zeros_like(a) for a in inputs]
-        return list(torch.autograd.grad(total, leaves, materialize_grads=True))
+        result = function(*(leaf.view_as(leaf) for leaf in leaves))  # which it may overwrite
+    results = (result,) if isinstance(result, Tensor) else result
+    pairs = [(r, v) for r, v in zip(results, vectors, strict=False) if v is not None and r.requires_grad]
+    found: Sequence[Any] = [None] * len(leaves)
+    if pairs:  # autograd.grad() compares the shapes by SymPy, which takes long to import, and refuses to run in vmap
+        options = {"keep_graph": False, "create_graph": False, "allow_unreachable": True, "accumulate_grad": False}
+        found = _ENGINE.run_backward(*zip(*pairs, strict=True), inputs=tuple(leaves), **options)
+    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
 
 
 def ratio(P: Tensor, z: Tensor) -> Tensor:

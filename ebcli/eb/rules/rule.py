@@ -85,21 +85,14 @@ class Rule:
         """The gradient."""
         if op.name in _ORDERED:
             return [arrived[0].reshape(op.signal.shape).to(op.signal.dtype)]
-        if op.name in ("transpose", "t"):  # which undo themselves
-            return [op.at(arrived[0])]
-        if op.name in _VIEWS:
-            found = arrived[0].new_zeros(op.signal.shape)
-            op.at(found).copy_(arrived[0])
-            return [found]
-        floating = [v.tensor if self.needs_numbers else v.empty() for v in op.inputs if v.is_floating]
-        return [*gradients(op.of, floating, arrived)]
+        leaves = [value.leaf(with_numbers=self.needs_numbers) for value in op.inputs if value.is_floating]
+        return [*gradients(op.of, leaves, arrived)]
 
 
 _COPIES = frozenset(["clone", "alias", "detach", "_to_copy", "same", "lift_fresh", "contiguous"])
 
-# The most frequent moves, whose gradients need no autograd: what shows all elements in their order, and other views
+# What shows all elements in their order, so that its gradient needs no autograd
 _ORDERED = frozenset("view _unsafe_view unsqueeze squeeze alias same detach clone _to_copy".split())
-_VIEWS = frozenset("permute slice select".split())
 
 
 class Join(Rule):
