@@ -125,11 +125,8 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     """
     if linear.weight is not None and not isinstance(call.record.value_of(linear.weight), Tensor):
         return NotImplemented  # the rule is for fixed weights
-
-    def is_nonnegative(op: Any) -> bool:
-        return linear.is_nonnegative and op.signal.facts.nonnegative
-
-    return call.made(Layer(lambda _: linear, is_learned=linear.weight is not None, nonnegative=is_nonnegative), signal)
+    is_learned = linear.weight is not None
+    return call.made(Layer(lambda _: linear, is_learned=is_learned, has_no_negatives=not is_learned), signal)
 
 
 def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:

@@ -29,14 +29,14 @@ class Layer(Rule):
         linear: W.
         at: which input the signal is.
         is_learned: it has weights, so that it can be the classifier, and a norm can follow.
-        nonnegative: whether the value is never negative.
+        has_no_negatives: neither its weights nor its bias are ever negative.
         bias: b, shaped to be added to the response; 0 if there is none, and None if it is unknown.
     """
 
     linear: Callable[[Op], LinearMap]
     at: int = 0
     is_learned: bool = True
-    nonnegative: Callable[[Op], bool] = lambda _: False
+    has_no_negatives: bool = False
     bias: Callable[[Op], Tensor | int | None] = lambda _: None
 
     def operands(self, op: Op) -> list[Value]:
@@ -46,7 +46,8 @@ class Layer(Rule):
         return *op.inputs, *(out for out in op.outs[:1] if not out.facts.nonnegative)  # whose signs matter
 
     def describe(self, op: Op, facts: Facts) -> None:
-        facts.nonnegative, facts.is_open = self.nonnegative(op), self.is_learned
+        facts.nonnegative = self.has_no_negatives and op.operands[0].facts.nonnegative
+        facts.is_open = self.is_learned
         facts.gate = SUMMED.get(facts.gate, 0)
         facts.layers += self.is_learned
 
@@ -129,14 +130,8 @@ def _bias_of_sum(op: Op) -> Tensor | int:
     return op.args[0] * op.kwargs.get("beta", 1) if op.name in SUMS else 0
 
 
-def _has_no_negatives(op: Op) -> bool:
-    return op.name not in SUMS and all(value.facts.nonnegative for value in op.inputs)
-
-
 _PLAIN = ("mm", "bmm", "addmm", "baddbmm")
 _MATRIX = [Layer(partial(_matrix, at=at), bias=_bias_of_sum) for at in (0, 1)]
-# one of two signals holds the weights of the other's elements, as attention does
-_WEIGHED = [Weighed(partial(_matrix, at=at), at, False, _has_no_negatives, _bias_of_sum) for at in (0, 1)]
 
 
 def matrix_product(op: Op) -> Rule:
@@ -147,7 +142,11 @@ def matrix_product(op: Op) -> Rule:
         at = signal_of(left, right, (*left.shape[:-1], right.shape[-1]))
     else:
         at = values_of(left, right)
-    return MISSING if at is None else _WEIGHED[at]
+    if at is None:
+        return MISSING
+    # one of the signals holds the weights of the other's elements, as attention does
+    has_no_negatives = op.name not in SUMS and op.inputs[1 - at].facts.nonnegative
+    return Weighed(partial(_matrix, at=at), at, False, has_no_negatives, _bias_of_sum)
 
 
 def _attention(op: Op) -> LinearMap:
@@ -168,7 +167,7 @@ def attention(op: Op) -> Rule:
     if not isinstance(value, Value):
         return ENDS
     at = max(i for i, a in enumerate(op.inputs) if a is value)
-    return Weighed(_attention, at, is_learned=False, nonnegative=lambda op: op.operands[0].facts.nonnegative)
+    return Weighed(_attention, at, is_learned=False, has_no_negatives=True)
 
 
 class Average(Layer):
@@ -247,7 +246,7 @@ def _bicubic(op: Op) -> LinearMap:
     return LinearMap(resample, torch.tensor([1, -1]).to(rows[0]))
 
 
-_AVERAGE = Average(_itself, is_learned=False, nonnegative=lambda op: op.signal.facts.nonnegative)
+_AVERAGE = Average(_itself, is_learned=False, has_no_negatives=True)
 _WRITTEN = Written()
 
 ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {

@@ -57,7 +57,9 @@ class Rule:
     def describe(self, op: Op, facts: Facts) -> None:
         """Change what the results inherit to what is known of them."""
         if len(op.inputs) == 1 and not self.joins:
-            facts.is_open, facts.is_softmax = op.signal.facts.is_open, op.signal.facts.is_softmax
+            # a norm behind a maximum is one of the winners
+            facts.is_open = op.signal.facts.is_open and not self.needs_numbers
+            facts.is_softmax = op.signal.facts.is_softmax
             if op.name in _COPIES:
                 facts.elementwise = AFFINE
             elif type(self) is Rule and not any(isinstance(a, Tensor) for a in flat(op.args)):
@@ -111,10 +113,6 @@ class Winner(Rule):
     """A maximum, sorting, max pooling: the winner takes all."""
 
     needs_numbers = True
-
-    def describe(self, op: Op, facts: Facts) -> None:
-        super().describe(op, facts)
-        facts.is_open = False  # a norm behind it is one of the winners
 
 
 class Missing(Winner):
