@@ -50,7 +50,8 @@ class Call:
         """The function of these operands, which are among its arguments or made of them."""
 
         def repeated(*others: Tensor) -> Any:
-            by_id = dict(zip(map(id, operands), others, strict=True))
+            copies = (other.clone() for other in others)  # which it may overwrite
+            by_id = dict(zip(map(id, operands), copies, strict=True))
             args, kwargs = tree_map(lambda a: by_id.get(id(a), a), (self.args, self.kwargs))
             return self.func(*args, **kwargs)
 

@@ -33,7 +33,7 @@ def walk(start: Arrivals, ops: Iterable[Op], answer: Answer, wanted: Iterable[Va
     arrived, wanted = dict(start), set(wanted)
     for op in ops:
         messages = [(arrived.get if out in wanted else arrived.pop)(out, []) for out in op.outs]
-        if any(messages):
+        if op.operands and any(messages):
             for value, more in zip(op.operands, answer(op, messages), strict=True):
                 if more:
                     arrived[value] = [*arrived.get(value, ()), *more]
@@ -117,14 +117,14 @@ def averages_cells(mixing: Op, average: Op, ops: Sequence[Op]) -> bool:
 def query_axes(mixing: Op) -> set[int]:
     """The axes of an operation's result along which its attention weights vary."""
     ndim = len(mixing.out.shape)
-    if isinstance(mixing.rule, Layer):
-        is_right = mixing.name in ("mm", "bmm", "baddbmm") and mixing.operands[0] is mixing.inputs[0]
-        return {ndim - 1 - (not is_right)}
     if mixing.name == "sum":
         of, reduced = len(mixing.signal.shape), reduced_axes(mixing)
         kept = range(-of, 0) if of == ndim else [axis for axis in range(-of, 0) if axis not in reduced]
         return {at for at, axis in enumerate(kept) if axis in mixing.signal.facts.weighed - reduced}
-    return {*range(2, ndim)}
+    if mixing.name.startswith("grid_sampler"):
+        return {*range(2, ndim)}
+    is_right = mixing.name in ("mm", "bmm", "baddbmm") and mixing.operands[0] is mixing.inputs[0]
+    return {ndim - 1 - (not is_right)}
 
 
 class Places:

@@ -66,7 +66,7 @@ def vjp(function: Callable[[Tensor], Tensor], like: Tensor, vector: Tensor) -> T
 def gradients(function: Callable[..., Any], leaves: Sequence[Tensor], vectors: Sequence[Tensor | None]) -> list[Tensor]:
     """What arrives at leaves of autograd, if vectors arrive at a function's results, but for those that are None."""
     with torch.enable_grad():
-        result = function(*(leaf.view_as(leaf) for leaf in leaves))  # which it may overwrite
+        result = function(*leaves)
     results = (result,) if isinstance(result, Tensor) else result
     pairs = [(r, v) for r, v in zip(results, vectors, strict=False) if v is not None and r.requires_grad]
     found: Sequence[Any] = [None] * len(leaves)

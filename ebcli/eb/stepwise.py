@@ -34,7 +34,7 @@ class Stepwise:
         found = []
         for P, how in (group for of_all in _grouped(op, arrived) for group in _of_each_sign(op, *of_all)):
             shares = self._shares(op, P, how)
-            if self._tracks and op.operands and op.rule is not MISSING:
+            if self._tracks and op.rule is not MISSING:
                 came = sum(p.sum(dtype=torch.float64) for p in P if p is not None)
                 went = sum(share[0].sum(dtype=torch.float64) for share in shares if share)
                 self.lost[op] = self.lost.get(op, 0) + came - went
