@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, overload
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 
 from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_relevance, priors, priors_against
-from ebcli.eb.capture import LayerChoice, evaluating, single_tensor
-from ebcli.eb.explanation import Explanation, Forward
+from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, single_tensor
+from ebcli.eb.joint import Found, explained
 from ebcli.eb.mode import Listening, Unsupported, refuse
 from ebcli.eb.operations import Value
-from ebcli.eb.paths import Path, descend, without_rule
+from ebcli.eb.paths import Path, descend, joins_constants, latest_first, walk, without_rule
+from ebcli.eb.products import added, ratio
 from ebcli.eb.record import Record
-from ebcli.eb.result import ExcitationResult, channel_axis_of
-from ebcli.errors import ConfigurationError
+from ebcli.eb.result import ExcitationResult, channel_axis_of, special_tokens
+from ebcli.eb.stepwise import Stepwise, total
+from ebcli.errors import ConfigurationError, LayerError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -201,3 +205,112 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, onl
     everything = reached() if isinstance(output, Value) else set[Value]()
     found = [name for name in layers if values.get(name) in everything]
     return [name for name in found if not only_way or source not in reached(values[name])]
+
+
+# Of one layer: relevance (K, ...), mass (K, B), and lost mass (K, B) by operation
+Explained = tuple[Tensor, Tensor | None, dict[str, Tensor]]
+Maps = list[Found]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The maps of some priors, by either rule.
+
+    Attributes:
+        forward: the forward pass.
+        prior: (K, *logits.shape), the probabilities to start from.
+        others: (N, *logits.shape), subtract the mean of their maps, if there are any.
+        contrastive: subtract the maps of the duals.
+        tracks: find the probability that each operation lost.
+    """
+
+    forward: Forward
+    prior: Tensor
+    others: Tensor
+    contrastive: bool
+    tracks: bool
+
+    def of(self, paths: Sequence[Path], *, is_joint: bool) -> list[Explained]:
+        """The maps of layers."""
+        above = [label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)]
+        if self.contrastive and above:
+            raise LayerError(f"{above[0]} is not below the classifier, as contrastive maps need: choose an earlier one")
+        joins = [op.out for path in paths for op in path.ops if is_joint and joins_constants(op)]
+        have_axes = None not in map(self.forward.images.axis, [*(path.layer for path in paths), *joins])
+        batch, *rest = self.forward.logits.shape
+        if batch == 1 or (have_axes and not self.tracks):
+            return self._found(paths, is_joint)
+        # operations may merge images, so each one is explained alone
+        forward, by_image = replace(self.forward, images=self.forward.images.alone()), []
+        for only in torch.eye(batch).to(self.prior).reshape(batch, batch, *(1 for _ in rest)):
+            one = replace(self, forward=forward, prior=self.prior * only, others=self.others * only)
+            by_image.append(one._found(paths, is_joint))
+        return [_merged(of_layer) for of_layer in zip(*by_image, strict=True)]
+
+    def _found(self, paths: Sequence[Path], is_joint: bool) -> list[Explained]:
+        others = -self.prior if self.contrastive and is_joint else self.others
+        differences: Maps = []
+        if self.contrastive and not is_joint:
+            differences = self._maps(self.prior, paths, is_joint, subtracts_duals=True)
+            if not (self.tracks or any(map(self._special, paths))):
+                return [(P, None, {}) for P, _ in differences]
+        marginal = self._maps(self.prior, paths, is_joint)
+        subtracted = self._maps(others, paths, is_joint) if len(others) else []
+        found: list[Explained] = []
+        for i, (path, (P, lost)) in enumerate(zip(paths, marginal, strict=True)):
+            relevance = P
+            if subtracted:
+                other = self._normalized(subtracted[i][0], path)
+                relevance = self._normalized(P, path) - (other.mean(0, keepdim=True) if len(self.others) else other)
+            elif differences:
+                relevance, _ = differences[i]
+                if self._special(path):  # otherwise both maps sum to 1 at the classifier's inputs already
+                    relevance = self._normalized(P, path) - self._normalized(P - relevance, path)
+            mass = self._sums(P, path) if relevance is P or self.tracks else None
+            found.append((relevance, mass, lost))
+        return found
+
+    def _maps(self, priors: Tensor, paths: Sequence[Path], is_joint: bool, *, subtracts_duals: bool = False) -> Maps:
+        output, ops = self.forward.output, latest_first(op for path in paths for op in path.ops)
+        answer = Stepwise(self.forward.record.ops, contrastive=subtracts_duals, tracks=self.tracks)
+
+        def down(prior: Tensor) -> Maps:
+            if is_joint:  # all winning neurons of an image as one
+                return explained(output, prior, paths, self.forward.images)
+            answer.lost.clear()
+            arrived = walk({output: [(prior, answer.start(output))]}, ops, answer, [path.layer for path in paths])
+            return [(total(arrived.get(path.layer, []), path.layer), answer.lost_on(path.ops)) for path in paths]
+
+        if is_joint or len(priors) == 1 or not all(op.is_native for op in ops):
+            return tree_map(lambda *of_priors: torch.stack(of_priors), *map(down, priors))
+        with warnings.catch_warnings():  # about operations that vmap loops over, such as roi_align
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            return torch.vmap(down)(priors)
+
+    def _special(self, path: Path) -> int:
+        """How many tokens at the front are not cells of the map."""
+        return special_tokens(path.layer.shape, self.forward.images.source.shape, self.forward.images.axis(path.layer))
+
+    def _sums(self, maps: Tensor, path: Path) -> Tensor:
+        """The sum (K, B) of maps (K, ...) over their cells."""
+        return torch.stack([self.forward.images.sums(P, path.layer) for P in maps])
+
+    def _normalized(self, maps: Tensor, path: Path) -> Tensor:
+        """Maps (K, ...) over the probability on their cells; maps without any stay 0.
+
+        Class and register tokens are no cells. Without the normalization, one that takes more from a map than from the
+        other would leave the difference of the rest below zero everywhere.
+        """
+        special, cells = self._special(path), maps
+        if special:
+            tokens = 2 - (self.forward.images.axis(path.layer) or 0)
+            cells = maps.narrow(tokens, special, maps.shape[tokens] - special)
+        by_prior = zip(maps, self._sums(cells, path), strict=True)
+        return torch.stack([ratio(P, self.forward.images.spread(of, path.layer)) for P, of in by_prior])
+
+
+def _merged(by_image: Sequence[Explained]) -> Explained:
+    """Maps of all images, from those of each image."""
+    relevance, mass, lost = zip(*by_image, strict=True)
+    total = None if mass[0] is None else torch.cat(mass, 1)
+    return added(relevance), total, {site: torch.cat([of[site] for of in lost], 1) for site in lost[0]}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ebcli.eb.capture import single_tensor
+from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError
 from ebcli.models.running import hooked
 from ebcli.nouns.explanation import Box

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ebcli.eb.capture import evaluating
+from ebcli.eb.forward import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.imports import blamed, contained
 from ebcli.models import keywords

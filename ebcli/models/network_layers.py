@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from ebcli.eb import layers_on_path
-from ebcli.eb.capture import evaluating
+from ebcli.eb.forward import evaluating
 from ebcli.eb.result import token_grid
 from ebcli.errors import LayerError, closest
 from ebcli.models.detection import DetectionScores

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from ebcli.eb.capture import evaluating, single_tensor
+from ebcli.eb.forward import evaluating, single_tensor
 from ebcli.errors import ConfigurationError, EbcliError, first_line
 from ebcli.imports import contained, printing_to
 from ebcli.nouns.input_spec import InputSpec

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import ebcli.run.tasks  # noqa: F401 - registers them
 from ebcli.eb import ExcitationResult, excitation_backprop
-from ebcli.eb.capture import evaluating, single_tensor
+from ebcli.eb.forward import evaluating, single_tensor
 from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_line
 from ebcli.imports import contained
 from ebcli.models import LoadedModel, load_model

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ebcli.drawing.overlay import covered, interpolated, ranks
 from ebcli.eb import ExcitationResult
-from ebcli.eb.capture import single_tensor
+from ebcli.eb.forward import single_tensor
 from ebcli.errors import LayerError, OutputError
 from ebcli.files.sink import replacing
 from ebcli.models import default_layer

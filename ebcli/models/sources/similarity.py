@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ebcli.eb.capture import single_tensor
+from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode
 from ebcli.models.keywords import RAW

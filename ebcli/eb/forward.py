@@ -1,8 +1,9 @@
-"""How a network runs to be recorded: in evaluation mode, with hooks on the layers whose relevance is asked for."""
+"""A recorded forward pass: in evaluation mode, with hooks on the layers whose relevance is asked for."""
 
 import dataclasses
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -12,7 +13,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from ebcli.eb.arguments import check_batch, check_logits
+from ebcli.eb.mode import Listening, refuse
 from ebcli.eb.operations import RECORD, Value
+from ebcli.eb.paths import Path, Places
 from ebcli.eb.record import Record
 from ebcli.errors import LayerError, closest
 
@@ -76,6 +80,50 @@ class Capture(ExitStack):
                 "tensors, not a single one: choose a layer inside or after it"
             )
         self._capture(name, tensors[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Forward:
+    """A recorded forward pass.
+
+    Attributes:
+        record: of it.
+        logits: the network's output, (B, num_classes, ...).
+        output: its value.
+        paths: from there to each layer, and the layer's name.
+        images: which image each element belongs to.
+    """
+
+    record: Record
+    logits: Tensor
+    output: Value
+    paths: dict[Path, str | None]
+    images: Places
+
+    @classmethod
+    def of(cls, net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice], *, tracks: bool) -> "Forward":
+        """Run the network once. Raises LayerError if the output does not depend on a layer."""
+        record = Record(net, names_all=tracks)
+        with evaluating(net), Listening(record), Capture(net, layers, record) as capture, torch.enable_grad():
+            try:
+                result = single_tensor(net(capture.enter(inputs)), "the network's output")
+            except (RuntimeError, ValueError, IndexError):
+                check_batch(net, inputs)
+                raise
+            output = record.value_of(result)
+        check_logits(net, inputs, result.detach())
+        first = min(value.maker.index if value.maker else -1 for value in capture.values())
+        # numbers that come back are constants for the record, and their maps would be wrong without a word
+        refuse([name for name, at in record.left.items() if at > first], "error")
+        if not isinstance(output, Value):
+            raise LayerError("the network's output does not depend on its input")
+        paths = {Path(output, value): name for value, name in zip(capture.values(), capture.names, strict=True)}
+        if output.facts.is_softmax:
+            warnings.warn("the network ends in a softmax: the map explains the score before it", stacklevel=3)
+        cut = [label_of(name) for path, name in paths.items() if not path.ops and path.layer is not output]
+        if cut:
+            raise LayerError(f"the output does not depend on {cut[0]}, or only in torch.no_grad(): choose a later one")
+        return cls(record, result.detach(), output, paths, Places(capture.source, 0, record.ops))
 
 
 def label_of(name: str | None) -> str:
