@@ -123,8 +123,6 @@ def check_arguments(net: Any, inputs: Any) -> None:
         raise ConfigurationError(f"the inputs must be a tensor, not a {kind}: pass model.transforms(image)[None]")
     if not is_finite(inputs):
         raise ConfigurationError("the inputs contain NaN or infinite values")
-    if is_subnormal(inputs):
-        raise ConfigurationError(f"the inputs are too close to zero for {inputs.dtype}: use torch.float64")
 
 
 def check_batch(net: nn.Module, inputs: Tensor) -> None:
@@ -144,12 +142,10 @@ def check_logits(net: nn.Module, inputs: Tensor, logits: Tensor) -> None:
         images = (~logits.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
         what = f"the network's output contains NaN or infinite values for images {images}"
         raise NonFiniteError(f"{what}: check its weights and dtype")
-    if is_subnormal(logits):
-        raise NonFiniteError(f"the network's output is too close to zero for {logits.dtype}: use torch.float64")
 
 
 def check_relevance(relevance: Tensor) -> None:
-    """Raises NonFiniteError if relevance is not finite."""
+    """Raises NonFiniteError if relevance is not finite, as where its dtype is too coarse for tiny activations."""
     if not is_finite(relevance):
         raise NonFiniteError(f"the map contains NaN or infinite values in {relevance.dtype}: use torch.float64")
 
@@ -157,12 +153,3 @@ def check_relevance(relevance: Tensor) -> None:
 def is_finite(value: Tensor) -> bool:
     """Whether all elements are finite. Tensors on the meta device are."""
     return value.is_meta or bool(value.isfinite().all())
-
-
-def is_subnormal(value: Tensor) -> bool:
-    """Whether an item of a batch has no element with full precision, but is not zero. Items on meta have none."""
-    # float16 is rescaled
-    if value.is_meta or value.dtype == torch.float16 or not (value.is_floating_point() and value.numel()):
-        return False
-    largest = value.detach().abs().reshape(*value.shape[:1], -1).amax(-1)
-    return bool(((largest > 0) & (largest < torch.finfo(value.dtype).tiny)).any())

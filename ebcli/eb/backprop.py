@@ -1,13 +1,11 @@
 """excitation_backprop(): a forward pass, a prior over the classes, and one backward pass to a layer."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, overload
+from typing import Any, Protocol, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +22,6 @@ from ebcli.eb.record import Record
 from ebcli.eb.result import ExcitationResult, channel_axis_of, special_tokens
 from ebcli.eb.stepwise import Stepwise, total
 from ebcli.errors import ConfigurationError, LayerError
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class HasNetwork(Protocol):
