@@ -21,11 +21,11 @@ FILES = {
     for path in (ROOT / "ebcli").rglob("*.py")
 }
 ROOMS = {
-    "eb": {"imports", "errors"},
+    "eb": {"layouts", "imports", "errors"},
     "nouns": {"errors"},
     "pages": set(),
     "files": {"nouns", "imports", "errors"},
-    "models": {"eb", "files", "nouns", "imports", "errors"},
+    "models": {"eb", "layouts", "files", "nouns", "imports", "errors"},
     "drawing": {"pages", "eb", "files", "nouns", "errors"},
     "run": {"pages", "drawing", "models", "eb", "files", "nouns", "workers", "imports", "errors"},
     "evaluate": {"drawing", "models", "eb", "files", "nouns", "imports", "errors"},

@@ -19,9 +19,10 @@ from ebcli.eb.operations import Value
 from ebcli.eb.paths import Path, descend, joins_constants, latest_first, walk, without_rule
 from ebcli.eb.products import added, ratio
 from ebcli.eb.record import Record
-from ebcli.eb.result import ExcitationResult, channel_axis_of, special_tokens
+from ebcli.eb.result import ExcitationResult
 from ebcli.eb.stepwise import Stepwise, total
 from ebcli.errors import ConfigurationError, LayerError
+from ebcli.layouts import channel_axis_of, special_tokens
 
 
 class HasNetwork(Protocol):

@@ -1,11 +1,10 @@
-"""What excitation_backprop() returns: relevance, and saliency maps, its sum over channels in any layout."""
+"""What excitation_backprop() returns: relevance, and saliency maps, its sum over channels."""
 
-import math
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from ebcli.errors import LayerError
+from ebcli.layouts import saliency_map, special_tokens
 
 
 @dataclass(frozen=True)
@@ -82,120 +81,3 @@ class ExcitationResult:
         flat = relevance.flatten(0, lead)
         maps = saliency_map(flat, self.input_shape, layer=self.layer, channel_axis=self.channel_axis)
         return maps.reshape(*relevance.shape[: lead + 1], *maps.shape[1:])
-
-
-def saliency_map(
-    relevance: Tensor, input_shape: tuple[int, ...], *, layer: str | None = None, channel_axis: int | None = 1
-) -> Tensor:
-    """Sum a layer's relevance over its channels, unclamped.
-
-    ====================  =========================  ===============
-    input                 relevance                  map
-    ====================  =========================  ===============
-    (B, C, L)             (B, c, l)                  (B, l)
-    (B, C, H, W)          (B, c, h, w)               (B, h, w)
-    (B, C, H, W)          (B, h, w, c), as in Swin   (B, h, w)
-    (B, C, H, W)          (B, h w, c), tokens        (B, h, w)
-    (B, C, H, W)          (B, n + h w, c), as in ViT (B, h, w)
-    (B, C, T, H, W)       the same with t before h   (B, t, h, w)
-    ====================  =========================  ===============
-
-    The grid has the input's aspect ratio, which tells where the channels are. Special tokens at the front (n of
-    them: class token, distillation token, registers) are dropped.
-
-    Args:
-        relevance: a layer's relevance.
-        input_shape: the shape of the network's input.
-        layer: the layer's name; None for the input.
-        channel_axis: the input's axis of channels, see `channel_axis_of`.
-
-    Raises:
-        LayerError: the layer has no spatial dimensions, or it is the input and `channel_axis` is None.
-    """
-    axis = 1 if channel_axis is None else channel_axis
-    extent = input_shape[1:axis] + input_shape[axis + 1 :]
-    grid = relevance.ndim - 2
-    if layer is None and tuple(relevance.shape[1:]) == input_shape[1:] and len(extent) > 0:
-        if channel_axis is None:
-            raise LayerError(f"which axis of the input {input_shape} has channels is unknown: sum `relevance` over it")
-        return relevance.sum(axis)
-    if grid == len(extent):
-        first, last = relevance.shape[2:], relevance.shape[1:-1]
-        if math.prod(first) > 1:
-            is_last = len(extent) > 1 and _fits(last, extent) and not _fits(first, extent)
-            return relevance.sum(-1 if is_last else 1)
-    elif grid == 1 and len(extent) > 1:
-        special, shape = token_grid(relevance.shape[1], extent)
-        if shape is not None:
-            return relevance[:, special:].sum(2).unflatten(1, shape)
-    what = "the input" if layer is None else f"layer {layer!r}"
-    raise LayerError(
-        f"{what} has no spatial dimensions (output shape {tuple(relevance.shape[1:])}): choose a layer whose output "
-        "has height and width"
-    )
-
-
-def channel_axis_of(net: nn.Module, inputs: Tensor) -> int | None:
-    """The axis of a network's inputs that holds the channels, told by its first layer; None if that does not tell.
-
-    That is axis 1 of images and videos (B, C, ...), axis 2 of videos (B, T, C, H, W) whose frames a 2-D convolution
-    reads, and the last axis of tokens (B, T, C) that a linear layer reads.
-    """
-    first = next((m for m in net.modules() if isinstance(m, (nn.Linear, nn.modules.conv._ConvNd))), None)
-    if isinstance(first, nn.Linear) and inputs.shape[-1] == first.in_features:
-        return inputs.ndim - 1
-    if isinstance(first, nn.modules.conv._ConvNd):
-        if inputs.ndim == first.weight.ndim and inputs.shape[1] == first.in_channels:
-            return 1
-        axes = [axis for axis in range(1, inputs.ndim) if inputs.shape[axis] == first.in_channels]
-        return axes[0] if len(axes) == 1 else None
-    return 1 if inputs.ndim > 3 else None
-
-
-def special_tokens(layer_shape: tuple[int, ...], input_shape: tuple[int, ...], image_axis: int | None = 0) -> int:
-    """How many tokens at the front of a layer's output (B, tokens, c) are not cells of its map; 0 for other layouts.
-
-    Args:
-        layer_shape: of the layer's output.
-        input_shape: of the network's input.
-        image_axis: the axis of images of the layer's output; None if it has none.
-    """
-    if image_axis is None or len(layer_shape) != 3 or len(input_shape) < 4:
-        return 0
-    return token_grid(layer_shape[0 if image_axis else 1], input_shape[2:])[0]
-
-
-def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ...] | None]:
-    """The number of special tokens at the front and the grid of the others; None if they form no grid.
-
-    Of several possible grids, the one with the fewest special tokens is used: 197 tokens are 1 + 14 x 14, and 261,
-    with 4 registers, are 5 + 16 x 16.
-
-    Args:
-        tokens: their number.
-        extent: the input's (H, W) or (T, H, W).
-    """
-    for special in range(10):  # at most a class token and eight registers
-        shape = _grid(tokens - special, extent)
-        # a tiny grid with many special tokens is unlikely to be one
-        if shape is not None and (special < 2 or math.prod(shape) >= 3 * special):
-            return special, shape
-    return 0, None
-
-
-def _fits(grid: tuple[int, ...], extent: tuple[int, ...]) -> bool:
-    """Whether height and width shrank by the same factor, up to rounding."""
-    (height, width), (full_height, full_width) = grid[-2:], extent[-2:]
-    return abs(height - width * full_height / full_width) <= max(1, full_height / full_width)
-
-
-def _grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The grid (h, w) or (t, h, w) of square patches with that many cells; the finest in time."""
-    height, width = extent[-2:]
-    patches = {(height // side, width // side) for side in range(1, min(height, width) + 1)}
-    patches |= {(-(-height // side), -(-width // side)) for side in range(1, max(height, width) + 1)}
-    for t in range(extent[0], 0, -1) if len(extent) == 3 else [1]:
-        for h, w in sorted(patches):
-            if t * h * w == tokens > t:
-                return (t, h, w) if len(extent) == 3 else (h, w)
-    return None

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.eb import excitation_backprop
-from ebcli.eb.result import saliency_map
 from ebcli.errors import LayerError, import_optional
+from ebcli.layouts import saliency_map
 from ebcli.models.keywords import METHODS
 from ebcli.models.running import hooked
 

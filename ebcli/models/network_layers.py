@@ -15,8 +15,8 @@ from torch.fx import GraphModule
 
 from ebcli.eb import layers_on_path
 from ebcli.eb.forward import evaluating
-from ebcli.eb.result import token_grid
 from ebcli.errors import LayerError, closest
+from ebcli.layouts import token_grid
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.loaded import LoadedModel

@@ -47,9 +47,7 @@ _KINDS = "a path, a URL, a Pillow image, an array (H, W, 3), a tensor (3, H, W) 
 _COLORS = (1, 3, 4)  # channels: gray, RGB, with transparency
 
 if TYPE_CHECKING:
-    from typing import TypedDict
-
-    from typing_extensions import Unpack
+    from typing import TypedDict, Unpack
 
     from ebcli.drawing.style import AnyStyle
 

@@ -3,8 +3,8 @@ import torch
 from torch import nn
 
 import ebcli
-from ebcli.eb.result import saliency_map
 from ebcli.errors import LayerError
+from ebcli.layouts import saliency_map
 
 IMAGE = (2, 3, 224, 224)
 WIDE = (2, 3, 192, 320)
