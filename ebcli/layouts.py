@@ -75,15 +75,15 @@ def channel_axis_of(net: nn.Module, inputs: Tensor) -> int | None:
     return 1 if inputs.ndim > 3 else None
 
 
-def special_tokens(layer_shape: tuple[int, ...], input_shape: tuple[int, ...], image_axis: int | None = 0) -> int:
+def special_tokens(layer_shape: tuple[int, ...], input_shape: tuple[int, ...], image_axis: int = 0) -> int:
     """How many tokens at the front of a layer's output (B, tokens, c) are not cells of its map; 0 for other layouts.
 
     Args:
         layer_shape: of the layer's output.
         input_shape: of the network's input.
-        image_axis: the axis of images of the layer's output; None if it has none.
+        image_axis: the axis of images of the layer's output.
     """
-    if image_axis is None or len(layer_shape) != 3 or len(input_shape) < 4:
+    if len(layer_shape) != 3 or len(input_shape) < 4:
         return 0
     return token_grid(layer_shape[0 if image_axis else 1], input_shape[2:])[0]
 

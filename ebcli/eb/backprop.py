@@ -1,26 +1,25 @@
 """excitation_backprop(): a forward pass, a prior over the classes, and one backward pass to a layer."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypedDict, Unpack, overload
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map, tree_map_only
 
 from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_relevance, priors, priors_against
 from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, single_tensor
-from ebcli.eb.joint import Found, explained
-from ebcli.eb.mode import Listening, Unsupported, refuse
-from ebcli.eb.operations import Value
+from ebcli.eb.joint import LayerShares, joint_shares
+from ebcli.eb.mode import RecordingMode, Unsupported, refuse
+from ebcli.eb.operations import Value, quiet
 from ebcli.eb.paths import Path, descend, joins_constants, latest_first, walk, without_rule
-from ebcli.eb.products import added, ratio
-from ebcli.eb.record import Record
+from ebcli.eb.products import add_all, ratio
 from ebcli.eb.result import ExcitationResult
 from ebcli.eb.stepwise import Stepwise, total
+from ebcli.eb.tape import Tape
+from ebcli.eb.torch_private import tree_map, tree_map_only
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.layouts import channel_axis_of, special_tokens
 
@@ -32,7 +31,7 @@ class HasNetwork(Protocol):
     def net(self) -> nn.Module: ...
 
 
-class More(TypedDict, total=False):
+class ExcitationOptions(TypedDict, total=False):
     """What `excitation_backprop` takes by name."""
 
     against: Against | None
@@ -43,25 +42,35 @@ class More(TypedDict, total=False):
 
 
 Network = nn.Module | HasNetwork
-Chosen = Targets | Callable[[Tensor], Targets]
-Several = list[Any] | tuple[LayerChoice, ...]
+TargetsOrFunction = Targets | Callable[[Tensor], Targets]
+LayerList = list[Any] | tuple[LayerChoice, ...]
 
 
 @overload
 def excitation_backprop(
-    net: Network, inputs: Tensor, targets: Chosen, layer: LayerChoice = ..., contrastive: bool = ..., **_: Unpack[More]
+    net: Network,
+    inputs: Tensor,
+    targets: TargetsOrFunction,
+    layer: LayerChoice = ...,
+    contrastive: bool = ...,
+    **_: Unpack[ExcitationOptions],
 ) -> ExcitationResult: ...
 @overload
 def excitation_backprop(
-    net: Network, inputs: Tensor, targets: Chosen, layer: Several, contrastive: bool = False, **_: Unpack[More]
+    net: Network,
+    inputs: Tensor,
+    targets: TargetsOrFunction,
+    layer: LayerList,
+    contrastive: bool = False,
+    **_: Unpack[ExcitationOptions],
 ) -> tuple[ExcitationResult, ...]: ...
 
 
 def excitation_backprop(
     net: Network,
     inputs: Tensor,
-    targets: Chosen,
-    layer: LayerChoice | Several = None,
+    targets: TargetsOrFunction,
+    layer: LayerChoice | LayerList = None,
     contrastive: bool = False,
     *,
     against: Against | None = None,
@@ -96,7 +105,7 @@ def excitation_backprop(
         where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
             (B, H, W) to explain; None for all pixels.
         unsupported: ``"gradient"`` falls back to ordinary gradients, with a warning, for operations without a rule.
-        track_lost_mass: record which operations lost probability. Takes more memory and an extra backward pass.
+        track_lost_mass: tape which operations lost probability. Takes more memory and an extra backward pass.
 
     Returns:
         The result; for several layers, a tuple of results in the order of the layers, with shared logits.
@@ -131,26 +140,31 @@ def excitation_backprop(
     layers = layer if isinstance(layer, (list, tuple)) else (layer,)
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
-    with torch.inference_mode(False), torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
+    with quiet(), torch.inference_mode(False), torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
         forward = Forward.of(network, inputs, layers, tracks=track_lost_mass)
         try:
             prior, single = priors(targets(forward.logits) if callable(targets) else targets, forward.logits, where)
             others = prior[:0] if against is None else priors_against(against, prior)
             refuse([name for path in forward.paths for name in without_rule(path.ops)], unsupported)
-            explanation = Explanation(forward, prior, others, contrastive and against is None, track_lost_mass)
-            ops = forward.record.ops
-            rules = {path: path.explains_jointly(ops) if joint is None else joint for path in forward.paths}
-            found: dict[Path, ExcitationResult] = {}
+            computation = MapComputation(
+                forward=forward,
+                prior=prior,
+                others=others,
+                contrastive=contrastive and against is None,
+                tracks=track_lost_mass,
+            )
+            rules = {path: path.explains_jointly() if joint is None else joint for path in forward.paths}
+            results: dict[Path, ExcitationResult] = {}
             for is_joint in sorted(set(rules.values())):
                 paths = [path for path, rule in rules.items() if rule == is_joint]
-                for path, by_class in zip(paths, explanation.of(paths, is_joint=is_joint), strict=True):
+                for path, by_class in zip(paths, computation.maps(paths, is_joint=is_joint), strict=True):
                     # (K, B, ...) as (B, K, ...), or (B, ...) if there is no K
                     relevance, mass, lost = tree_map_only(
                         Tensor, lambda a: a[0] if single else a.transpose(0, 1), by_class
                     )
                     check_relevance(relevance)
                     rounding = 100 * torch.finfo(relevance.dtype).eps
-                    found[path] = ExcitationResult(
+                    results[path] = ExcitationResult(
                         relevance=relevance,
                         mass=mass,
                         logits=forward.logits,
@@ -165,9 +179,9 @@ def excitation_backprop(
                         image_axis=forward.images.axis(path.layer),
                     )
         finally:
-            forward.record.clear()
-    results = tuple(found[path] for path in forward.paths)
-    return results if isinstance(layer, (list, tuple)) else results[0]
+            forward.tape.clear()
+    in_order = tuple(results[path] for path in forward.paths)
+    return in_order if isinstance(layer, (list, tuple)) else in_order[0]
 
 
 def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:
@@ -180,19 +194,26 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, onl
         only_way: those alone that all probability passes.
     """
     values: dict[str, Value] = {}
-    record = Record(net)
+    tape = Tape(net)
 
     def note(name: str, _module: nn.Module, _args: Any, output: Any) -> None:
-        if isinstance(value := record.value_of(single_tensor(output, name)), Value):  # not another thread's
+        if isinstance(value := tape.value_of(single_tensor(output, name)), Value):  # not another thread's
             values[name] = value
 
-    with torch.inference_mode(False), torch.no_grad(), evaluating(net), Listening(record), ExitStack() as hooks:
+    with (
+        quiet(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        evaluating(net),
+        RecordingMode(tape),
+        ExitStack() as hooks,
+    ):
         for name in layers:
             hooks.callback(net.get_submodule(name).register_forward_hook(partial(note, name)).remove)
         inputs = inputs.detach().clone()
-        record.keeps = False
-        source = record.start(inputs)
-        output = record.value_of(single_tensor(net(inputs), "the network's output"))
+        tape.saves_numbers = False
+        source = tape.start(inputs)
+        output = tape.value_of(single_tensor(net(inputs), "the network's output"))
 
     def reached(stop: Value | None = None) -> set[Value]:
         ops = descend([output], lambda op: stop in op.outs)
@@ -203,13 +224,22 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, onl
     return [name for name in found if not only_way or source not in reached(values[name])]
 
 
-# Of one layer: relevance (K, ...), mass (K, B), and lost mass (K, B) by operation
-Explained = tuple[Tensor, Tensor | None, dict[str, Tensor]]
-Maps = list[Found]
+class LayerMaps(NamedTuple):
+    """The maps of K priors at one layer.
+
+    Attributes:
+        relevance: (K, ...), like the layer's output.
+        mass: (K, B), of the marginal maps; None where it is not asked for.
+        lost: (K, B), the mass that operations lost, by their names.
+    """
+
+    relevance: Tensor
+    mass: Tensor | None
+    lost: dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, kw_only=True)
+class MapComputation:
     """The maps of some priors, by either rule.
 
     Attributes:
@@ -226,66 +256,79 @@ class Explanation:
     contrastive: bool
     tracks: bool
 
-    def of(self, paths: Sequence[Path], *, is_joint: bool) -> list[Explained]:
+    def maps(self, paths: Sequence[Path], *, is_joint: bool) -> list[LayerMaps]:
         """The maps of layers."""
         above = [label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)]
         if self.contrastive and above:
             raise LayerError(f"{above[0]} is not below the classifier, as contrastive maps need: choose an earlier one")
         joins = [op.out for path in paths for op in path.ops if is_joint and joins_constants(op)]
-        have_axes = None not in map(self.forward.images.axis, [*(path.layer for path in paths), *joins])
-        batch, *rest = self.forward.logits.shape
-        if batch == 1 or (have_axes and not self.tracks):
-            return self._found(paths, is_joint)
-        # operations may merge images, so each one is explained alone
-        forward, by_image = replace(self.forward, images=self.forward.images.alone()), []
-        for only in torch.eye(batch).to(self.prior).reshape(batch, batch, *(1 for _ in rest)):
-            one = replace(self, forward=forward, prior=self.prior * only, others=self.others * only)
-            by_image.append(one._found(paths, is_joint))
+        images = self.forward.images
+        if images.are_apart(self.forward.output, [*(path.layer for path in paths), *joins]) and not self.tracks:
+            return self._maps(paths, is_joint)
+        # operations merge images, so each one is explained alone
+        batch, *others = self.forward.logits.shape
+        forward = replace(self.forward, images=images.as_single())
+        by_image = []
+        for only in torch.eye(batch).to(self.prior).reshape(batch, batch, *(1 for _ in others)):
+            single = replace(self, forward=forward, prior=self.prior * only, others=self.others * only)
+            by_image.append(single._maps(paths, is_joint))
         return [_merged(of_layer) for of_layer in zip(*by_image, strict=True)]
 
-    def _found(self, paths: Sequence[Path], is_joint: bool) -> list[Explained]:
-        others = -self.prior if self.contrastive and is_joint else self.others
-        differences: Maps = []
-        if self.contrastive and not is_joint:
-            differences = self._maps(self.prior, paths, is_joint, subtracts_duals=True)
-            if not (self.tracks or any(map(self._special, paths))):
-                return [(P, None, {}) for P, _ in differences]
-        marginal = self._maps(self.prior, paths, is_joint)
-        subtracted = self._maps(others, paths, is_joint) if len(others) else []
-        found: list[Explained] = []
-        for i, (path, (P, lost)) in enumerate(zip(paths, marginal, strict=True)):
-            relevance = P
+    def _maps(self, paths: Sequence[Path], is_joint: bool) -> list[LayerMaps]:
+        if self.contrastive and not is_joint and not self.tracks and not any(map(self._special, paths)):
+            # both maps sum to 1 at the classifier's inputs, so their difference goes down in one pass
+            differences = self._backward(self.prior, paths, Stepwise(self.forward.tape.ops, explains="difference"))
+            return [LayerMaps(relevance, None, {}) for relevance, _ in differences]
+        stepwise = None if is_joint else Stepwise(self.forward.tape.ops, tracks=self.tracks)
+        marginal = self._backward(self.prior, paths, stepwise)
+        subtracted = self._subtracted(paths, is_joint)
+        maps = []
+        for index, (path, (relevance, lost)) in enumerate(zip(paths, marginal, strict=True)):
+            difference = relevance
             if subtracted:
-                other = self._normalized(subtracted[i][0], path)
-                relevance = self._normalized(P, path) - (other.mean(0, keepdim=True) if len(self.others) else other)
-            elif differences:
-                relevance, _ = differences[i]
-                if self._special(path):  # otherwise both maps sum to 1 at the classifier's inputs already
-                    relevance = self._normalized(P, path) - self._normalized(P - relevance, path)
-            mass = self._sums(P, path) if relevance is P or self.tracks else None
-            found.append((relevance, mass, lost))
-        return found
+                other = self._normalized(subtracted[index], path)
+                if len(self.others):
+                    other = other.mean(0, keepdim=True)
+                difference = self._normalized(relevance, path) - other
+            mass = self._sums(relevance, path) if not subtracted or self.tracks else None
+            maps.append(LayerMaps(difference, mass, lost))
+        return maps
 
-    def _maps(self, priors: Tensor, paths: Sequence[Path], is_joint: bool, *, subtracts_duals: bool = False) -> Maps:
+    def _subtracted(self, paths: Sequence[Path], is_joint: bool) -> list[Tensor]:
+        """What is subtracted from the marginal maps of layers, if anything is."""
+        if len(self.others):
+            stepwise = None if is_joint else Stepwise(self.forward.tape.ops)
+            return [relevance for relevance, _ in self._backward(self.others, paths, stepwise)]
+        if not self.contrastive:
+            return []
+        if is_joint:
+            return [relevance for relevance, _ in self._backward(-self.prior, paths, None)]
+        stepwise = Stepwise(self.forward.tape.ops, explains="dual")
+        return [relevance for relevance, _ in self._backward(self.prior, paths, stepwise)]
+
+    def _backward(self, priors: Tensor, paths: Sequence[Path], stepwise: Stepwise | None) -> list[LayerShares]:
+        """One backward pass to some layers, jointly if not step by step."""
         output, ops = self.forward.output, latest_first(op for path in paths for op in path.ops)
-        answer = Stepwise(self.forward.record.ops, contrastive=subtracts_duals, tracks=self.tracks)
 
-        def down(prior: Tensor) -> Maps:
-            if is_joint:  # all winning neurons of an image as one
-                return explained(output, prior, paths, self.forward.images)
-            answer.lost.clear()
-            arrived = walk({output: [(prior, answer.start(output))]}, ops, answer, [path.layer for path in paths])
-            return [(total(arrived.get(path.layer, []), path.layer), answer.lost_on(path.ops)) for path in paths]
+        def down(prior: Tensor) -> list[LayerShares]:
+            if stepwise is None:  # all winning neurons of an image as one
+                return joint_shares(output, prior, paths, self.forward.images)
+            stepwise.lost.clear()
+            start = {output: [(prior, stepwise.start(output))]}
+            messages = walk(start, ops, stepwise, [path.layer for path in paths])
+            return [
+                LayerShares(total(messages.get(path.layer, []), path.layer), stepwise.lost_on(path.ops))
+                for path in paths
+            ]
 
-        if is_joint or len(priors) == 1 or not all(op.is_native for op in ops):
+        if stepwise is None or len(priors) == 1 or not all(op.is_native for op in ops):
             return tree_map(lambda *of_priors: torch.stack(of_priors), *map(down, priors))
-        with warnings.catch_warnings():  # about operations that vmap loops over, such as roi_align
-            warnings.filterwarnings("ignore", "There is a performance drop")
-            return torch.vmap(down)(priors)
+        return torch.vmap(down)(priors)
 
     def _special(self, path: Path) -> int:
         """How many tokens at the front are not cells of the map."""
-        return special_tokens(path.layer.shape, self.forward.images.source.shape, self.forward.images.axis(path.layer))
+        images = self.forward.images
+        return special_tokens(path.layer.shape, images.source.shape, images.axis(path.layer) or 0)
 
     def _sums(self, maps: Tensor, path: Path) -> Tensor:
         """The sum (K, B) of maps (K, ...) over their cells."""
@@ -297,16 +340,22 @@ class Explanation:
         Class and register tokens are no cells. Without the normalization, one that takes more from a map than from the
         other would leave the difference of the rest below zero everywhere.
         """
-        special, cells = self._special(path), maps
+        special = self._special(path)
+        cells = maps
         if special:
             tokens = 2 - (self.forward.images.axis(path.layer) or 0)
             cells = maps.narrow(tokens, special, maps.shape[tokens] - special)
-        by_prior = zip(maps, self._sums(cells, path), strict=True)
-        return torch.stack([ratio(P, self.forward.images.spread(of, path.layer)) for P, of in by_prior])
+        sums = self._sums(cells, path)
+        spread = [
+            ratio(P, self.forward.images.spread(of_cells, path.layer)) for P, of_cells in zip(maps, sums, strict=True)
+        ]
+        return torch.stack(spread)
 
 
-def _merged(by_image: Sequence[Explained]) -> Explained:
+def _merged(by_image: Sequence[LayerMaps]) -> LayerMaps:
     """Maps of all images, from those of each image."""
     relevance, mass, lost = zip(*by_image, strict=True)
-    total = None if mass[0] is None else torch.cat(mass, 1)
-    return added(relevance), total, {site: torch.cat([of[site] for of in lost], 1) for site in lost[0]}
+    total_mass = None if mass[0] is None else torch.cat(mass, 1)
+    return LayerMaps(
+        add_all(relevance), total_mass, {site: torch.cat([of[site] for of in lost], 1) for site in lost[0]}
+    )

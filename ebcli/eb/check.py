@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ebcli.eb.mode import Listening, refuse, tensors_in
+from ebcli.eb.mode import RecordingMode, refuse, tensors_in
 from ebcli.eb.operations import Value, quiet
 from ebcli.eb.paths import descend, is_learned, walk, without_rule
 from ebcli.eb.products import Signs, ratio
-from ebcli.eb.record import Record
-from ebcli.eb.rules.rule import How
+from ebcli.eb.rules.rule import BackwardContext
 from ebcli.eb.stepwise import Stepwise, total
+from ebcli.eb.tape import Tape
 from ebcli.errors import ArgumentError, ConfigurationError, RuleError
 
 _LARGEST = 1000  # elements of the signal
-_PLAIN = How()
+_PLAIN = BackwardContext()
 _STEP = 1e-6  # of the finite differences
 
 
@@ -230,8 +230,8 @@ def _check_with_others(trial: Trial, title: str) -> Definition:
     definition, run = Definition(trial), Run(trial, title)
     run.compare(definition)
     if any(map(is_learned, run.ops)):
-        run.compare(definition, ", as the classifier", How(above_classifier=True))
-        run.compare(definition, ", contrastive", How(above_classifier=True), contrastive=True)
+        run.compare(definition, ", as the classifier", BackwardContext(above_classifier=True))
+        run.compare(definition, ", contrastive", BackwardContext(above_classifier=True), contrastive=True)
     above: dict[str, Callable[[Tensor], Tensor]] = {"with a ReLU on top": F.relu}
     if len(run.outputs) == 1 and run.values[0].facts.is_open and run.outputs[0].ndim > 1:
         norm = _batch_norm(run.outputs[0])
@@ -240,7 +240,7 @@ def _check_with_others(trial: Trial, title: str) -> Definition:
     for case, other in above.items():
         turned = torch.cat([(other(y + 1) - other(y)).sign().flatten() for y in run.outputs])
         both = Run(replace(trial, above=other), f"{title}, {case}")
-        both.compare(definition, how=How(spares_zeros=True), turned=turned)
+        both.compare(definition, context=BackwardContext(skips_zeros=True), turned=turned)
     return definition
 
 
@@ -261,16 +261,16 @@ class Run:
     """
 
     def __init__(self, trial: Trial, title: str, *, one_by_one: bool = False) -> None:
-        self._trial, self._title, self._record = trial, title, Record()
+        self._trial, self._title, self._tape = trial, title, Tape()
         rule, leaves = f"the rule for {trial.name}", [signal.clone() for signal in trial.signals]
-        with Listening(self._record):
-            self._starts = [self._record.start(leaf) for leaf in leaves]
+        with RecordingMode(self._tape):
+            self._starts = [self._tape.start(leaf) for leaf in leaves]
             try:
                 self.outputs = trial.outputs(leaves)
             except (TypeError, ValueError, IndexError, RuntimeError) as error:
                 reason = " ".join(str(error).split())
                 raise RuleError(f"{rule} failed ({title}): {type(error).__name__}: {reason}") from error
-            self._held = [self._record.value_of(output) for output in self.outputs]
+            self._held = [self._tape.value_of(output) for output in self.outputs]
         plain, self.values = trial.outputs(), [value for value in self._held if isinstance(value, Value)]
         if len(plain) != len(self.outputs) or not all(map(_same_bits, plain, self.outputs)):
             raise RuleError(f"{rule} changes the value ({title})")
@@ -286,7 +286,13 @@ class Run:
             raise RuleError(f"{rule} sets nonnegative=True, but the value has negative elements ({title})")
 
     def compare(
-        self, definition: Definition, case: str = "", how: How = _PLAIN, *, turned: Signs = 1, contrastive: bool = False
+        self,
+        definition: Definition,
+        case: str = "",
+        context: BackwardContext = _PLAIN,
+        *,
+        turned: Signs = 1,
+        contrastive: bool = False,
     ) -> None:
         """Raise RuleError where the shares, or those minus the duals', differ from the definition's.
 
@@ -296,12 +302,12 @@ class Run:
         explains = (response != 0) & response.isfinite()
         if self._starts[0].dtype != torch.float64:
             explains &= definition.well_conditioned()
-        sign = torch.ones_like(response) if how.above_classifier else response.sign() * turned
+        sign = torch.ones_like(response) if context.above_classifier else response.sign() * turned
         expected = definition.shares(sign)
         if contrastive:
             expected = expected - definition.shares(-sign)
             explains &= ~definition.single.any(1)
-        found = self._shares(how, contrastive=contrastive).to(torch.float64)
+        found = self._shares(context, contrastive=contrastive).to(torch.float64)
         error = (found - expected).abs()
         wrong = ~(error <= self._trial.tolerance) & explains[:, None]  # true for NaN, too
         if wrong.any():
@@ -316,13 +322,16 @@ class Run:
                 f"  {int(wrong.sum())} of {wrong.numel()} shares differ"
             )
 
-    def _shares(self, how: How, *, contrastive: bool) -> Tensor:
+    def _shares(self, context: BackwardContext, *, contrastive: bool) -> Tensor:
         """Each output's share for each input: (N, inputs)."""
-        sizes, answer = [output.numel() for output in self.outputs], Stepwise([], contrastive=contrastive)
+        sizes, answer = (
+            [output.numel() for output in self.outputs],
+            Stepwise([], explains="difference" if contrastive else "target"),
+        )
 
         def down(units: Tensor) -> Tensor:
             parts = zip(self._held, units.split(sizes), strict=True)
-            start = {v: [(part.reshape(v.shape), how)] for v, part in parts if isinstance(v, Value)}
+            start = {v: [(part.reshape(v.shape), context)] for v, part in parts if isinstance(v, Value)}
             with quiet():
                 arrived = walk(start, self.ops, answer, self._starts)
             return torch.cat([total(arrived.get(leaf, []), leaf).flatten() for leaf in self._starts])

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ebcli.eb.operations import Op, Value
+from ebcli.eb.operations import Op, Value, as_tuple
 from ebcli.eb.products import vjp
 
 
@@ -47,7 +48,7 @@ class Facts:
             come through, each on the path with the most.
         is_open: the response of a layer, to which a scale, a norm or a ReLU can still be added.
         elementwise: AFFINE, CURVED or MOVED if each element is such a function of one element of its maker's operand.
-        weighed: the axes along which a softmax has weighed the elements, which a sum then mixes as attention does.
+        attention_axes: the axes along which a softmax has weighed the elements, which a sum then mixes as attention does.
         is_softmax: a softmax, or its logarithm.
         is_layer: its relevance is asked for, so activations above are not functions of what it is a function of.
         unknown: what made it outside of the mode.
@@ -60,7 +61,7 @@ class Facts:
     mixtures: int = 0
     is_open: bool = False
     elementwise: int = 0
-    weighed: frozenset[int] = frozenset()
+    attention_axes: frozenset[int] = frozenset()
     is_softmax: bool = False
     is_layer: bool = False
     unknown: str = ""
@@ -68,9 +69,14 @@ class Facts:
 
 def inherited(op: Op) -> Facts:
     """The facts of a result that has elements of all inputs."""
-    of = [value.facts for value in op.inputs]
-    depths = zip(*[(f.activations, f.layers, f.mixtures) for f in of], strict=True)
-    return Facts(all(f.nonnegative for f in of), min((f.gate for f in of), default=0), *map(max, depths))
+    facts = [value.facts for value in op.inputs]
+    return Facts(
+        nonnegative=all(f.nonnegative for f in facts),
+        gate=min((f.gate for f in facts), default=0),
+        activations=max((f.activations for f in facts), default=0),
+        layers=max((f.layers for f in facts), default=0),
+        mixtures=max((f.mixtures for f in facts), default=0),
+    )
 
 
 class Link(NamedTuple):
@@ -86,25 +92,26 @@ class Link(NamedTuple):
     moves: tuple[Value, ...] = ()
     is_affine: bool = True
 
-    def rearranged(self, u: Tensor) -> Tensor:
+    def rearrange(self, u: Tensor) -> Tensor:
         """Numbers of the source after the rearrangements."""
         for value in self.moves:
             assert value.maker is not None
-            # copies between the rearrangements, which make views possible, are not among these
-            result = u.reshape(value.shape) if value.maker.name == "view" else value.maker.at(u)
-            u = result if isinstance(result, Tensor) else result[value.at]
+            signal = value.maker.signal
+            if u.stride() != signal.stride and 0 not in signal.stride:  # as recorded, so that views stay possible
+                u = torch.empty_strided(signal.shape, signal.stride, dtype=u.dtype, device=u.device).copy_(u)
+            u = value.pick(value.maker.run(u))
         return u
 
-    def back(self, arrived: Tensor) -> Tensor:
+    def back(self, incoming: Tensor) -> Tensor:
         """What arrives at the source, of what arrives after the rearrangements."""
-        return vjp(self.rearranged, self.source.empty(), arrived) if self.moves else arrived
+        return vjp(self.rearrange, self.source.empty(), incoming) if self.moves else incoming
 
-    def places_like(self, other: "Link") -> bool:
+    def rearranges_like(self, other: "Link") -> bool:
         """Whether the rearrangements put each element where those of another link to the same value put it."""
         if self.moves == other.moves:
             return True
         numbers = torch.arange(self.source.shape.numel(), dtype=torch.float64).reshape(self.source.shape)
-        return torch.equal(self.rearranged(numbers), other.rearranged(numbers))
+        return torch.equal(self.rearrange(numbers), other.rearrange(numbers))
 
 
 def sources(value: Value) -> Iterator[Link]:
@@ -125,11 +132,11 @@ def sources(value: Value) -> Iterator[Link]:
 
 def common_source(*values: Value) -> Link | None:
     """The nearest value that all values are elementwise functions of."""
-    others = [{link.source: link for link in sources(value)} for value in values[1:]]
+    links_by_source = [{link.source: link for link in sources(value)} for value in values[1:]]
     for link in sources(values[0]):
-        same = [of.get(link.source) for of in others]
-        if all(other and link.places_like(other) for other in same):
-            return link._replace(is_affine=all(other.is_affine for other in (link, *same) if other))
+        others = [links.get(link.source) for links in links_by_source]
+        if all(other and link.rearranges_like(other) for other in others):
+            return link._replace(is_affine=all(other.is_affine for other in (link, *others) if other))
     return None
 
 
@@ -138,23 +145,22 @@ def never_negative(op: Op, source: Value) -> bool:
     numbers = torch.linspace(0 if source.facts.nonnegative else -6, 6, 49, dtype=source.dtype, device=source.device)
 
     @cache
-    def of(value: Value) -> Tensor:
+    def trial(value: Value) -> Tensor:
         maker = value.maker
         if value is source or maker is None:
             return numbers[:, None]
         if value.facts.elementwise == MOVED:
-            return of(maker.operands[0])
-        made: Any = maker.at(*map(of, maker.inputs), constant=some)
-        return made if isinstance(made, Tensor) else made[value.at]
+            return trial(maker.operands[0])
+        return value.pick(maker.run(*map(trial, maker.inputs), constant=sample))
 
-    def some(constant: Any) -> Any:
+    def sample(constant: Any) -> Any:
         if not isinstance(constant, Tensor) or constant.numel() == 1:
             return constant
         return constant.flatten()[:: max(1, constant.numel() // 64)][None]
 
     try:
-        result = op.at(*map(of, op.inputs), constant=some)
-        return bool(((result if isinstance(result, Tensor) else result[0]).nan_to_num() >= 0).all())
+        result, *_ = as_tuple(op.run(*map(trial, op.inputs), constant=sample))
+        return bool((result.nan_to_num() >= 0).all())
     except (RuntimeError, TypeError, ValueError):  # it depends on shapes, or has no numbers on the meta device
         return False
 
@@ -168,46 +174,55 @@ def is_mean_of(mean: Value, value: Value) -> bool:
         chain.insert(0, mean.maker)
         mean = mean.maker.signal
 
-    def applied(a: Tensor) -> Tensor:
+    def average(a: Tensor) -> Tensor:
         for op in chain:
-            a = op.at(a)
+            a = op.run(a)
         return a.expand(value.shape)
 
     noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0)).to(value.device, value.dtype)
     try:
-        once, ones = applied(noise), torch.ones_like(noise)
-        pairs = [(applied(ones), ones), (applied(once), once), (applied(-noise), -once)]
+        once = average(noise)
+        ones = torch.ones_like(noise)
+        pairs = [(average(ones), ones), (average(once), once), (average(-noise), -once)]
         return all(torch.allclose(*pair, atol=1e-2) for pair in pairs) and not torch.allclose(once, noise, atol=1e-2)
     except (RuntimeError, TypeError):
         return False
 
 
-def signal_of(a: Value, b: Value, shape: tuple[int, ...]) -> int | None:
-    """Which factor of a product a b is the signal, the other one being its gate: 0 or 1; None if neither is.
-
-    Args:
-        shape: of the product.
-    """
-    full = math.prod(shape)
+def signal_of(a: Value, b: Value) -> int | None:
+    """Which factor of a product a b is the signal, the other one being its gate: 0 or 1; None if neither is."""
+    pairs = zip_longest(reversed(a.shape), reversed(b.shape), fillvalue=1)
+    full = math.prod(map(max, pairs))  # torch.broadcast_shapes() imports SymPy
 
     def rank(value: Value) -> tuple[int, ...]:
         """What makes a factor the gate: that it is one by design, its size, its own activation, or else its depth."""
         f = value.facts
         by_design = f.gate if f.gate >= Gate.SWITCH else 0
         strength = 0 if f.gate == Gate.MIXED else f.gate
-        return by_design, value.distinct < full, strength, f.activations, -f.layers
+        is_smaller = _count_distinct(value) < full
+        return by_design, is_smaller, strength, f.activations, -f.layers
 
-    first, second = rank(a), rank(b)
+    first = rank(a)
+    second = rank(b)
     if first == second or (first[:3] == second[:3] and first[2]):  # depth does not tell activations apart
         return None
     return int(first > second)
 
 
+def _count_distinct(value: Value) -> int:
+    """The number of elements, without the copies that broadcasting made."""
+    return math.prod(size for size, step in zip(value.shape, value.stride, strict=True) if step or size < 2)
+
+
 def values_of(left: Value, right: Value) -> int | None:
     """Which factor of a matrix product of two signals holds the values, the other one the weights; None if unclear."""
-    f, g = left.facts, right.facts
-    if f.gate == g.gate >= Gate.BOUNDED:
+
+    def rank(f: Facts) -> tuple[int, ...]:
+        """The weights are gates, or queries times values that their keys have mixed, or made by a network."""
+        return f.gate if f.gate >= Gate.BOUNDED else 0, -f.mixtures, f.activations
+
+    if left.facts.gate == right.facts.gate >= Gate.BOUNDED:
         return 1
-    # the weights are gates, or queries times values that their keys have mixed, or made by a network of their own
-    first, second = ((h.gate if h.gate >= Gate.BOUNDED else 0, -h.mixtures, h.activations) for h in (f, g))
+    first = rank(left.facts)
+    second = rank(right.facts)
     return None if first == second else int(first > second)

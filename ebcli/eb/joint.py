@@ -16,22 +16,34 @@ deviations of norms are constants, as they are step by step.
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ebcli.eb.operations import Op, Value
-from ebcli.eb.paths import Path, Places, descend, is_constant, is_learned, joins_constants, latest_first, walk
-from ebcli.eb.products import added, ratio
+from ebcli.eb.paths import Path, descend, is_learned, joins_constants, latest_first, walk
+from ebcli.eb.places import ONE_MARK, Images, move_marks
+from ebcli.eb.products import add_all, ratio
 from ebcli.eb.rules.activations import Activation
 
-Weights = tuple[Tensor, int]  # G and an exponent: G stands for G * 2 ** exponent
-Found = tuple[Tensor, dict[str, Tensor]]  # relevance, and the mass that each image lost, by the names of operations
+
+class Weights(NamedTuple):
+    """G, which stands for G * 2 ** exponent."""
+
+    G: Tensor
+    exponent: int
 
 
-class Joint:
-    """An answer for `walk`: the weights of one joint neuron.
+class LayerShares(NamedTuple):
+    """Relevance, and the mass that each image lost, by the names of operations."""
+
+    relevance: Tensor
+    lost: dict[str, Tensor]
+
+
+class JointNeuron:
+    """Propagates, for `walk`, the weights of one joint neuron.
 
     The rule is homogeneous, so its activations keep the largest weight in range, by powers of two: the product of all
     would underflow in float16, or deep in a network.
@@ -43,28 +55,32 @@ class Joint:
     def __init__(self, output: Value) -> None:
         self._above = {op for op in descend([output], is_learned) if isinstance(op.rule, Activation)}
 
-    def __call__(self, op: Op, arrived: list[list[Weights]]) -> list[list[Weights]]:
-        exponent = max(e for weights in arrived for _, e in weights)
-        G = [_sum(weights, exponent) if weights else None for weights in arrived]
+    def __call__(self, op: Op, incoming: list[list[Weights]]) -> list[list[Weights]]:
+        exponent = max(weights.exponent for of_result in incoming for weights in of_result)
+        G = [_sum(of_result, exponent) if of_result else None for of_result in incoming]
         slopes = op.rule.slopes_above_classifier(op, G) if op in self._above else op.rule.slopes(op, G)
-        scales = isinstance(op.rule, Activation)
-        return [[] if g is None else [_scaled(g, exponent) if scales else (g, exponent)] for g in slopes]
+        is_activation = isinstance(op.rule, Activation)
+        return [
+            [] if g is None else [_rescaled(g, exponent) if is_activation else Weights(g, exponent)] for g in slopes
+        ]
 
 
-def _scaled(G: Tensor, exponent: int) -> Weights:
+def _rescaled(G: Tensor, exponent: int) -> Weights:
     if G.is_meta or not G.numel():
-        return G, exponent
-    least, most = map(float, G.aminmax())
-    shift = max(-100, min(100, math.frexp(max(-least, most))[1]))  # 0 of 0, infinity and NaN
+        return Weights(G, exponent)
+    minimum, maximum = map(float, G.aminmax())
+    shift = max(-100, min(100, math.frexp(max(-minimum, maximum))[1]))  # 0 of 0, infinity and NaN
     in_range = 4 if G.dtype == torch.float16 else 30
-    return (G, exponent) if abs(shift) < in_range else (G.mul_(2.0**-shift), exponent + shift)
+    if abs(shift) < in_range:
+        return Weights(G, exponent)
+    return Weights(G.mul_(2.0**-shift), exponent + shift)
 
 
 def _sum(weights: Sequence[Weights], exponent: int) -> Tensor:
-    return added([G if e == exponent else G * 2.0 ** (e - exponent) for G, e in weights])
+    return add_all([G if e == exponent else G * 2.0 ** (e - exponent) for G, e in weights])
 
 
-def explained(output: Value, prior: Tensor, paths: Sequence[Path], images: Places) -> list[Found]:
+def joint_shares(output: Value, prior: Tensor, paths: Sequence[Path], images: Images) -> list[LayerShares]:
     """For each layer, its relevance, and the shares (B,) of constants above it.
 
     Args:
@@ -76,22 +92,30 @@ def explained(output: Value, prior: Tensor, paths: Sequence[Path], images: Place
     ops = latest_first(op for path in paths for op in path.ops)
     joins = [op for op in ops if joins_constants(op)]
     wanted = [*(path.layer for path in paths), *(op.out for op in joins)]
-    arrived = walk({output: [(prior, 0)]}, ops, Joint(output), wanted)
-    masks = {op: op.once(partial(is_constant, op, op.out)) for op in joins if op.out in arrived}
-    found: list[Found] = []
+    messages = walk({output: [Weights(prior, 0)]}, ops, JointNeuron(output), wanted)
+    masks = {op: op.cached(lambda op=op: _is_constant(op)) for op in joins if op.out in messages}
+    shares = []
     for path in paths:
-        arrived.setdefault(path.layer, [(torch.zeros_like(path.layer.tensor), 0)])
-        others = [op for op in path.ops if op in masks and masks[op].any()]
-        exponent = max(e for value in (path.layer, *(op.out for op in others)) for _, e in arrived[value])
-        z = _excitation(path.layer, _sum(arrived[path.layer], exponent))
+        messages.setdefault(path.layer, [Weights(torch.zeros_like(path.layer.tensor), 0)])
+        with_constants = [op for op in path.ops if op in masks and masks[op].any()]
+        values = [path.layer, *(op.out for op in with_constants)]
+        exponent = max(weights.exponent for value in values for weights in messages[value])
+        z = _excitation(path.layer, _sum(messages[path.layer], exponent))
         constants: dict[str, Tensor] = {}
-        for op in others:
-            excitation = _excitation(op.out, _sum(arrived[op.out], exponent)).where(masks[op], 0)
+        for op in with_constants:
+            excitation = _excitation(op.out, _sum(messages[op.out], exponent)).where(masks[op], 0)
             constants[op.site] = constants.get(op.site, 0) + images.sums(excitation, op.out)
         total = images.sums(z, path.layer) + sum(constants.values())
-        P = ratio(z, images.spread(total, path.layer)).to(path.layer.dtype)
-        found.append((P, {site: ratio(of, total) for site, of in constants.items()}))
-    return found
+        relevance = ratio(z, images.spread(total, path.layer)).to(path.layer.dtype)
+        shares.append(LayerShares(relevance, {site: ratio(sums, total) for site, sums in constants.items()}))
+    return shares
+
+
+def _is_constant(op: Op) -> Tensor:
+    """Which elements of a result come from no input that depends on the image, in a shape that broadcasts."""
+    marks = [ONE_MARK.reshape([1] * len(value.shape)) for value in op.operands]
+    (result,) = move_marks(op, marks)
+    return (result == 0).to(op.out.device)
 
 
 def _excitation(value: Value, G: Tensor) -> Tensor:

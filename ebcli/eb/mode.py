@@ -4,8 +4,9 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,80 +14,84 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ebcli.eb.operations import RECORD, Value, quiet, reachable
-from ebcli.eb.own_rules import OWN, Call, name_of
-from ebcli.eb.paths import descend, walk, without_rule
-from ebcli.eb.record import Record, caller
-from ebcli.eb.rules.respelled import FUNCTIONS
+from ebcli.eb.custom_rules import Call, custom_rule, name_of
+from ebcli.eb.operations import ACTIVE_TAPE, Value, quiet, reachable
+from ebcli.eb.paths import Messages, descend, walk, without_rule
+from ebcli.eb.rules.decompositions import FUNCTIONS
 from ebcli.eb.stepwise import Stepwise, total
+from ebcli.eb.tape import Tape, caller
+from ebcli.eb.torch_private import DisableTorchFunction, _set_grad_enabled, base_of, tree_leaves, tree_map_only
 from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
 Unsupported = Literal["error", "gradient"]
 
 
-class Listening(TorchFunctionMode):
+class RecordingMode(TorchFunctionMode):
     """Records the operations of a network, without autograd, and answers calls of functions with rules of their own.
 
     Args:
-        record: of the forward pass.
+        tape: of the forward pass.
     """
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, tape: Tape) -> None:
         super().__init__()
-        self.record = record
-        self._before: list[Any] = []
+        self.tape = tape
+        self._entered: list[ExitStack] = []
 
     def __enter__(self) -> Any:
-        self._before.append(RECORD.set(self.record))
-        self.record.__enter__()
-        return super().__enter__()
+        with ExitStack() as stack:  # which leaves what was entered if the rest is interrupted
+            stack.callback(ACTIVE_TAPE.reset, ACTIVE_TAPE.set(self.tape))
+            stack.enter_context(self.tape)
+            super().__enter__()
+            stack.push(super().__exit__)
+            self._entered.append(stack.pop_all())
+        return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self.record.__exit__(*error)
-        RECORD.reset(self._before.pop())
+        self._entered.pop().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, record = kwargs or {}, self.record
-        if func in _READS_NO_VALUES or RECORD.get() is not record:
+        kwargs = kwargs or {}
+        tape = self.tape
+        if func in _READS_NO_VALUES or ACTIVE_TAPE.get() is not tape:
             return func(*args, **kwargs)
         was_enabled = torch.is_grad_enabled()
-        if func is torch._C._set_grad_enabled:
+        if func is _set_grad_enabled:
             # what the network computes without gradients is a constant; in an autograd.Function, they are off anyway
-            record.is_cut = not args[0] and (was_enabled or record.is_cut)
+            tape.is_cut = not args[0] and (was_enabled or tape.is_cut)
             return func(*args, **kwargs)
-        if func in _LEAVES and not (was_enabled or record.is_cut):
+        if func in _ESCAPES and not (was_enabled or tape.is_cut):
             ctx = caller(sys._getframe(1), "ctx", object)
             name = "an autograd.Function" if ctx is None else f"{type(ctx).__name__.removesuffix('Backward')}.apply"
-            record.left[name] = len(record.ops)
-        record.is_cut &= not was_enabled
-        torch._C._set_grad_enabled(False)  # torch.no_grad() takes ten times as long
+            tape.escapes[name] = len(tape.ops)
+        tape.is_cut &= not was_enabled
+        _set_grad_enabled(False)  # torch.no_grad() takes ten times as long
         try:
-            return self.computed(func, args, kwargs)
+            return self.compute(func, args, kwargs)
         finally:
-            torch._C._set_grad_enabled(was_enabled)
+            _set_grad_enabled(was_enabled)
 
-    def computed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def compute(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The value of a call, recorded."""
-        record = self.record
-        own = (OWN.get(func) or OWN.get(str(func).rpartition(".")[0])) if OWN else None  # an operator is known by name
-        if own is None and func not in FUNCTIONS:
+        tape = self.tape
+        custom = custom_rule(func)
+        if custom is None and func not in FUNCTIONS:
             return func(*args, **kwargs)
-        if not any(isinstance(record.value_of(a), Value) for a in tensors_in((args, kwargs))):
+        if not any(isinstance(tape.value_of(a), Value) for a in tensors_in((args, kwargs))):
             return func(*args, **kwargs)
-        call = Call(func, args, kwargs, record)
-        if own is not None:
-            value = own(call, *args, **kwargs)
+        call = Call(func, args, kwargs, tape)
+        if custom is not None:
+            value = custom(call, *args, **kwargs)
             if value is None:
                 raise ArgumentError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
             return func(*args, **kwargs) if value is NotImplemented else value
-        result, parts = call.compute(), FUNCTIONS[func](name_of(func), *args, **kwargs)
+        result = call.compute()
+        parts = FUNCTIONS[func](name_of(func), *args, **kwargs)
         if parts is NotImplemented:
-            record.refuse(name_of(func), tensors_in((args, kwargs)), result)
+            tape.refuse(name_of(func), tensors_in((args, kwargs)), result)
         else:
-            record.equate(parts, result)
+            tape.equate(parts, result)
         return result
 
 
@@ -95,35 +100,57 @@ _READS_NO_VALUES = frozenset([Tensor.dim, Tensor.size, Tensor.numel, Tensor.is_f
     getattr(Tensor, name).__get__ for name in "shape ndim dtype device is_cuda requires_grad grad_fn is_leaf".split()
 }
 
-_LEAVES = frozenset([Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__])
+_ESCAPES = frozenset([Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__])
 
 
 class Boundary(Function):
     """The node of a tensor that holds a value. Nothing that it refers to leads to a node, which would keep it alive."""
 
     @staticmethod
-    def forward(ctx: Any, box: list[Tensor], value: Value, about: tuple[Any, ...], *_: Tensor) -> Tensor:
+    def forward(ctx: Any, box: list[Tensor], value: Value, descent: "Descent", *_: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.value, ctx.about = value, about
+        ctx.value = value
+        ctx.descent = descent
         return box[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, P: Tensor | None) -> tuple[Any, ...]:
         """What arrives at the ends, if P is the probability of the value."""
-        value, (record, ends, unsupported), found = ctx.value, ctx.about, dict[Value, list[Any]]()
-        if P is not None:
-            ops = descend([value], lambda op: not set(ends).isdisjoint(op.outs))
-            if without_rule(ops):
-                refuse(without_rule(descend([value])), unsupported)  # all that there are
-            with quiet(), torch.no_grad():
-                answer, above = Stepwise(record.ops), [op for op in ops if set(ends).isdisjoint(op.outs)]
-                found = walk({value: [(P, answer.start(value))]}, above, answer, ends)
-            refuse([end.facts.unknown for end in ends if end in found and end.facts.unknown], unsupported)
-        return None, None, None, *(total(found[end], end) if end in found else None for end in ends)
+        descent: Descent = ctx.descent
+        messages = {} if P is None else descent.walk(ctx.value, P)
+        of_ends = (total(messages[end], end) if end in messages else None for end in descent.ends)
+        return None, None, None, *of_ends
 
 
-class ExcitationMode(Listening):
+class Descent(NamedTuple):
+    """The way down from a value.
+
+    Attributes:
+        tape: of the forward pass.
+        ends: the values where it ends, each of which has a node of its own.
+        unsupported: as in `ExcitationMode`.
+    """
+
+    tape: Tape
+    ends: list[Value]
+    unsupported: Unsupported
+
+    def walk(self, value: Value, P: Tensor) -> Messages:
+        """What arrives at the ends, if P is the probability of the value."""
+        ends = set(self.ends)
+        ops = descend([value], lambda op: not ends.isdisjoint(op.outs))
+        if without_rule(ops):
+            refuse(without_rule(descend([value])), self.unsupported)  # all that there are
+        with quiet(), torch.no_grad():
+            propagate = Stepwise(self.tape.ops)
+            above = [op for op in ops if ends.isdisjoint(op.outs)]
+            messages = walk({value: [(P, propagate.start(value))]}, above, propagate, ends)
+        refuse([end.facts.unknown for end in self.ends if end in messages and end.facts.unknown], self.unsupported)
+        return messages
+
+
+class ExcitationMode(RecordingMode):
     """A context in which the backward pass is Excitation Backprop (Zhang et al. 2016, Eq. 4 and 10).
 
     The signal is every tensor that requires grad and is not a parameter. Values are bit-identical to those computed
@@ -150,7 +177,7 @@ class ExcitationMode(Listening):
 
     def __init__(self, net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
         refuse([], unsupported)
-        super().__init__(Record(net))
+        super().__init__(Tape(net))
         self._unsupported = unsupported
         self._starts: dict[Value, Tensor] = {}
         self._ends: dict[Value, dict[Value, Tensor]] = {}  # of values of layers, to which norms may still be added
@@ -160,57 +187,57 @@ class ExcitationMode(Listening):
         self._starts.clear()
         self._ends.clear()
 
-    def computed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def compute(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         tensors = tensors_in((args, kwargs))
         for tensor in tensors:
             if tensor.requires_grad:
                 self._admit(tensor)
-        result = super().computed(func, args, kwargs)
-        if self.record.is_cut or func is Tensor.requires_grad_:
+        result = super().compute(func, args, kwargs)
+        if self.tape.is_cut or func is Tensor.requires_grad_:
             return result
         operands = [tensor for tensor in tensors if self._node(tensor) is not None]
-        result = tree_map_only(Tensor, self._own, result)
-        for tensor in (*tensors_in(result), *tensors[:1], *self.record.overwritten):
+        result = tree_map_only(Tensor, self._with_node, result)
+        for tensor in (*tensors_in(result), *tensors[:1], *self.tape.memory.overwritten()):
             self._enter(tensor, operands)
         return result
 
     def _admit(self, tensor: Tensor) -> None:
         """Make a tensor that requires grad a signal, unless it is a parameter or was computed from parameters only."""
-        record, node = self.record, tensor.grad_fn
-        if isinstance(record.value_of(tensor), Value) or any(isinstance(a, Parameter) for a in (tensor, tensor._base)):
+        tape, node = self.tape, tensor.grad_fn
+        if isinstance(tape.value_of(tensor), Value) or any(isinstance(a, Parameter) for a in (tensor, base_of(tensor))):
             return
         leaves = [below.variable for below in reachable([node]) if hasattr(below, "variable")]
         if node is not None and all(isinstance(leaf, Parameter) for leaf in leaves):
             return
-        value = record.start(tensor)
+        value = tape.start(tensor)
         if node is not None:  # made where no mode sees it
             value.facts.unknown = name_of_node(node)
         self._starts[value] = tensor
 
     def _node(self, tensor: Tensor) -> Any:
         """The node of a tensor, if it stands for the tensor's value."""
-        value, node = self.record.value_of(tensor), tensor.grad_fn
+        value, node = self.tape.value_of(tensor), tensor.grad_fn
         return node if isinstance(value, Value) and getattr(node, "value", None) is value else None
 
-    def _own(self, tensor: Tensor) -> Tensor:
+    def _with_node(self, tensor: Tensor) -> Tensor:
         """A tensor of its own for a view, which autograd would not give a node, and for an operand."""
-        value = self.record.value_of(tensor)
+        value = self.tape.value_of(tensor)
         if not isinstance(value, Value) or not (tensor._is_view() or value in self._starts):
             return tensor
-        return self.record.renamed(tensor.data, value)
+        return self.tape.rename(tensor.data, value)
 
     def _enter(self, tensor: Tensor, operands: Sequence[Tensor]) -> None:
         """Give a tensor a node, unless the one that it has stands for its value."""
-        value = self.record.value_of(tensor)
+        value = self.tape.value_of(tensor)
         if not isinstance(value, Value) or value in self._starts or self._node(tensor) or not value.is_floating:
             return
         ends = dict(self._starts)
         for operand in operands:
-            of = self.record.value_of(operand)
-            if of is not value:  # a norm or a ReLU may follow an open response: they are one neuron
-                ends |= self._ends[of] if of.facts.is_open else {of: operand}
-        with torch.enable_grad(), torch._C.DisableTorchFunction():
-            Boundary.apply([tensor], value, (self.record, list(ends), self._unsupported), *ends.values())
+            end = self.tape.value_of(operand)
+            if end is not value:  # a norm or a ReLU may follow an open response: they are one neuron
+                ends |= self._ends[end] if end.facts.is_open else {end: operand}
+        with torch.enable_grad(), DisableTorchFunction():
+            Boundary.apply([tensor], value, Descent(self.tape, [*ends], self._unsupported), *ends.values())
         if value.facts.is_open:
             self._ends[value] = ends
 

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_ENGINE: Any = torch.autograd.Variable._execution_engine
+from ebcli.eb.operations import as_tuple
+from ebcli.eb.torch_private import run_backward
+
 _LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
 _BLOCK = 3 << 18  # weights: 3 MiB in float32
 _LEAST = 1 / 16  # of |W| |a|, for a normalizer that is a difference of products: it loses no more than four bits
@@ -67,13 +69,11 @@ def gradients(function: Callable[..., Any], leaves: Sequence[Tensor], vectors: S
     """What arrives at leaves of autograd, if vectors arrive at a function's results, but for those that are None."""
     with torch.enable_grad():
         result = function(*leaves)
-    results = (result,) if isinstance(result, Tensor) else result
-    pairs = [(r, v) for r, v in zip(results, vectors, strict=False) if v is not None and r.requires_grad]
-    found: Sequence[Any] = [None] * len(leaves)
-    if pairs:  # autograd.grad() compares the shapes by SymPy, which takes long to import, and refuses to run in vmap
-        options = {"keep_graph": False, "create_graph": False, "allow_unreachable": True, "accumulate_grad": False}
-        found = _ENGINE.run_backward(*zip(*pairs, strict=True), inputs=tuple(leaves), **options)
-    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
+    pairs = [(r, v) for r, v in zip(as_tuple(result), vectors, strict=False) if v is not None and r.requires_grad]
+    if not pairs:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    gradients = run_backward(*zip(*pairs, strict=True), leaves)
+    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
 
 
 def ratio(P: Tensor, z: Tensor) -> Tensor:
@@ -81,12 +81,12 @@ def ratio(P: Tensor, z: Tensor) -> Tensor:
     return P / F.threshold(z, 0.0, math.inf)  # torch.where takes ten times as long
 
 
-def added(terms: Sequence[Any]) -> Any:
+def add_all(terms: Sequence[Any]) -> Any:
     """Their sum. The built-in starts from 0, which costs another pass over a tensor."""
     return sum(terms[1:], terms[0])
 
 
-def shared(
+def excitation_shares(
     linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnegative: bool, response: Any = None, bias: Any = None
 ) -> Tensor:
     """P_in = a * W^T (P / Z), where Z_n = sum_k max(s_n a_k w_kn, 0): a signal's share of its neurons' probabilities.
@@ -135,7 +135,7 @@ def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnega
         pairs = [(part, split) for part, split in zip(parts, halves, strict=False) if split is not None]
         if not pairs:
             continue
-        z = added([split.exact(part) for part, split in pairs])
+        z = add_all([split.exact(part) for part, split in pairs])
         q, rest = quotient(P if isinstance(signs, int) else P * (signs * sign > 0), z)
         for part, split in pairs:
             share = part * split.transposed(q, part)
@@ -171,7 +171,7 @@ def _by_blocks(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnega
         block = LinearMap(F.linear, linear.weight[neurons].t(), back=torch.matmul)
         of_block = signs.expand(P.shape)[neurons] if isinstance(signs, Tensor) else signs
         parts.append(_by_halves(block, a, P[neurons], of_block, nonnegative=nonnegative))
-    return added(parts)
+    return add_all(parts)
 
 
 def quotient(P: Tensor, z: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -1,98 +1,121 @@
 """Step by step: each neuron is explained by its own inputs (Eq. 4), the classifier's also by their duals (Eq. 7)."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ebcli.eb.operations import Op, Value
 from ebcli.eb.paths import is_learned
-from ebcli.eb.products import added
+from ebcli.eb.products import add_all
 from ebcli.eb.rules.layers import Layer
-from ebcli.eb.rules.rule import MISSING, How, Share
+from ebcli.eb.rules.moves import MISSING
+from ebcli.eb.rules.rule import BackwardContext, Share
+
+Explains = Literal["target", "dual", "difference"]
+
+
+class Group(NamedTuple):
+    """Probability of each result, None where there is none, that is to be explained in the same way."""
+
+    P: list[Tensor | None]
+    context: BackwardContext
 
 
 class Stepwise:
-    """An answer for `walk`: shares of probability.
+    """Propagates, for `walk`, shares of probability.
 
     Args:
         ops: the whole list.
-        contrastive: subtract, at the classifiers, the shares of their duals.
+        explains: the classifiers' units, their duals, or the first minus the second.
         tracks: sum up what probability each operation lost.
     """
 
-    def __init__(self, ops: Sequence[Op], *, contrastive: bool = False, tracks: bool = False) -> None:
-        self._read, self._contrastive, self._tracks = read_by_layers(ops), contrastive, tracks
+    def __init__(self, ops: Sequence[Op], *, explains: Explains = "target", tracks: bool = False) -> None:
+        self._read_by_layers = read_by_layers(ops)
+        self._explains = explains
+        self._tracks = tracks
         self.lost: dict[Op, Any] = {}
 
-    def start(self, value: Value) -> How:
+    def start(self, value: Value) -> BackwardContext:
         """How the probability of a value is to be explained, where it starts there."""
-        return How(above_classifier=value not in self._read)
+        return BackwardContext(above_classifier=value not in self._read_by_layers)
 
-    def __call__(self, op: Op, arrived: list[list[Share]]) -> list[list[Share]]:
-        found = []
-        for P, how in (group for of_all in _grouped(op, arrived) for group in _of_each_sign(op, *of_all)):
-            shares = self._shares(op, P, how)
-            if self._tracks and op.rule is not MISSING:
-                came = sum(p.sum(dtype=torch.float64) for p in P if p is not None)
-                went = sum(share[0].sum(dtype=torch.float64) for share in shares if share)
-                self.lost[op] = self.lost.get(op, 0) + came - went
-            found.append(shares)
-        return [[share for share in of_operand if share] for of_operand in zip(*found, strict=True)]
+    def __call__(self, op: Op, incoming: list[list[Share]]) -> list[list[Share]]:
+        outgoing: list[list[Share]] = [[] for _ in op.operands]
+        for group in _grouped(op, incoming):
+            for P, context in _of_each_sign(op, group):
+                shares = self._shares(op, P, context)
+                if self._tracks and op.rule is not MISSING:
+                    mass_in = sum(p.sum(dtype=torch.float64) for p in P if p is not None)
+                    mass_out = sum(share[0].sum(dtype=torch.float64) for share in shares if share)
+                    self.lost[op] = self.lost.get(op, 0) + mass_in - mass_out
+                for of_operand, share in zip(outgoing, shares, strict=True):
+                    if share:
+                        of_operand.append(share)
+        return outgoing
 
     def lost_on(self, path: Iterable[Op]) -> dict[str, Tensor]:
         """What was lost on a path, by the names of the operations."""
-        found: dict[str, Any] = {}
+        lost: dict[str, Any] = {}
         for op in filter(self.lost.__contains__, path):
-            found[op.site] = found.get(op.site, 0) + self.lost[op].to(op.out.dtype)[None]
-        return found
+            lost[op.site] = lost.get(op.site, 0) + self.lost[op].to(op.out.dtype)[None]
+        return lost
 
-    def _shares(self, op: Op, P: list[Tensor | None], how: How) -> list[Share]:
-        is_classifier, own = how.above_classifier and is_learned(op), how
-        if how.above_classifier and not self._read.isdisjoint(op.outs):  # a response that also skips to the output
-            own = how._replace(above_classifier=False)
-        shares: list[Share] = op.rule.shares(op, P, own)
-        if is_classifier and self._contrastive:
-            duals = op.rule.shares(op, P, how._replace(signs=-1 if how.signs is None else -how.signs))
+    def _shares(self, op: Op, P: list[Tensor | None], context: BackwardContext) -> list[Share]:
+        is_classifier = context.above_classifier and is_learned(op)
+        # a response that a layer reads, too, also skips to the output
+        skips = context.above_classifier and not self._read_by_layers.isdisjoint(op.outs)
+        shares: list[Share] = op.rule.shares(op, P, context._replace(above_classifier=False) if skips else context)
+        if is_classifier and self._explains != "target":
+            signs = -1 if context.signs is None else -context.signs
+            duals: list[Share] = op.rule.shares(op, P, context._replace(signs=signs))
+            if self._explains == "dual":
+                return duals
             return [s and d and (s[0] - d[0], s[1]) for s, d in zip(shares, duals, strict=True)]
-        if own is not how and not is_classifier:
+        if skips and not is_classifier:
             return [s and (s[0], s[1]._replace(above_classifier=True)) for s in shares]
         return shares
 
 
-def _grouped(op: Op, arrived: list[list[Share]]) -> list[tuple[list[Tensor | None], How]]:
+def _grouped(op: Op, incoming: list[list[Share]]) -> list[Group]:
     """What has arrived at each result. That which is to be explained in the same way is added up."""
-    groups: dict[object, tuple[list[Any], How]] = {}
-    for at, (out, claims) in enumerate(zip(op.outs, arrived, strict=True)):
-        for P, how in filter(None, claims):
-            signs = how.signs if out.facts.is_open else None
+    groups: dict[object, Group] = {}
+    for index, (out, claims) in enumerate(zip(op.outs, incoming, strict=True)):
+        for P, context in filter(None, claims):
+            signs = context.signs if out.facts.is_open else None
             # tensors are the same signs only if they are the same tensor
-            key = id(signs) if isinstance(signs, Tensor) else signs, how.above_classifier
-            total, before = groups.get(key, ([None] * len(arrived), how))
-            total[at] = P if total[at] is None else total[at] + P
-            groups[key] = total, How(signs, how.above_classifier, before.spares_zeros and how.spares_zeros)
-    return list(groups.values())
+            key = id(signs) if isinstance(signs, Tensor) else signs, context.above_classifier
+            total, before = groups.get(key, Group([None] * len(incoming), context))
+            total[index] = P if total[index] is None else total[index] + P
+            skips_zeros = before.skips_zeros and context.skips_zeros
+            groups[key] = Group(total, BackwardContext(signs, context.above_classifier, skips_zeros))
+    return [*groups.values()]
 
 
-def _of_each_sign(op: Op, P: list[Tensor | None], how: How) -> list[tuple[list[Tensor | None], How]]:
+def _of_each_sign(op: Op, group: Group) -> list[Group]:
     """Copies of a response can be explained with different signs, so their probabilities are not added."""
-    signs, has_copies = how.signs, op.operands[0].shape.numel() < op.outs[0].shape.numel()
-    if not (isinstance(signs, Tensor) and has_copies) or isinstance(op.rule, Layer):
-        return [(P, how)]
-    return [([p if p is None else p * (signs * s > 0) for p in P], how._replace(signs=s)) for s in (1, -1)]
+    P, context = group
+    signs = context.signs
+    has_copies = op.operands[0].shape.numel() < op.outs[0].shape.numel()
+    if not isinstance(signs, Tensor) or not has_copies or isinstance(op.rule, Layer):
+        return [group]
+    return [
+        Group([p if p is None else p * (signs * sign > 0) for p in P], context._replace(signs=sign)) for sign in (1, -1)
+    ]
 
 
 def read_by_layers(ops: Sequence[Op]) -> set[Value]:
     """The values that a layer with weights reads, so that the layers which made them are no classifiers."""
-    found: set[Value] = set()
+    values: set[Value] = set()
     for op in reversed(ops):
-        if is_learned(op) or not found.isdisjoint(op.outs):
-            found.update(op.operands)
-    return found
+        if is_learned(op) or not values.isdisjoint(op.outs):
+            values.update(op.operands)
+    return values
 
 
 def total(shares: Sequence[Share], like: Value) -> Tensor:
     """The probability that has arrived."""
     parts = [share[0] for share in shares if share]
-    return added(parts) if parts else torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+    return add_all(parts) if parts else torch.zeros(like.shape, dtype=like.dtype, device=like.device)

@@ -16,15 +16,17 @@ from torch import Tensor
 
 from ebcli.eb.facts import AFFINE, CURVED, SIGNED, Facts, Gate, Link, common_source, never_negative, sources
 from ebcli.eb.operations import Op, Value
-from ebcli.eb.rules.rule import MISSING, Arrived, How, Join, Rule, Share, Winner
+from ebcli.eb.places import Places
+from ebcli.eb.rules.moves import MISSING, Join, Winner
+from ebcli.eb.rules.rule import BackwardContext, Choice, Entry, Incoming, Marks, Rule, Share
 
 
 @dataclass(eq=False, kw_only=True)
-class OneInput(Rule):
+class Unary(Rule):
     """y = f(a): P(i) = P(n). If the signal was broadcast, the probabilities of its copies are added.
 
     Args:
-        at: which of the inputs a is. All others are gates.
+        position: of a among the inputs. All others are gates.
         keeps_zero: zero maps to zero.
         elementwise: what kind of function of each element it is; 0 if an element depends on other ones, as in a norm.
         nonnegative: whether the value is never negative; None if it is not where the inputs are not.
@@ -33,7 +35,7 @@ class OneInput(Rule):
         transposed: (operation, G) -> M^T G, of the value's shape.
     """
 
-    at: int = 0
+    position: int = 0
     keeps_zero: bool = False
     elementwise: int = CURVED
     nonnegative: bool | None = False
@@ -42,9 +44,9 @@ class OneInput(Rule):
     transposed: Callable[[Op, Tensor], Tensor] = lambda _, G: G
 
     def operands(self, op: Op) -> list[Value]:
-        return [op.inputs[self.at]]
+        return [op.inputs[self.position]]
 
-    def keeps(self, op: Op) -> Sequence[Value]:
+    def needed(self, op: Op) -> Sequence[Value]:
         return *(value for value in op.inputs if value not in op.operands), *op.outs[1:]
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -53,29 +55,32 @@ class OneInput(Rule):
         facts.elementwise = self.elementwise if op.out.shape == op.operands[0].shape else 0
         facts.is_softmax = self.is_softmax
 
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        signs = self.signs(op, how) if op.signal.facts.is_open else how.signs
-        below = How(signs, how.above_classifier, spares_zeros=how.spares_zeros and self.keeps_zero)
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+        signs = self.signs(op, context) if op.signal.facts.is_open else context.signs
+        below = BackwardContext(signs, context.above_classifier, skips_zeros=context.skips_zeros and self.keeps_zero)
         return [(self.moved_back(op, P[0]), below)]
 
-    def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
+    def slopes(self, op: Op, G: Incoming) -> list[Tensor | None]:
         return [self.moved_back(op, self.slope(op, G[0]))]
 
-    def signs(self, op: Op, how: How) -> int | Tensor | None:
+    def places(self, op: Op, places: Places) -> Marks:
+        return places.merged(op)
+
+    def signs(self, op: Op, context: BackwardContext) -> int | Tensor | None:
         """The signs of the responses of the layer below, if both are one neuron."""
-        return how.signs
+        return context.signs
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         """The weight of the input, of the value's shape."""
         return self.transposed(op, G)
 
-    def moved_back(self, op: Op, found: Tensor) -> Tensor:
-        """What arrives at the operand, by what was found for each element of the value."""
-        return found.sum_to_size(op.operands[0].shape)
+    def moved_back(self, op: Op, incoming: Tensor) -> Tensor:
+        """What arrives at the operand, of what is for each element of the value."""
+        return incoming.sum_to_size(op.operands[0].shape)
 
 
 @dataclass(eq=False, kw_only=True)
-class Activation(OneInput):
+class Activation(Unary):
     """h = f(u). Jointly, the unit wins P = max(h G, 0), and the weight of u is P / u.
 
     Args:
@@ -89,7 +94,7 @@ class Activation(OneInput):
     def operands(self, op: Op) -> list[Value]:
         return [self.link.source if self.link else op.signal]
 
-    def keeps(self, op: Op) -> Sequence[Value]:
+    def needed(self, op: Op) -> Sequence[Value]:
         return *op.operands, *op.outs
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -104,17 +109,32 @@ class Activation(OneInput):
     def slope(self, op: Op, G: Tensor) -> Tensor:
         """P / u, which is 0 where u is."""
         u = op.operands[0].tensor
-        u = self.link.rearranged(u) if self.link else u
-        # h / |u|, in memory that is there: new memory takes longer than the division
-        share = op.once(lambda: torch.div(op.out.tensor, size := u.abs(), out=size).nan_to_num_(0.0, 0.0, 0.0))
-        return (G * share).clamp_(min=0).copysign_(u)
+        if self.link:
+            u = self.link.rearrange(u)
+        gain = op.cached(lambda: _quotient(op.out.tensor, u.abs()))
+        return (G * gain).clamp_(min=0).copysign_(u)
 
-    def slopes_above_classifier(self, op: Op, G: Arrived) -> list[Tensor | None]:
+    def slopes_above_classifier(self, op: Op, G: Incoming) -> list[Tensor | None]:
         """There, nothing competes: the dual of a class is a unit of the classifier, not of what follows it."""
         return [self.moved_back(op, G[0].where(op.out.tensor != 0, 0))]
 
-    def moved_back(self, op: Op, found: Tensor) -> Tensor:
-        return super().moved_back(op, self.link.back(found) if self.link else found)
+    def moved_back(self, op: Op, incoming: Tensor) -> Tensor:
+        return super().moved_back(op, self.link.back(incoming) if self.link else incoming)
+
+    def places(self, op: Op, places: Places) -> Marks:
+        if self.link is None or not self.link.moves:
+            return places.merged(op)
+        marks = places.of(self.link.source)
+        if marks is None:
+            return [None]
+        moved = self.link.rearrange(marks.expand(self.link.source.shape))
+        return places.merged(op, moved)
+
+
+def _quotient(h: Tensor, size: Tensor) -> Tensor:
+    """h / |u|, and 0 where u is, in memory that is there: new memory takes longer than the division."""
+    quotient = torch.div(h, size, out=size) if h.shape == size.shape else h / size
+    return quotient.nan_to_num_(0.0, 0.0, 0.0)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -125,21 +145,21 @@ class Rectifier(Activation):
     gate: int | None = Gate.BOUNDED
     is_bounded: bool = False
 
-    def keeps(self, op: Op) -> Sequence[Value]:
-        return super().keeps(op) if self.is_bounded else op.outs
+    def needed(self, op: Op) -> Sequence[Value]:
+        return super().needed(op) if self.is_bounded else op.outs
 
-    def signs(self, op: Op, how: How) -> int | Tensor | None:
-        if how.above_classifier:
-            return how.signs
+    def signs(self, op: Op, context: BackwardContext) -> int | Tensor | None:
+        if context.above_classifier:
+            return context.signs
         # inactive neurons, whose response is not positive, have no probability, unless something was added behind them
-        return 1 if how.spares_zeros else torch.where(op.out.tensor > 0, 1, -1)
+        return 1 if context.skips_zeros else torch.where(op.out.tensor > 0, 1, -1)
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         return super().slope(op, G) if self.is_bounded else G.clamp(min=0) * (op.out.tensor > 0)
 
 
 @dataclass(eq=False, kw_only=True)
-class Scale(OneInput):
+class Scale(Unary):
     """y = c a + d, which is no activation. Behind a layer, both are one neuron, whose weights have the sign of c.
 
     Args:
@@ -153,8 +173,8 @@ class Scale(OneInput):
     factor: Callable[[Op], Any] = lambda _: 1
     turns: bool = False
 
-    def keeps(self, op: Op) -> Sequence[Value]:
-        return *super().keeps(op), *(out for out in op.outs[:1] if out.facts.is_open)
+    def needed(self, op: Op) -> Sequence[Value]:
+        return *super().needed(op), *(out for out in op.outs[:1] if out.facts.is_open)
 
     def describe(self, op: Op, facts: Facts) -> None:
         super().describe(op, facts)
@@ -162,61 +182,62 @@ class Scale(OneInput):
         if self.turns:
             facts.gate = SIGNED.get(facts.gate, facts.gate)
 
-    def signs(self, op: Op, how: How) -> int | Tensor | None:
-        factor, signs = self.factor(op), how.signs
-        turned = factor.sign() if isinstance(factor, Tensor) else (factor > 0) - (factor < 0)
-        is_positive = bool((turned > 0).all()) if isinstance(turned, Tensor) else turned > 0
-        if signs is None and how.above_classifier:
+    def signs(self, op: Op, context: BackwardContext) -> int | Tensor | None:
+        factor = self.factor(op)
+        signs = context.signs
+        if isinstance(factor, Tensor):
+            turn: Any = factor.sign()
+            is_positive = bool((turn > 0).all())
+        else:
+            turn = (factor > 0) - (factor < 0)
+            is_positive = turn > 0
+        if signs is None and context.above_classifier:
             signs = 1
         elif signs is None and not (self.keeps_zero and is_positive):
             signs = op.out.tensor.sign()
-        return signs if signs is None or is_positive else signs * turned
+        return signs if signs is None or is_positive else signs * turn
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         factor = self.factor(op)
         return G if isinstance(factor, (int, float)) and factor == 1 else G * factor
 
 
-def clamped(op: Op) -> Rule:
-    """The rule of a clamp: a ReLU, which may be cut off above, or a guard."""
-    least, most = (op.named.get(name, op.named.get(f"{name}_val")) for name in ("min", "max"))
-    if isinstance(least, (int, float)) and least >= 0:
-        return _POSITIVE if least > 0 else _RELU if most is None else _RELU6
-    return _BOUND if isinstance(most, (int, float)) and most >= 0 else _ANY_BOUND
+def clamp(op: Op) -> Rule:
+    """A ReLU, which may be cut off above, or a guard."""
+    minimum, maximum = (op.arguments.get(name, op.arguments.get(f"{name}_val")) for name in ("min", "max"))
+    if isinstance(minimum, (int, float)) and minimum >= 0:
+        if minimum > 0:
+            return POSITIVE
+        return RELU if maximum is None else RELU6
+    if isinstance(maximum, (int, float)) and maximum >= 0:
+        return BOUND
+    return ANY_BOUND
 
 
-def thresholded(op: Op) -> Rule:
+def threshold(op: Op) -> Rule:
     """A ReLU, which may be 0 up to a positive threshold; or a jump to another value."""
-    threshold, value = op.args[1:3]
-    if threshold < 0 or value < 0:
-        return _SIGNED
-    return _POSITIVE if value else _RELU6 if threshold else _RELU
-
-
-_RELU, _RELU6 = Rectifier(), Rectifier(is_bounded=True)
-_POSITIVE = Activation(gate=Gate.BOUNDED, keeps_zero=False, nonnegative=True)
-# a bound against overflow, or rounding, which hardly ever changes a value, is no activation
-_BOUND, _ANY_BOUND = (OneInput(elementwise=AFFINE, nonnegative=told) for told in (None, False))
+    limit, value = op.args[1:3]
+    if limit < 0 or value < 0:
+        return SIGNED_VALUES
+    if value:
+        return POSITIVE
+    return RELU6 if limit else RELU
 
 
 def power(op: Op) -> Rule:
-    exponent, base = op.args[1], op.args[0]
+    base, exponent = op.args[:2]
     if not isinstance(base, Value):  # 2 ** y
-        return _POSITIVE
+        return POSITIVE
     if isinstance(exponent, Value):
         link = common_source(base, exponent)
         return MISSING if link is None else written_out(op, link, 0)
-    if isinstance(exponent, (int, float)):
-        if exponent == 1:
-            return Scale(nonnegative=None)
-        return _EVEN if exponent > 0 and exponent % 2 == 0 else _ODD if exponent > 0 else _INVERSE
-    return _SIGNED
-
-
-_SIGNED = Activation(gate=0, keeps_zero=False)
-_EVEN = Activation(gate=0, nonnegative=True)
-_ODD = Activation(gate=0, nonnegative=None)
-_INVERSE = Activation(gate=Gate.MASK, keeps_zero=False, nonnegative=None)
+    if not isinstance(exponent, (int, float)):
+        return SIGNED_VALUES
+    if exponent == 1:
+        return Scale(nonnegative=None)
+    if exponent <= 0:
+        return INVERSE
+    return EVEN if exponent % 2 == 0 else ODD
 
 
 def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_zero: bool = False) -> Activation:
@@ -224,66 +245,109 @@ def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_
     return Activation(gate=gate, keeps_zero=keeps_zero, nonnegative=never_negative(op, link.source), link=link)
 
 
-def choice(op: Op) -> Rule:
-    """max(x, 0) and where(x > 0, x, x / 5) are activations; a choice between different signals moves values."""
-    if op.name != "where" or isinstance(op.args[0], Value):
-        link = common_source(*op.inputs)
-        others = [a for a in op.args if isinstance(a, (Tensor, Value))]
-        if link is not None and all(a.shape.numel() <= link.source.shape.numel() for a in others):
-            return written_out(op, link)
-    return Join() if op.name == "where" else Winner()
+def _choice_as_activation(op: Op) -> Rule | None:
+    """The rule of a choice between functions of one signal, such as max(x, 0) and where(x > 0, x, x / 5)."""
+    link = common_source(*op.inputs)
+    if link is None:
+        return None
+    size = link.source.shape.numel()
+    if any(a.shape.numel() > size for a in op.args if isinstance(a, (Tensor, Value))):
+        return None
+    return written_out(op, link)
+
+
+def maximum(op: Op) -> Rule:
+    return _choice_as_activation(op) or Winner()
+
+
+def where(op: Op) -> Rule:
+    """By a constant condition, values move."""
+    return (isinstance(op.args[0], Value) and _choice_as_activation(op)) or Join()
 
 
 def _batch_factor(op: Op) -> Tensor:
-    gamma, variance, eps = op.numbers("weight", "running_var", "eps" if "eps" in op.named else "epsilon")
+    gamma, variance = op.numbers("weight", "running_var")
+    eps = op.arguments.get("eps", op.arguments.get("epsilon"))
     factor = (variance + eps).rsqrt()
-    factor = factor if gamma is None else factor * gamma
+    if gamma is not None:
+        factor = factor * gamma
     return factor.to(op.out.dtype).reshape(1, -1, *[1] * (len(op.out.shape) - 2))
 
 
-def _norm(op: Op, G: Tensor) -> Tensor:
-    """M^T G, in which the factor of each group is a constant.
+@dataclass(eq=False, kw_only=True)
+class Norm(Unary):
+    """A norm by statistics of the values themselves, of groups that follow one another, as of a layer norm.
 
-    Groups follow one another, as of a layer norm. With the batch's own statistics, each channel is a group.
+    Args:
+        by_channel: the weight has an element for each channel, on axis 1.
+        of_batch: each channel is a group, with the batch's own statistics.
+        has_mean: the mean is subtracted.
     """
-    is_of_batch, has_mean = "batch_norm" in op.name, op.name != "_fused_rms_norm"
-    (gamma,), factor = op.numbers("weight"), op.outs[1 + has_mean].tensor.reshape(-1, 1)
-    is_by_channel = gamma is not None and (is_of_batch or op.name == "native_group_norm")
-    g = G * (1 if gamma is None else gamma.reshape(-1, *[1] * (G.ndim - 2)) if is_by_channel else gamma)
-    g = g.transpose(0, 1) if is_of_batch else g
-    rows = g.reshape(len(factor), G.numel() // max(len(factor), 1)).mul_(factor)
-    rows = rows.sub_(rows.mean(-1, keepdim=True)) if has_mean else rows
-    return rows.reshape(g.shape).transpose(0, 1) if is_of_batch else rows.reshape(g.shape)
 
+    gate: int | None = None
+    elementwise: int = 0
+    by_channel: bool = False
+    of_batch: bool = False
+    has_mean: bool = True
 
-_BATCH_NORM = Scale(factor=lambda op: op.once(lambda: _batch_factor(op)), keeps_zero=False, gate=None, elementwise=0)
-_NORM = OneInput(gate=None, elementwise=0, transposed=_norm)
+    def slope(self, op: Op, G: Tensor) -> Tensor:
+        """M^T G, in which the factor of each group is a constant."""
+        (gamma,) = op.numbers("weight")
+        factor = op.outs[1 + self.has_mean].tensor.reshape(-1, 1)
+        if gamma is not None:
+            G = G * (gamma.reshape(-1, *[1] * (G.ndim - 2)) if self.by_channel else gamma)
+        if self.of_batch:
+            G = G.transpose(0, 1)
+        groups = G.reshape(len(factor), G.numel() // max(len(factor), 1)) * factor
+        if self.has_mean:
+            groups = groups.sub_(groups.mean(-1, keepdim=True))
+        return groups.reshape(G.shape).transpose(0, 1) if self.of_batch else groups.reshape(G.shape)
+
+    def places(self, op: Op, places: Places) -> Marks:
+        return places.reduced(op, op.signal, [0] if self.of_batch else [])
 
 
 def batch_norm(op: Op) -> Rule:
-    return _NORM if op.named.get("training") or op.named.get("running_var") is None else _BATCH_NORM
+    has_own_statistics = op.arguments.get("training") or op.arguments.get("running_var") is None
+    return _BATCH_NORM_OF_BATCH if has_own_statistics else _BATCH_NORM
 
 
-ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
-    "relu": _RELU,
-    "clamp clip clamp_min clamp_max hardtanh": clamped,
+RELU = Rectifier()
+RELU6 = Rectifier(is_bounded=True)
+POSITIVE = Activation(gate=Gate.BOUNDED, keeps_zero=False, nonnegative=True)
+SIGNED_VALUES = Activation(gate=0, keeps_zero=False)
+EVEN = Activation(gate=0, nonnegative=True)
+ODD = Activation(gate=0, nonnegative=None)
+INVERSE = Activation(gate=Gate.MASK, keeps_zero=False, nonnegative=None)
+# a bound against overflow, or rounding, which hardly ever changes a value, is no activation
+BOUND = Unary(elementwise=AFFINE, nonnegative=None)
+ANY_BOUND = Unary(elementwise=AFFINE)
+_BATCH_NORM = Scale(factor=lambda op: op.cached(lambda: _batch_factor(op)), keeps_zero=False, gate=None, elementwise=0)
+_BATCH_NORM_OF_BATCH = Norm(by_channel=True, of_batch=True)
+
+ENTRIES: dict[str, Entry] = {
+    "relu": RELU,
+    "clamp clip clamp_min clamp_max hardtanh": Choice(clamp),
     "leaky_relu elu celu _prelu_kernel rrelu_with_noise hardswish silu gelu mish tanh hardshrink softshrink erf asinh "
     "atan sinh sin expm1 log1p rrelu tan": Activation(nonnegative=None),
-    "nan_to_num round trunc native_dropout": OneInput(keeps_zero=True, elementwise=AFFINE, nonnegative=None),
-    "sign sgn": _ODD,
-    "abs sqrt": _EVEN,
+    "nan_to_num round trunc native_dropout": Unary(keeps_zero=True, elementwise=AFFINE, nonnegative=None),
+    "sign sgn": ODD,
+    "abs sqrt": EVEN,
     "sigmoid hardsigmoid": Activation(gate=Gate.SWITCH, keeps_zero=False, nonnegative=True),
     "_softmax _safe_softmax _masked_softmax": Activation(
         gate=Gate.SWITCH, keeps_zero=False, nonnegative=True, elementwise=0, is_softmax=True
     ),
     "_log_softmax": Activation(gate=None, keeps_zero=False, elementwise=0, is_softmax=True),
-    "exp exp2 softplus": _POSITIVE,
-    "reciprocal rsqrt": _INVERSE,
-    "log log2 log10 logit cos": _SIGNED,
-    "threshold": thresholded,
-    "pow float_power": power,
-    "where maximum minimum fmax fmin": choice,
+    "exp exp2 softplus": POSITIVE,
+    "reciprocal rsqrt": INVERSE,
+    "log log2 log10 logit cos": SIGNED_VALUES,
+    "threshold": Choice(threshold),
+    "pow float_power": Choice(power),
+    "maximum minimum fmax fmin": Choice(maximum),
+    "where": Choice(where),
     "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update "
-    "_native_batch_norm_legit_no_training _batch_norm_no_update": batch_norm,
-    "native_layer_norm native_group_norm _fused_rms_norm": _NORM,
+    "_native_batch_norm_legit_no_training _batch_norm_no_update": Choice(batch_norm),
+    "native_layer_norm": Norm(),
+    "native_group_norm": Norm(by_channel=True),
+    "_fused_rms_norm": Norm(has_mean=False),
 }

@@ -6,7 +6,7 @@ keys only determine the weights and get nothing.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -14,35 +14,47 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ebcli.eb.facts import SUMMED, Facts, signal_of, values_of
-from ebcli.eb.operations import SUMS, Op, Value, aten
-from ebcli.eb.products import LinearMap, shared
-from ebcli.eb.rules.rule import ENDS, MISSING, Arrived, How, Join, Rule, Share, Winner
+from ebcli.eb.operations import Op, Value, aten
+from ebcli.eb.places import Places
+from ebcli.eb.products import LinearMap, excitation_shares
+from ebcli.eb.rules.moves import MISSING, NO_SHARE, Axes, Join, Winner, along, is_floating_constant
+from ebcli.eb.rules.rule import BackwardContext, Choice, Entry, Incoming, Marks, Rule, Share
+from ebcli.eb.torch_private import attention_weights, base_of
 
 _Product = Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(eq=False)
+def all_axes(op: Op) -> Sequence[int] | None:
+    """None: each output may depend on all elements."""
+    return None
+
+
+@dataclass(eq=False, kw_only=True)
 class Layer(Rule):
     """y = W a + b: P_in = a * W^T (P / Z), by the contributions with the sign of the response (Eq. 4, 10).
 
     Args:
         linear: W.
-        at: which input the signal is.
+        axes: the axes of the signal that are summed over; None for all.
+        windows: those along which sums are over windows.
+        position: which input the signal is.
         is_learned: it has weights, so that it can be the classifier, and a norm can follow.
         has_no_negatives: neither its weights nor its bias are ever negative.
         bias: b, shaped to be added to the response; 0 if there is none, and None if it is unknown.
     """
 
     linear: Callable[[Op], LinearMap]
-    at: int = 0
+    axes: Axes
+    windows: Callable[[Op], Sequence[int]] = lambda _: ()
+    position: int = 0
     is_learned: bool = True
     has_no_negatives: bool = False
     bias: Callable[[Op], Tensor | int | None] = lambda _: None
 
     def operands(self, op: Op) -> list[Value]:
-        return [op.inputs[self.at]]
+        return [op.inputs[self.position]]
 
-    def keeps(self, op: Op) -> Sequence[Value]:
+    def needed(self, op: Op) -> Sequence[Value]:
         return *op.inputs, *(out for out in op.outs[:1] if not out.facts.nonnegative)  # whose signs matter
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -54,23 +66,43 @@ class Layer(Rule):
     def averages(self, op: Op) -> bool:
         """Whether it makes fewer elements, as averages by fixed weights."""
         weight = self.linear(op).weight if self.is_learned else None
-        if weight is None or weight.is_meta or isinstance(weight, Parameter) or isinstance(weight._base, Parameter):
+        if weight is None or weight.is_meta or isinstance(weight, Parameter) or isinstance(base_of(weight), Parameter):
             return False
         return op.out.shape.numel() <= op.operands[0].shape.numel() and bool((weight >= 0).all())
 
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        linear, signal, signs = self.linear(op), op.operands[0], how.signs
-        nonnegative, a = signal.facts.nonnegative, signal.tensor
+    def averaged_axes(self, op: Op) -> list[int]:
+        """The axes of the signal that an average takes together."""
+        ndim = len(op.operands[0].shape)
+        axes = self.axes(op)
+        if axes is None:
+            return [*range(ndim)]
+        return [axis % ndim for axis in (*axes, *self.windows(op))]
+
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+        linear = self.linear(op)
+        signal = op.operands[0]
+        a = signal.tensor
+        nonnegative = signal.facts.nonnegative
+        signs = context.signs
         if signs is None:
-            is_positive = how.above_classifier if self.is_learned else linear.is_nonnegative and nonnegative
+            is_positive = context.above_classifier if self.is_learned else linear.is_nonnegative and nonnegative
             signs = 1 if is_positive else op.out.tensor
         if not nonnegative and signal.maker is None and not a.is_meta:
             nonnegative = bool((a >= 0).all())  # which changes no number
-        parts = shared(linear, a, P[0], signs, nonnegative=nonnegative, response=op.out.kept, bias=self.bias(op))
-        return [(parts, How(None, how.above_classifier and not self.is_learned, spares_zeros=True))]
+        share = excitation_shares(
+            linear, a, P[0], signs, nonnegative=nonnegative, response=op.out.saved, bias=self.bias(op)
+        )
+        is_above = context.above_classifier and not self.is_learned
+        return [(share, BackwardContext(None, is_above, skips_zeros=True))]
 
-    def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
+    def slopes(self, op: Op, G: Incoming) -> list[Tensor | None]:
         return [self.linear(op).transposed(G[0], op.operands[0].tensor)]
+
+    def places(self, op: Op, places: Places) -> Marks:
+        axes = self.axes(op)
+        if axes is None:
+            return places.everything(op)
+        return places.reduced(op, op.operands[0], axes, self.windows(op))
 
 
 def _convolution(op: Op) -> LinearMap:
@@ -92,70 +124,124 @@ def _bias_of_channels(op: Op) -> Tensor | int:
     return 0 if bias is None else bias.reshape(1, -1, *[1] * (len(op.out.shape) - 2))
 
 
-_CONVOLUTION = Layer(_convolution, bias=_bias_of_channels)
+class Convolution(Layer):
+    """Sums over the channels of a group."""
+
+    def places(self, op: Op, places: Places) -> Marks:
+        marks = places.of(op.operands[0])
+        groups = op.args[8]
+        if groups == 1 or marks is None or marks.shape[1] == 1:
+            return super().places(op, places)
+        of_groups = places.merged_along(marks.unflatten(1, (groups, -1)), range(2, marks.ndim + 1)).squeeze(2)
+        return [of_groups.repeat_interleave(op.out.shape[1] // groups, 1)]
+
+
+_CONVOLUTION = Convolution(
+    linear=_convolution,
+    axes=lambda _: [1],
+    windows=lambda op: range(2, len(op.operands[0].shape)),
+    bias=_bias_of_channels,
+)
 
 
 def convolution(op: Op) -> Rule:
     return _CONVOLUTION if isinstance(op.args[0], Value) and len(op.inputs) == 1 else MISSING
 
 
-class Weighed(Layer):
-    """Values weighed by numbers that depend on the image, as by attention: one more mixture."""
+@dataclass(eq=False, kw_only=True)
+class AttentionProduct(Layer):
+    """Values weighed by numbers that depend on the image, as by attention: one more mixture.
+
+    Args:
+        query_axis: the axis of the result along which the weights vary.
+    """
+
+    query_axis: int
+    is_learned: bool = False
 
     def describe(self, op: Op, facts: Facts) -> None:
         gate = facts.gate
         super().describe(op, facts)
-        facts.gate, facts.mixtures = gate, facts.mixtures + (op.inputs[0].shape[-1] > 1)
+        facts.gate = gate
+        facts.mixtures += op.inputs[0].shape[-1] > 1
+
+    def query_axes(self, op: Op) -> set[int]:
+        """The axes of the result along which the attention weights vary."""
+        ndim = len(op.out.shape)
+        return {(self.query_axis + ndim) % ndim} if ndim else set()
 
 
-def _factors(op: Op) -> tuple[Any, Any]:
-    first = op.name in SUMS  # behind the bias
-    left, right = op.args[first : first + 2]
-    return left, right
+def _matrix(op: Op, position: int, first: int) -> LinearMap:
+    """A product of the signal, which is the left factor (0) or the right one (1), and a matrix.
 
-
-def _matrix(op: Op, at: int) -> LinearMap:
-    """A product of the signal, which is on the left (0) or on the right (1), and a matrix."""
-    factor, alpha = _factors(op)[1 - at], op.kwargs.get("alpha", 1)
+    Args:
+        op: the operation.
+        position: of the signal among the factors.
+        first: of the factors among the arguments.
+    """
+    factor = op.args[first + 1 - position]
+    alpha = op.kwargs.get("alpha", 1)
+    is_nonnegative = isinstance(factor, Value) and factor.facts.nonnegative and alpha > 0
     w = factor.tensor if isinstance(factor, Value) else factor
-    w = w if alpha == 1 else w * alpha
-    apply: _Product = (lambda a, w: w @ a) if at else torch.matmul
-    back: _Product | None = ((lambda q, w: w.mT @ q) if at else lambda q, w: q @ w.mT) if op.name in _PLAIN else None
-    if isinstance(factor, Value) and factor.facts.nonnegative and alpha > 0:
+    if alpha != 1:
+        w = w * alpha
+    are_matrices = w.ndim > 1 and len(op.operands[0].shape) > 1
+    apply: _Product = (lambda a, w: w @ a) if position else torch.matmul
+    back: _Product | None = None
+    if are_matrices:
+        back = (lambda q, w: w.mT @ q) if position else lambda q, w: q @ w.mT
+    if is_nonnegative:
         return LinearMap(lambda a: apply(a, w), back=back and (lambda q: back(q, w)))
-    return LinearMap(apply, w, (lambda scale: scale[None]) if op.name in ("mm", "addmm") and not at else None, back)
+    is_by_output = are_matrices and w.ndim == 2 and not position
+    return LinearMap(apply, w, (lambda scale: scale[None]) if is_by_output else None, back)
 
 
-def _bias_of_sum(op: Op) -> Tensor | int:
-    return op.args[0] * op.kwargs.get("beta", 1) if op.name in SUMS else 0
+def _contracted_axes(op: Op, position: int) -> list[int]:
+    return [-2 if position and len(op.operands[0].shape) > 1 else -1]
 
 
-_PLAIN = ("mm", "bmm", "addmm", "baddbmm")
-_MATRIX = [Layer(partial(_matrix, at=at), bias=_bias_of_sum) for at in (0, 1)]
+def _scaled_bias(op: Op) -> Tensor | int:
+    return op.args[0] * op.kwargs.get("beta", 1)
 
 
-def matrix_product(op: Op) -> Rule:
-    left, right = _factors(op)
+def _options_of_product(position: int, *, has_bias: bool) -> dict[str, Any]:
+    return {
+        "linear": partial(_matrix, position=position, first=int(has_bias)),
+        "axes": partial(_contracted_axes, position=position),
+        "bias": _scaled_bias if has_bias else lambda _: 0,
+    }
+
+
+@cache
+def _learned_product(position: int, *, has_bias: bool) -> Layer:
+    return Layer(**_options_of_product(position, has_bias=has_bias))
+
+
+def matrix_product(op: Op, *, has_bias: bool = False) -> Rule:
+    """The rule of a product of two matrices or vectors.
+
+    Args:
+        op: the operation.
+        has_bias: the first argument is added to the product.
+    """
+    left, right = op.args[has_bias : has_bias + 2]
     if not (isinstance(left, Value) and isinstance(right, Value)):
-        return _MATRIX[isinstance(right, Value)]
-    if left.shape[-1] == 1 and op.name in ("mm", "bmm", "baddbmm"):  # each element is a product of two
-        at = signal_of(left, right, (*left.shape[:-1], right.shape[-1]))
-    else:
-        at = values_of(left, right)
-    if at is None:
+        return _learned_product(int(isinstance(right, Value)), has_bias=has_bias)
+    is_outer = left.shape[-1] == 1 and len(right.shape) > 1  # each element is a product of two
+    position = signal_of(left, right) if is_outer else values_of(left, right)
+    if position is None:
         return MISSING
     # one of the signals holds the weights of the other's elements, as attention does
-    has_no_negatives = op.name not in SUMS and op.inputs[1 - at].facts.nonnegative
-    return Weighed(partial(_matrix, at=at), at, False, has_no_negatives, _bias_of_sum)
+    has_no_negatives = not has_bias and op.inputs[1 - position].facts.nonnegative
+    options = _options_of_product(position, has_bias=has_bias)
+    return AttentionProduct(**options, position=position, has_no_negatives=has_no_negatives, query_axis=-1 - position)
 
 
 def _attention(op: Op) -> LinearMap:
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)."""
     q, k, scale, is_causal, mask, bias = op.numbers("query", "key", "scale", "is_causal", "attn_mask", "attn_bias")
     nothing, mask = k[..., :0], mask if bias is None else bias
-    _, A = aten._scaled_dot_product_attention_math(
-        q, k, nothing, mask, is_causal=bool(is_causal), scale=scale, enable_gqa=True
-    )
+    _, A = attention_weights(q, k, nothing, mask, is_causal=bool(is_causal), scale=scale, enable_gqa=True)
     repeats = q.shape[-3] // k.shape[-3] if q.ndim > 3 else 1
     if repeats > 1:
         return LinearMap(lambda a: A @ a.repeat_interleave(repeats, -3))
@@ -163,66 +249,137 @@ def _attention(op: Op) -> LinearMap:
 
 
 def attention(op: Op) -> Rule:
-    value = op.named["value"]
+    value = op.arguments["value"]
     if not isinstance(value, Value):
-        return ENDS
-    at = max(i for i, a in enumerate(op.inputs) if a is value)
-    return Weighed(_attention, at, is_learned=False, has_no_negatives=True)
+        return NO_SHARE
+    is_grouped = value.shape[:-2] != op.arguments["query"].shape[:-2]  # heads of values have several of queries
+    return AttentionProduct(
+        linear=_attention,
+        axes=lambda _: [-3, -2] if is_grouped else [-2],
+        position=max(i for i, a in enumerate(op.inputs) if a is value),
+        has_no_negatives=True,
+        query_axis=-2,
+    )
 
 
+def _itself(op: Op) -> LinearMap:
+    return LinearMap(lambda a: op.run(a, *(value.tensor for value in op.inputs[1:])))
+
+
+@dataclass(eq=False, kw_only=True)
 class Average(Layer):
     """Fixed, non-negative weights."""
 
-    def describe(self, op: Op, facts: Facts) -> None:
-        super().describe(op, facts)
-        weighed = op.name == "sum" and not op.signal.facts.weighed.isdisjoint(reduced_axes(op))
-        facts.mixtures += weighed or (op.name.startswith("grid_sampler") and len(op.inputs) > 1)
+    linear: Callable[[Op], LinearMap] = _itself
+    is_learned: bool = False
+    has_no_negatives: bool = True
 
     def averages(self, op: Op) -> bool:
         return op.out.shape.numel() < op.signal.shape.numel()
 
+    def averaged_axes(self, op: Op) -> list[int]:
+        shape, out = op.signal.shape, op.out.shape
+        if len(shape) != len(out):
+            return super().averaged_axes(op)
+        return [axis for axis, size in enumerate(shape) if out[axis] != size]
 
-def _itself(op: Op) -> LinearMap:
-    return LinearMap(lambda a: op.at(a, *(value.tensor for value in op.inputs[1:])))
+
+def pooled(ndim: int) -> Average:
+    """Averages of windows along the last axes."""
+    return Average(axes=lambda _: (), windows=lambda _: range(-ndim, 0))
 
 
-class Written(Winner):
+def reduced_axes(op: Op) -> Sequence[int]:
+    """The axes that a sum, mean or maximum takes together."""
+    axes = along(op)
+    return range(len(op.signal.shape)) if axes is None else axes
+
+
+class Reduction(Average):
+    """A sum or mean. Over elements that a softmax has weighed, it mixes them as attention does."""
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        super().describe(op, facts)
+        facts.mixtures += not op.signal.facts.attention_axes.isdisjoint(self._negative_axes(op))
+
+    def averaged_axes(self, op: Op) -> list[int]:
+        return [axis % len(op.signal.shape) for axis in reduced_axes(op)]
+
+    def query_axes(self, op: Op) -> set[int]:
+        """The axes of the result along which the weights of the softmax vary."""
+        ndim = len(op.signal.shape)
+        reduced = self._negative_axes(op)
+        axes = [axis for axis in range(-ndim, 0) if axis not in reduced or len(op.out.shape) == ndim]
+        weights = op.signal.facts.attention_axes - reduced
+        return {position for position, axis in enumerate(axes) if axis in weights}
+
+    def _negative_axes(self, op: Op) -> set[int]:
+        """The axes that are reduced, counted from the last, whichever way they are given."""
+        ndim = len(op.signal.shape)
+        return {axis % ndim - ndim for axis in reduced_axes(op)} if ndim else set()
+
+
+class Sampling(Average):
+    """Of `grid_sample`: the grid is where to look, and gets nothing, as queries and keys."""
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        super().describe(op, facts)
+        facts.mixtures += len(op.inputs) > 1
+
+    def query_axes(self, op: Op) -> set[int]:
+        """The axes of the result along which the grid varies."""
+        return {*range(2, len(op.out.shape))}
+
+
+def sampling(op: Op) -> Rule:
+    if op.arguments["interpolation_mode"] == 2:
+        return MISSING  # bicubic, whose weights have both signs
+    return _SAMPLING if isinstance(op.args[0], Value) else NO_SHARE
+
+
+class ScatterAdd(Winner):
     """Adds to what is there: a layer y = a + W b, whose signals are both a and b."""
 
     def describe(self, op: Op, facts: Facts) -> None:
-        facts.nonnegative &= not any(map(_is_bias, op.args))
+        facts.nonnegative &= not any(map(is_floating_constant, op.args))
         facts.gate = SUMMED.get(facts.gate, 0)
 
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
         sizes = [value.shape.numel() for value in op.operands]
+
+        def without_bias(a: Any) -> Any:
+            return torch.zeros_like(a) if is_floating_constant(a) else a
 
         def apply(a: Tensor) -> Tensor:
             parts = (part.view(v.shape) for part, v in zip(a.split(sizes), op.operands, strict=True))
-            return op.of(*parts, constant=lambda a: torch.zeros_like(a) if _is_bias(a) else a)
+            return op.run_floating(*parts, constant=without_bias)
 
         a = torch.cat([value.tensor.flatten() for value in op.operands])
-        found = shared(LinearMap(apply), a, P[0], op.out.tensor, nonnegative=False).split(sizes)
-        below = How(None, how.above_classifier, spares_zeros=True)
-        return [(part.view(value.shape), below) for part, value in zip(found, op.operands, strict=True)]
+        parts = excitation_shares(LinearMap(apply), a, P[0], op.out.tensor, nonnegative=False).split(sizes)
+        below = BackwardContext(None, context.above_classifier, skips_zeros=True)
+        return [(part.view(value.shape), below) for part, value in zip(parts, op.operands, strict=True)]
+
+    def places(self, op: Op, places: Places) -> Marks:
+        into, axis, _, source = op.args[:4]
+        if not isinstance(axis, int):
+            return places.everything(op)
+        marks = [places.of(into)] if isinstance(into, Value) else []
+        if isinstance(source, Value):
+            unlike = [a for a, (n, m) in enumerate(zip(source.shape, op.out.shape, strict=True)) if n != m]
+            marks += places.reduced(op, source, {axis % len(source.shape), *unlike})
+        return places.merged(op, *marks)
 
 
-def _is_bias(a: object) -> bool:
-    return isinstance(a, Tensor) and a.is_floating_point()
+def scatter_add(op: Op) -> Rule:
+    return ScatterAdd() if op.kwargs.get("alpha", 1) > 0 else MISSING
 
 
-def reduced_axes(op: Op) -> set[int]:
-    """The axes of its signal that a sum, mean or maximum takes together, counted from the last."""
-    ndim, given = len(op.signal.shape), op.args[1] if len(op.args) > 1 else None
-    axes = [given] if isinstance(given, int) else range(ndim) if given is None or given == [] else given
-    is_told = isinstance(axes, (list, range)) and all(isinstance(axis, int) for axis in axes)
-    return {axis % ndim - ndim for axis in axes} if is_told else set()
+def index_put(op: Op) -> Rule:
+    return ScatterAdd() if op.arguments.get("accumulate") else Join()
 
 
-def sampled(op: Op) -> Rule:
-    """Of `grid_sample`: the grid is where to look, and gets nothing, as queries and keys."""
-    if op.named["interpolation_mode"] == 2:
-        return MISSING  # bicubic, whose weights have both signs
-    return _AVERAGE if isinstance(op.args[0], Value) else ENDS
+def average_pool(op: Op, ndim: int) -> Rule:
+    return MISSING if (op.arguments.get("divisor_override") or 0) < 0 else pooled(ndim)
 
 
 def _bicubic(op: Op) -> LinearMap:
@@ -232,7 +389,7 @@ def _bicubic(op: Op) -> LinearMap:
     def along(axis: int) -> list[Tensor]:
         other, units = -3 - axis, torch.eye(like.shape[axis], dtype=like.dtype, device=like.device)
         images = units[:, None].unsqueeze(other).expand(-1, 1, *like.shape[-2:])  # alike along the other axis
-        weight = op.at(images.contiguous())[:, 0].select(other, 0).T
+        weight = op.run(images.contiguous())[:, 0].select(other, 0).T
         return [weight.clamp(min=0), (-weight).clamp(min=0)]
 
     rows, columns = along(-2), along(-1)
@@ -246,22 +403,30 @@ def _bicubic(op: Op) -> LinearMap:
     return LinearMap(resample, torch.tensor([1, -1]).to(rows[0]))
 
 
-_AVERAGE = Average(_itself, is_learned=False, has_no_negatives=True)
-_WRITTEN = Written()
+_SAMPLING = Sampling(axes=lambda op: [*range(2, len(op.signal.shape))])
 
-ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
-    "convolution _convolution": convolution,
-    "mm bmm mv dot vdot addmm baddbmm addmv": matrix_product,
+ENTRIES: dict[str, Entry] = {
+    "convolution _convolution": Choice(convolution),
+    "mm bmm mv dot vdot": Choice(matrix_product),
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
-    "_scaled_dot_product_fused_attention_overrideable": attention,
-    "mean sum _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d trace "
-    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
-    "upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d "
-    "_upsample_bilinear2d_aa cumsum col2im torchvision.roi_align torchvision.ps_roi_align": _AVERAGE,
-    "avg_pool1d avg_pool2d avg_pool3d": lambda op: MISSING if (op.named.get("divisor_override") or 0) < 0 else _AVERAGE,
-    "upsample_bicubic2d _upsample_bicubic2d_aa": Layer(_bicubic, is_learned=False),
-    "grid_sampler_2d grid_sampler_3d": sampled,
-    "index_add scatter_add": lambda op: _WRITTEN if op.kwargs.get("alpha", 1) > 0 else MISSING,
-    "index_put _unsafe_index_put": lambda op: _WRITTEN if op.named.get("accumulate", False) else Join(),
+    "_scaled_dot_product_fused_attention_overrideable": Choice(attention),
+    "mean sum": Reduction(axes=reduced_axes),
+    "trace": Average(axes=all_axes),
+    "cumsum": Average(axes=lambda _: (), windows=reduced_axes),
+    "col2im": Average(axes=lambda _: [-2, -1]),
+    "torchvision.roi_align torchvision.ps_roi_align": Average(axes=all_axes),
+    "adaptive_avg_pool1d upsample_nearest1d _upsample_nearest_exact1d upsample_linear1d": pooled(1),
+    "_adaptive_avg_pool2d upsample_nearest2d _upsample_nearest_exact2d upsample_bilinear2d "
+    "_upsample_bilinear2d_aa": pooled(2),
+    "_adaptive_avg_pool3d upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d": pooled(3),
+    "avg_pool1d": Choice(partial(average_pool, ndim=1)),
+    "avg_pool2d": Choice(partial(average_pool, ndim=2)),
+    "avg_pool3d": Choice(partial(average_pool, ndim=3)),
+    "upsample_bicubic2d _upsample_bicubic2d_aa": Layer(
+        linear=_bicubic, axes=lambda _: (), windows=lambda _: (-2, -1), is_learned=False
+    ),
+    "grid_sampler_2d grid_sampler_3d": Choice(sampling),
+    "index_add scatter_add": Choice(scatter_add),
+    "index_put _unsafe_index_put": Choice(index_put),
 }

@@ -1,51 +1,85 @@
-"""What a rule answers, and the rules of operations that only move values."""
+"""What the table of rules consists of: an entry for each operation, and what a rule answers."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ebcli.eb.facts import AFFINE, MOVED, Facts, inherited
-from ebcli.eb.operations import Op, Value, flat
-from ebcli.eb.products import gradients
+from ebcli.eb.facts import Facts, inherited
+from ebcli.eb.operations import Op, Value
+from ebcli.eb.places import Places
 
 
-class How(NamedTuple):
+class BackwardContext(NamedTuple):
     """How the probability of a value is to be explained.
 
     Attributes:
         signs: of the responses that are explained, where they are not those of the value itself: a norm with a negative
             scale turns them, a ReLU makes all of them +1. A tensor has them as its own signs.
         above_classifier: the classifier is still below, whose responses count as positive (Eq. 6).
-        spares_zeros: no probability is where the value is 0.
+        skips_zeros: no probability is where the value is 0.
     """
 
     signs: int | Tensor | None = None
     above_classifier: bool = False
-    spares_zeros: bool = False
+    skips_zeros: bool = False
 
 
-Share = tuple[Tensor, How] | None
-Arrived = Sequence[Any]  # a tensor for each result, None where nothing arrives
+Share = tuple[Tensor, BackwardContext] | None
+Incoming = Sequence[Any]  # a tensor for each result, None where nothing arrives
+Marks = Sequence[Tensor | None]
 
 
-class Rule:
-    """Values only move: probability and slope follow the gradient, and so do the signs of responses.
+class Entry(ABC):
+    """What the table has for an operation.
+
+    Attributes:
+        reads_only_shape: the result depends on the shape and the type of the operands alone, so it is a constant.
+        expands_responses: the response of a layer becomes the neurons that broadcasting makes of it.
+    """
+
+    reads_only_shape = False
+    expands_responses = False
+
+    @abstractmethod
+    def rule_for(self, op: Op) -> "Rule":
+        """The rule of an operation."""
+
+
+@dataclass(frozen=True)
+class Choice(Entry):
+    """An entry whose rule depends on the operation's arguments."""
+
+    choose: Callable[[Op], "Rule"]
+    expands_responses: bool = False
+
+    def rule_for(self, op: Op) -> "Rule":
+        return self.choose(op)
+
+
+class Rule(Entry):
+    """How an operation passes probability and weights to its operands, and what is known of its results.
 
     Attributes:
         joins: constants may be among the elements of the results.
-        needs_numbers: its gradient, or its shares, depend on the numbers of its inputs.
+        reads_memory: it reads elements where they lie in memory.
     """
 
-    joins = needs_numbers = False
+    joins = False
+    reads_memory = False
+
+    def rule_for(self, op: Op) -> "Rule":
+        return self
 
     def operands(self, op: Op) -> list[Value]:
         """The values that probability passes to, and not only past, as past gates, queries and keys."""
         return [value for value in op.inputs if value.is_floating]
 
-    def keeps(self, op: Op) -> Sequence[Value]:
+    def needed(self, op: Op) -> Sequence[Value]:
         """The values whose numbers are needed; others are computed again."""
-        return [value for value in op.inputs if self.needs_numbers or not value.is_floating]
+        return op.inputs
 
     def learn(self, op: Op) -> None:
         """Note what is known of the results."""
@@ -54,79 +88,46 @@ class Rule:
         for out in op.outs:
             out.facts = facts
 
+    @abstractmethod
     def describe(self, op: Op, facts: Facts) -> None:
         """Change what the results inherit to what is known of them."""
-        if len(op.inputs) == 1 and not self.joins:
-            # a norm behind a maximum is one of the winners
-            facts.is_open = op.signal.facts.is_open and not self.needs_numbers
-            facts.is_softmax = op.signal.facts.is_softmax
-            if op.name in _COPIES:
-                facts.elementwise = AFFINE
-            elif type(self) is Rule and not any(isinstance(a, Tensor) for a in flat(op.args)):
-                facts.elementwise = MOVED
 
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
+    @abstractmethod
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
         """Each operand's share of the probability of the results (Eq. 4).
 
         Args:
             op: the operation.
             P: of each result, in the result's shape; None where nothing arrives.
-            how: of all of it.
+            context: of all of it.
         """
-        moved = self.back(op, P)
-        if not isinstance(how.signs, Tensor):
-            return [None if p is None else (p, how) for p in moved]
-        turned = self.back(op, [None if p is None else how.signs.expand(p.shape) for p in P])
-        return [None if p is None else (p, how._replace(signs=s)) for p, s in zip(moved, turned, strict=True)]
 
-    def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
+    @abstractmethod
+    def slopes(self, op: Op, G: Incoming) -> list[Tensor | None]:
         """M^T G: the operands' weights in the joint neuron, in which the results have the weights G."""
-        return self.back(op, G)
 
-    def back(self, op: Op, arrived: Arrived) -> list[Tensor | None]:
-        """The gradient."""
-        if op.name in _ORDERED:
-            return [arrived[0].reshape(op.signal.shape).to(op.signal.dtype)]
-        leaves = [value.leaf(with_numbers=self.needs_numbers) for value in op.inputs if value.is_floating]
-        return [*gradients(op.of, leaves, arrived)]
+    @abstractmethod
+    def places(self, op: Op, places: Places) -> Marks:
+        """The marks of the results."""
 
-
-_COPIES = frozenset(["clone", "alias", "detach", "_to_copy", "same", "lift_fresh", "contiguous"])
-
-# What shows all elements in their order, so that its gradient needs no autograd
-_ORDERED = frozenset("view _unsafe_view unsqueeze squeeze alias same detach clone _to_copy".split())
+    def touched_axes(self, op: Op) -> Sequence[int] | None:
+        """The axes of the operands along which elements move; None if they are unknown."""
+        return None
 
 
-class Join(Rule):
-    """Values move to places beside constants, such as a class token or the zeros of padding."""
+class Decomposition(Rule):
+    """The operation is explained as others that equal it up to rounding.
 
-    joins = True
+    Args:
+        function: of the operation's arguments, made of other operations.
+        is_gate: the first result is made to rescale, so in a product it is the gate.
+    """
 
-    def describe(self, op: Op, facts: Facts) -> None:
-        arguments = *op.args, *op.kwargs.values()
-        facts.nonnegative &= not any(isinstance(a, Tensor) and a.is_floating_point() for a in flat(arguments))
-        if op.name in ("where", "masked_fill", "constant_pad_nd"):
-            facts.nonnegative &= all(a >= 0 for a in arguments if isinstance(a, (int, float)))
+    def __init__(self, function: Callable[..., Any], *, is_gate: bool = False) -> None:
+        self.function = function
+        self.is_gate = is_gate
 
+    def _has_none(self, *_: Any) -> Any:
+        raise AssertionError("an operation that is decomposed has no rule")
 
-class Winner(Rule):
-    """A maximum, sorting, max pooling: the winner takes all."""
-
-    needs_numbers = True
-
-
-class Missing(Winner):
-    """An operation without a rule, of which only the ordinary gradient is known."""
-
-    def describe(self, op: Op, facts: Facts) -> None:
-        facts.nonnegative = False
-
-
-class Ends(Missing):
-    """Probability ends: the result depends on the operands only as on gates, queries and keys."""
-
-    def operands(self, op: Op) -> list[Value]:
-        return []
-
-
-ENDS, MISSING = Ends(), Missing()
+    describe = shares = slopes = places = _has_none

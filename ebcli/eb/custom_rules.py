@@ -8,20 +8,20 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._pytree import tree_map
 
-from ebcli.eb.operations import quiet
+from ebcli.eb.operations import Op, quiet
 from ebcli.eb.products import LinearMap, vjp
-from ebcli.eb.record import Record
 from ebcli.eb.rules import RULES
-from ebcli.eb.rules.activations import Activation, OneInput
+from ebcli.eb.rules.activations import Activation, Unary
 from ebcli.eb.rules.arithmetic import Sum
-from ebcli.eb.rules.layers import Layer
-from ebcli.eb.rules.respelled import FUNCTIONS, RESPELLED
+from ebcli.eb.rules.decompositions import FUNCTIONS
+from ebcli.eb.rules.layers import Layer, all_axes
 from ebcli.eb.rules.rule import Rule
+from ebcli.eb.tape import Tape
+from ebcli.eb.torch_private import tree_map
 from ebcli.errors import ArgumentError, ConfigurationError, MissingRuleError
 
-OWN: dict[Callable[..., Any] | str, Callable[..., Any]] = {}
+CUSTOM_RULES: dict[Callable[..., Any] | str, Callable[..., Any]] = {}
 
 _RuleT = TypeVar("_RuleT", bound=Callable[..., Any])
 
@@ -33,13 +33,13 @@ class Call:
     Attributes:
         func: the function called.
         args, kwargs: its arguments.
-        record: of the forward pass.
+        tape: of the forward pass.
     """
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    record: Record
+    tape: Tape
 
     def compute(self) -> Any:
         """Call the function itself. Returns the value that the network would get without the mode."""
@@ -59,7 +59,22 @@ class Call:
 
     def made(self, rule: Rule, *signals: Tensor) -> Any:
         """The value, recorded with a rule."""
-        return self.record.call(name_of(self.func), self.compute, self.again(*signals), signals, rule)
+        return self.tape.call(name_of(self.func), self.compute, self.again(*signals), signals, rule)
+
+
+@dataclass(eq=False, kw_only=True)
+class Affine(Unary):
+    """y = M a + c, of any form, which passes probability as a scale does.
+
+    Args:
+        apply: a -> M a + c.
+    """
+
+    elementwise: int = 0
+    apply: Callable[[Tensor], Tensor]
+
+    def slope(self, op: Op, G: Tensor) -> Tensor:
+        return vjp(self.apply, op.signal.empty(), G)
 
 
 def pass_through(
@@ -99,8 +114,7 @@ def pass_through(
     if affine is False:
         return call.made(Activation(**promises), signal)
     apply = call.again(signal) if affine is True else affine
-    rescaled = OneInput(elementwise=0, transposed=lambda op, G: vjp(apply, op.signal.empty(), G), **promises)
-    return call.made(rescaled, signal)
+    return call.made(Affine(apply=apply, **promises), signal)
 
 
 def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
@@ -124,10 +138,11 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
         >>> ebcli.check_rule(scores, (torch.randn(2, 4, requires_grad=True), torch.randn(3, 4)))
         True
     """
-    if linear.weight is not None and not isinstance(call.record.value_of(linear.weight), Tensor):
+    if linear.weight is not None and not isinstance(call.tape.value_of(linear.weight), Tensor):
         return NotImplemented  # the rule is for fixed weights
     is_learned = linear.weight is not None
-    return call.made(Layer(lambda _: linear, is_learned=is_learned, has_no_negatives=not is_learned), signal)
+    layer = Layer(linear=lambda _: linear, axes=all_axes, is_learned=is_learned, has_no_negatives=not is_learned)
+    return call.made(layer, signal)
 
 
 def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
@@ -185,16 +200,16 @@ def rule(*functions: Callable[..., Any] | str) -> Callable[[_RuleT], _RuleT]:
         True
     """
     for function in functions:
-        if function in OWN:
-            raise ConfigurationError(f"{name_of(function)} already has the rule {OWN[function].__name__}")
+        if function in CUSTOM_RULES:
+            raise ConfigurationError(f"{name_of(function)} already has the rule {CUSTOM_RULES[function].__name__}")
         if not isinstance(function, str):
             _refuse_if_hidden(function)
         if has_rule(function):
             raise ConfigurationError(f"{name_of(function)} already has the rule for its operations")
 
-    def register(own: _RuleT) -> _RuleT:
-        OWN.update(dict.fromkeys(functions, own))
-        return own
+    def register(custom: _RuleT) -> _RuleT:
+        CUSTOM_RULES.update(dict.fromkeys(functions, custom))
+        return custom
 
     return register
 
@@ -212,8 +227,15 @@ def unregister(*functions: Callable[..., Any] | str) -> None:
         ebcli.errors.MissingRuleError: "there is no rule for 'cumprod'"
     """
     for function in functions:
-        if OWN.pop(function, None) is None:
+        if CUSTOM_RULES.pop(function, None) is None:
             raise MissingRuleError(f"there is no rule for {getattr(function, '__name__', function)!r}")
+
+
+def custom_rule(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """The rule of a user for a function."""
+    if not CUSTOM_RULES:
+        return None
+    return CUSTOM_RULES.get(function) or CUSTOM_RULES.get(str(function).rpartition(".")[0])  # an operator by its name
 
 
 def name_of(func: Callable[..., Any] | str) -> str:
@@ -228,7 +250,7 @@ def has_rule(function: Callable[..., Any] | str) -> bool:
     if inspect.isfunction(function):
         return function.__module__ in (F.__name__, torch.functional.__name__)
     name = function.removeprefix("aten.") if isinstance(function, str) else name_of(function).removesuffix("_")
-    return function in FUNCTIONS or name in (*RULES, *RESPELLED, "linear")
+    return function in FUNCTIONS or name in RULES
 
 
 def _refuse_if_hidden(function: Callable[..., Any]) -> None:

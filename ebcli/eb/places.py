@@ -1,0 +1,290 @@
+"""Where the elements of values come from: which image of the batch, or which cell of a grid.
+
+Each index along one axis of a source gets a mark, and operations move marks as they move values. Those that only move
+elements are run on the marks themselves; the others say in `Rule.places` which elements they take together. So no
+operation's name has to be known here.
+
+Marks have the number of axes of their value, and size 1 along axes where they do not vary, so they take hardly any
+memory. Elements that do not come from the source have the mark 0. Of elements that are taken together, the marks are
+averaged: as marks are random, an average is equal to a mark only if all of them are.
+"""
+
+import copy
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from ebcli.eb.operations import Op, Value, as_tuple, reachable
+
+_FIRST = 2.0**20  # marks are above it by less than 1, where no network's own constants are
+_PRECISION = 1e-8  # of an average of marks
+ONE_MARK = torch.tensor(_FIRST + 0.5, dtype=torch.float64)
+
+
+class Places:
+    """Marks along an axis of a value, and of what is made of it. They are found when they are asked for.
+
+    Args:
+        source: the value.
+        axis: of it.
+        windows_mix: whether a window, such as that of a convolution, mixes what it reads. Otherwise, the result of a
+            window belongs to the element at its center, as a cell of a grid does.
+    """
+
+    def __init__(self, source: Value, axis: int, *, windows_mix: bool = False) -> None:
+        self.source = source
+        self.count = source.shape[axis]
+        self._windows_mix = windows_mix
+        generator = torch.Generator().manual_seed(0)
+        self._names = _FIRST + torch.rand(self.count, generator=generator, dtype=torch.float64).sort().values
+        shape = [1] * len(source.shape)
+        shape[axis] = self.count
+        self._marks: dict[Value, Tensor | None] = {source: self._names.reshape(shape)}
+
+    def of(self, value: Value) -> Tensor | None:
+        """The marks of a value; None if nothing in it comes from the source."""
+        if value not in self._marks:
+            for op in sorted(reachable([value.maker], self._makers_below), key=lambda op: op.index):
+                has_marks = any(self._marks.get(operand) is not None for operand in op.operands)
+                marks = op.rule.places(op, self) if has_marks else [None] * len(op.outs)
+                for out, of_out in zip(op.outs, marks, strict=False):
+                    self._marks.setdefault(out, of_out)
+        return self._marks.get(value)
+
+    def _makers_below(self, op: Op) -> list[Op | None]:
+        first = self.source.maker.index if self.source.maker else -1
+        return [value.maker for value in op.operands if value not in self._marks] if op.index > first else []
+
+    def merged(self, op: Op, *marks: Tensor | None) -> list[Tensor | None]:
+        """Of an elementwise function of the operands, or of what has other marks."""
+        ndim = len(op.out.shape)
+        first, *others = [t for t in marks or map(self.of, op.operands) if t is not None]
+        total = _in_front(first, ndim)
+        for t in others:
+            if t is not first:
+                total = _average(total, _in_front(t, ndim))
+        return [total]
+
+    def merged_along(self, marks: Tensor, axes: Iterable[int]) -> Tensor:
+        """Of elements that are made of all along some axes."""
+        varied = [axis for axis in axes if marks.shape[axis] > 1]
+        if not varied:
+            return marks
+        return marks.sum(varied, keepdim=True) / (marks != 0).sum(varied, keepdim=True).clamp(min=1)
+
+    def reduced(self, op: Op, signal: Value, axes: Sequence[int], windows: Sequence[int] = ()) -> list[Tensor | None]:
+        """Of what takes together all along some axes of a signal, which the result may lack, and windows along others.
+
+        Args:
+            op: the operation.
+            signal: one of its operands.
+            axes, windows: axes of the signal, perhaps counted from the last one.
+        """
+        marks = self.of(signal)
+        if marks is None:
+            return [None] * len(op.outs)
+        shape, ndim = op.out.shape, marks.ndim
+        marks = self.merged_along(marks, axes)
+        for axis in windows:
+            marks = self._resized(marks, axis % ndim, shape)
+        if len(shape) < ndim:
+            marks = marks.squeeze([axis % ndim for axis in axes])
+        trailing = [1] * (len(shape) - marks.ndim)
+        return [marks.reshape(*marks.shape, *trailing)] * len(op.outs)
+
+    def _resized(self, marks: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
+        size = marks.shape[axis]
+        if self._windows_mix or size == 1:
+            return self.merged_along(marks, [axis])
+        return marks.index_select(axis, torch.arange(shape[axis]) * size // max(shape[axis], 1))
+
+    def everything(self, op: Op) -> list[Tensor | None]:
+        """Of results that may depend on each element of all operands."""
+        given = [marks for marks in map(self.of, op.operands) if marks is not None]
+        total = self.merged_along(torch.cat([marks.flatten() for marks in given]), [0])
+        return [total.reshape([1] * len(out.shape)) for out in op.outs]
+
+    def moved(self, op: Op) -> list[Tensor | None]:
+        """Of what only moves elements."""
+        values = [value for value in op.inputs if value.is_floating]
+        marks = [self.of(value) for value in values]
+        try:
+            return [*move_marks(op, [torch.zeros(()).double() if t is None else t for t in marks])]
+        except (RuntimeError, IndexError):  # it does not run on marks alone, such as a view of numbers of another type
+            return self.everything(op)
+
+    def differ(self, value: Value, axes: Iterable[int]) -> bool:
+        """Whether elements along some axes of a value come from different indices."""
+        marks = self.of(value)
+        if marks is None or not marks.numel():
+            return False
+        least = marks.where(marks != 0, math.inf)
+        return any(bool((marks.amax(axis) - least.amin(axis) > _PRECISION).any()) for axis in axes)
+
+    def indices(self, marks: Tensor) -> Tensor | None:
+        """The index that each element comes from; None if some elements come from several, or from none."""
+        indices = torch.searchsorted(self._names, marks - _PRECISION).clamp(max=self.count - 1)
+        is_exact = (self._names[indices] - marks).abs() < _PRECISION
+        return indices if bool(is_exact.all()) else None
+
+
+class Images(Places):
+    """Which image of a batch each element comes from.
+
+    Attributes:
+        is_single: only one image has anything.
+
+    Args:
+        source: the network's input.
+    """
+
+    def __init__(self, source: Value) -> None:
+        super().__init__(source, 0, windows_mix=True)
+        self.is_single = self.count == 1
+        self._numbers: dict[Value, Tensor | None] = {}
+
+    def as_single(self) -> "Images":
+        """The same, where only one image has anything."""
+        single = copy.copy(self)
+        single.is_single = True
+        return single
+
+    def numbers(self, value: Value) -> Tensor | None:
+        """The image of each element, of a shape that broadcasts; None if some elements come from several."""
+        if value not in self._numbers:
+            self._numbers[value] = self._find_numbers(value)
+        return self._numbers[value]
+
+    def _find_numbers(self, value: Value) -> Tensor | None:
+        marks = self.of(value)
+        if marks is None:
+            return None
+        axes = range(marks.ndim)
+        for axis in axes:  # constants, such as a class token, are of the image whose elements they stand beside
+            numbers = self.indices(self.merged_along(marks, [a for a in axes if a != axis]))
+            if numbers is not None:
+                return numbers
+        return self.indices(marks)
+
+    def are_apart(self, output: Value, values: Iterable[Value]) -> bool:
+        """Whether each image makes its own row of the output, and its own elements of some values."""
+        return self.is_single or (self.axis(output) == 0 and all(self.numbers(value) is not None for value in values))
+
+    def axis(self, value: Value) -> int | None:
+        """The axis of a value that the images are on, in their order; None if there is none."""
+        if self.count == 1:  # axes of size 1 are all alike
+            return next((axis for axis, size in enumerate(value.shape) if size == 1), None)
+        numbers = self.numbers(value)
+        if numbers is None or self.count not in numbers.shape or numbers.flatten().tolist() != [*range(self.count)]:
+            return None
+        return numbers.shape.index(self.count)
+
+    def sums(self, z: Tensor, value: Value) -> Tensor:
+        """The sum (count,) of the elements of each image."""
+        if self.is_single:
+            return z.sum(dtype=torch.float64)[None].to(z.dtype)
+        numbers = self.numbers(value)
+        assert numbers is not None
+        others = [axis for axis, size in enumerate(numbers.shape) if size == 1]
+        sums = z.sum(others, keepdim=True, dtype=torch.float64) if others else z.double()
+        totals = sums.new_zeros(self.count)
+        return totals.index_add(0, numbers.expand(sums.shape).flatten().to(z.device), sums.flatten()).to(z.dtype)
+
+    def spread(self, totals: Tensor, value: Value) -> Tensor:
+        """One number (count,) for each image, at each of its elements."""
+        if self.is_single:
+            return totals
+        numbers = self.numbers(value)
+        assert numbers is not None
+        return totals[numbers.to(totals.device)]
+
+
+def move_marks(op: Op, marks: Sequence[Tensor]) -> list[Tensor]:
+    """Run an operation that only moves elements on marks of its floating-point inputs.
+
+    Raises RuntimeError or IndexError if it cannot be run on them.
+    """
+    values = [value for value in op.inputs if value.is_floating]
+    fixed = _fixed_axes(op, marks)
+
+    def constant(a: object) -> object:
+        if not isinstance(a, Tensor):
+            return a
+        if not a.is_floating_point():
+            return a.cpu()
+        return torch.zeros((), dtype=torch.float64).expand(_narrow(a.shape, fixed))
+
+    inputs = []
+    spread = iter(zip(marks, values, strict=True))
+    for value in op.inputs:
+        if not value.is_floating:
+            inputs.append(value.tensor.cpu())
+            continue
+        t, _ = next(spread)
+        t = t.expand(_narrow(value.shape, fixed))
+        inputs.append(_laid_out(t, value) if op.rule.reads_memory else t)
+    results = [_thin(result) for result in as_tuple(op.run(*inputs, constant=constant))]
+    if not op.rule.joins:
+        return results
+    return [t.where((t >= _FIRST) & (t < _FIRST + 1), 0) for t in results]
+
+
+def reshape_marks(marks: Tensor, shape: Sequence[int], to: Sequence[int]) -> Tensor:
+    """Marks of elements in their order, in another shape.
+
+    Args:
+        marks: of a value.
+        shape: of the value.
+        to: the new shape.
+    """
+    kept = 0  # axes at the end that stay as they are, and along which marks do not vary
+    while kept < min(len(shape), len(to)) and shape[-1 - kept] == to[-1 - kept] and marks.shape[-1 - kept] == 1:
+        kept += 1
+    ends = [1] * kept
+    wide = marks.expand([*shape[: len(shape) - kept], *ends])
+    return _thin(wide.reshape([*to[: len(to) - kept], *ends]))
+
+
+def _fixed_axes(op: Op, marks: Sequence[Tensor]) -> list[int]:
+    """Axes, counted from the last, that an operation leaves as they are, and along which no marks vary."""
+    ndim = marks[0].ndim
+    touched = op.rule.touched_axes(op)
+    if touched is None or any(t.ndim != ndim for t in marks):
+        return []
+    touched = {axis % ndim for axis in touched}
+    return [a - ndim for a in range(ndim) if a not in touched and all(t.shape[a] == 1 for t in marks)]
+
+
+def _narrow(shape: Sequence[int], fixed: Sequence[int]) -> list[int]:
+    """A shape with one element along some axes, counted from the last."""
+    return [1 if axis - len(shape) in fixed else size for axis, size in enumerate(shape)]
+
+
+def _laid_out(marks: Tensor, value: Value) -> Tensor:
+    """Marks in memory like that of their value, for an operation that reads the memory."""
+    return torch.empty_strided(value.shape, value.stride, dtype=marks.dtype).copy_(marks)
+
+
+def _thin(marks: Tensor) -> Tensor:
+    """Marks with one element along axes where all are alike."""
+    size = marks.numel()
+    for axis, step in enumerate(marks.stride()):
+        if step == 0 and marks.shape[axis] > 1:  # known without looking
+            marks = marks.narrow(axis, 0, 1)
+    for axis in range(marks.ndim):
+        first = marks.narrow(axis, 0, min(1, marks.shape[axis]))
+        if marks.shape[axis] > 1 and bool((marks == first).all()):
+            marks = first
+    return marks.clone() if marks.numel() < size else marks  # which does not hold the memory of all
+
+
+def _in_front(marks: Tensor, ndim: int) -> Tensor:
+    """Marks with more axes in front."""
+    return marks.reshape([1] * (ndim - marks.ndim) + [*marks.shape])
+
+
+def _average(a: Tensor, b: Tensor) -> Tensor:
+    """The marks of elements that are made of two others."""
+    return torch.where(a == 0, b, torch.where(b == 0, a, (a + b) / 2))

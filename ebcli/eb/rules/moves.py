@@ -1,0 +1,234 @@
+"""Operations that only move values, and those that probability does not pass."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ebcli.eb.facts import AFFINE, CURVED, MOVED, Facts, Gate
+from ebcli.eb.operations import Op, Value, flatten_arguments
+from ebcli.eb.places import Places, reshape_marks
+from ebcli.eb.products import gradients
+from ebcli.eb.rules.rule import BackwardContext, Choice, Entry, Incoming, Marks, Rule, Share
+
+Axes = Callable[[Op], Sequence[int] | None]
+
+
+def axes_named(*names: str) -> Axes:
+    """The axes that an argument names, given by its possible names; None if it names none."""
+
+    def named(op: Op) -> Sequence[int] | None:
+        axes = next((op.arguments[name] for name in names if op.arguments.get(name) is not None), None)
+        return [axes] if isinstance(axes, int) else axes or None
+
+    return named
+
+
+def padded_axes(op: Op) -> list[int]:
+    """The axes that are padded; `pad` has two numbers for each, from the last one on."""
+    return [-1 - i // 2 for i, size in enumerate(op.arguments["pad"]) if size]
+
+
+class Move(Rule):
+    """Each element of the results is an element of an input: probability and slope follow the gradient, which is 1
+    there, and so do the signs of responses.
+
+    Args:
+        axes: along which elements move; None if they are unknown.
+        reads_memory: it reads elements where they lie in memory.
+
+    Attributes:
+        elementwise: what kind of function of one element of the operand each element is.
+        needs_numbers: the gradient depends on the numbers of the inputs.
+    """
+
+    elementwise = MOVED
+    needs_numbers = False
+
+    def __init__(self, axes: Axes = lambda _: None, *, reads_memory: bool = False) -> None:
+        self._axes = axes
+        self.reads_memory = reads_memory
+
+    def needed(self, op: Op) -> Sequence[Value]:
+        return [value for value in op.inputs if self.needs_numbers or not value.is_floating]
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        facts.is_open = any(value.facts.is_open for value in op.operands)
+        if len(op.inputs) == 1 and not self.joins:
+            facts.is_softmax = op.signal.facts.is_softmax
+            if not any(isinstance(a, Tensor) for a in flatten_arguments(op.args)):
+                facts.elementwise = self.elementwise
+
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+        moved = self.back(op, P)
+        if not isinstance(context.signs, Tensor):
+            return [None if p is None else (p, context) for p in moved]
+        signs = [None if p is None else context.signs.expand(p.shape) for p in P]
+        pairs = zip(moved, self.back(op, signs), strict=True)
+        return [None if p is None else (p, context._replace(signs=sign)) for p, sign in pairs]
+
+    def slopes(self, op: Op, G: Incoming) -> list[Tensor | None]:
+        return self.back(op, G)
+
+    def places(self, op: Op, places: Places) -> Marks:
+        return places.moved(op)
+
+    def touched_axes(self, op: Op) -> Sequence[int] | None:
+        return self._axes(op)
+
+    def back(self, op: Op, incoming: Incoming) -> list[Tensor | None]:
+        """The gradient."""
+        leaves = [value.leaf(with_numbers=self.needs_numbers) for value in op.inputs if value.is_floating]
+        return [*gradients(op.run_floating, leaves, incoming)]
+
+
+class Reshape(Move):
+    """All elements stay in their order."""
+
+    def back(self, op: Op, incoming: Incoming) -> list[Tensor | None]:
+        return [incoming[0].reshape(op.signal.shape).to(op.signal.dtype)]
+
+    def places(self, op: Op, places: Places) -> Marks:
+        marks = places.of(op.signal)
+        if marks is None or op.out.shape.numel() != op.signal.shape.numel():  # a view of another type
+            return places.everything(op)
+        return [reshape_marks(marks, op.signal.shape, op.out.shape)]
+
+
+class Copy(Reshape):
+    """Each element is that of the operand at the same place."""
+
+    elementwise = AFFINE
+
+    def places(self, op: Op, places: Places) -> Marks:
+        return [places.of(op.signal)]
+
+
+class Join(Move):
+    """Elements move to places beside constants, such as a class token or the zeros of padding."""
+
+    joins = True
+    elementwise = 0
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        super().describe(op, facts)
+        fills = [op.arguments.get(name) for name in ("value", "self", "other")]
+        facts.nonnegative &= not any(isinstance(fill, (int, float)) and fill < 0 for fill in fills)
+        facts.nonnegative &= not any(map(is_floating_constant, flatten_arguments(op.args, op.kwargs)))
+
+
+class Winner(Move):
+    """A maximum, sorting, max pooling: the winner takes all.
+
+    Args:
+        axes: along which values compete; None for all.
+        windows: those along which they compete in windows.
+    """
+
+    needs_numbers = True
+    elementwise = 0
+
+    def __init__(self, axes: Axes = lambda _: None, windows: Sequence[int] = ()) -> None:
+        super().__init__(axes)
+        self._windows = windows
+
+    def places(self, op: Op, places: Places) -> Marks:
+        if len(op.operands) > 1:
+            return places.merged(op)
+        if self._windows:
+            return places.reduced(op, op.signal, (), self._windows)
+        return places.reduced(op, op.signal, self._axes(op) or range(len(op.signal.shape)))
+
+
+class Sorted(Winner):
+    """Values and the indices along an axis that they come from."""
+
+    def places(self, op: Op, places: Places) -> Marks:
+        marks, axis = places.of(op.signal), op.arguments["dim"]
+        if marks is None or marks.ndim == 0 or marks.shape[axis] == 1 or op.out.shape == ():
+            return super().places(op, places)
+        indices = op.outs[1].tensor.cpu()
+        has_axis = indices.ndim == marks.ndim
+        wide = marks.expand(op.signal.shape)
+        moved = wide.gather(axis, indices if has_axis else indices.unsqueeze(axis))
+        return [moved if has_axis else moved.squeeze(axis), None]
+
+
+class Missing(Winner):
+    """An operation without a rule, of which only the ordinary gradient is known."""
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        facts.nonnegative = False
+
+    def places(self, op: Op, places: Places) -> Marks:
+        return places.everything(op)
+
+
+class NoShare(Missing):
+    """Probability ends: the result depends on the operands only as on gates, queries and keys."""
+
+    def operands(self, op: Op) -> list[Value]:
+        return []
+
+
+class Mask(NoShare):
+    """A comparison: a function of its input, and no signal."""
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        facts.gate = Gate.MASK
+        facts.nonnegative = True
+        if len(op.inputs) == 1 and op.out.shape == op.signal.shape:
+            facts.elementwise = CURVED
+
+
+class ShapeOnly(NoShare):
+    """Nothing but shape and type is read."""
+
+    reads_only_shape = True
+
+
+def is_floating_constant(a: object) -> bool:
+    return isinstance(a, Tensor) and a.is_floating_point()
+
+
+def is_number(constant: Any) -> bool:
+    return isinstance(constant, (int, float)) or (constant.numel() == 1 and not constant.is_meta)
+
+
+def has_no_negatives(constant: Any) -> bool:
+    constant = torch.as_tensor(constant)
+    return not constant.is_meta and bool((constant >= 0).all())
+
+
+MISSING, NO_SHARE = Missing(), NoShare()
+along = axes_named("dim", "dims")
+
+ENTRIES: dict[str, Entry] = {
+    "clone alias detach _to_copy same lift_fresh lift_fresh_copy contiguous": Copy(),
+    "view _unsafe_view unsqueeze squeeze view_copy _reshape_alias": Reshape(),
+    "flip roll index_select": Move(along),
+    "as_strided": Move(reads_memory=True),
+    "permute transpose t expand select slice split unbind diagonal unfold split_with_sizes rot90 repeat pixel_shuffle "
+    "pixel_unshuffle channel_shuffle native_channel_shuffle gather take masked_select index im2col unsafe_split "
+    "unsafe_split_with_sizes _unsafe_index narrow_copy split_copy expand_copy permute_copy reflection_pad1d "
+    "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d _conj": Move(),
+    # likewise, but other elements of the result may be constants
+    "cat": Join(along),
+    "constant_pad_nd": Join(padded_axes),
+    "as_strided_scatter": Join(reads_memory=True),
+    "stack write masked_fill masked_scatter index_copy index_fill tril triu diag_embed block_diag select_scatter "
+    "slice_scatter diagonal_scatter max_unpool2d max_unpool3d": Join(),
+    # the winner takes all
+    "max_pool2d_with_indices adaptive_max_pool2d fractional_max_pool2d": Winner(windows=(-2, -1)),
+    "max_pool3d_with_indices adaptive_max_pool3d fractional_max_pool3d": Winner(windows=(-3, -2, -1)),
+    "max min median nanmedian": Choice(lambda op: _SORTED if "dim" in op.arguments else _WINNER),
+    "topk sort kthvalue mode cummax cummin": (_SORTED := Sorted(along)),
+    "amax amin aminmax": (_WINNER := Winner(along)),
+    # nothing differentiable comes from comparisons, counts, types
+    "gt ge lt le eq ne isnan isinf isfinite logical_not logical_and logical_or logical_xor bitwise_not bitwise_and "
+    "bitwise_or argmax argmin argsort": Mask(),
+    "zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty "
+    "new_empty_strided": ShapeOnly(),
+    "floor_divide": NO_SHARE,
+}

@@ -1,0 +1,92 @@
+"""The private names of PyTorch that the engine uses: nothing else in ebcli refers to one.
+
+`NAMES` says why each is used and which public name would replace it. `missing` lists those that a version of PyTorch
+lacks; the tests and `eb-saliency doctor` ask it.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import DisableTorchFunction, _set_grad_enabled
+from torch._decomp import decomposition_table
+from torch._decomp import decompositions as loops_over_time
+from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.conv import _ConvNd
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+__all__ = [
+    "DisableTorchFunction", "OpOverload", "StorageWeakRef", "TorchDispatchMode", "_ConvNd", "_set_grad_enabled",
+    "attention_weights", "base_of", "decomposition_of", "is_composite", "loops_over_time", "missing",
+    "overload_name", "run_backward", "storage_of", "tree_leaves", "tree_map", "tree_map_only",
+]  # fmt: skip
+
+# name -> why it is used; the public name instead
+NAMES = {
+    "torch._C._set_grad_enabled": "takes a tenth of the time, and function modes see it; torch.set_grad_enabled()",
+    "torch._C.DisableTorchFunction": "calls Function.apply() inside a function mode; none",
+    "torch._C._dispatch_has_kernel_for_dispatch_key": "tells which operations are made of others; none",
+    "torch._decomp.decomposition_table": "PyTorch's own decompositions; torch.export.default_decompositions()",
+    "torch._decomp.decompositions": "recurrent layers as loops over time; none",
+    "torch._ops.OpOverload": "the type of operations, with their schema and whether they are views; none",
+    "torch.Tensor._base": "the tensor that a view shows; none",
+    "torch.Tensor._is_view": "autograd gives views no node of their own; none",
+    "torch.UntypedStorage._cdata": "identifies memory, also where there is none to point to; data_ptr()",
+    "torch.autograd.Variable._execution_engine": "runs inside vmap, and does not import SymPy; torch.autograd.grad()",
+    "torch.multiprocessing.reductions.StorageWeakRef": "keeps an address from being used again; none",
+    "torch.nn.modules.conv._ConvNd": "what all convolutions derive from; a list of six classes",
+    "torch.ops.aten._scaled_dot_product_attention_math": "the weights of attention; softmax(q @ k.mT), with its masks",
+    "torch.utils._python_dispatch.TorchDispatchMode": "sees operations below autograd; documented, with this path",
+    "torch.utils._pytree": "walks containers as PyTorch does; torch.utils.pytree, from 2.10 on",
+}
+
+attention_weights = torch.ops.aten._scaled_dot_product_attention_math
+_engine: Any = torch.autograd.Variable._execution_engine
+
+
+def missing() -> list[str]:
+    """The names that the installed PyTorch lacks."""
+
+    def is_there(name: str) -> bool:
+        try:
+            attrgetter(name.removeprefix("torch."))(torch)
+        except AttributeError:
+            return False
+        return True
+
+    return [name for name in NAMES if not is_there(name)]
+
+
+def storage_of(tensor: Tensor) -> int:
+    """What identifies a tensor's memory while it lives."""
+    return tensor.untyped_storage()._cdata
+
+
+def base_of(tensor: Tensor) -> Tensor | None:
+    """The tensor that a view shows."""
+    return tensor._base
+
+
+def is_composite(operator: OpOverload) -> bool:
+    """Whether an operation is made of others."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+
+
+def overload_name(operator: OpOverload) -> str:
+    """The name of an overload, such as "Tensor" of `aten.add.Tensor`."""
+    return operator._overloadname
+
+
+def decomposition_of(name: str) -> Callable[..., Any]:
+    """PyTorch's decomposition of an operation of ATen."""
+    return decomposition_table[getattr(torch.ops.aten, name).default]
+
+
+def run_backward(results: Sequence[Tensor], vectors: Sequence[Tensor], leaves: Sequence[Tensor]) -> Sequence[Any]:
+    """What arrives at leaves if vectors arrive at results; None where nothing does."""
+    options = {"keep_graph": False, "create_graph": False, "allow_unreachable": True, "accumulate_grad": False}
+    return _engine.run_backward(tuple(results), tuple(vectors), inputs=tuple(leaves), **options)
