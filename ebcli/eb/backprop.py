@@ -286,13 +286,18 @@ class MapComputation:
         for index, (path, (relevance, lost)) in enumerate(zip(paths, marginal, strict=True)):
             difference = relevance
             if subtracted:
-                other = self._normalized(subtracted[index], path)
-                if len(self.others):
-                    other = other.mean(0, keepdim=True)
-                difference = self._normalized(relevance, path) - other
+                difference = self._difference(relevance, subtracted[index], path, is_joint)
             mass = self._sums(relevance, path) if not subtracted or self.tracks else None
             maps.append(LayerMaps(difference, mass, lost))
         return maps
+
+    def _difference(self, relevance: Tensor, other: Tensor, path: Path, is_joint: bool) -> Tensor:
+        if not (is_joint or len(self.others) or self._special(path)):
+            return relevance - other  # both sum to 1 at the classifier's inputs
+        other = self._normalized(other, path)
+        if len(self.others):
+            other = other.mean(0, keepdim=True)
+        return self._normalized(relevance, path) - other
 
     def _subtracted(self, paths: Sequence[Path], is_joint: bool) -> list[Tensor]:
         """What is subtracted from the marginal maps of layers, if anything is."""

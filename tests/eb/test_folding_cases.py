@@ -63,6 +63,10 @@ FOLDABLE = {
     "rolled": (nn.BatchNorm2d, lambda net, y: net.bn(y.roll(1, 3)).roll(-1, 3)),
     "cloned": (nn.BatchNorm2d, lambda net, y: net.bn(y.clone())),
     "shifted": (nn.BatchNorm2d, lambda net, y: net.bn(y + 0)),
+    "joined": (nn.BatchNorm2d, lambda net, y: net.bn(torch.cat([y[..., :2], y[..., 2:]], -1))),
+    "stacked": (nn.BatchNorm3d, lambda net, y: net.bn(torch.stack([y, y], -1))[..., 0]),
+    "padded": (nn.BatchNorm2d, lambda net, y: net.bn(F.pad(y, (1, 1)))[..., 1:-1]),
+    "chosen": (nn.BatchNorm2d, lambda net, y: net.bn(torch.where(y.new_tensor([1, 0, 1, 0]) > 0, y, y.clone()))),
 }
 
 
@@ -268,8 +272,8 @@ def test_a_bias_and_a_scale_that_make_copies(activation, is_head):
     torch.testing.assert_close(once, four.sum(1, keepdim=True), rtol=0, atol=1e-10)
 
 
-def test_a_norm_behind_max_pooling_is_not_the_layers():
-    """The winner, 4 - 1, is explained by its own sign, though the norm makes it negative."""
+def test_a_norm_behind_max_pooling_is_a_part_of_the_layer():
+    """The winner, 4 - 1, is made negative by the norm, as a bias of -5 would make it: what inhibits it explains it."""
     net = nn.Sequential(
         nn.Conv2d(2, 1, 1, bias=False), nn.MaxPool2d((1, 2)), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(1, 2)
     ).eval()
@@ -278,5 +282,6 @@ def test_a_norm_behind_max_pooling_is_not_the_layers():
         net[2].running_mean.fill_(5)
         net[4].weight.copy_(torch.tensor([[-1.0], [1.0]]))
     x = torch.tensor([[[[4.0, 1.0]], [[1.0, 3.0]]]])
-    found = ebcli.excitation_backprop(net, x, 0)
-    torch.testing.assert_close(found.relevance, torch.tensor([[[[1.0, 0.0]], [[0.0, 0.0]]]]))
+    result = ebcli.excitation_backprop(net, x, 0)
+    torch.testing.assert_close(result.relevance, torch.tensor([[[[0.0, 0.0]], [[1.0, 0.0]]]]))
+

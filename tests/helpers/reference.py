@@ -6,7 +6,8 @@ explicit matrix z_ni = W_ni a_i, and for a neuron n with response y_n
 
     P(i | n) = max(s_n z_ni, 0) / sum_k max(s_n z_nk, 0),   s_n = sign(y_n)
 
-where the units of the classifier have s = +1 for a class and s = -1 for its dual.
+where the units of the classifier have s = +1 for a class and s = -1 for its dual. A batch norm behind a layer is a part
+of its neurons, also behind what routes values in between: s is the sign of the norm's response, times that of its scale.
 """
 
 from __future__ import annotations
@@ -60,68 +61,92 @@ class Reference:
 
     def relevance(self, prior: torch.Tensor, layer: str | None = None, *, contrastive: bool = False) -> torch.Tensor:
         """The layer's relevance, shaped like its output, for a prior (B, num_classes)."""
-        P = defaultdict(lambda: 0, {self.output: prior})
+        claims = defaultdict(list, {self.output: [(prior, None)]})
         top = self._classifiers()
         for node in reversed(self.traced.graph.nodes):
-            if node is self.input or node not in self.signal or not isinstance(P[node], torch.Tensor):
+            if node is self.input or node not in self.signal:
                 continue
-            for operand, share in self._hand_down(node, P[node], node in top, contrastive):
-                P[operand] = P[operand] + share
+            for P, sign in claims[node]:
+                for operand, share, folded in self._hand_down(node, P, sign, node in top, contrastive):
+                    claims[operand].append((share, folded))
         wanted = self.input if layer is None else self._node_of(layer)
-        found = P[wanted]
-        return found if isinstance(found, torch.Tensor) else torch.zeros_like(self.values[wanted])
+        return sum((P for P, _ in claims[wanted]), torch.zeros_like(self.values[wanted]))
 
-    def _hand_down(self, node, P, is_classifier, contrastive):
-        """Each operand of `node` that carries the signal, and what it gets."""
+    def _hand_down(self, node, P, sign, is_classifier, contrastive):
+        """Each operand of `node` that carries the signal, what it gets, and the sign of responses to explain there.
+
+        `sign` is that of the contributions that count, if a norm above is a part of this layer, and otherwise None.
+        """
         kind = self._kind(node)
         operands = [i for i in node.all_input_nodes if i in self.signal]
         if kind in WEIGHTED:
-            # a batch norm that follows is folded into the weights
-            chain = [node, *(user for user in node.users if self._kind(user) in BATCH_NORM)]
-            response = self.values[chain[-1]]
-            if not is_classifier:
-                return self._by_contributions(chain, operands, response.sign(), P)
-            ones = torch.ones_like(response)
-            shares = self._by_contributions(chain, operands, ones, P)
-            if contrastive:
-                duals = self._by_contributions(chain, operands, -ones, P)
+            response = self.values[node]
+            if is_classifier:
+                sign = torch.ones_like(response)
+            elif sign is None:
+                sign = response.sign()
+            shares = self._by_contributions(node, operands, sign, P)
+            if contrastive and is_classifier:
+                duals = self._by_contributions(node, operands, -sign, P)
                 shares = [(i, winner - dual) for (i, winner), (_, dual) in zip(shares, duals, strict=True)]
-            return shares
+            return [(i, share, None) for i, share in shares]
         if kind in AVERAGE or (kind in SUM and len(operands) > 1):
-            return self._by_contributions([node], operands, self.values[node].sign(), P)
+            return [(*share, None) for share in self._by_contributions(node, operands, self.values[node].sign(), P)]
+        if kind in BATCH_NORM:
+            scale = self._batch_scale(node)
+            return [(operands[0], P, self.values[node].sign() * scale.sign())]
+        if kind not in ROUTES:
+            return [(i, share, None) for i, share in self._passed(node, kind, operands, P)]
+        shares = self._routed(node, operands, P)
+        if sign is None:
+            return [(i, share, None) for i, share in shares]
+        signs = self._routed(node, operands, sign)
+        return [(i, share, moved.sign()) for (i, share), (_, moved) in zip(shares, signs, strict=True)]
+
+    def _batch_scale(self, node):
+        """gamma, shaped to be multiplied with the values."""
+        gamma = self.modules[node.target].weight if node.op == "call_module" else self._argument(node, "weight", 3)
+        values = self.values[node]
+        gamma = torch.ones(values.shape[1]) if gamma is None else gamma.detach()
+        return gamma.to(values).reshape(1, -1, *[1] * (values.ndim - 2))
+
+    def _argument(self, node, name, position):
+        argument = node.kwargs.get(name, node.args[position] if len(node.args) > position else None)
+        return self.values[argument] if isinstance(argument, fx.Node) else argument
+
+    def _routed(self, node, operands, P):
+        """Values move: the gradient."""
+        matrices = self._jacobians(node, operands)
+        return [(i, (J.T @ P.flatten()).view_as(self.values[i])) for i, J in zip(operands, matrices, strict=True)]
+
+    def _passed(self, node, kind, operands, P):
+        """One input, one output."""
         if kind in PRODUCT and len(operands) > 1:
             operands = [i for i in operands if self._kind(i) not in GATES]
             assert len(operands) == 1, f"which operand of {node} is the gate?"
-        if kind in ONE_INPUT | PRODUCT | SUM:
-            # one input, one output; where the value was broadcast from it, its copies add up
-            return [(operands[0], P.sum_to_size(self.values[operands[0]].shape))]
-        assert kind in ROUTES, f"the reference does not know {kind}"
-        matrices = self._jacobians([node], operands)
-        return [(i, (J.T @ P.flatten()).view_as(self.values[i])) for i, J in zip(operands, matrices, strict=True)]
+        assert kind in ONE_INPUT | PRODUCT | SUM, f"the reference does not know {kind}"
+        # where the value was broadcast, its copies add up
+        return [(operands[0], P.sum_to_size(self.values[operands[0]].shape))]
 
-    def _by_contributions(self, chain, operands, sign, P):
+    def _by_contributions(self, node, operands, sign, P):
         """Eq. 4 and 10 for all neurons of a layer, the matrix z = W a written out."""
-        matrices = self._jacobians(chain, operands)
+        matrices = self._jacobians(node, operands)
         z = [J * self.values[i].flatten() for i, J in zip(operands, matrices, strict=True)]
         excitation = [(sign.flatten()[:, None] * contribution).clamp(min=0) for contribution in z]
         total = sum(e.sum(1) for e in excitation)
         P_given = [torch.where(total[:, None] == 0, 0.0, e / total[:, None]) for e in excitation]
         return [(i, (p.T @ P.flatten()).view_as(self.values[i])) for i, p in zip(operands, P_given, strict=True)]
 
-    def _jacobians(self, chain, operands):
-        """d value / d operand as matrices (neurons, inputs), `chain` being nodes that are run one after another."""
+    def _jacobians(self, node, operands):
+        """d value / d operand as matrices (neurons, inputs)."""
 
         def run(*operand_values):
-            values = {**self.values, **dict(zip(operands, operand_values, strict=True))}
-            for node in chain:
-                values[node] = self._run(node, values)
-            return values[chain[-1]]
+            return self._run(node, {**self.values, **dict(zip(operands, operand_values, strict=True))})
 
-        if chain[-1] not in self.matrices:
-            found = torch.autograd.functional.jacobian(run, tuple(self.values[i] for i in operands))
-            neurons = self.values[chain[-1]].numel()
-            self.matrices[chain[-1]] = [J.reshape(neurons, -1) for J in found]
-        return self.matrices[chain[-1]]
+        if node not in self.matrices:
+            jacobians = torch.autograd.functional.jacobian(run, tuple(self.values[i] for i in operands))
+            self.matrices[node] = [J.reshape(self.values[node].numel(), -1) for J in jacobians]
+        return self.matrices[node]
 
     def _run(self, node, values):
         def value(n):  # cloned: what works in place must not rewrite the record
