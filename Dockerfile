@@ -11,7 +11,7 @@ RUN python -m venv /opt/eb-saliency
 ENV PATH=/opt/eb-saliency/bin:$PATH
 # Kept apart from the source, so that changes to it do not rebuild the largest layer
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --index-url "$TORCH_INDEX" "torch>=2.8" "torchvision>=0.23"
+    pip install --index-url "$TORCH_INDEX" "torch>=2.8,<2.16" "torchvision>=0.23,<0.30"
 WORKDIR /source
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY ebcli ebcli

@@ -6,16 +6,21 @@
     python benchmarks/speed.py --csv            # also write docs/evidence/cost.csv: runs of one month show as a range
     python benchmarks/speed.py --check          # two small rows; fails if a ratio is too high, three times in a row
 
-The unit is one plain forward pass: ``torch.inference_mode``, the default memory format. Everything runs in one process
-and alternates, so that load slows all of it alike. A row shows the median and the interquartile range of the ratios,
-and their bound: the multiplications of the map over those of a forward pass, counted with unfused attention. Layers are
-the networks' defaults, or the pixels. Of networks in ONNX files and exported programs, the unit is the same map of the
-network that the file was made of. ``--check`` compares CPU seconds of one thread, which other load hardly changes.
+The unit is one plain forward pass in ``torch.inference_mode``. It runs the same network as the map, on the same inputs.
+The network is in ``torch.channels_last``, as in the command, and the inputs are in the default layout. Other libraries
+get a copy of this network.
+
+Everything runs in one process and alternates, so that load slows all of it alike. A row shows the median and the
+interquartile range of the ratios, and their bound: the multiplications of the map over those of a forward pass, counted
+with unfused attention. Layers are the networks' defaults, or the pixels. For networks in ONNX files and exported
+programs, the unit is the same map of the network that was exported. ``--check`` compares CPU seconds of one thread,
+which other load hardly changes.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib.util
 import json
 import platform
@@ -37,6 +42,7 @@ import ebcli
 
 Work = Callable[[], object]
 Clock = Callable[[], float]
+LAYOUT = torch.channels_last  # of the network; the command computes maps of two-dimensional images in it
 
 
 @dataclass(frozen=True)
@@ -162,32 +168,37 @@ def measured(row: Row, rounds: int, peers: bool, clock: Clock) -> Iterable[Measu
 
 
 def measure(row: Row, rounds: int, peers: bool, clock: Clock) -> Iterator[Measured]:
-    """Time the plain forward pass, this package and its peers alternately."""
+    """Time the unit, this package and its peers alternately."""
     torch.manual_seed(0)
-    plain = torch_net(row.model)
-    loaded = ebcli.load_model(row.model, weights="DEFAULT" if row.model == "efficientnet_lite0" else "none")
-    net = loaded.net.to(memory_format=torch.channels_last)  # as the command does it
+    weights = "DEFAULT" if row.model == "efficientnet_lite0" else "none"
+    original = ebcli.load_model(row.model, weights=weights).net
+    net = copy.deepcopy(original).to(memory_format=LAYOUT)
     images = torch.randn(row.batch, 3, row.side, row.side)
     targets = torch.arange(row.classes).expand(row.batch, -1) if row.classes > 1 else 1
 
-    def forward() -> object:
+    def forward_pass() -> object:
         with torch.inference_mode():
-            return plain(images)
+            return net(images)
 
-    def itself() -> object:
-        return ebcli.excitation_backprop(net, images, targets, row.layer, row.contrastive).maps
+    def map_of_original() -> object:
+        return ebcli.excitation_backprop(net, images, targets, row.layer, row.contrastive)
 
-    unit = itself if row.file else forward
-    explained, layer = (in_file(plain, row), row.file_layer) if row.file else (net, row.layer)
+    if row.file:
+        explained = in_file(original, row).to(memory_format=LAYOUT)
+        layer = row.file_layer
+        unit: Work = map_of_original
+    else:
+        explained = net
+        layer = row.layer
+        unit = forward_pass
 
-    def ours() -> object:
-        return ebcli.excitation_backprop(explained, images, targets, layer, row.contrastive).maps
+    def map_of_row() -> ebcli.ExcitationResult:
+        return ebcli.excitation_backprop(explained, images, targets, layer, row.contrastive)
 
-    found = ebcli.excitation_backprop(explained, images, targets, layer, row.contrastive)
-    rule = "joint" if found.joint else "step by step"
-    works: dict[str, Work] = {"ebcli": ours}
+    rule = "joint" if map_of_row().joint else "step by step"
+    works: dict[str, Work] = {"ebcli": map_of_row}
     if peers:
-        works |= dict(others(plain, images, row))
+        works |= dict(others(copy.deepcopy(net), images, row))  # grad-cam leaves its hooks in the network
     for work in (unit, *works.values()):
         work()
     baseline: list[float] = []
@@ -199,7 +210,7 @@ def measure(row: Row, rounds: int, peers: bool, clock: Clock) -> Iterator[Measur
     for by in works:
         ratios = sorted(t / f for t, f in zip(times[by], baseline, strict=True))
         low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else 3 * ratios
-        bound = multiplications(ours) / multiplications(unit) if by == "ebcli" else None
+        bound = multiplications(map_of_row) / multiplications(unit) if by == "ebcli" else None
         yield Measured(
             row.name,
             by,
@@ -213,7 +224,7 @@ def measure(row: Row, rounds: int, peers: bool, clock: Clock) -> Iterator[Measur
 
 
 def save(row: Row, found: Measured) -> None:
-    """Add a figure to docs/evidence/cost.csv. Those of other months and versions of the same work are dropped."""
+    """Add a figure to docs/evidence/cost.csv. Those of other layouts, months and versions are dropped."""
     import evidence
 
     work = {
@@ -226,8 +237,8 @@ def save(row: Row, found: Measured) -> None:
         "by": found.by,
     }
     bound = "" if found.bound is None else f"{found.bound:.2f}"
-    new = {**work, "passes": f"{found.median:.2f}", "bound": bound, **evidence.stamp()}
-    same = {key: str(new[key]) for key in (*work, "date", "torch")}
+    new = {**work, "passes": f"{found.median:.2f}", "bound": bound, "layout": "channels_last", **evidence.stamp()}
+    same = {key: str(new[key]) for key in (*work, "layout", "date", "torch")}
     earlier = [one for one in evidence.read("cost") if all(one[key] == value for key, value in same.items())]
     evidence.update("cost", [*earlier, new], tuple(work))
 
@@ -239,12 +250,6 @@ def multiplications(work: Work) -> int:
         work()
     torch.backends.mha.set_fastpath_enabled(True)
     return counter.get_total_flops()
-
-
-def torch_net(model: str) -> torch.nn.Module:
-    """The network in the default memory format."""
-    weights = "DEFAULT" if model == "efficientnet_lite0" else "none"
-    return ebcli.load_model(model, weights=weights).net
 
 
 def in_file(net: torch.nn.Module, row: Row) -> torch.nn.Module:
@@ -259,7 +264,7 @@ def in_file(net: torch.nn.Module, row: Row) -> torch.nn.Module:
         else:
             free = {0: torch.export.Dim("batch")}
             torch.export.save(torch.export.export(net, (images,), dynamic_shapes=(free,)), path)
-        return ebcli.load_model(path).net.to(memory_format=torch.channels_last)
+        return ebcli.load_model(path).net
 
 
 def others(net: torch.nn.Module, images: torch.Tensor, row: Row) -> Iterator[tuple[str, Work]]:

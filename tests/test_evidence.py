@@ -271,6 +271,19 @@ def test_the_numbers_of_the_text_are_those_of_the_files() -> None:
     assert {*re.findall(r"\b\d+\.\d+\b|\d+%", text)} <= {*_SETTLED}
 
 
+@pytest.mark.parametrize(
+    ("page", "caveat"),
+    [
+        ("tables", "were measured with a forward pass in PyTorch's default layout"),
+        ("evidence", "forward passes were measured in PyTorch's default layout"),
+    ],
+)
+def test_pages_say_if_the_forward_pass_ran_in_another_layout_than_the_map(page: str, caveat: str) -> None:
+    layouts = {row["layout"] for row in evidence.read("cost")}
+    assert layouts <= {"default", "channels_last"}
+    assert (caveat in " ".join(text_of(page).split())) == ("default" in layouts)
+
+
 def test_limits_of_shares_are_multiples_of_the_largest_of_a_word_in_a_blank_picture() -> None:
     rows = [row for row in evidence.read("words") if row["pictures"] == "blank" and row["word"].isidentifier()]
     rows += [row for row in evidence.read("words") if row["pictures"] == "blank" and " " in row["word"]]

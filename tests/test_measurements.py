@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 import ebcli
 from benchmarks import evidence
-from benchmarks.speed import ROWS
+from benchmarks.speed import ROWS, Row, measure
 from benchmarks.trained import captions, sentence_maps
 from benchmarks.trained.__main__ import classifier, two_towers
 from benchmarks.trained.dense_maps import DEFAULT, LAYERS, task_of
@@ -20,6 +21,7 @@ from benchmarks.trained.dense_training import NETWORKS
 from benchmarks.trained.methods import JOINT, rule_for, rule_of
 from benchmarks.trained.networks import FAMILIES
 from benchmarks.trained.pictures import SIDE, TASKS
+from ebcli.models.loaded import LoadedModel
 from ebcli.run.tasks.task import REGISTERED
 
 BUNDLED = "efficientnet_lite0"
@@ -49,6 +51,26 @@ def test_works_whose_cost_was_measured_are_those_of_the_script() -> None:
     own = [row for row in evidence.read("cost") if row["by"] == "ebcli"]
     found = {(row["network"], row["layer"], row["map"], int(row["batch"]), int(row["classes"])) for row in own}
     assert found == of_script
+
+
+def test_the_unit_of_cost_runs_in_the_memory_layout_of_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_model = ebcli.load_model
+    layouts: dict[str, set[bool]] = {"unit": set(), "map": set()}
+
+    def note_layout(_module: nn.Module, _args: object, output: torch.Tensor) -> None:
+        work = "unit" if torch.is_inference_mode_enabled() else "map"
+        layouts[work].add(output.is_contiguous(memory_format=torch.channels_last))
+
+    def load_watched(name: str, **options: str) -> LoadedModel:
+        loaded = load_model(name, **options)
+        convolution = next(module for module in loaded.net.modules() if isinstance(module, nn.Conv2d))
+        convolution.register_forward_hook(note_layout)
+        return loaded
+
+    row = Row(BUNDLED, default_layer(BUNDLED), contrastive=True, batch=1, side=64)
+    monkeypatch.setattr(ebcli, "load_model", load_watched)
+    assert [timed.by for timed in measure(row, rounds=1, peers=False, clock=time.perf_counter)] == ["ebcli"]
+    assert layouts == {"unit": {True}, "map": {True}}
 
 
 @pytest.mark.release

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 import ebcli
 
@@ -35,8 +36,8 @@ def test_the_dockerfile_is_clean() -> None:
 
 
 def test_the_dockerfile_installs_the_required_torch() -> None:
-    installed = {str(Requirement(text)) for text in re.findall(r'"(torch[^"]*)"', DOCKERFILE)}
-    assert installed == {text for text in PROJECT["dependencies"] if text.startswith("torch")}
+    installed = {Requirement(text) for text in re.findall(r'"(torch[^"]*)"', DOCKERFILE)}
+    assert installed == {Requirement(text) for text in PROJECT["dependencies"] if text.startswith("torch")}
 
 
 def test_docker_gets_the_files_that_it_copies() -> None:
@@ -74,6 +75,21 @@ def test_supported_python_versions_agree() -> None:
     assert f"Python {named[0]} to {named[-1]}, " in page
     tried = {row.rpartition(".")[0] for row in re.findall(r"^\| (3\.\d+\.\d+) \|", page, re.MULTILINE)}
     assert {named[0], named[-1]} <= tried <= set(named)
+
+
+@pytest.mark.parametrize(("package", "column"), [("torch", 2), ("torchvision", 3)])
+def test_the_newest_pytorch_that_is_allowed_was_tried(package: str, column: int) -> None:
+    (required,) = (one for one in map(Requirement, PROJECT["dependencies"]) if one.name == package)
+    page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.splitlines() if re.match(r"\| 3\.\d+\.\d+ \|", line)]
+    newest = max(Version(cells[column]) for cells in rows)
+    assert newest in required.specifier
+    assert Version(f"{newest.major}.{newest.minor + 1}.0") not in required.specifier
+    (oldest,) = (clause.version for clause in required.specifier if clause.operator == ">=")
+    (bound,) = (str(clause) for clause in required.specifier if clause.operator == "<")
+    assert f'"{package}{bound}"' in page
+    name = {"torch": "PyTorch"}.get(package, package)
+    assert f"{name} {oldest} to {newest.major}.{newest.minor}" in page
 
 
 def test_the_changelog_keeps_its_format() -> None:
