@@ -2,8 +2,8 @@
 
 from ebcli.eb.backprop import excitation_backprop, layers_on_path
 from ebcli.eb.check import check_rule
-from ebcli.eb.mode import ExcitationMode, disable, enable, excitation_mode
 from ebcli.eb.custom_rules import Call, pass_through, residual_sum, rule, unregister, weighted_sum
+from ebcli.eb.mode import ExcitationMode, disable, enable, excitation_mode
 from ebcli.eb.products import LinearMap
 from ebcli.eb.result import ExcitationResult
 from ebcli.imports import load_rules

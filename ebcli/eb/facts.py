@@ -48,7 +48,7 @@ class Facts:
             come through, each on the path with the most.
         is_open: the response of a layer, to which a scale, a norm or a ReLU can still be added.
         elementwise: AFFINE, CURVED or MOVED if each element is such a function of one element of its maker's operand.
-        attention_axes: the axes along which a softmax has weighed the elements, which a sum then mixes as attention does.
+        attention_axes: along which a softmax has weighed the elements, so that a sum mixes them as attention does.
         is_softmax: a softmax, or its logarithm.
         is_layer: its relevance is asked for, so activations above are not functions of what it is a function of.
         unknown: what made it outside of the mode.

@@ -16,6 +16,7 @@ deviations of norms are constants, as they are step by step.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -93,7 +94,7 @@ def joint_shares(output: Value, prior: Tensor, paths: Sequence[Path], images: Im
     joins = [op for op in ops if joins_constants(op)]
     wanted = [*(path.layer for path in paths), *(op.out for op in joins)]
     messages = walk({output: [Weights(prior, 0)]}, ops, JointNeuron(output), wanted)
-    masks = {op: op.cached(lambda op=op: _is_constant(op)) for op in joins if op.out in messages}
+    masks = {op: op.cached(partial(_is_constant, op)) for op in joins if op.out in messages}
     shares = []
     for path in paths:
         messages.setdefault(path.layer, [Weights(torch.zeros_like(path.layer.tensor), 0)])

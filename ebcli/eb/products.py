@@ -72,7 +72,7 @@ def gradients(function: Callable[..., Any], leaves: Sequence[Tensor], vectors: S
     pairs = [(r, v) for r, v in zip(as_tuple(result), vectors, strict=False) if v is not None and r.requires_grad]
     if not pairs:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    gradients = run_backward(*zip(*pairs, strict=True), leaves)
+    gradients = run_backward([r for r, _ in pairs], [v for _, v in pairs], leaves)
     return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
 
 

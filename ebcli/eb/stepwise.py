@@ -88,7 +88,8 @@ def _grouped(op: Op, incoming: list[list[Share]]) -> list[Group]:
             # tensors are the same signs only if they are the same tensor
             key = id(signs) if isinstance(signs, Tensor) else signs, context.above_classifier
             total, before = groups.get(key, Group([None] * len(incoming), context))
-            total[index] = P if total[index] is None else total[index] + P
+            present = total[index]
+            total[index] = P if present is None else present + P
             skips_zeros = before.skips_zeros and context.skips_zeros
             groups[key] = Group(total, BackwardContext(signs, context.above_classifier, skips_zeros))
     return [*groups.values()]

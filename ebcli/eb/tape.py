@@ -7,7 +7,7 @@ compiled and exported programs. Each value has one maker: overwriting a tensor, 
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -143,8 +143,9 @@ class Tape(TorchDispatchMode):
         result = func(*args, **kwargs)
         if not isinstance(result, (Tensor, list, tuple)):
             return result  # a number
-        if operator.entry.expands_responses:
-            values, named = map_arguments(lambda a: self._expanded(a, result.shape), values, named)
+        if operator.entry.expands_responses and isinstance(result, Tensor):
+            expand = partial(self._expanded, shape=result.shape)
+            values, named = map_arguments(expand, values, named)
         op = make_op(operator.name, func, values, named, operator.entry)
         if isinstance(op.rule, Decomposition):
             self.equate(self._decompose(op.rule, args, kwargs), result, is_gate=op.rule.is_gate)
@@ -294,8 +295,9 @@ class Tape(TorchDispatchMode):
 def make_op(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: Entry) -> Op:
     """An operation with its rule."""
     op = Op(name, function, args, kwargs)
-    op.rule = entry.rule_for(op)
-    op.operands = op.rule.operands(op)
+    op.rule = entry.choose(op)
+    if isinstance(op.rule, Rule):
+        op.operands = op.rule.operands(op)
     return op
 
 

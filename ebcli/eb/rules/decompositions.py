@@ -31,7 +31,7 @@ def _swapped(x1: Tensor, weight: Tensor, x2: Tensor, *_: Any) -> Tensor:
     return _bilinear(x2, weight.transpose(1, 2), x1)
 
 
-def trilinear(op: Op) -> Rule:
+def trilinear(op: Op) -> Rule | Decomposition:
     """Of `bilinear`. A constant makes the matrix."""
     if list(map(list, op.args[3:7])) != [[1, 3], [0], [1, 2], [2, 3]]:
         return MISSING
@@ -91,7 +91,7 @@ def _scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, **_: str) 
     return input.scatter_add(dim, index, src)
 
 
-def scatter(op: Op) -> Rule:
+def scatter(op: Op) -> Rule | Decomposition:
     reduce = op.kwargs.get("reduce")
     if reduce is None:
         return Join()
@@ -103,7 +103,7 @@ def product_with_bias(name: str) -> Choice:
     """A product to which a bias is added. If a signal is added, it is a sum of two signals."""
     decomposition = Decomposition(decomposition_of(name))
 
-    def choose(op: Op) -> Rule:
+    def choose(op: Op) -> Rule | Decomposition:
         return decomposition if isinstance(op.args[0], Value) else matrix_product(op, has_bias=True)
 
     return Choice(choose)

@@ -366,7 +366,7 @@ class ScatterAdd(Winner):
         marks = [places.of(into)] if isinstance(into, Value) else []
         if isinstance(source, Value):
             unlike = [a for a, (n, m) in enumerate(zip(source.shape, op.out.shape, strict=True)) if n != m]
-            marks += places.reduced(op, source, {axis % len(source.shape), *unlike})
+            marks += places.reduced(op, source, [axis % len(source.shape), *unlike])
         return places.merged(op, *marks)
 
 

@@ -201,8 +201,11 @@ def has_no_negatives(constant: Any) -> bool:
     return not constant.is_meta and bool((constant >= 0).all())
 
 
-MISSING, NO_SHARE = Missing(), NoShare()
+MISSING = Missing()
+NO_SHARE = NoShare()
 along = axes_named("dim", "dims")
+_SORTED = Sorted(along)
+_WINNER = Winner(along)
 
 ENTRIES: dict[str, Entry] = {
     "clone alias detach _to_copy same lift_fresh lift_fresh_copy contiguous": Copy(),
@@ -223,8 +226,8 @@ ENTRIES: dict[str, Entry] = {
     "max_pool2d_with_indices adaptive_max_pool2d fractional_max_pool2d": Winner(windows=(-2, -1)),
     "max_pool3d_with_indices adaptive_max_pool3d fractional_max_pool3d": Winner(windows=(-3, -2, -1)),
     "max min median nanmedian": Choice(lambda op: _SORTED if "dim" in op.arguments else _WINNER),
-    "topk sort kthvalue mode cummax cummin": (_SORTED := Sorted(along)),
-    "amax amin aminmax": (_WINNER := Winner(along)),
+    "topk sort kthvalue mode cummax cummin": _SORTED,
+    "amax amin aminmax": _WINNER,
     # nothing differentiable comes from comparisons, counts, types
     "gt ge lt le eq ne isnan isinf isfinite logical_not logical_and logical_or logical_xor bitwise_not bitwise_and "
     "bitwise_or argmax argmin argsort": Mask(),

@@ -44,19 +44,19 @@ class Entry(ABC):
     expands_responses = False
 
     @abstractmethod
-    def rule_for(self, op: Op) -> "Rule":
-        """The rule of an operation."""
+    def choose(self, op: Op) -> "Rule | Decomposition":
+        """The rule of an operation, or what it is explained as."""
 
 
 @dataclass(frozen=True)
 class Choice(Entry):
     """An entry whose rule depends on the operation's arguments."""
 
-    choose: Callable[[Op], "Rule"]
+    function: Callable[[Op], "Rule | Decomposition"]
     expands_responses: bool = False
 
-    def rule_for(self, op: Op) -> "Rule":
-        return self.choose(op)
+    def choose(self, op: Op) -> "Rule | Decomposition":
+        return self.function(op)
 
 
 class Rule(Entry):
@@ -70,7 +70,7 @@ class Rule(Entry):
     joins = False
     reads_memory = False
 
-    def rule_for(self, op: Op) -> "Rule":
+    def choose(self, op: Op) -> "Rule":
         return self
 
     def operands(self, op: Op) -> list[Value]:
@@ -115,7 +115,7 @@ class Rule(Entry):
         return None
 
 
-class Decomposition(Rule):
+class Decomposition(Entry):
     """The operation is explained as others that equal it up to rounding.
 
     Args:
@@ -127,7 +127,5 @@ class Decomposition(Rule):
         self.function = function
         self.is_gate = is_gate
 
-    def _has_none(self, *_: Any) -> Any:
-        raise AssertionError("an operation that is decomposed has no rule")
-
-    describe = shares = slopes = places = _has_none
+    def choose(self, op: Op) -> "Decomposition":
+        return self
