@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ebcli.eb.operations import Op, Value, as_tuple
+from ebcli.eb.operations import Op, Value, as_tuple, flatten_arguments
 from ebcli.eb.products import vjp
 
 
@@ -151,7 +151,14 @@ def never_negative(op: Op, source: Value) -> bool:
             return numbers[:, None]
         if value.facts.elementwise == MOVED:
             return trial(maker.operands[0])
-        return value.pick(maker.run(*map(trial, maker.inputs), constant=sample))
+        return value.pick(run(maker))
+
+    def run(op: Op) -> Any:
+        """Its result for all numbers and some elements of its constants, (49, constants)."""
+        inputs = [*map(trial, op.inputs)]
+        constants = [a for a in map(sample, flatten_arguments(op.args)) if isinstance(a, Tensor) and a.ndim == 2]
+        width = max(a.shape[1] for a in (*inputs, *constants))
+        return op.run(*(a.expand(-1, width) for a in inputs), constant=sample)
 
     def sample(constant: Any) -> Any:
         if not isinstance(constant, Tensor) or constant.numel() == 1:
@@ -159,7 +166,7 @@ def never_negative(op: Op, source: Value) -> bool:
         return constant.flatten()[:: max(1, constant.numel() // 64)][None]
 
     try:
-        result, *_ = as_tuple(op.run(*map(trial, op.inputs), constant=sample))
+        result, *_ = as_tuple(run(op))
         return bool((result.nan_to_num() >= 0).all())
     except (RuntimeError, TypeError, ValueError):  # it depends on shapes, or has no numbers on the meta device
         return False

@@ -85,13 +85,14 @@ def _grouped(op: Op, incoming: list[list[Share]]) -> list[Group]:
     for index, (out, claims) in enumerate(zip(op.outs, incoming, strict=True)):
         for P, context in filter(None, claims):
             signs = context.signs if out.facts.is_open else None
+            norm = context.norm if out.facts.is_open else None
             # tensors are the same signs only if they are the same tensor
-            key = id(signs) if isinstance(signs, Tensor) else signs, context.above_classifier
+            key = id(signs) if isinstance(signs, Tensor) else signs, context.above_classifier, norm
             total, before = groups.get(key, Group([None] * len(incoming), context))
             present = total[index]
             total[index] = P if present is None else present + P
             skips_zeros = before.skips_zeros and context.skips_zeros
-            groups[key] = Group(total, BackwardContext(signs, context.above_classifier, skips_zeros))
+            groups[key] = Group(total, BackwardContext(signs, context.above_classifier, skips_zeros, norm))
     return [*groups.values()]
 
 

@@ -285,3 +285,23 @@ def test_a_norm_behind_max_pooling_is_a_part_of_the_layer():
     result = ebcli.excitation_backprop(net, x, 0)
     torch.testing.assert_close(result.relevance, torch.tensor([[[[0.0, 0.0]], [[1.0, 0.0]]]]))
 
+
+def norm_before(net, y):
+    return F.interpolate(net.bn(y), scale_factor=2, mode=net.mode)
+
+
+def norm_behind(net, y):
+    return net.bn(F.interpolate(y, scale_factor=2, mode=net.mode))
+
+
+@pytest.mark.parametrize("act", [nn.Identity(), nn.ReLU(), nn.Tanh()], ids=["linear", "relu", "tanh"])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_batch_norm_before_and_behind_interpolation(mode, act):
+    """The weights of interpolation sum to 1, so that both are the same function."""
+
+    def make(resized):
+        net = seeded(lambda: Block(lambda net, y: F.avg_pool2d(act(resized(net, y)), 2), bn=nn.BatchNorm2d(4)))
+        net.mode = mode
+        return net
+
+    assert_twins(make(norm_behind), make(norm_before))

@@ -9,6 +9,7 @@ mean that some norms subtract is part of the linear map.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -265,13 +266,30 @@ def where(op: Op) -> Rule:
     return (isinstance(op.args[0], Value) and _choice_as_activation(op)) or Join()
 
 
+def _by_channel(op: Op, numbers: Tensor) -> Tensor:
+    return numbers.to(op.out.dtype).reshape(1, -1, *[1] * (len(op.out.shape) - 2))
+
+
 def _batch_factor(op: Op) -> Tensor:
     gamma, variance = op.numbers("weight", "running_var")
     eps = op.arguments.get("eps", op.arguments.get("epsilon"))
     factor = (variance + eps).rsqrt()
-    if gamma is not None:
-        factor = factor * gamma
-    return factor.to(op.out.dtype).reshape(1, -1, *[1] * (len(op.out.shape) - 2))
+    return _by_channel(op, factor if gamma is None else factor * gamma)
+
+
+class BatchNorm(Scale):
+    """By running statistics."""
+
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+        ((share, below),) = super().shares(op, P, context)
+        return [(share, below._replace(norm=partial(self.coefficients, op)))]
+
+    def coefficients(self, op: Op) -> tuple[Tensor, Tensor]:
+        """c and d in y = c a + d."""
+        mean, beta = op.numbers("running_mean", "bias")
+        factor = self.factor(op)
+        shift = -_by_channel(op, mean) * factor
+        return factor, shift if beta is None else shift + _by_channel(op, beta)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -322,7 +340,9 @@ INVERSE = Activation(gate=Gate.MASK, keeps_zero=False, nonnegative=None)
 # a bound against overflow, or rounding, which hardly ever changes a value, is no activation
 BOUND = Unary(elementwise=AFFINE, nonnegative=None)
 ANY_BOUND = Unary(elementwise=AFFINE)
-_BATCH_NORM = Scale(factor=lambda op: op.cached(lambda: _batch_factor(op)), keeps_zero=False, gate=None, elementwise=0)
+_BATCH_NORM = BatchNorm(
+    factor=lambda op: op.cached(lambda: _batch_factor(op)), keeps_zero=False, gate=None, elementwise=0
+)
 _BATCH_NORM_OF_BATCH = Norm(by_channel=True, of_batch=True)
 
 ENTRIES: dict[str, Entry] = {

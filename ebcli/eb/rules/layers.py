@@ -72,11 +72,11 @@ class Layer(Rule):
 
     def averaged_axes(self, op: Op) -> list[int]:
         """The axes of the signal that an average takes together."""
-        ndim = len(op.operands[0].shape)
+        shape, out = op.operands[0].shape, op.out.shape
         axes = self.axes(op)
         if axes is None:
-            return [*range(ndim)]
-        return [axis % ndim for axis in (*axes, *self.windows(op))]
+            return [*range(len(shape))]
+        return [*axes, *(axis for axis in self.windows(op) if shape[axis] != out[axis])]
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
         linear = self.linear(op)
@@ -277,16 +277,30 @@ class Average(Layer):
     def averages(self, op: Op) -> bool:
         return op.out.shape.numel() < op.signal.shape.numel()
 
-    def averaged_axes(self, op: Op) -> list[int]:
-        shape, out = op.signal.shape, op.out.shape
-        if len(shape) != len(out):
-            return super().averaged_axes(op)
-        return [axis for axis, size in enumerate(shape) if out[axis] != size]
-
 
 def pooled(ndim: int) -> Average:
     """Averages of windows along the last axes."""
     return Average(axes=lambda _: (), windows=lambda _: range(-ndim, 0))
+
+
+class Interpolation(Average):
+    """Weights that sum to 1, so that it does not matter whether a batch norm comes before or after it."""
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        super().describe(op, facts)
+        facts.is_open = op.signal.facts.is_open
+
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+        if context.norm is None:
+            return super().shares(op, P, context._replace(signs=None))
+        factor, shift = context.norm()
+        a = op.signal.tensor * factor + shift
+        share = excitation_shares(self.linear(op), a, P[0], context.signs * factor.sign(), nonnegative=False)
+        return [(share, BackwardContext((a * factor).sign(), context.above_classifier, skips_zeros=True))]
+
+
+def _interpolated(ndim: int) -> Interpolation:
+    return Interpolation(axes=lambda _: (), windows=lambda _: range(-ndim, 0))
 
 
 def reduced_axes(op: Op) -> Sequence[int]:
@@ -301,9 +315,6 @@ class Reduction(Average):
     def describe(self, op: Op, facts: Facts) -> None:
         super().describe(op, facts)
         facts.mixtures += not op.signal.facts.attention_axes.isdisjoint(self._negative_axes(op))
-
-    def averaged_axes(self, op: Op) -> list[int]:
-        return [axis % len(op.signal.shape) for axis in reduced_axes(op)]
 
     def query_axes(self, op: Op) -> set[int]:
         """The axes of the result along which the weights of the softmax vary."""
@@ -416,10 +427,12 @@ ENTRIES: dict[str, Entry] = {
     "cumsum": Average(axes=lambda _: (), windows=reduced_axes),
     "col2im": Average(axes=lambda _: [-2, -1]),
     "torchvision.roi_align torchvision.ps_roi_align": Average(axes=all_axes),
-    "adaptive_avg_pool1d upsample_nearest1d _upsample_nearest_exact1d upsample_linear1d": pooled(1),
-    "_adaptive_avg_pool2d upsample_nearest2d _upsample_nearest_exact2d upsample_bilinear2d "
-    "_upsample_bilinear2d_aa": pooled(2),
-    "_adaptive_avg_pool3d upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d": pooled(3),
+    "adaptive_avg_pool1d": pooled(1),
+    "_adaptive_avg_pool2d": pooled(2),
+    "_adaptive_avg_pool3d": pooled(3),
+    "upsample_linear1d": _interpolated(1),
+    "upsample_bilinear2d _upsample_bilinear2d_aa": _interpolated(2),
+    "upsample_trilinear3d": _interpolated(3),
     "avg_pool1d": Choice(partial(average_pool, ndim=1)),
     "avg_pool2d": Choice(partial(average_pool, ndim=2)),
     "avg_pool3d": Choice(partial(average_pool, ndim=3)),

@@ -62,6 +62,7 @@ class Move(Rule):
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
         moved = self.back(op, P)
+        context = context._replace(norm=None)
         if not isinstance(context.signs, Tensor):
             return [None if p is None else (p, context) for p in moved]
         signs = [None if p is None else context.signs.expand(p.shape) for p in P]
@@ -211,6 +212,8 @@ ENTRIES: dict[str, Entry] = {
     "clone alias detach _to_copy same lift_fresh lift_fresh_copy contiguous": Copy(),
     "view _unsafe_view unsqueeze squeeze view_copy _reshape_alias": Reshape(),
     "flip roll index_select": Move(along),
+    "upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d "
+    "_upsample_nearest_exact3d": Move(),
     "as_strided": Move(reads_memory=True),
     "permute transpose t expand select slice split unbind diagonal unfold split_with_sizes rot90 repeat pixel_shuffle "
     "pixel_unshuffle channel_shuffle native_channel_shuffle gather take masked_select index im2col unsafe_split "

@@ -20,11 +20,13 @@ class BackwardContext(NamedTuple):
             scale turns them, a ReLU makes all of them +1. A tensor has them as its own signs.
         above_classifier: the classifier is still below, whose responses count as positive (Eq. 6).
         skips_zeros: no probability is where the value is 0.
+        norm: gives the factor and the shift of a batch norm that is directly above.
     """
 
     signs: int | Tensor | None = None
     above_classifier: bool = False
     skips_zeros: bool = False
+    norm: Callable[[], tuple[Tensor, Tensor]] | None = None
 
 
 Share = tuple[Tensor, BackwardContext] | None
