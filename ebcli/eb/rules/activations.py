@@ -281,8 +281,8 @@ class BatchNorm(Scale):
     """By running statistics."""
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
-        ((share, below),) = super().shares(op, P, context)
-        return [(share, below._replace(norm=partial(self.coefficients, op)))]
+        coefficients = partial(self.coefficients, op)
+        return [s and (s[0], s[1]._replace(norm=coefficients)) for s in super().shares(op, P, context)]
 
     def coefficients(self, op: Op) -> tuple[Tensor, Tensor]:
         """c and d in y = c a + d."""

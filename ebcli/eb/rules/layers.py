@@ -291,7 +291,7 @@ class Interpolation(Average):
         facts.is_open = op.signal.facts.is_open
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
-        if context.norm is None:
+        if context.norm is None or context.signs is None:
             return super().shares(op, P, context._replace(signs=None))
         factor, shift = context.norm()
         a = op.signal.tensor * factor + shift
