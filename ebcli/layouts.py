@@ -6,6 +6,8 @@ from torch import Tensor, nn
 
 from ebcli.errors import LayerError
 
+CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
+
 
 def saliency_map(
     relevance: Tensor, input_shape: tuple[int, ...], *, layer: str | None = None, channel_axis: int | None = 1
@@ -64,10 +66,10 @@ def channel_axis_of(net: nn.Module, inputs: Tensor) -> int | None:
     That is axis 1 of images and videos (B, C, ...), axis 2 of videos (B, T, C, H, W) whose frames a 2-D convolution
     reads, and the last axis of tokens (B, T, C) that a linear layer reads.
     """
-    first = next((m for m in net.modules() if isinstance(m, (nn.Linear, nn.modules.conv._ConvNd))), None)
+    first = next((m for m in net.modules() if isinstance(m, (nn.Linear, *CONVOLUTIONS))), None)
     if isinstance(first, nn.Linear) and inputs.shape[-1] == first.in_features:
         return inputs.ndim - 1
-    if isinstance(first, nn.modules.conv._ConvNd):
+    if isinstance(first, CONVOLUTIONS):
         if inputs.ndim == first.weight.ndim and inputs.shape[1] == first.in_channels:
             return 1
         axes = [axis for axis in range(1, inputs.ndim) if inputs.shape[axis] == first.in_channels]

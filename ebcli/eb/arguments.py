@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.errors import ConfigurationError, NonFiniteError
+from ebcli.layouts import CONVOLUTIONS
 
 Targets = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
 Where = tuple[int, ...] | Tensor
@@ -127,7 +128,7 @@ def check_arguments(net: Any, inputs: Any) -> None:
 
 def check_batch(net: nn.Module, inputs: Tensor) -> None:
     """Raises ConfigurationError if inputs have the shape of a single input of the first convolution."""
-    first = next((module for module in net.modules() if isinstance(module, nn.modules.conv._ConvNd)), None)
+    first = next((module for module in net.modules() if isinstance(module, CONVOLUTIONS)), None)
     if first is not None and inputs.ndim == first.weight.ndim - 1 and len(inputs) == first.in_channels:
         raise ConfigurationError(f"inputs {tuple(inputs.shape)} have no batch dimension: add it with inputs[None]")
 

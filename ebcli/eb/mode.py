@@ -21,7 +21,7 @@ from ebcli.eb.paths import Messages, descend, walk, without_rule
 from ebcli.eb.rules.decompositions import FUNCTIONS
 from ebcli.eb.stepwise import Stepwise, total
 from ebcli.eb.tape import Tape, caller
-from ebcli.eb.torch_private import DisableTorchFunction, _set_grad_enabled, base_of, tree_leaves, tree_map_only
+from ebcli.eb.torch_private import DisableTorchFunction, _set_grad_enabled, base_of, is_view, tree_leaves, tree_map_only
 from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
 Unsupported = Literal["error", "gradient"]
@@ -222,7 +222,7 @@ class ExcitationMode(RecordingMode):
     def _with_node(self, tensor: Tensor) -> Tensor:
         """A tensor of its own for a view, which autograd would not give a node, and for an operand."""
         value = self.tape.value_of(tensor)
-        if not isinstance(value, Value) or not (tensor._is_view() or value in self._starts):
+        if not isinstance(value, Value) or not (is_view(tensor) or value in self._starts):
             return tensor
         return self.tape.rename(tensor.data, value)
 

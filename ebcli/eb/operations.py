@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.torch_private import OpOverload
+from ebcli.eb.torch_private import OpOverload, schema_of
 
 aten = torch.ops.aten
 ACTIVE_TAPE: ContextVar[Any] = ContextVar("active_tape", default=None)  # of this thread: the innermost one
@@ -155,7 +155,7 @@ class Op:
 @cache
 def _signature(operator: OpOverload) -> tuple[list[str], dict[str, Any]]:
     """The names of the arguments of an operation of ATen, and their defaults."""
-    arguments = operator._schema.arguments
+    arguments = schema_of(operator).arguments
     return [a.name for a in arguments], {a.name: a.default_value for a in arguments if a.has_default_value()}
 
 

@@ -20,7 +20,7 @@ from ebcli.eb.operations import ACTIVE_TAPE, Op, Value, as_tuple, aten, flatten_
 from ebcli.eb.rules import entry_for
 from ebcli.eb.rules.moves import MISSING
 from ebcli.eb.rules.rule import Decomposition, Entry, Rule
-from ebcli.eb.torch_private import OpOverload, TorchDispatchMode, is_composite, overload_name
+from ebcli.eb.torch_private import OpOverload, TorchDispatchMode, is_composite, schema_of
 from ebcli.errors import EbcliError
 
 _ATTRIBUTE = "_ebcli"  # of tensors: the tape, the value, and the version of the memory that holds it
@@ -47,8 +47,9 @@ class Operator(NamedTuple):
     @classmethod
     @cache
     def of(cls, function: OpOverload) -> "Operator":
-        name = function._schema.name.removeprefix("aten::").replace("::", ".")
-        is_mutable = function._schema.is_mutable
+        schema = schema_of(function)
+        name = schema.name.removeprefix("aten::").replace("::", ".")
+        is_mutable = schema.is_mutable
         is_in_place = is_mutable and name.endswith("_")
         if is_in_place:
             name = name.removesuffix("_")
@@ -313,8 +314,8 @@ def _is_view(op: Op) -> bool:
 def _out_of_place(name: str, func: OpOverload) -> Any:
     """The operation in place as a function."""
     if func.namespace == "aten":
-        overload = getattr(getattr(aten, name, None), overload_name(func), None)
-        if overload is not None and not overload._schema.is_mutable:
+        overload = getattr(getattr(aten, name, None), schema_of(func).overload_name or "default", None)
+        if overload is not None and not schema_of(overload).is_mutable:
             return overload
     return lambda a, *others, **named: func(a.clone(), *others, **named)
 

@@ -15,14 +15,28 @@ from torch._decomp import decomposition_table
 from torch._decomp import decompositions as loops_over_time
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 __all__ = [
-    "DisableTorchFunction", "OpOverload", "StorageWeakRef", "TorchDispatchMode", "_ConvNd", "_set_grad_enabled",
-    "attention_weights", "base_of", "decomposition_of", "is_composite", "loops_over_time", "missing",
-    "overload_name", "run_backward", "storage_of", "tree_leaves", "tree_map", "tree_map_only",
+    "DisableTorchFunction",
+    "OpOverload",
+    "StorageWeakRef",
+    "TorchDispatchMode",
+    "_set_grad_enabled",
+    "attention_weights",
+    "base_of",
+    "decomposition_of",
+    "is_composite",
+    "is_view",
+    "loops_over_time",
+    "missing",
+    "run_backward",
+    "schema_of",
+    "storage_of",
+    "tree_leaves",
+    "tree_map",
+    "tree_map_only",
 ]  # fmt: skip
 
 # name -> why it is used; the public name instead
@@ -38,7 +52,6 @@ NAMES = {
     "torch.UntypedStorage._cdata": "identifies memory, also where there is none to point to; data_ptr()",
     "torch.autograd.Variable._execution_engine": "runs inside vmap, and does not import SymPy; torch.autograd.grad()",
     "torch.multiprocessing.reductions.StorageWeakRef": "keeps an address from being used again; none",
-    "torch.nn.modules.conv._ConvNd": "what all convolutions derive from; a list of six classes",
     "torch.ops.aten._scaled_dot_product_attention_math": "the weights of attention; softmax(q @ k.mT), with its masks",
     "torch.utils._python_dispatch.TorchDispatchMode": "sees operations below autograd; documented, with this path",
     "torch.utils._pytree": "walks containers as PyTorch does; torch.utils.pytree, from 2.10 on",
@@ -76,9 +89,13 @@ def is_composite(operator: OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
 
 
-def overload_name(operator: OpOverload) -> str:
-    """The name of an overload, such as "Tensor" of `aten.add.Tensor`."""
-    return operator._overloadname
+def schema_of(operator: OpOverload) -> Any:
+    """The arguments of an operation, and whether it changes them."""
+    return operator._schema
+
+
+def is_view(tensor: Tensor) -> bool:
+    return tensor._is_view()
 
 
 def decomposition_of(name: str) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from ebcli.eb.facts import SUMMED, Facts, signal_of, values_of
 from ebcli.eb.operations import Op, Value, aten
 from ebcli.eb.places import Places
 from ebcli.eb.products import LinearMap, excitation_shares
-from ebcli.eb.rules.moves import MISSING, NO_SHARE, Axes, Join, Winner, along, is_floating_constant
+from ebcli.eb.rules.moves import MISSING, NO_SHARE, Axes, Join, Winner, along, is_floating_constant, spatial_axes
 from ebcli.eb.rules.rule import BackwardContext, Choice, Entry, Incoming, Marks, Rule, Share
 from ebcli.eb.torch_private import attention_weights, base_of
 
@@ -27,6 +27,10 @@ _Product = Callable[[Tensor, Tensor], Tensor]
 def all_axes(op: Op) -> Sequence[int] | None:
     """None: each output may depend on all elements."""
     return None
+
+
+def _no_axes(op: Op) -> Sequence[int]:
+    return ()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -45,7 +49,7 @@ class Layer(Rule):
 
     linear: Callable[[Op], LinearMap]
     axes: Axes
-    windows: Callable[[Op], Sequence[int]] = lambda _: ()
+    windows: Callable[[Op], Sequence[int]] = _no_axes
     position: int = 0
     is_learned: bool = True
     has_no_negatives: bool = False
@@ -124,24 +128,7 @@ def _bias_of_channels(op: Op) -> Tensor | int:
     return 0 if bias is None else bias.reshape(1, -1, *[1] * (len(op.out.shape) - 2))
 
 
-class Convolution(Layer):
-    """Sums over the channels of a group."""
-
-    def places(self, op: Op, places: Places) -> Marks:
-        marks = places.of(op.operands[0])
-        groups = op.args[8]
-        if groups == 1 or marks is None or marks.shape[1] == 1:
-            return super().places(op, places)
-        of_groups = places.merged_along(marks.unflatten(1, (groups, -1)), range(2, marks.ndim + 1)).squeeze(2)
-        return [of_groups.repeat_interleave(op.out.shape[1] // groups, 1)]
-
-
-_CONVOLUTION = Convolution(
-    linear=_convolution,
-    axes=lambda _: [1],
-    windows=lambda op: range(2, len(op.operands[0].shape)),
-    bias=_bias_of_channels,
-)
+_CONVOLUTION = Layer(linear=_convolution, axes=lambda _: [1], windows=spatial_axes, bias=_bias_of_channels)
 
 
 def convolution(op: Op) -> Rule:
@@ -278,11 +265,6 @@ class Average(Layer):
         return op.out.shape.numel() < op.signal.shape.numel()
 
 
-def pooled(ndim: int) -> Average:
-    """Averages of windows along the last axes."""
-    return Average(axes=lambda _: (), windows=lambda _: range(-ndim, 0))
-
-
 class Interpolation(Average):
     """Weights that sum to 1, so that it does not matter whether a batch norm comes before or after it."""
 
@@ -297,10 +279,6 @@ class Interpolation(Average):
         a = op.signal.tensor * factor + shift
         share = excitation_shares(self.linear(op), a, P[0], context.signs * factor.sign(), nonnegative=False)
         return [(share, BackwardContext((a * factor).sign(), context.above_classifier, skips_zeros=True))]
-
-
-def _interpolated(ndim: int) -> Interpolation:
-    return Interpolation(axes=lambda _: (), windows=lambda _: range(-ndim, 0))
 
 
 def reduced_axes(op: Op) -> Sequence[int]:
@@ -389,8 +367,8 @@ def index_put(op: Op) -> Rule:
     return ScatterAdd() if op.arguments.get("accumulate") else Join()
 
 
-def average_pool(op: Op, ndim: int) -> Rule:
-    return MISSING if (op.arguments.get("divisor_override") or 0) < 0 else pooled(ndim)
+def average_pool(op: Op) -> Rule:
+    return MISSING if (op.arguments.get("divisor_override") or 0) < 0 else _POOL
 
 
 def _bicubic(op: Op) -> LinearMap:
@@ -414,7 +392,8 @@ def _bicubic(op: Op) -> LinearMap:
     return LinearMap(resample, torch.tensor([1, -1]).to(rows[0]))
 
 
-_SAMPLING = Sampling(axes=lambda op: [*range(2, len(op.signal.shape))])
+_POOL = Average(axes=_no_axes, windows=spatial_axes)
+_SAMPLING = Sampling(axes=spatial_axes)
 
 ENTRIES: dict[str, Entry] = {
     "convolution _convolution": Choice(convolution),
@@ -424,20 +403,16 @@ ENTRIES: dict[str, Entry] = {
     "_scaled_dot_product_fused_attention_overrideable": Choice(attention),
     "mean sum": Reduction(axes=reduced_axes),
     "trace": Average(axes=all_axes),
-    "cumsum": Average(axes=lambda _: (), windows=reduced_axes),
+    "cumsum": Average(axes=_no_axes, windows=reduced_axes),
     "col2im": Average(axes=lambda _: [-2, -1]),
     "torchvision.roi_align torchvision.ps_roi_align": Average(axes=all_axes),
-    "adaptive_avg_pool1d": pooled(1),
-    "_adaptive_avg_pool2d": pooled(2),
-    "_adaptive_avg_pool3d": pooled(3),
-    "upsample_linear1d": _interpolated(1),
-    "upsample_bilinear2d _upsample_bilinear2d_aa": _interpolated(2),
-    "upsample_trilinear3d": _interpolated(3),
-    "avg_pool1d": Choice(partial(average_pool, ndim=1)),
-    "avg_pool2d": Choice(partial(average_pool, ndim=2)),
-    "avg_pool3d": Choice(partial(average_pool, ndim=3)),
+    "adaptive_avg_pool1d _adaptive_avg_pool2d _adaptive_avg_pool3d": _POOL,
+    "avg_pool1d avg_pool2d avg_pool3d": Choice(average_pool),
+    "upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d": Interpolation(
+        axes=_no_axes, windows=spatial_axes
+    ),
     "upsample_bicubic2d _upsample_bicubic2d_aa": Layer(
-        linear=_bicubic, axes=lambda _: (), windows=lambda _: (-2, -1), is_learned=False
+        linear=_bicubic, axes=_no_axes, windows=spatial_axes, is_learned=False
     ),
     "grid_sampler_2d grid_sampler_3d": Choice(sampling),
     "index_add scatter_add": Choice(scatter_add),

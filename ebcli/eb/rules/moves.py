@@ -25,6 +25,11 @@ def axes_named(*names: str) -> Axes:
     return named
 
 
+def spatial_axes(op: Op) -> range:
+    """The axes of an image, clip or sequence, behind those of the batch and of channels."""
+    return range(2, len(op.operands[0].shape))
+
+
 def padded_axes(op: Op) -> list[int]:
     """The axes that are padded; `pad` has two numbers for each, from the last one on."""
     return [-1 - i // 2 for i, size in enumerate(op.arguments["pad"]) if size]
@@ -124,22 +129,22 @@ class Winner(Move):
 
     Args:
         axes: along which values compete; None for all.
-        windows: those along which they compete in windows.
     """
 
     needs_numbers = True
     elementwise = 0
 
-    def __init__(self, axes: Axes = lambda _: None, windows: Sequence[int] = ()) -> None:
-        super().__init__(axes)
-        self._windows = windows
-
     def places(self, op: Op, places: Places) -> Marks:
         if len(op.operands) > 1:
             return places.merged(op)
-        if self._windows:
-            return places.reduced(op, op.signal, (), self._windows)
         return places.reduced(op, op.signal, self._axes(op) or range(len(op.signal.shape)))
+
+
+class WindowWinner(Winner):
+    """Values compete in windows along the axes of space."""
+
+    def places(self, op: Op, places: Places) -> Marks:
+        return places.reduced(op, op.signal, (), spatial_axes(op))
 
 
 class Sorted(Winner):
@@ -226,8 +231,8 @@ ENTRIES: dict[str, Entry] = {
     "stack write masked_fill masked_scatter index_copy index_fill tril triu diag_embed block_diag select_scatter "
     "slice_scatter diagonal_scatter max_unpool2d max_unpool3d": Join(),
     # the winner takes all
-    "max_pool2d_with_indices adaptive_max_pool2d fractional_max_pool2d": Winner(windows=(-2, -1)),
-    "max_pool3d_with_indices adaptive_max_pool3d fractional_max_pool3d": Winner(windows=(-3, -2, -1)),
+    "max_pool2d_with_indices adaptive_max_pool2d fractional_max_pool2d max_pool3d_with_indices adaptive_max_pool3d "
+    "fractional_max_pool3d": WindowWinner(),
     "max min median nanmedian": Choice(lambda op: _SORTED if "dim" in op.arguments else _WINNER),
     "topk sort kthvalue mode cummax cummin": _SORTED,
     "amax amin aminmax": _WINNER,
