@@ -70,6 +70,9 @@ class Facts:
 def inherited(op: Op) -> Facts:
     """The facts of a result that has elements of all inputs."""
     facts = [value.facts for value in op.inputs]
+    if len(facts) == 1:
+        (f,) = facts
+        return Facts(f.nonnegative, f.gate, f.activations, f.layers, f.mixtures)
     return Facts(
         nonnegative=all(f.nonnegative for f in facts),
         gate=min((f.gate for f in facts), default=0),

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ebcli.eb.operations import Op, Value, map_arguments
+from ebcli.eb.operations import Op, Value, flatten_arguments, map_arguments
 from ebcli.eb.torch_private import StorageWeakRef, storage_of
 
 
@@ -51,9 +51,11 @@ class Memory:
             value.saved = tensor.detach()  # which, unlike the tensor, does not lead back to the tape
             self._saved.setdefault(storage_of(tensor), []).append(value)
 
-    def note_reader(self, constant: Tensor, op: Op) -> None:
-        """Note that an operation has read a constant."""
-        self._readers.setdefault(storage_of(constant), []).append(op)
+    def note_constants(self, op: Op) -> None:
+        """Note which constants an operation has read."""
+        for a in flatten_arguments(op.args, op.kwargs):
+            if isinstance(a, Tensor):
+                self._readers.setdefault(storage_of(a), []).append(op)
 
     def write(self, tensor: Tensor, whole: Value) -> None:
         """Note that a value fills the memory of a tensor from now on."""

@@ -239,12 +239,12 @@ def reshape_marks(marks: Tensor, shape: Sequence[int], to: Sequence[int]) -> Ten
         shape: of the value.
         to: the new shape.
     """
-    kept = 0  # axes at the end that stay as they are, and along which marks do not vary
-    while kept < min(len(shape), len(to)) and shape[-1 - kept] == to[-1 - kept] and marks.shape[-1 - kept] == 1:
-        kept += 1
-    ends = [1] * kept
-    wide = marks.expand([*shape[: len(shape) - kept], *ends])
-    return _thin(wide.reshape([*to[: len(to) - kept], *ends]))
+    # the last axes of both shapes that have equally many elements, among which marks do not vary
+    varied = max((axis for axis, size in enumerate(marks.shape) if size > 1), default=-1)
+    ends = {math.prod(shape[axis:]): axis for axis in range(varied + 1, len(shape) + 1)}
+    end_to, end = next((j, ends[size]) for j in range(len(to) + 1) if (size := math.prod(to[j:])) in ends)
+    wide = marks.reshape(marks.shape[:end]).expand(shape[:end])
+    return _thin(wide.reshape([*to[:end_to], *[1] * (len(to) - end_to)]))
 
 
 def _fixed_axes(op: Op, marks: Sequence[Tensor]) -> list[int]:

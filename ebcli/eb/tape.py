@@ -211,11 +211,9 @@ class Tape(TorchDispatchMode):
         for index, tensor in enumerate(as_tuple(result)):
             if isinstance(tensor, Tensor):
                 op.outs.append(self._assign(tensor, Value(tensor, op, index)))
-        for a in flatten_arguments(op.args, op.kwargs):
-            if type(a) is Value:
-                a.num_reads += 1
-            elif isinstance(a, Tensor):
-                self.memory.note_reader(a, op)
+        self.memory.note_constants(op)
+        for value in op.inputs:
+            value.num_reads += 1
         op.index = len(self.ops)
         self.ops.append(op)
         op.rule.learn(op)
