@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 import ebcli
+from ebcli.datatypes.explanation import Box, Map, Subject
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.overlay import peaks_at_border
-from ebcli.nouns.explanation import Box, Map, Subject
-from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.maps import Tiles
 
 SIDE = 256  # pixels, the height of all pictures

@@ -19,11 +19,11 @@ import evidence
 import torch
 from faithfulness import LAYER, MODEL, photos
 
-from ebcli.files.frame_ranges import ClipOptions
+from ebcli.datatypes.explanation import Explanation, Sufficiency
+from ebcli.files.clips import ClipOptions
 from ebcli.files.sources import Source
 from ebcli.models.keywords import METHODS
 from ebcli.models.methods import IMPLEMENTED
-from ebcli.nouns.explanation import Explanation, Sufficiency
 from ebcli.run.explainer import Explainer
 from ebcli.run.noise_and_sufficiency import sufficiency_of
 from ebcli.run.plan import RunPlan

@@ -77,7 +77,7 @@ def check(options: Mapping[str, Any]) -> int:
     Exit status: 0 if all maps agree, 1 if some do not.
     """
     from ebcli.evaluate import rank_correlation
-    from ebcli.files.ownership import scratch
+    from ebcli.files.ownership import private_directory
     from ebcli.files.sink import check_file
     from ebcli.gallery.comparison import Limits, changes, comparison_of, latest_records, read_pairs, write_comparison
 
@@ -92,7 +92,7 @@ def check(options: Mapping[str, Any]) -> int:
         import_optional("scipy.stats", "scipy")  # for the page
     if junit is not None:
         check_file(junit, options["overwrite"], lambda: _SUITE.encode() in junit.read_bytes(), "--junit")
-    with scratch() as temporary:
+    with private_directory() as temporary:
         directory = options["output"] or temporary / "maps"
         given = {name: options[name] for name in _OF_BASELINE if options[name] not in (None, ())}
         repeated = _repeated(plan, given, directory, options["overwrite"])
@@ -136,7 +136,7 @@ def _repeated(plan: RunPlan, given: dict[str, Any], directory: Path, overwrite: 
 def _write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
     from xml.etree import ElementTree
 
-    from ebcli.files.sink import replacing
+    from ebcli.files.sink import atomic_write
 
     failures = str(sum(bool(one.problems) for one in comparisons))
     suites = ElementTree.Element("testsuites", name=_SUITE, tests=str(len(comparisons)), failures=failures)
@@ -146,7 +146,7 @@ def _write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
         case = ElementTree.SubElement(suite, "testcase", classname=one_line(shown(one.input)), name=name)
         if one.problems:
             ElementTree.SubElement(case, "failure", message=one_line(one.words))
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         ElementTree.ElementTree(suites).write(temporary, encoding="utf-8", xml_declaration=True)
 
 

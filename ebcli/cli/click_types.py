@@ -12,9 +12,9 @@ from click.shell_completion import CompletionItem
 
 from ebcli.cli.console import MISUSED, note_environment, plain_errors, plain_warnings, say_error
 from ebcli.cli.other_names import HINTS
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import closest
 from ebcli.files.paths import path_of, url_of
-from ebcli.nouns.explanation import Box
 
 DIRECTORY, PATH = click.Path(file_okay=False, path_type=Path), click.Path(path_type=Path)
 PATH.name = "file"  # in the help
@@ -250,7 +250,7 @@ def _place(text: str) -> tuple[int, int] | Box | Path:
     """``12,34`` -> (12, 34), ``40,20,100,80`` -> a box, else the path of an existing file."""
     numbers = text.split(",")
     with suppress(ValueError, TypeError):  # the latter are too many or too few
-        return _pixel(text) if len(numbers) == 2 else Box.of_size(*map(float, numbers))
+        return _pixel(text) if len(numbers) == 2 else Box.from_xywh(*map(float, numbers))
     if not os.path.isfile(text):
         raise ValueError
     return Path(text)

@@ -12,7 +12,7 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from ebcli.errors import DISTRIBUTION, EbcliError, in_words
-from ebcli.files.ownership import scratch
+from ebcli.files.ownership import private_directory
 from ebcli.models.keywords import INPUT
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ExecutionOptions, OutputOptions
@@ -85,7 +85,7 @@ def _small_run(device: str) -> str:
     from ebcli.run.engine import run
 
     start = time.perf_counter()
-    with scratch() as folder:
+    with private_directory() as folder:
         image = folder / "image.png"
         Image.radial_gradient("L").convert("RGB").save(image)
         maps: dict[str, Any] = {"layer": (HEAD, INPUT), "contrastive": False, "output": folder / "maps"}

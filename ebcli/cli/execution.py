@@ -240,7 +240,9 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
         title += f" against {one.against}" * bool(one.against)
         if verbose:
             mass = "" if one.mass is None else f", mass {one.mass:.3f}"
-            say(one_line(", ".join([f"{name}: {title}, score {one.score:.3f}{mass}", *one.told]) + _lost(one)))
+            say(
+                one_line(", ".join([f"{name}: {title}, score {one.score:.3f}{mass}", *one.evidence_words]) + _lost(one))
+            )
         if one.sufficiency is not None and (verbose or is_only):
             note(f"{name}: {one.sufficiency['words']}")
         if one.blank:

@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor
 
+from ebcli.datatypes.explanation import Box
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.figure import COLUMNS, Tile, arranged, peak_note, wrapped
 from ebcli.drawing.legend import ends
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.style import ATLAS, DrawingStyle, Style
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
-from ebcli.nouns.explanation import Box
-from ebcli.nouns.input_spec import InputSpec
 
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification
@@ -92,7 +92,7 @@ def draw_map(
     if style == ATLAS:
         raise ConfigurationError("an atlas needs the maps of several classes: call explain() with this style")
     whole = Box(0, 0, *image.size)
-    region = whole if transforms is None else InputSpec.of(transforms).place(image.size)
+    region = whole if transforms is None else InputSpec.from_preset(transforms).place(image.size)
     return picture(to_rgb(image), values, region, drawing)
 
 

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance
 
+from ebcli.datatypes.atlas import CLEAR, Atlas, leads
+from ebcli.datatypes.explanation import Subject
 from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import fitted, font, in_lines, printable
 from ebcli.drawing.overlay import fitted_size
-from ebcli.files.media.medium import Shown
-from ebcli.nouns.atlas import CLEAR, Atlas, leads
-from ebcli.nouns.explanation import Subject
+from ebcli.files.media.medium import DisplayFrame
 
 # Told apart by color-blind readers, also as tints of a photo (after Okabe and Ito 2008); the largest region gets the
 # first one
@@ -57,7 +57,7 @@ def regions(atlas: Atlas, image: tuple[int, int], size: tuple[int, int]) -> list
         image, size: (width, height).
     """
     x, y = ((np.arange(new) + 0.5) * old / new for old, new in zip(image, size, strict=True))
-    found = atlas.sampled(x, y)
+    found = atlas.sample(x, y)
     every = [AtlasRegion(subject, lead - CLEAR) for subject, lead in zip(atlas.subjects, leads(found), strict=True)]
     every.sort(key=lambda one: -one.share)
     return [one for one in every if one.share >= _SMALLEST][: len(COLORS)]
@@ -83,7 +83,7 @@ def places_of_labels(found: Sequence[AtlasRegion], sizes: Sequence[tuple[int, in
 
 
 def atlas_figure(
-    shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str, at: tuple[int, int] | None = None
+    shown: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, about: str, at: tuple[int, int] | None = None
 ) -> Figure:
     """Draw the regions of a photo's classes, with a legend beside it.
 
@@ -96,7 +96,7 @@ def atlas_figure(
     gap, line, size, room, picture, edge = figure.zoomed(GAP, LINE, TEXT, _LEGEND, _PICTURE, _EDGE)
     longest, letters, zoom = style.cell_size or picture, font(size), style.dpi / 100
     small = image.resize(fitted_size(image.size, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
-    found = regions(Atlas.of([one.map for one in maps]), image.size, small.size)
+    found = regions(Atlas.from_maps([one.map for one in maps]), image.size, small.size)
     drawn = _tinted(small, [one.lead for one in found], _EDGE * zoom)
     if at is not None:
         _mark(drawn, [(one + 0.5) * drawn.width / image.width for one in at], 6 * zoom)

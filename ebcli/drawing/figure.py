@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import bar, ends, fitted, font, in_lines, outlined, printable, shade, with_bars
 from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.encoding import SOFTWARE, encode_picture, shortened
-from ebcli.files.frame_ranges import Clips
+from ebcli.files.clips import Clips
+from ebcli.files.encoding import SOFTWARE, encode_picture, shorten
 from ebcli.files.images import to_rgb
-from ebcli.files.media.medium import Shown
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.naming import FIGURE_FORMATS
-from ebcli.nouns.explanation import Box, Explanation, Map, Subject
 
 COLUMNS = 4  # if each class has a single map
 MOST_SHOWN = 12  # frames of a contact sheet
@@ -107,7 +107,7 @@ class Figure:
         """SVG or PDF, in which pictures stay as they are and words stay text; PDF files contain the font."""
         from matplotlib import figure, style
 
-        about = json.dumps(shortened(facts))
+        about = json.dumps(shorten(facts))
         metadata = {"Creator": SOFTWARE, "Subject": about, "CreationDate": None}
         if suffix == "svg":
             metadata = {"Creator": SOFTWARE, "Description": about, "Date": None}
@@ -142,7 +142,7 @@ class Tile(NamedTuple):
 Row = tuple[str, Sequence[Tile]]  # with its heading
 
 
-def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
+def panel(shown: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
     """Draw all maps of a photo in one figure.
 
     With one map per class, the classes follow the photo from left to right. With several layers, or with other
@@ -196,12 +196,12 @@ def small_frame(image: Image.Image, style: DrawingStyle) -> Image.Image:
     return image.resize(fitted_size(image.size, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
-def map_tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()) -> Tile:
+def map_tile(one: FrameMaps, shown: DisplayFrame, title: str, notes: Sequence[str] = ()) -> Tile:
     """The tile of a map over a small frame; the last notes are its peak and its strength."""
-    region = one.map.placement.scaled(one.size, shown.image.size)
+    region = one.map.placement.rescale(one.size, shown.image.size)
     peak = peak_note(one.at(shown), region, shown.image.size, one.style)
     drawn = with_bars(to_rgb(one.drawn(shown)), one.map.channels)
-    return Tile(drawn, title, (*notes, peak, *one.map.told))  # in short lines, as cells can be narrow
+    return Tile(drawn, title, (*notes, peak, *one.map.evidence_words))  # in short lines, as cells can be narrow
 
 
 def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
@@ -214,11 +214,11 @@ def _maps(map_: Map) -> Iterator[tuple[Map, str, Sequence[str]]]:
     grid, mass = _grid(map_.values), [] if map_.mass is None else [f"mass {map_.mass:.3f}"]
     # a contrastive map sums to 0, so this is the mass of another map
     own = [note if map_.method == "marginal" else f"marginal {note}" for note in mass]
-    if not map_.beside:
+    if not map_.method_maps:
         yield map_, map_.layer, (grid, *own)
         return
-    yield map_, f"{map_.layer}, {map_.method}", [grid] + own * ("marginal" not in map_.beside)
-    for method, values in map_.beside.items():
+    yield map_, f"{map_.layer}, {map_.method}", [grid] + own * ("marginal" not in map_.method_maps)
+    for method, values in map_.method_maps.items():
         other = replace(map_, values=values, method=method, noise=None)
         yield other, f"{map_.layer}, {method}", [_grid(values)] + mass * (method == "marginal")
 
@@ -287,12 +287,12 @@ def arranged(
 
 def sheet_frames(clips: Clips) -> list[int]:
     """The numbers of the frames that a contact sheet shows, evenly spread over those that have maps."""
-    frames = [frame for frame, _, _ in clips.explained()]
+    frames = [frame for frame, _, _ in clips.explained_frames()]
     chosen = np.linspace(0, len(frames) - 1, min(MOST_SHOWN, len(frames)))
     return [frames[i] for i in np.unique(chosen.round().astype(int))]
 
 
-def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
+def contact_sheet(shown: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
     """Draw some frames of a video, or slices of a volume, with their maps in one figure.
 
     Args:
@@ -316,7 +316,7 @@ def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, 
 
 
 def answer_figure(
-    explanation: Explanation, shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str
+    explanation: Explanation, shown: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, about: str
 ) -> Figure:
     """The question, the answer with its words shaded by their shares, and the panel of their maps.
 

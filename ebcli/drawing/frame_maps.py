@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box, Map
 from ebcli.drawing.legend import captioned, outlined
 from ebcli.drawing.overlay import beside, is_blank_on, peaks_at_border, picture, shrunk
 from ebcli.drawing.painters import limits, visible
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.frame_ranges import Clips, Slices
-from ebcli.files.media.medium import Shown
-from ebcli.nouns.explanation import Box, Map
+from ebcli.files.clips import Clips, Slices
+from ebcli.files.media.medium import DisplayFrame
 
 _GAP = 0.02  # of the height, between slices
 _LEAST = 256  # pixels, of the longer side of the first slice
@@ -52,7 +52,7 @@ class FrameMaps:
     ) -> "FrameMaps":
         """Find the color scale of a map."""
         style = style.of(map_.is_two_sided)
-        cells = map_.drawn_values
+        cells = map_.display_values
         flat = cells if clips is None else np.abs(cells).max(0) if style.signed else cells.max(0)
         is_blank = is_blank_on(size, flat, map_.placement, style.signed)
         if clips is not None and not is_blank:
@@ -65,7 +65,7 @@ class FrameMaps:
         brightness = self.map.brightness(self.style.signed)
         if brightness == 1 or self.is_blank:
             return self.style
-        cells = self.map.drawn_values
+        cells = self.map.display_values
         return _ending_at(limits(cells, self.style)[1] / brightness, cells.size, self.style)
 
     @property
@@ -74,13 +74,13 @@ class FrameMaps:
         values = self.map.values if self.clips is None else self.map.values.max(0)
         return peaks_at_border(self.size, values, self.map.placement)
 
-    def at(self, shown: Shown) -> NDArray[np.float32]:
+    def at(self, shown: DisplayFrame) -> NDArray[np.float32]:
         """The map (h, w) of a frame; of a video, multiplied by the number of cells in time.
 
         So the ends of the scale mean the same for one frame as for the whole video. Cells are interpolated linearly in
         time, from center to center; a clip's maps do not mix with another's.
         """
-        values = self.map.drawn_values
+        values = self.map.display_values
         if self.clips is None:
             return values
         if isinstance(self.clips, Slices):
@@ -95,10 +95,10 @@ class FrameMaps:
             one, other = visible(one, self.style), visible(other, self.style)
         return ((one + (position - before) * (other - one)) * count).astype(np.float32)
 
-    def drawn(self, shown: Shown) -> Image.Image:
+    def drawn(self, shown: DisplayFrame) -> Image.Image:
         """A frame with its map over it, at the frame's own size; a caption goes below."""
         image = shown.image
-        region = self.map.placement.scaled(self.size, image.size)
+        region = self.map.placement.rescale(self.size, image.size)
         drawn = picture(image, self.at(shown), region, self.faded, is_blank=self.is_blank)
         outlined(drawn, self.map.subject, self.number, image.width / self.size[0], image.width)
         return captioned(drawn, self.map, self.faded, self.is_blank) if self.style.caption else drawn
@@ -119,16 +119,16 @@ class Orthogonal:
 
     def __init__(self, maps: FrameMaps, slices: Slices) -> None:
         self._maps, self._slices = maps, slices
-        self._values = slices.upright(maps.map.drawn_values)
+        self._values = slices.upright(maps.map.display_values)
         strength = np.nan_to_num(np.abs(self._values) if maps.style.signed else self._values)
         self._cell = [int(i) for i in np.unravel_index(strength.argmax(), strength.shape)]
         sides = zip(self._cell, (slices.total, *maps.size[::-1]), strength.shape, strict=True)
         self.peak = [(2 * i + 1) * side // (2 * count) for i, side, count in sides]
-        self._axial: Shown | None = None
+        self._axial: DisplayFrame | None = None
         self._rows: list[NDArray[np.uint8]] = []
         self._columns: list[NDArray[np.uint8]] = []
 
-    def add(self, shown: Shown) -> None:
+    def add(self, shown: DisplayFrame) -> None:
         """Keep what is drawn of the next slice."""
         z, y, x = self.peak
         if shown.number == z:
@@ -153,7 +153,7 @@ class Orthogonal:
 
     def _plane(self, pixels: NDArray[np.uint8], values: NDArray[np.float32], axes: tuple[int, int]) -> Image.Image:
         """A slice with its map, of which rows and columns follow two of the axes x, y and z."""
-        if axes[1] == 2 and self._slices.flipped[2]:
+        if axes[1] == 2 and self._slices.flips[2]:
             pixels, values = pixels[::-1], values[::-1]
         finest, zoom = min(self._slices.spacing), max(1, _LEAST / max(self._maps.size))
         across, down = (zoom * min(self._slices.spacing[axis] / finest, _STRETCHED) for axis in axes)

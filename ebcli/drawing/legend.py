@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.painters import PAINTERS, levels
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.images import to_rgb
-from ebcli.nouns.explanation import Box, Map, Subject
 
 _PHOTO_OF_BAR = (150, 150, 150)  # a uniform gray stands for the photo in the color scale
 _LETTERS_ACROSS = 36  # the font size of a caption is the width of the picture divided by this
@@ -115,7 +115,7 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
     size = round(letters.size)
     margin, line = size // 2, round(1.5 * size)
     room = drawn.width - 2 * margin
-    title, told = (f"{map_.subject.title}, blank map", []) if is_blank else (map_.title, map_.told)
+    title, told = (f"{map_.subject.title}, blank map", []) if is_blank else (map_.title, map_.evidence_words)
     below = in_lines(map_.sufficiency.words, letters, room) if map_.sufficiency else []
     both, apart = (printable(", ".join(words)) for words in ([title, *told], told))
     if fitted(both, letters, room) != both and fitted(apart, letters, room) == apart:
@@ -175,7 +175,7 @@ def outlined(drawn: Image.Image, subject: Subject, number: int, scale: float, wi
         polygons = [[(left + x * scale, y * scale) for x, y in points] for points in subject.outlines]
         traced(drawn, polygons, (0, 0, 0), color)
         if subject.box is not None:
-            _label(drawn, subject.title, color, subject.box.scaled((1, 1), (scale, scale)), left, width)
+            _label(drawn, subject.title, color, subject.box.rescale((1, 1), (scale, scale)), left, width)
     return drawn
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageOps
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, scaled
 from ebcli.drawing.style import DrawingStyle
-from ebcli.nouns.explanation import Box
 
 _PIXELS_AT_A_TIME = 1 << 20
 _LONGEST_SIDE = 512  # pixels, of thumbnails

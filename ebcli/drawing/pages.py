@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ebcli.datatypes.atlas import CLEAR, Atlas
+from ebcli.datatypes.explanation import Explanation, Map
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import printable, shade
 from ebcli.drawing.overlay import shrunk
-from ebcli.files.encoding import encode_picture, shortened
-from ebcli.files.media.medium import Shown
-from ebcli.nouns.atlas import CLEAR, Atlas
-from ebcli.nouns.explanation import Explanation, Map
+from ebcli.files.encoding import encode_picture, shorten
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.pages.shell import page
 
 # Pixels of the photo's longer side; of an atlas, the first one that fits
@@ -26,7 +26,7 @@ _LONGEST_NAME = 200  # characters
 
 
 def answer_page(
-    explanation: Explanation, shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str
+    explanation: Explanation, shown: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, about: str
 ) -> bytes:
     """The HTML of a page with the question, the answer, the photo, and the map of each word over it.
 
@@ -40,7 +40,7 @@ def answer_page(
     return page("answer.html", name=name, explanation=explanation, about=about, photo=photo, words=words)
 
 
-def notebook_view(maps: Sequence[FrameMaps], shown: Shown, about: str) -> str:
+def notebook_view(maps: Sequence[FrameMaps], shown: DisplayFrame, about: str) -> str:
     """A fragment of HTML: a tab for each map, with the value under the pointer.
 
     Where scripts are not run, it shows the pictures one below the other.
@@ -52,15 +52,15 @@ def notebook_view(maps: Sequence[FrameMaps], shown: Shown, about: str) -> str:
     """
     small, tabs = shown._replace(image=shrunk(shown.image, _OF_NOTEBOOK)), list[tuple[Map, str, dict[str, Any]]]()
     for one in maps:
-        values = one.map.drawn_values
+        values = one.map.display_values
         cells = _base64((values * values.size).astype("<f4").tobytes())
-        data = {"cells": cells, "grid": values.shape[::-1], "place": one.map.placement.scaled(one.size, (1, 1))}
+        data = {"cells": cells, "grid": values.shape[::-1], "place": one.map.placement.rescale(one.size, (1, 1))}
         tabs.append((one.map, _jpeg(one.drawn(small)), data))
     return page("notebook.html", tabs=tabs, about=about, id=f"eb{uuid.uuid4().hex}").decode()
 
 
 def atlas_page(
-    shown: Sequence[Shown],
+    shown: Sequence[DisplayFrame],
     maps: Sequence[FrameMaps],
     name: str,
     about: str,
@@ -73,10 +73,13 @@ def atlas_page(
         shown, maps, name, about, at: as for ``atlas_figure``.
         facts: as for ``encode_picture``.
     """
-    image, told = shown[0].image, json.dumps(shortened(facts))
+    image, told = shown[0].image, json.dumps(shorten(facts))
     tried = (_jpeg(shrunk(image, longest)) for longest in _OF_ATLAS)
     photo = next(one for one in tried if len(one) * 3 // 4 <= _LARGEST)
-    data = {**atlas_data(Atlas.of([one.map for one in maps]), image.size), "at": at and (at[0] + 0.5, at[1] + 0.5)}
+    data = {
+        **atlas_data(Atlas.from_maps([one.map for one in maps]), image.size),
+        "at": at and (at[0] + 0.5, at[1] + 0.5),
+    }
     return page("atlas.html", name=printable(name), about=about, facts=told, data=data, photo=photo)
 
 
@@ -87,7 +90,7 @@ def atlas_data(atlas: Atlas, size: tuple[int, int]) -> dict[str, Any]:
     height, width = (min(cells, most) for cells in atlas.evidence.shape[1:])
     x = left + (np.arange(width) + 0.5) * (right - left) / width
     y = top + (np.arange(height) + 0.5) * (bottom - top) / height
-    cells = _base64((65535 * atlas.sampled(x, y)).round().astype("<u2").tobytes())
+    cells = _base64((65535 * atlas.sample(x, y)).round().astype("<u2").tobytes())
     subjects = [
         {"index": one.index, "name": one.name and one.name[:_LONGEST_NAME], "score": one.score}
         for one in atlas.subjects

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.overlay import covered, interpolated, is_blank_on, reduced
-from ebcli.nouns.explanation import Box
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def largest_region(
         return None
     small = reduced(size)  # maps are much coarser than that
     x, y = size[0] / small[0], size[1] / small[1]
-    scaled = placement.scaled(size, small)
+    scaled = placement.rescale(size, small)
     left, top, right, bottom = box = covered(scaled, small)
     values = np.maximum(interpolated(np.maximum(saliency, 0), scaled, box), 0).astype(np.float64)
     # values belong to the centers of pixels; the outermost ones reach to the edges

@@ -15,9 +15,9 @@ from ebcli.drawing.legend import COLORS, traced
 from ebcli.drawing.overlay import covered, interpolated, is_blank_on, reduced, shrunk
 from ebcli.drawing.painters import FRAME_COLOR, LEVELS, opacity, overlay_colors, scaled
 from ebcli.files.encoding import encode_picture
-from ebcli.files.media.medium import Shown
-from ebcli.files.naming import PAGE, numbered, picture_relpath
-from ebcli.files.paths import Stamp
+from ebcli.files.media.medium import DisplayFrame
+from ebcli.files.naming import PAGE, picture_relpath, with_numbers
+from ebcli.files.paths import FileState
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 # The palette indices of the part that the network did not see, its frame, outlines and their halo; the map's values use
@@ -39,7 +39,7 @@ class ThumbnailNames(NamedTuple):
     """
 
     relpath: str
-    stamp: Stamp
+    stamp: FileState
     configuration: str
     method: str
 
@@ -63,7 +63,7 @@ class ThumbnailNames(NamedTuple):
         return picture_relpath(THUMBNAILS / name[:2] / name, index, kind, suffix)
 
 
-def thumbnails(names: ThumbnailNames, shown: Shown, maps: Sequence[FrameMaps]) -> dict[Path, bytes]:
+def thumbnails(names: ThumbnailNames, shown: DisplayFrame, maps: Sequence[FrameMaps]) -> dict[Path, bytes]:
     """Make one image's thumbnails: contents by path relative to the output directory.
 
     All have the same size, at most 512 pixels a side, so they align when stacked. Blank maps get none.
@@ -77,7 +77,7 @@ def thumbnails(names: ThumbnailNames, shown: Shown, maps: Sequence[FrameMaps]) -
         ConfigurationError: matplotlib has no colormap of that name.
     """
     files = {names.photo: encode_picture(shrunk(shown.image), "jpg")}
-    each = numbered((one.map.layer, one.map.subject.index) for one in maps)
+    each = with_numbers((one.map.layer, one.map.subject.index) for one in maps)
     for (key, number), one in zip(each, maps, strict=True):
         if (content := map_thumbnail(one, one.at(shown))) is not None:
             files[names.map(*key, number)] = content
@@ -90,7 +90,7 @@ def map_thumbnail(one: FrameMaps, values: NDArray[np.floating]) -> bytes | None:
     if is_blank_on(size, values, map_.placement, style.signed):
         return None
     small = reduced(size)
-    region, scale = map_.placement.scaled(size, small), small[0] / size[0]
+    region, scale = map_.placement.rescale(size, small), small[0] / size[0]
     box, (cells, zero) = covered(region, small), scaled(values, style, _LEVELS)
     shades = interpolated(cells, region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
     # a palette image with the colors and opacities of an overlay with alpha 1

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError, ImageError, closest, import_optional
 from ebcli.files.images import decode, has_image_suffix
-from ebcli.files.sources import find
+from ebcli.files.sources import find_sources
 from ebcli.models.classes import Names, read_class_names, read_labels
 from ebcli.models.loaded import configuration_hash
-from ebcli.nouns.explanation import Box
 
 Mask = NDArray[np.bool_]  # (height, width)
 
@@ -71,7 +71,9 @@ class LabeledImages(Images):
     """
 
     def __init__(self, folder: Path, labels: Path | None, categories: Names, num_classes: int) -> None:
-        found = [source.path for source in find([folder]) if source.span is None and has_image_suffix(source.path)]
+        found = [
+            source.path for source in find_sources([folder]) if source.span is None and has_image_suffix(source.path)
+        ]
         self.files = {path.relative_to(folder).as_posix(): path for path in found}
         self.labels: dict[str, int] | None = None
         if labels is not None:

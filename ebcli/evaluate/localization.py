@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ebcli.datatypes.atlas import CLEAR, evidence, leads
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, Row, grouped, mean
 from ebcli.evaluate.data_sets import AnnotatedImages, LabeledImages, read_voc
@@ -15,8 +17,6 @@ from ebcli.evaluate.metrics import bounding_box, grid_hit, grid_score, is_diffic
 from ebcli.models import resolve_class
 from ebcli.models.classes import Names
 from ebcli.models.loaded import configuration_hash
-from ebcli.nouns.atlas import CLEAR, evidence, leads
-from ebcli.nouns.explanation import Box
 
 # Published results in percent, for all questions and for the difficult ones, by data set, network and method.
 # *Paper* is Zhang et al., ECCV 2016; *TorchRay* is Fong et al., ICCV 2019, who measured both methods again.

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.overlay import is_blank
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.nouns.explanation import Box
 
 
 def resized(saliency: ArrayLike, size: tuple[int, int]) -> NDArray[np.float32]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.overlay import beside, fitted_size, heatmap, picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
@@ -21,7 +22,6 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
 from ebcli.gallery.comparison import below, latest_records, read_maps, roots_of
-from ebcli.nouns.explanation import Box
 from ebcli.pages.shell import page
 
 CELLS = 14  # a side, of the grid that each map is reduced to
@@ -105,7 +105,7 @@ def read_boxes(path: Path) -> Boxes:
         names = {image["id"]: Path(image["file_name"]).name for image in content["images"]}
         found: dict[str, list[Box]] = {}
         for one in content["annotations"]:
-            found.setdefault(names[one["image_id"]], []).append(Box.of_size(*map(float, one["bbox"])))
+            found.setdefault(names[one["image_id"]], []).append(Box.from_xywh(*map(float, one["bbox"])))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"cannot read '{path}' as annotations in COCO's format: {error!r}") from error
     return found
@@ -124,7 +124,7 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> dict[str
             continue
         size, maps = found
         map_ = next((one for one in maps if one.subject.index == record.predicted), maps[0])
-        region = map_.placement.scaled(size, (CELLS, CELLS))
+        region = map_.placement.rescale(size, (CELLS, CELLS))
         grid = heatmap(map_.values, region, (CELLS, CELLS), signed=False, zero=None)
         if not (np.isfinite(grid).all() and grid.any()):
             continue
@@ -137,7 +137,7 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> dict[str
         if path.name in boxes:
             outside = np.ones((CELLS, CELLS), bool)
             for box in boxes[path.name]:
-                low_x, low_y, high_x, high_y = box.scaled(size, (CELLS, CELLS))
+                low_x, low_y, high_x, high_y = box.rescale(size, (CELLS, CELLS))
                 outside[int(low_y) : math.ceil(high_y), int(low_x) : math.ceil(high_x)] = False
         subject = map_.subject
         seen = Seen(
@@ -285,7 +285,7 @@ def _strip(found: Candidate) -> Image.Image:
             drawn = picture(small, one.grid, Box(0, 0, *small.size), DrawingStyle())
             rows, columns = np.nonzero(mask)
             place = Box(columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-            left, top, right, bottom = map(int, place.scaled((CELLS, CELLS), small.size))
+            left, top, right, bottom = map(int, place.rescale((CELLS, CELLS), small.size))
             ImageDraw.Draw(drawn).rectangle((left, top, right - 1, bottom - 1), outline="white", width=2)
             tiles.append(drawn)
     return beside(tiles or [Image.new("RGB", (_SIDE, _SIDE), "white")], _GAP)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.legend import bar
 from ebcli.drawing.overlay import Pixels, beside, covered, fitted_size, interpolated, is_blank, picture, ranks
 from ebcli.drawing.style import DrawingStyle
@@ -21,10 +22,9 @@ from ebcli.errors import ConfigurationError, ImageError, check_value
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture, read_arrays
 from ebcli.files.images import decode
-from ebcli.files.naming import COMPARISON, canonical, numbered, output_relpath
+from ebcli.files.naming import COMPARISON, canonical, output_relpath, with_numbers
 from ebcli.files.paths import first_link, url_of
 from ebcli.files.records import ClassRecord, Record, records_of_run
-from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.pages.shell import page
 
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared
@@ -105,7 +105,7 @@ def read_pairs(one: Path, other: Path) -> Iterator[MapPair]:
         single = all(len({map_.layer for map_ in maps}) == 1 for _, maps in (found, others))
         sides = []
         for _, maps in (found, others):  # detections of a class are told apart by their order
-            keys = numbered((map_.subject.index, "" if single else map_.layer) for map_ in maps)
+            keys = with_numbers((map_.subject.index, "" if single else map_.layer) for map_ in maps)
             sides.append(dict(zip(keys, maps, strict=True)))
         for key, map_ in sides[0].items():
             if key in sides[1]:
@@ -117,7 +117,7 @@ def read_pairs(one: Path, other: Path) -> Iterator[MapPair]:
 def aligned(pair: MapPair) -> tuple[NDArray[np.float32], NDArray[np.float32], Pixels]:
     """Two maps on the grid on which they are compared: the pixels of a small image that both cover, and their box."""
     size = fitted_size(pair.size, SIDE)
-    regions = [one.placement.scaled(pair.size, size) for one in pair.maps]
+    regions = [one.placement.rescale(pair.size, size) for one in pair.maps]
     boxes = [covered(region, size) for region in regions]
     both = max(boxes[0][0], boxes[1][0]), max(boxes[0][1], boxes[1][1]), *map(min, boxes[0][2:], boxes[1][2:])
     box = (both[0], both[1], max(both[2], both[0] + 1), max(both[3], both[1] + 1))
@@ -218,7 +218,7 @@ def _row(
         small = photo and decode(photo).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
     row["photo"], under = small is not None, small or Image.new("RGB", size, "white")
     tiles = [under] if small else []
-    tiles += [picture(under, one.values, one.placement.scaled(pair.size, size), _STYLES["maps"]) for one in pair.maps]
+    tiles += [picture(under, one.values, one.placement.rescale(pair.size, size), _STYLES["maps"]) for one in pair.maps]
     if difference.any():
         tiles.append(picture(under, difference, Box(*box), _STYLES["difference"]))
     return row, beside(tiles, _GAP)

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from ebcli.datatypes.explanation import Map
 from ebcli.drawing.overlay import fitted_size, heatmap
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.naming import COCO, FIFTYONE_FILES
 from ebcli.files.paths import url_of
 from ebcli.files.records import Record, latest_done, read_records
-from ebcli.files.sink import check_file, replacing
+from ebcli.files.sink import atomic_write, check_file
 from ebcli.gallery.comparison import SIDE, read_maps
-from ebcli.nouns.explanation import Map
 
 _BOX = ("left", "top", "width", "height")
 _OF_RECORD = {
@@ -74,7 +74,7 @@ def write_table(path: Path, directory: Path, configuration: str) -> None:
     chosen = {*latest.values()}
     found = (record for number, record in enumerate(read_records(directory)) if number in chosen)
     rows = (row for record in found for row in _rows(record))
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         if path.suffix.lower() == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as file:
                 table = csv.DictWriter(file, COLUMNS)
@@ -94,7 +94,7 @@ def _rows(record: Record) -> Iterator[dict[str, Any]]:
     outputs = record.output if len(record.output) >= len(record.classes) else record.output[:1] * len(record.classes)
     for one, output in zip(record.classes, outputs, strict=False):
         box = one.box or (one.region or {}).get("box")
-        edges = dict(zip(_BOX, box.sized, strict=True)) if box else {}
+        edges = dict(zip(_BOX, box.xywh, strict=True)) if box else {}
         known = {name: getattr(one, name) for name in _OF_MAP if name != "output"}
         yield _printable({**common, **known, "output": output, **edges})
     if not record.classes:
@@ -132,7 +132,7 @@ def coco_files(directory: Path, configuration: str) -> dict[Path, bytes]:
             about = {"id": len(annotations) + 1, "image_id": len(images), "category_id": one.index}
             # none rather than an empty list, which Label Studio's converter takes for a polygon
             outline = {"segmentation": [polygon]} if polygon else {}
-            annotations.append({**about, "bbox": box.sized, "area": area, **outline, "iscrowd": 0, "score": one.score})
+            annotations.append({**about, "bbox": box.xywh, "area": area, **outline, "iscrowd": 0, "score": one.score})
     categories = [{"id": index, "name": names[index]} for index in sorted(names)]
     content = {"info": {"description": "eb-saliency"}, "images": images, "categories": categories}
     return {COCO: json.dumps({**content, "annotations": annotations}).encode()}
@@ -169,7 +169,7 @@ def fiftyone_files(directory: Path, configuration: str) -> dict[Path, bytes]:
 
 def _heatmap(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
     small = fitted_size(size, SIDE)
-    values = heatmap(map_.values, map_.placement.scaled(size, small), small, map_.is_two_sided)
+    values = heatmap(map_.values, map_.placement.rescale(size, small), small, map_.is_two_sided)
     peak = float(np.abs(values).max()) or 1.0
     file = io.BytesIO()
     np.save(file, np.rint(values / peak * _LEVELS) * np.float32(peak / _LEVELS))

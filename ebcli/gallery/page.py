@@ -20,7 +20,7 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode, decoding_memory
-from ebcli.files.naming import PAGE, is_raw, numbered
+from ebcli.files.naming import PAGE, is_raw, with_numbers
 from ebcli.files.paths import first_link
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
 from ebcli.files.sources import Source
@@ -125,7 +125,7 @@ def _outcomes(record: Record, there: Collection[Path]) -> Iterator[Outcome]:
         pictures *= len(record.classes)
     pictures = pictures[len(pictures) - len(record.classes) :]  # the videos of the same maps stand before
     layers: dict[str, list[MapEntry]] = {}
-    each = numbered((one.layer, one.index) for one in record.classes)
+    each = with_numbers((one.layer, one.index) for one in record.classes)
     for one, (key, number), picture in zip(record.classes, each, pictures, strict=True):
         thumbnails = names.map(*key, number), names.overlay(*key, number)
         layers.setdefault(one.layer, []).append(MapEntry(one, picture if picture in there else None, *thumbnails))
@@ -275,7 +275,7 @@ def _make(
     files, photo = dict[Path, bytes](), outcome.photo
     with suppress(ImageError, OSError):
         if photo and photo in missing and source and Source(source).stamp() == outcome.record.stamp:
-            files[photo] = encode_picture(shrunk(decode(Source(source).opened()[1])), "jpg")
+            files[photo] = encode_picture(shrunk(decode(Source(source).open_content()[1])), "jpg")
     if outcome.raw is not None and (raw := read_maps(directory, outcome.record)) is not None:
         with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
             maps = (map_ for map_ in raw[1] if map_.layer == outcome.layer)

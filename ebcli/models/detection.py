@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ebcli.datatypes.explanation import Box
 from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError
 from ebcli.models.running import hooked
-from ebcli.nouns.explanation import Box
 
 _PARTS = "cls_logits", "bbox_regression"  # of what the head of torchvision's detectors returns
 _OVERLAP = 0.7  # of two boxes, intersection over union, at which detectors of the YOLO kind drop the worse one

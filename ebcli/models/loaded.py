@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.files.ownership import file_digest
 from ebcli.imports import installed_version
 from ebcli.models.classes import printable
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DEFAULT, RAW, SIGMOID, SOFTMAX, UNTRAINED
 from ebcli.models.spec import Preprocessing
-from ebcli.nouns.input_spec import InputSpec
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.imports import blamed, contained
+from ebcli.imports import guard_user_code, name_in_errors
 from ebcli.models import keywords
 from ebcli.models.checkpoint import check_finite, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
@@ -27,7 +28,6 @@ from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.in_memory import source_given
 from ebcli.models.sources.similarity import ImageTower, check_texts, with_reference_pictures
 from ebcli.models.spec import Preprocessing
-from ebcli.nouns.input_spec import InputSpec
 
 _seeding = threading.RLock()  # of the generator that all threads share
 
@@ -116,7 +116,7 @@ def load_model(
     source.headless = bool(pictures)
     if source.takes_texts() and not pictures:
         check_texts(name, given)
-    with contained(name), blamed(name), _seeding, torch.random.fork_rng(devices=[]):
+    with guard_user_code(name), name_in_errors(name), _seeding, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         net, label, files = _with_weights(source, str(weights), name)
         check_finite(net, f"{label} for {name}")
@@ -177,7 +177,7 @@ def _own_spec(source: ModelSource, name: str, net: nn.Module, label: str, settin
         raise ConfigurationError(f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean, --std")
     if is_detector(net):
         return InputSpec.as_is()
-    own = replace(InputSpec.of(source.transforms(net, label)), network=name)
+    own = replace(InputSpec.from_preset(source.transforms(net, label)), network=name)
     if source.assumption and label != keywords.UNTRAINED and settings.mean is None and settings.std is None:
         warnings.warn(f"{name} {source.assumption}", stacklevel=3)
     settings.applied_to(own)  # or else the settings are at fault

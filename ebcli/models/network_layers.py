@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import layers_on_path
 from ebcli.eb.forward import evaluating
 from ebcli.errors import LayerError, closest
@@ -21,7 +22,6 @@ from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import blank, fitting_first_layer, hooked, probe
-from ebcli.nouns.input_spec import InputSpec
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
 # through modules and look like maps

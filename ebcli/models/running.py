@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating, single_tensor
 from ebcli.errors import ConfigurationError, EbcliError, first_line
-from ebcli.imports import contained, printing_to
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.imports import guard_user_code, printing_to
 
 # Larger batches take more memory for little more speed: on CPUs, at most a tenth beyond 8.
 _CPU_BATCH, _GPU_BATCH = 8, 32
@@ -110,7 +110,7 @@ def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T]
     """
     try:
         images = blank(net, spec, batch)
-        with contained(name):
+        with guard_user_code(name):
             return run(images)
     except EbcliError:
         raise

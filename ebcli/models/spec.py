@@ -13,7 +13,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import BUNDLED, CROP, DEFAULT, FITS, PAD, WHOLE
 
 if TYPE_CHECKING:
-    from ebcli.nouns.input_spec import InputSpec
+    from ebcli.datatypes.input_spec import InputSpec
 
 Channels = float | Sequence[float]
 

@@ -17,21 +17,21 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from ebcli.datatypes.explanation import Box, Explanation
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.overlay import heatmap
 from ebcli.eb import excitation_backprop
 from ebcli.errors import ConfigurationError, ImageError, LayerError
-from ebcli.files.frame_ranges import ClipOptions
+from ebcli.files.clips import ClipOptions
 from ebcli.files.images import decode, to_rgb
 from ebcli.files.media.array import NumPy
-from ebcli.files.media.medium import Shown
-from ebcli.files.paths import Stamp
+from ebcli.files.media.medium import DisplayFrame
+from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
 from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
 from ebcli.models.running import default_batch_size, resolve_device
 from ebcli.models.sources.in_memory import FunctionOfTensor
-from ebcli.nouns.explanation import Box, Explanation
-from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.explainer import Explainer
 from ebcli.run.network_description import in_a_sentence
 from ebcli.run.plan import RunPlan
@@ -240,7 +240,7 @@ def is_input(image: Any) -> bool:
     return isinstance(image, Tensor) and image.is_floating_point()
 
 
-def read_all(images: Sequence[Any], spec: InputSpec) -> list[tuple[NetworkInput, Shown]]:
+def read_all(images: Sequence[Any], spec: InputSpec) -> list[tuple[NetworkInput, DisplayFrame]]:
     """What the network gets of each image, and what its maps are drawn over.
 
     Raises:
@@ -260,7 +260,7 @@ def read_all(images: Sequence[Any], spec: InputSpec) -> list[tuple[NetworkInput,
     return found
 
 
-def _read(image: Any, spec: InputSpec) -> tuple[NetworkInput, Shown]:
+def _read(image: Any, spec: InputSpec) -> tuple[NetworkInput, DisplayFrame]:
     if isinstance(image, (str, os.PathLike)) and not os.path.isdir(image):
         reader, source = Reader(spec), Source(Path(image))
         loaded = reader.load(source)
@@ -278,17 +278,17 @@ def _read(image: Any, spec: InputSpec) -> tuple[NetworkInput, Shown]:
     if not isinstance(image, Image.Image):
         raise ConfigurationError(f"image is {reprlib.repr(image)}, but explain() takes {_KINDS}, or a list of these")
     upright = to_rgb(image)
-    return NetworkInput.of(upright, spec), Shown(upright)
+    return NetworkInput.of(upright, spec), DisplayFrame(upright)
 
 
-def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> tuple[NetworkInput, Shown]:
+def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> tuple[NetworkInput, DisplayFrame]:
     """The same of an array (C, H, W)."""
     if not is_input and len(values) in _COLORS and spec.channels in _COLORS:
         if spec.range is None and values.dtype not in (np.uint8, np.uint16) and values.max(initial=0) > 1:
             kind, most = values.dtype, values.max()
             raise ImageError(f"it is {kind} with values up to {most:g}: pass integers of 8 bits, or floats from 0 to 1")
         if values.dtype != np.uint8 and spec.function is not None:
-            values = (255 * spec.scaled(values).clip(0, 1)).round().astype(np.uint8)
+            values = (255 * spec.to_unit_range(values).clip(0, 1)).round().astype(np.uint8)
         if values.dtype == np.uint8:
             return _read(Image.fromarray(values[0] if len(values) == 1 else np.moveaxis(values, 0, -1)), spec)
         values = values.repeat(spec.channels, 0) if len(values) == 1 else values
@@ -296,7 +296,7 @@ def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> 
     np.save(file, values)  # as a file of it is read
     pixels, size, _ = medium.read(file, spec, all_of_it)
     (shown,) = medium.frames(file, spec, all_of_it, None)
-    return NetworkInput(pixels=pixels, stamp=Stamp(0, 0), seconds=0.0, size=size), shown
+    return NetworkInput(pixels=pixels, stamp=FileState(0, 0), seconds=0.0, size=size), shown
 
 
 def quantus_explain(

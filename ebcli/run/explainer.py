@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import ebcli.run.tasks  # noqa: F401 - registers them
+from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.forward import evaluating, single_tensor
 from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_line
-from ebcli.imports import contained
+from ebcli.imports import guard_user_code
 from ebcli.models import LoadedModel, load_model
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.models.running import is_out_of_memory, resolve_device
-from ebcli.nouns.explanation import Explanation, Map, Subject
 from ebcli.run import noise_and_sufficiency
 from ebcli.run.maps import Tiles, batch_sizes, in_sequence, maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, described, method_in_words
@@ -109,7 +109,7 @@ class Explainer:
     def subjects(self, image: NetworkInput) -> list[Subject]:
         """What the maps of an image are about, before they are computed."""
         about, tiles = self._about(image), self._tiles(image)
-        with self._lock, evaluating(self.loaded.net), contained(self.loaded.name), torch.no_grad():
+        with self._lock, evaluating(self.loaded.net), guard_user_code(self.loaded.name), torch.no_grad():
             if self._task.run is not None:
                 return self._task.subjects(self._task.run(self._inputs(image.pixels[None]), [about])[0], about)
             pieces = [image.pixels] if tiles is None else tiles.cut(image.pixels)
@@ -170,7 +170,7 @@ class Explainer:
         A method of its own, so that the tensors of a failed attempt are freed before the next one.
         """
         try:
-            with contained(self.loaded.name):
+            with guard_user_code(self.loaded.name):
                 return self._finite(images)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -276,7 +276,9 @@ class Explainer:
         predicted = replace(next(one for one in row if one.index == best))  # a subject of its own
         found = self._maps(inputs, [predicted], asked, [label])
         name = class_labels(self.loaded, [label])[0]
-        return [[replace(one, against=name, is_two_sided=True, noise=None, beside={}) for one in of] for of in found]
+        return [
+            [replace(one, against=name, is_two_sided=True, noise=None, method_maps={}) for one in of] for of in found
+        ]
 
     def _maps(
         self, inputs: Tensor, subjects: Sequence[Subject], asked: Asked, against: list[int] | None = None

@@ -11,14 +11,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from ebcli.datatypes.explanation import Map, Subject
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import ExcitationResult
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.running import default_batch_size
-from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.tasks.task import Asked
 
 Rows = Sequence[Sequence[Subject]]  # of each image
@@ -86,7 +86,7 @@ def maps_of(
                         lost_mass=None if lost is None else {name: one[i][k] for name, one in lost.items()},
                         relevance=None if relevance is None else relevance[i, k].copy(),
                         method=method,
-                        beside={name: one[i, k].copy() for name, one in others.items()},
+                        method_maps={name: one[i, k].copy() for name, one in others.items()},
                         noise=network.noise.get(layer),
                         stride=network.strides.get(layer, 1),
                         against=against,
@@ -207,7 +207,9 @@ class Tiles(NamedTuple):
             _mixed(maps, shares.tolist(), self._averaged(shares, [map_.values for map_ in maps])),
             relevance=None,
             channels=tuple(shares @ [map_.channels for map_ in maps]) if first.channels else (),
-            beside={name: self._averaged(shares, [map_.beside[name] for map_ in maps]) for name in first.beside},
+            method_maps={
+                name: self._averaged(shares, [map_.method_maps[name] for map_ in maps]) for name in first.method_maps
+            },
         )
 
     def _averaged(self, shares: NDArray[np.float64], maps: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebcli.datatypes.explanation import Box, Map, Sufficiency
 from ebcli.drawing.overlay import covered, interpolated, ranks
 from ebcli.eb import ExcitationResult
 from ebcli.eb.forward import single_tensor
 from ebcli.errors import LayerError, OutputError
-from ebcli.files.sink import replacing
+from ebcli.files.sink import atomic_write
 from ebcli.models import default_layer
 from ebcli.models.methods import center
 from ebcli.models.running import blank, probe, strides_of_cells
-from ebcli.nouns.explanation import Box, Map, Sufficiency
 from ebcli.run.maps import compared_maps, priors
 from ebcli.run.network_description import NetworkDescription, method_in_words
 from ebcli.run.plan_parts import MapOptions
@@ -115,7 +115,7 @@ def references(network: NetworkDescription, first: Results, explain: Explain) ->
     found = [float(f"{one:.2g}") for one in strengths.quantile(0.5, 1).tolist()]
     with contextlib.suppress(OutputError):
         for path, one in zip(kept, found, strict=True):
-            with replacing(path) as temporary:
+            with atomic_write(path) as temporary:
                 temporary.write_text(str(one))
     return dict(zip(layers, found, strict=True))
 
@@ -216,7 +216,7 @@ def _orders(
         generator = np.random.default_rng(zlib.crc32(inputs[i].float().cpu().numpy().tobytes()))
         region, box = _regions(map_, about, (width, height))
         rows, columns = slice(box[1], box[3]), slice(box[0], box[2])
-        cells = map_.drawn_values
+        cells = map_.display_values
         shuffled = generator.permutation(cells.ravel()).reshape(cells.shape)
         fine = [interpolated(values, region, box) for values in (cells, shuffled)]
         fine += [blob[rows, columns], slopes[i].float().cpu().numpy()[rows, columns]]
@@ -239,6 +239,6 @@ def _regions(map_: Map, asked: Asked, size: tuple[int, int]) -> tuple[Box, tuple
     seen = asked.network.loaded.transforms.place(asked.size)
 
     def inside(place: Box) -> Box:
-        return place.shifted(-seen.left, -seen.top).scaled((seen.right - seen.left, seen.bottom - seen.top), size)
+        return place.shift(-seen.left, -seen.top).rescale((seen.right - seen.left, seen.bottom - seen.top), size)
 
     return inside(map_.placement), covered(inside(Box(0, 0, *asked.size)), size)

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
-from ebcli.files.frame_ranges import Slices
+from ebcli.files.clips import Slices
 from ebcli.files.images import decoding_memory
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source
-from ebcli.nouns.explanation import Explanation
 from ebcli.run.plan import RunPlan, as_settings
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.run.rendering import RenderOptions, render
@@ -93,7 +93,7 @@ class Run:
 
     def record(self, source: Source, status: str, **known: Any) -> Record:
         """The record of a file, with these fields."""
-        place = str(source.place)
+        place = str(source.relpath)
         return replace(self.common, input=source.name, place=place, status=status, **known)  # type: ignore[arg-type]
 
     def work_on(self, sources: Iterable[Source]) -> Iterator[Record]:
@@ -199,7 +199,7 @@ class Run:
         stamp = {"input_bytes": loaded.stamp.bytes, "input_mtime_ns": loaded.stamp.mtime_ns}
         if not explanation.maps:  # no class scores above the threshold
             return self._written({}, self.record(source, "done", seconds=round(before, 4), **stamp))
-        relpath, names = source.place, None
+        relpath, names = source.relpath, None
         if self.plan.output.report:
             names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
         try:
@@ -208,7 +208,7 @@ class Run:
         except Exception as error:
             return self._failed(source, error, before + perf_counter() - start)
         maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
-        results = self.options.names.of(relpath, maps, drawn.placed)
+        results = self.options.names.relpaths(relpath, maps, drawn.placed)
         record = self.record(
             source,
             "done",

@@ -12,9 +12,10 @@ from dataclasses import KW_ONLY, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.style import ATLAS, UNSIGNED_STYLES, DrawingStyle
 from ebcli.errors import DISTRIBUTION, ConfigurationError, import_optional
-from ebcli.files.frame_ranges import ClipOptions
+from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML, STDOUT
 from ebcli.files.paths import RemoteOptions, url_of, without_secrets
 from ebcli.imports import installed_version
@@ -22,7 +23,6 @@ from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO, WHOLE
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, Preprocessing, as_classes
-from ebcli.nouns.explanation import Box
 from ebcli.run.plan_parts import PICTURES, ExecutionOptions, InputOptions, MapOptions, OutputOptions, WordOptions
 
 T = TypeVar("T")
@@ -300,7 +300,7 @@ def _operand(path: Path) -> str:
 
 def _text(name: str, value: Any) -> Any:
     """A value as files and options give it: several numbers are one text."""
-    value = value.sized if isinstance(value, Box) else value
+    value = value.xywh if isinstance(value, Box) else value
     if isinstance(value, tuple) and name not in REPEATED:
         return _SEPARATORS.get(name, ",").join(str(one) for one in value)
     return value

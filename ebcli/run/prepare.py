@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.painters import palette, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError
+from ebcli.files.clips import ClipOptions
 from ebcli.files.encoding import video_format
-from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import limit_pixels
 from ebcli.files.naming import AUTO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
-from ebcli.files.sources import Source, find
+from ebcli.files.sources import Source, find_sources
 from ebcli.imports import installed_version
 from ebcli.models import LoadedModel, matching_classes, resolve_class
 from ebcli.models.classes import Labels, read_labels
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
 from ebcli.models.loaded import configuration_hash, content_hash, network_settings
 from ebcli.models.names import caveat
-from ebcli.nouns.explanation import Explanation
 from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
 from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
@@ -71,7 +71,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     if not plan.execution.dry_run:
         sink.check()
     listing = partial(
-        find, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
+        find_sources, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
 
     sources = listing(shard=inputs.shard)
@@ -156,7 +156,7 @@ def run_vmax(
         load: reads an image or a video.
         style: whether maps are drawn signed.
     """
-    images = [one for one in sources if one.named or has_known_suffix(one.path) or os.path.isdir(one.path)]
+    images = [one for one in sources if one.is_explicit or has_known_suffix(one.path) or os.path.isdir(one.path)]
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest, sample = 0.0, list[NetworkInput]()
     for i in chosen:
@@ -165,7 +165,7 @@ def run_vmax(
     sample.sort(key=lambda image: (len(image.form), image.form))
     for explanation in explainer.explain(sample):
         for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
-            for values in (map_.values, *map_.beside.values()):
+            for values in (map_.values, *map_.method_maps.values()):
                 finite = visible(np.nan_to_num(values, nan=0, posinf=0, neginf=0), style)
                 largest = max(largest, float(finite.max(initial=0)) * values.size)  # in units of a uniform map
     return _rounded_up(largest) if largest else 1.0

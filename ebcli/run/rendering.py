@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ebcli.datatypes.atlas import Atlas
+from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
 from ebcli.drawing.legend import ends
 from ebcli.drawing.overlay import shrunk
@@ -16,20 +18,20 @@ from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
+from ebcli.files.clips import Clips, Slices
 from ebcli.files.coordinates import Interval
 from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
-from ebcli.files.frame_ranges import Clips, Slices
-from ebcli.files.media.medium import Shown
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.naming import HTML, ResultNames
 from ebcli.files.paths import url_of
 from ebcli.files.records import ClassRecord
 from ebcli.files.sources import Source
 from ebcli.models.classes import printable
-from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.explanation import Explanation, Map, Subject
 from ebcli.run.reading import NetworkInput, Reader
 
-_Drawing = tuple[Sequence[Shown], Sequence[FrameMaps], str, str]  # frames, maps, the title and the subtitle of a figure
+_Drawing = tuple[
+    Sequence[DisplayFrame], Sequence[FrameMaps], str, str
+]  # frames, maps, the title and the subtitle of a figure
 _OF_MAP = "mass layer peak strength times_noise evidence share channels".split()  # which its record has, too
 
 
@@ -98,7 +100,7 @@ def render(
     maps = [FrameMaps.of(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps]
     tiles = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
     common = {**options.provenance, "input": file_name(source), **tiles}
-    suffix = options.names.suffix(source.place)
+    suffix = options.names.suffix(source.relpath)
     writers, figures = list[_Drawn](), [[one] for one in maps]
     if options.names.figure:
         figures = [maps]
@@ -107,7 +109,7 @@ def render(
         figures = [] if clips is None else figures
     numbers = [0] if clips is None else sheet_frames(clips)
     middle = Orthogonal(maps[0], clips).peak[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
-    kept, small = list[Shown](), dict[Path, bytes]()
+    kept, small = list[DisplayFrame](), dict[Path, bytes]()
     for shown in reader.frames(source, loaded):
         for writer in writers:
             writer.add(shown)
@@ -121,7 +123,7 @@ def render(
     if explanation.answer is not None:
         from ebcli.drawing.pages import answer_page
 
-        for path in options.names.pages(source.place):
+        for path in options.names.pages(source.relpath):
             small[path] = answer_page(explanation, kept, maps, source.name, options.about)
     for rows in figures:
         drawn = kept, rows, source.name, options.about
@@ -161,7 +163,7 @@ def _shares(explanation: Explanation, at: tuple[int, int], size: tuple[int, int]
     """The shares of the classes at a pixel of an image (width, height)."""
     if not (at[0] < size[0] and at[1] < size[1]):
         raise ImageError(f"the pixel {at[0]},{at[1]} is outside of it: choose one within {size[0]} x {size[1]} pixels")
-    return dict(Atlas.of(explanation.maps).at(*at))
+    return dict(Atlas.from_maps(explanation.maps).classes_at(*at))
 
 
 def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
@@ -187,7 +189,7 @@ def recorded(
         region=None if found is None else asdict(found),
         at_border=maps.at_border,
         box=subject.box,
-        sufficiency=None if map_.sufficiency is None else map_.sufficiency.recorded,
+        sufficiency=None if map_.sufficiency is None else map_.sufficiency.record_fields,
         share_at=None if shares is None else round(shares.get(subject, 0.0), 4),
         position=subject.position,
         against=map_.against if map_.is_two_sided else None,
@@ -208,7 +210,7 @@ class _Drawn:
         if clips is not None and self._volume is None:
             self._video = video_writer(options.names.video, clips.frame_rate, facts)
 
-    def add(self, shown: Shown) -> None:
+    def add(self, shown: DisplayFrame) -> None:
         if self._volume is not None:
             self._volume.add(shown)
             return
@@ -226,7 +228,7 @@ class _Drawn:
 
 def file_name(source: Source) -> str:
     """An input's name; without its directory and a URL's query, as pictures are passed on, but these are private."""
-    name = source.place.name
+    name = source.relpath.name
     return printable(name if url_of(source.path) is None else name.partition("?")[0])
 
 
@@ -235,7 +237,7 @@ def about(drawn: Sequence[FrameMaps]) -> dict[str, str]:
     maps, whose = [one.map for one in drawn], "each map's " if len(drawn) > 1 else ""
     low, high = ends(drawn[0].style, max(map_.values.size for map_ in maps), whose)
     subjects = list(dict.fromkeys(map_.subject for map_ in maps))
-    strengths = [", ".join(map_.told).removeprefix("strength ") for map_ in maps]
+    strengths = [", ".join(map_.evidence_words).removeprefix("strength ") for map_ in maps]
     return {
         **({"strength": "; ".join(strengths)} if all(strengths) else {}),
         **({} if (test := maps[0].sufficiency) is None else {"sufficiency": test.words}),

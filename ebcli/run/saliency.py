@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.atlas import Atlas
+from ebcli.datatypes.explanation import Box, Explanation
 from ebcli.drawing.atlas import atlas_figure
 from ebcli.drawing.figure import panel
 from ebcli.drawing.frame_maps import FrameMaps
@@ -20,9 +22,7 @@ from ebcli.drawing.pages import notebook_view
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, AnyStyle, DrawingStyle
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.files.media.medium import Shown
-from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.explanation import Box, Explanation
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.run.plan import RunPlan
 
 
@@ -46,7 +46,7 @@ class Saliency:
     """
 
     explanation: Explanation
-    photo: Shown
+    photo: DisplayFrame
     plan: RunPlan
     about: str
 
@@ -79,7 +79,7 @@ class Saliency:
         """
         whole, maps, signed = self.photo.image.size, self.explanation.maps, self.style.signed
         size = size or whole
-        return np.stack([heatmap(one.drawn_values, one.placement.scaled(whole, size), size, signed) for one in maps])
+        return np.stack([heatmap(one.display_values, one.placement.rescale(whole, size), size, signed) for one in maps])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self.heatmap().astype(dtype or np.float32, copy=False)
@@ -87,12 +87,12 @@ class Saliency:
     def boxes(self, threshold: float = 0.5) -> list[Box | None]:
         """The box around the largest region above a share of each map's maximum, in pixels; None if a map is blank."""
         options, size = RegionOptions("max", threshold, masks=False), self.photo.image.size
-        found = [largest_region(one.drawn_values, one.placement, size, options) for one in self.explanation.maps]
+        found = [largest_region(one.display_values, one.placement, size, options) for one in self.explanation.maps]
         return [None if region is None else region.box for region in found]
 
     @cached_property
     def _atlas(self) -> Atlas:
-        return Atlas.of(self.explanation.maps)
+        return Atlas.from_maps(self.explanation.maps)
 
     def at(self, x: float, y: float) -> list[tuple[str, float]]:
         """The classes with evidence at a pixel of the photo, each with its share of it, 0 to 1, best first.
@@ -107,7 +107,7 @@ class Saliency:
         Raises:
             ConfigurationError: the maps are not contrastive maps of classes at one layer.
         """
-        return [(subject.name or f"class {subject.index}", share) for subject, share in self._atlas.at(x, y)]
+        return [(subject.name or f"class {subject.index}", share) for subject, share in self._atlas.classes_at(x, y)]
 
     def regions(self) -> tuple[NDArray[np.str_], NDArray[np.float32]]:
         """The class with the most evidence at each cell, and this evidence.
@@ -120,7 +120,7 @@ class Saliency:
             ConfigurationError: as for `at`.
         """
         evidence = self._atlas.evidence
-        return np.array([*self.classes, ""])[self._atlas.named(evidence)], evidence.max(0)
+        return np.array([*self.classes, ""])[self._atlas.winners(evidence)], evidence.max(0)
 
     def detections(self, threshold: float = 0.5) -> Any:
         """The maps that are not blank as `Detections` of supervision: detections' own boxes, else those of `boxes`.

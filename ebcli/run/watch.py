@@ -13,7 +13,7 @@ from ebcli.drawing.figure import COLUMNS, arranged, map_tile, small_frame, wrapp
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import ends
 from ebcli.errors import DISTRIBUTION, ConfigurationError, import_optional
-from ebcli.files.sink import check_file, replacing
+from ebcli.files.sink import atomic_write, check_file
 from ebcli.pages.shell import page
 from ebcli.run.saliency import Saliency
 
@@ -119,9 +119,9 @@ class Watch:
         elif isinstance(to, Path):
             name = f"epoch-{epoch:04d}.png"
             self._rows.append({"epoch": epoch, "picture": name, **curves})
-            with replacing(to / name) as temporary:
+            with atomic_write(to / name) as temporary:
                 picture.save(temporary, "PNG")
-            with replacing(to / "index.html") as temporary:
+            with atomic_write(to / "index.html") as temporary:
                 temporary.write_bytes(page("watch.html", rows=self._rows, curves=[*curves]))
         else:
             raise ConfigurationError(f"cannot log to {to!r}: give a folder, or a writer of TensorBoard or wandb")

@@ -17,14 +17,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from ebcli.datatypes.atlas import Atlas
+from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.pages import atlas_data
 from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError, in_words
 from ebcli.files.sources import Source
-from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.explanation import Explanation, Map, Subject
 from ebcli.pages.shell import page
 from ebcli.run.plan import RunPlan
 from ebcli.serve.network import Network
@@ -157,7 +157,7 @@ class Page:
 
         def work() -> bytes:
             found, size = network.explain(plan, source), network.size(source)
-            return encoded(found, size, atlas=atlas_data(Atlas.of(found.maps), size))
+            return encoded(found, size, atlas=atlas_data(Atlas.from_maps(found.maps), size))
 
         return Response(await self._computed(work, request), media_type="application/octet-stream")
 
@@ -223,7 +223,7 @@ def told(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
             "index": one.index,
             "name": one.name,
             "score": one.score,
-            "box": one.box and one.box.sized,
+            "box": one.box and one.box.xywh,
             "outlines": [np.asarray(line).round(1).tolist() for line in one.outlines],
         }
         for one in subjects
@@ -239,7 +239,7 @@ def encoded(explanation: Explanation, size: tuple[int, int], **more: Any) -> byt
     about = {"size": size, "subjects": told(explanation.subjects), "maps": found, **more}
     text = json.dumps(about).encode()
     text += b" " * (-len(text) % 4)
-    values = [map_.drawn_values.astype("<f4").tobytes() for map_ in explanation.maps]
+    values = [map_.display_values.astype("<f4").tobytes() for map_ in explanation.maps]
     return b"".join([len(text).to_bytes(4, "little"), text, *values])
 
 
@@ -248,12 +248,12 @@ def _described(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
     scales = {}
     for name, style in _STYLES.items():
         frame = FrameMaps.of(map_, size, None, style)
-        scales[name] = None if frame.is_blank else limits(map_.drawn_values, frame.faded)
+        scales[name] = None if frame.is_blank else limits(map_.display_values, frame.faded)
     return {
         "layer": map_.layer,
         "shape": map_.values.shape,
         "place": map_.placement,
         "mass": map_.mass,
-        "told": map_.told,
+        "told": map_.evidence_words,
         "scales": scales,
     }

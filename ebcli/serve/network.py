@@ -8,17 +8,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ebcli.datatypes.explanation import Box, Explanation, Subject
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
-from ebcli.files.paths import Stamp
+from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT
 from ebcli.models.names import caveat
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
-from ebcli.nouns.explanation import Box, Explanation, Subject
 from ebcli.run.plan import ATLAS_CLASSES, RunPlan, as_command
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 from ebcli.run.reading import NetworkInput, Reader
@@ -117,7 +117,7 @@ class Network:
         try:
             if "box" in given:
                 left, top, width, height = map(float, given["box"].split(","))
-                values["where"] = Box.of_size(left, top, width, height)
+                values["where"] = Box.from_xywh(left, top, width, height)
             values["alpha"] = float(given["alpha"]) if "alpha" in given else None
         except ValueError as error:
             raise ConfigurationError(f"this is no address of the page ({error}): open the page again") from error
@@ -152,7 +152,7 @@ class Network:
         """
         return self._explained_once(replace(plan, **_UNDRAWN), source, source.version())
 
-    def _explained(self, plan: RunPlan, source: Source, _version: Stamp | None) -> Explanation:
+    def _explained(self, plan: RunPlan, source: Source, _version: FileState | None) -> Explanation:
         (found,) = self._explainer(plan).explain([self._input(source)])
         if isinstance(found, ImageError):
             raise found
@@ -224,7 +224,7 @@ class Network:
     def _input(self, source: Source) -> NetworkInput:
         return self._read_once(source, source.version())
 
-    def _read(self, source: Source, _version: Stamp | None) -> NetworkInput:
+    def _read(self, source: Source, _version: FileState | None) -> NetworkInput:
         found = self._workers.call(self._reader.load, source)
         if found is None:
             raise ImageError("it is not an image")

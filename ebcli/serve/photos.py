@@ -10,8 +10,8 @@ from ebcli.drawing.overlay import shrunk
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode, limit_pixels
 from ebcli.files.media.medium import PHOTO
-from ebcli.files.paths import RemoteOptions, Stamp, url_of
-from ebcli.files.sources import Source, find
+from ebcli.files.paths import FileState, RemoteOptions, url_of
+from ebcli.files.sources import Source, find_sources
 from ebcli.models.classes import printable
 from ebcli.workers import Workers
 
@@ -43,7 +43,7 @@ class Photos:
         for path in paths:
             if url_of(path) is None and not os.path.lexists(path):
                 raise ConfigurationError(f"'{path}' does not exist: name photos or directories of photos")
-        found = [one for one in find(paths, remote=remote) if one.named or _is_photo(one)]
+        found = [one for one in find_sources(paths, remote=remote) if one.is_explicit or _is_photo(one)]
         if paths and not found:
             raise ConfigurationError("there are no photos: name files, or directories that contain some")
         self.more, self.most_bytes, self._count = len(found[_MOST:]), remote.max_bytes, 0
@@ -78,7 +78,7 @@ class Photos:
         source = self.source(key)
         return self._drawn(source, longest, source.version())
 
-    def _draw(self, source: Source, longest: int, _version: Stamp | None = None) -> bytes:
+    def _draw(self, source: Source, longest: int, _version: FileState | None = None) -> bytes:
         return self._workers.call(_small, source, longest, self._max_pixels)
 
     def add(self, name: str, content: bytes) -> str:
@@ -103,7 +103,7 @@ class Photos:
 def _small(source: Source, longest: int, max_pixels: int | None) -> bytes:
     limit_pixels(max_pixels)
     file = io.BytesIO()
-    shrunk(decode(source.opened()[1]), longest).save(file, "JPEG", quality=90)
+    shrunk(decode(source.open_content()[1]), longest).save(file, "JPEG", quality=90)
     return file.getvalue()
 
 

@@ -22,8 +22,8 @@ from runs import tree
 
 from ebcli.cli.check_and_audit import Finding, _counted
 from ebcli.cli.saliency import main
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.gallery.audit import CELLS, PLACES, Candidate, Seen, candidates, read_boxes, read_seen, write_audit
-from ebcli.nouns.input_spec import InputSpec
 
 COUNT = 12  # photos of each class
 FOUND = "12 of 12 'horse' maps share the lower left corner; covering it changes the class of 12"

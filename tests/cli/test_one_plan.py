@@ -18,8 +18,8 @@ from plans import command_plan
 from ebcli.cli.check_and_audit import plan_of
 from ebcli.cli.options import OPTIONS
 from ebcli.cli.saliency import main, run
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError
-from ebcli.nouns.explanation import Box
 from ebcli.run.plan import VALUES as NAMES
 from ebcli.run.plan import RunPlan, as_command, as_settings
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.figure import contact_sheet
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
 from ebcli.drawing.style import DrawingStyle
+from ebcli.files.clips import Clips, Slices
 from ebcli.files.coordinates import Affine
-from ebcli.files.frame_ranges import Clips, Slices
-from ebcli.files.media.medium import Shown
-from ebcli.nouns.explanation import Box, Map, Subject
+from ebcli.files.media.medium import DisplayFrame
 
 SIZE = (24, 16)
 GRAY = Image.new("RGB", SIZE, (128, 128, 128))
@@ -38,7 +38,7 @@ def test_a_map_of_noise_is_faint_on_a_scale_of_its_own_but_not_on_a_fixed_one(
     assert faint.brightness(signed) < 1
     for vmax, is_fixed in ((None, False), (3.0, True)):
         style = DrawingStyle("heatmap", signed=signed, vmax=vmax)
-        one, other = (FrameMaps.of(each, SIZE, clips, style).drawn(Shown(GRAY)) for each in (clear, faint))
+        one, other = (FrameMaps.of(each, SIZE, clips, style).drawn(DisplayFrame(GRAY)) for each in (clear, faint))
         assert (one.tobytes() == other.tobytes()) is is_fixed
 
 
@@ -50,7 +50,7 @@ def test_between_the_cells_of_a_clip_maps_are_interpolated_with_their_signs_if_t
     drawn = cells if signed else np.maximum(cells, 0)
     for frame in range(12):
         expected = 3 * np.interp(frame + 0.5, centers, drawn)  # three cells in time share what one would have
-        np.testing.assert_allclose(maps.at(Shown(GRAY, frame, 0, frame)), np.full((2, 2), expected), rtol=1e-6)
+        np.testing.assert_allclose(maps.at(DisplayFrame(GRAY, frame, 0, frame)), np.full((2, 2), expected), rtol=1e-6)
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -75,7 +75,7 @@ def test_each_slice_has_the_map_of_its_own_place_however_its_axes_are_drawn(sign
         style = DrawingStyle(cmap="gray", alpha=alpha)
         whole = Orthogonal(FrameMaps.of(mapped(map_), SIZE, slices, style), slices)
         for number, pixels in enumerate((255 * slices.upright(volume)).astype(np.uint8)):
-            whole.add(Shown(Image.fromarray(pixels).convert("RGB"), number, 0, number))
+            whole.add(DisplayFrame(Image.fromarray(pixels).convert("RGB"), number, 0, number))
         return np.asarray(whole.drawn().convert("L"), float)
 
     of_volume, of_map = drawn(blob, blob, 0.0), drawn(np.zeros_like(blob), blob, 1.0)
@@ -96,7 +96,7 @@ def test_each_slice_has_the_map_of_its_own_place_however_its_axes_are_drawn(sign
 def test_a_sheet_names_the_end_of_the_scale_if_all_rows_have_the_same(written: list[tuple[float, float, str]]) -> None:
     weak, strong = np.full((2, 2, 2), 0.05), np.full((2, 2, 2), 0.05)
     weak[0, 0, 0], strong[0, 0, 0] = 0.1, 0.4
-    frames = [Shown(GRAY, number, 0, number) for number in range(2)]
+    frames = [DisplayFrame(GRAY, number, 0, number) for number in range(2)]
     for rows, end in (([strong, strong], "3.2"), ([weak, strong], "each map's maximum")):
         maps = [
             FrameMaps.of(mapped(one, name=name), SIZE, clip(2), DrawingStyle())

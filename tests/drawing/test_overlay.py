@@ -14,11 +14,11 @@ from PIL import Image
 from synthetic import noise
 from torchvision.transforms._presets import ImageClassification
 
+from ebcli.datatypes.explanation import Box
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.images import decode
-from ebcli.nouns.explanation import Box
-from ebcli.nouns.input_spec import InputSpec
 
 PRESETS = [
     ImageClassification(crop_size=224, resize_size=256),
@@ -86,7 +86,7 @@ SEEN = [*product(PRESETS, SIZES, STYLES[:1]), *product(PRESETS[:1], SIZES[:2], S
 @pytest.mark.parametrize(("preset", "size", "style"), SEEN)
 def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tuple[int, int], style: str) -> None:
     """An image of its own coordinates, seen through the preset, tells what lies in the cell's centre."""
-    cells, photo, place = 14, Image.new("RGB", size, "black"), InputSpec.of(preset).place(size)
+    cells, photo, place = 14, Image.new("RGB", size, "black"), InputSpec.from_preset(preset).place(size)
     for cell in ((3, 5), (6, 10), (9, 4)):
         expected = looked_at(preset, size, (cell[0] + 0.5) / cells, (cell[1] + 0.5) / cells)
         saliency = spot(cells, *cell)
@@ -126,7 +126,7 @@ def test_a_hot_cell_lands_on_the_right_thing_in_a_turned_photo(orientation: int,
     assert upright.size == size
     preset = ImageClassification(crop_size=224, resize_size=256, mean=(0.0,) * 3, std=(1.0,) * 3)
     saliency = preset(upright)[0].numpy()  # the network's own view of the dot is the map
-    place = InputSpec.of(preset).place(upright.size)
+    place = InputSpec.from_preset(preset).place(upright.size)
     black = Image.new("RGB", size, "black")
     light = light_of_map(picture(black, saliency, place, DrawingStyle(style, cmap="gray")), size, style, place)
     rows, columns = np.nonzero(light > light.max() / 2)
@@ -144,7 +144,9 @@ def test_the_map_covers_the_crop_and_nothing_else(style: str) -> None:
     photo = Image.new("RGB", size, (100, 100, 100))
     saliency = np.random.default_rng(0).random((7, 7)) + 0.1
     look = DrawingStyle(style, alpha=1.0)
-    painted = np.asarray(shown_at(picture(photo, saliency, InputSpec.of(preset).place(size), look), size, style))
+    painted = np.asarray(
+        shown_at(picture(photo, saliency, InputSpec.from_preset(preset).place(size), look), size, style)
+    )
     changed = np.abs(painted.astype(int) - OUTSIDE[style]).max(-1) > 1
     rows, columns = np.nonzero(changed)
     assert (columns.min(), columns.max() + 1, rows.min(), rows.max() + 1) == (144, 368, 16, 240)
@@ -183,7 +185,7 @@ def test_strips_meet_without_a_seam(style: str, monkeypatch: pytest.MonkeyPatch)
 def test_tiny_and_narrow_images_have_a_picture_too(
     size: tuple[int, int], preset: ImageClassification, style: str
 ) -> None:
-    place = InputSpec.of(preset).place(size)
+    place = InputSpec.from_preset(preset).place(size)
     painted = picture(Image.new("RGB", size, "grey"), np.ones((7, 7)), place, DrawingStyle(style))
     assert painted.height == size[1]
     assert painted.width == size[0] or style == "side-by-side"
@@ -263,7 +265,7 @@ def test_a_large_photo_takes_few_bytes_a_pixel() -> None:
 import resource, sys
 import numpy as np
 from PIL import Image
-from ebcli.nouns.explanation import Box
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.overlay import picture
 photo = Image.new("RGB", (4000, 2500), "red")

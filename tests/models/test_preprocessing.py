@@ -8,14 +8,14 @@ from torch import nn
 from torchvision.transforms import functional
 from torchvision.transforms._presets import ImageClassification
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.models import Preprocessing, load_model
 from ebcli.models.running import probe
-from ebcli.nouns.input_spec import InputSpec
 
 
 def test_settings_replace_those_of_the_preset() -> None:
-    preset = InputSpec.of(ImageClassification(crop_size=224, resize_size=256))
+    preset = InputSpec.from_preset(ImageClassification(crop_size=224, resize_size=256))
     photo = torch.rand(3, 90, 120)
     changed = Preprocessing(resize=72, crop=64, mean=0.5, std=(0.25, 0.5, 0.125)).applied_to(preset)
     expected = ImageClassification(crop_size=64, resize_size=72, mean=(0.5,) * 3, std=(0.25, 0.5, 0.125))

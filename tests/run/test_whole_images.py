@@ -16,8 +16,8 @@ from PIL import Image
 
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.files.encoding import read_facts
-from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.run.maps import Tiles
 
 FILE = """
@@ -218,7 +218,7 @@ def test_maps_of_other_methods_and_shares_of_channels_are_joined_as_maps_are() -
     values = np.random.default_rng(0).random((2, 2, 4, 4)).astype(np.float32)
     channels = (0.5, 0.5, 0.0, 0.0), (0.1, 0.2, 0.3, 0.4)
     maps = [
-        replace(subject_map(own), beside={"gradient": other}, channels=of)
+        replace(subject_map(own), method_maps={"gradient": other}, channels=of)
         for (own, other), of in zip(values, channels, strict=True)
     ]
     joined = tiles.joined(scores, maps)

@@ -11,9 +11,9 @@ import torch
 from helpers import vision_language
 from PIL import Image
 
+from ebcli.datatypes.explanation import Explanation
 from ebcli.errors import ConfigurationError
 from ebcli.models.sources.vision_language import KINDS, VisionLanguage
-from ebcli.nouns.explanation import Explanation
 from ebcli.run.network_description import NetworkDescription
 from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput

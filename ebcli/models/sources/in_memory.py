@@ -9,6 +9,7 @@ from typing import Any
 from PIL import Image
 from torch import nn
 
+from ebcli.datatypes.input_spec import InputSpec, call_transform
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.models.keywords import GIVEN, VIDEO
 from ebcli.models.running import fitting_first_layer
@@ -16,7 +17,6 @@ from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.huggingface import HuggingFace, spec_of
 from ebcli.models.sources.huggingface_heads import HEADS, make_plain
 from ebcli.models.spec import Preprocessing
-from ebcli.nouns.input_spec import InputSpec, called
 
 _SAMPLE = 256  # pixels a side, for a transform that says nothing of what it makes
 
@@ -53,14 +53,14 @@ class Given(ModelSource):
         if isinstance(given, Preprocessing):
             return ModelSource.transforms(self, net, weights)
         if isinstance(given, InputSpec) or type(given).__module__ == "torchvision.transforms._presets":
-            return InputSpec.of(given)
+            return InputSpec.from_preset(given)
         if hasattr(given, "image_mean"):
             return spec_of(given, self.name)
         if given is None:
             return fitting_first_layer(net, InputSpec.as_is(function=partial(_refused, self.name)))
         if not callable(given):
             raise ConfigurationError(f"transform is {reprlib.repr(given)}, but a function of an image is needed")
-        height, width, channels = called(given, Image.new("RGB", (_SAMPLE, _SAMPLE), "gray")).shape
+        height, width, channels = call_transform(given, Image.new("RGB", (_SAMPLE, _SAMPLE), "gray")).shape
         return InputSpec.as_is((height, width), channels, function=given)
 
     def files(self, weights: str) -> Sequence[Any]:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, import_optional
 from ebcli.models.keywords import CROP, DEFAULT, SQUASH
 from ebcli.models.sources.base import fetching, quiet, square_spec
 from ebcli.models.sources.similarity import ImageTower, TwoTowers, too_long
-from ebcli.nouns.input_spec import InputSpec
 
 _FITS = {"shortest": CROP, "squash": SQUASH}  # by resize mode
 

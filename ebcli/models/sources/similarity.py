@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode
 from ebcli.models.keywords import RAW
 from ebcli.models.running import hooked, probe
 from ebcli.models.sources.base import ModelSource
-from ebcli.nouns.input_spec import InputSpec
 
 
 class Similarity(nn.Module):

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, import_optional
 from ebcli.models.checkpoint import load_checkpoint, without_prefixes
 from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
 from ebcli.models.names import imagenet_classes
 from ebcli.models.sources.base import ModelSource, fetching, square_spec
-from ebcli.nouns.input_spec import InputSpec
 
 _FITS = {"center": CROP, "squash": SQUASH, "border": PAD}  # by crop mode
 

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 from torchvision import models
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, first_line
 from ebcli.models.checkpoint import classes_in, load_checkpoint
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS, VIDEO
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources.base import USUAL_CLIP, ModelSource
-from ebcli.nouns.input_spec import InputSpec
 
 # the weights of a detector's classifier, with one row for each class, or for each class and anchor
 _CLASS_WEIGHT = re.compile(r"cls_(score|logits)\.weight$|classification_head\.module_list\..*weight$")
@@ -86,7 +86,7 @@ class Torchvision(ModelSource):
 
     def transforms(self, net: nn.Module, weights: str) -> InputSpec:
         preset = self._preset(weights).transforms()
-        return InputSpec.of(preset, *(_CLIPS.get(self.name, USUAL_CLIP) if self._task == VIDEO else ()))
+        return InputSpec.from_preset(preset, *(_CLIPS.get(self.name, USUAL_CLIP) if self._task == VIDEO else ()))
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         # VGG-16's IMAGENET1K_FEATURES have no class names because their classifier is untrained

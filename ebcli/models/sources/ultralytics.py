@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, first_line, import_optional
 from ebcli.models.checkpoint import read_checkpoint
 from ebcli.models.detection import Candidates, YoloOutput
 from ebcli.models.keywords import CLASSIFICATION, DEFAULT, DETECTION, PAD, SEGMENTATION, UNTRAINED
 from ebcli.models.sources.base import ModelSource, fetching
-from ebcli.nouns.input_spec import InputSpec
 
 _TASKS = dict.fromkeys(("detect", "segment", "pose"), DETECTION)
 _TASKS |= {"classify": CLASSIFICATION, "semantic": SEGMENTATION}

@@ -10,13 +10,13 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import WORDS
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import checked_device
 from ebcli.models.sources.base import fetching
 from ebcli.models.sources.huggingface import HuggingFace
-from ebcli.nouns.input_spec import InputSpec
 
 _AUTO = "AutoModelForImageTextToText"
 _BLIP, _PALIGEMMA = "blip", "paligemma"

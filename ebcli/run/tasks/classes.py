@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from ebcli.datatypes.explanation import Subject
 from ebcli.models.keywords import CLASSIFICATION, SOFTMAX, VIDEO
-from ebcli.nouns.explanation import Subject
 from ebcli.run.tasks.task import Asked, Task, register
 
 _UNLIKELY = 0.01  # probability; with more than 100 classes, that of a class chosen at random

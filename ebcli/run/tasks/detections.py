@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from ebcli.datatypes.explanation import Box, Subject
 from ebcli.errors import ImageError
 from ebcli.models import Detection, DetectionScores, detections
 from ebcli.models.keywords import DETECTION
-from ebcli.nouns.explanation import Box, Subject
 from ebcli.run.tasks.task import Asked, Task, register
 
 _FARTHEST = 0.5  # one minus the overlap, of a detection that is still the same one
@@ -25,8 +25,8 @@ def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
         possible = {*asked.network.possible}
         found = [one for one in found if one.label in possible]
     if isinstance(box, Box):
-        if not box.within(Box(0, 0, width, height)).area:
-            numbers = ",".join(f"{value:g}" for value in box.sized)
+        if not box.intersection(Box(0, 0, width, height)).area:
+            numbers = ",".join(f"{value:g}" for value in box.xywh)
             raise ImageError(f"the box {numbers} is outside the image of {width} x {height} pixels")
         found = sorted(found, key=lambda one: _distance(one.box, box))[:1]
     return [
@@ -51,7 +51,7 @@ def _run(inputs: Tensor, asked: Sequence[Asked]) -> list[list[Detection]]:
 def _in_image(box: Box, size: tuple[int, int], asked: Asked) -> Box:
     """A box in pixels of the network's input of a size (width, height), in the image."""
     (left, top, right, bottom), (width, height) = asked.place, asked.size
-    moved = box.scaled(size, (right - left, bottom - top)).shifted(left, top)
+    moved = box.rescale(size, (right - left, bottom - top)).shift(left, top)
     return Box(*(min(max(edge, 0), most) for edge, most in zip(moved, (width, height) * 2, strict=True)))
 
 

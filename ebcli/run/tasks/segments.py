@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ebcli.datatypes.explanation import Box, Subject
 from ebcli.errors import ImageError
 from ebcli.files.images import read_mask
 from ebcli.models.keywords import SEGMENTATION
-from ebcli.nouns.explanation import Box, Subject
 from ebcli.run.tasks.task import Asked, Task, register
 
 _LEAST_SHARE = 0.01  # of the pixels: smaller segments are often noise

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ebcli.datatypes.explanation import Box, Explanation, Subject
 from ebcli.drawing.style import ATLAS
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import CLASSIFICATION, DETECTION, OWN_TASKS, RAW, TASKS
-from ebcli.nouns.explanation import Box, Explanation, Subject
 from ebcli.run.plan import RunPlan, values_of
 from ebcli.run.plan_parts import MapOptions, WordOptions
 

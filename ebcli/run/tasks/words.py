@@ -14,11 +14,11 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
 from ebcli.eb import excitation_backprop
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import WORDS
 from ebcli.models.running import Reached, hooked
-from ebcli.nouns.explanation import Box, Explanation, Map, Subject
 from ebcli.run.plan_parts import WordOptions
 from ebcli.run.tasks.task import Asked, Task, register
 
