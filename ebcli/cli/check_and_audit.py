@@ -273,7 +273,7 @@ def _network(plan: RunPlan) -> Explainer:
     from ebcli.run.explainer import Explainer
 
     maps = plan.maps
-    targets = maps.targets if plan.model.described else ()
+    targets = maps.targets if plan.model.descriptions else ()
     asked = MapOptions(layers=maps.layers, targets=targets, allow_unsupported=maps.allow_unsupported)
     return Explainer(replace(plan, maps=asked, style=DrawingStyle(), output=OutputOptions()))
 

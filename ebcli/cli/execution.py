@@ -336,7 +336,7 @@ def next_step(work: Run, plan: RunPlan) -> str:
     if plan.words or work.reader.unit != "image" or not all(map(os.path.exists, images)):
         return ""
     named = [str(image) for image in images if len(images) <= _MOST_NAMED]
-    is_classified = work.task == CLASSIFICATION and not model.described
+    is_classified = work.task == CLASSIFICATION and not model.descriptions
     if len(work.sources) + len(work.skipped) > 1:
         if not output.report:
             return f"All maps on one page: {shlex.join(['eb-saliency', 'report', str(output.directory), *named])}"

@@ -70,7 +70,7 @@ class Explainer:
             else:
                 from ebcli.models.sources.vision_language import VisionLanguage
 
-                self.loaded = VisionLanguage(model.name, self.device, self._dtype).loaded()
+                self.loaded = VisionLanguage(model.name, self.device, self._dtype).as_loaded()
         else:
             parameter = next(loaded.net.parameters(), torch.empty(0))
             self.loaded = loaded.with_preprocessing(model.preprocessing)

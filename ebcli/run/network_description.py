@@ -85,7 +85,7 @@ class NetworkDescription:
         classes, against = chosen_classes(plan.maps, loaded)
         if plan.maps.layers or plan.maps.beside or model.preprocessing.crop is not None:
             return None
-        loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET), preprocessing=model.preprocessing)
+        loaded = replace(loaded, transforms=model.preprocessing.apply(PRESET), preprocessing=model.preprocessing)
         method = method_in_words(plan.maps, class_labels(loaded, against))
         noise = {} if against or not plan.maps.contrastive else {DEFAULT_LAYER: STRENGTH_ON_NOISE}
         about: dict[str, Any] = {"classes": classes, "against": against, "method": method, "noise": noise}
@@ -95,7 +95,7 @@ class NetworkDescription:
     def of_plan(cls, plan: RunPlan) -> "NetworkDescription":
         """As the user named it, for records of files that cannot be read."""
         model, maps = plan.model, plan.maps
-        against = [model.described[int(index)] for index in maps.against] if model.described else maps.against
+        against = [model.descriptions[int(index)] for index in maps.against] if model.descriptions else maps.against
         loaded = _unloaded(model.name, model.weights, model.scores)
         return cls(loaded=loaded, layers=maps.layers, method=method_in_words(maps, against))
 

@@ -143,9 +143,9 @@ class RunPlan:
         end = style.vmax if style.percentile is None else f"{style.percentile!r}%"
         end = self.output.scale if end is None else end
         found["scale"] = f"{style.vmin!r},{end}" if style.vmin else str(end)
-        if model.described:
+        if model.descriptions:
             for name in ("target", "against"):
-                found[name] = tuple(model.described[int(index)] for index in found[name])
+                found[name] = tuple(model.descriptions[int(index)] for index in found[name])
             if model.like:
                 found |= {"similar_to": tuple(map(Path, found["target"])), "target": ()}
             else:

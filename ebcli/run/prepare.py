@@ -230,7 +230,7 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     """How the results of a run are rendered."""
     output, made = plan.output, network.provenance_of_picture(plan.maps.beside)
     method = "" if plan.maps.contrastive else "marginal"
-    described = bool(plan.model.described)
+    described = bool(plan.model.descriptions)
     if network.against:
         others = class_labels(network.loaded, network.against) if described else map(str, network.against)
         method = f"against {' '.join(map(distinct_slug, others) if described else others)}"

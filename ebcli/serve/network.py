@@ -206,7 +206,7 @@ class Network:
 
     def _loaded_with_texts(self, spec: ModelSpec) -> LoadedModel:
         if self.loaded.retold is not None:
-            return self.loaded.with_texts(spec.described)
+            return self.loaded.with_texts(spec.descriptions)
         from ebcli.run.explainer import Explainer
 
         return Explainer(replace(self._usual, model=spec, maps=MapOptions(layers=(self.default,))), 1).loaded

@@ -57,7 +57,7 @@ def test_a_question_is_explained_as_measured(net: Any, tmp_path: Path) -> None:
     """`ask` on photos gives the maps and shares of a network that was taken apart by hand."""
     sentences.save(net, tmp_path)
     model = VisionLanguage(str(tmp_path), "cpu", torch.float32)
-    loaded = model.loaded()
+    loaded = model.as_loaded()
     pictures = sentences.described(4, torch.Generator().manual_seed(4))
     halves = []
     for image, sentence, stacked in zip(pictures.images, pictures.sentences, pictures.stacked.tolist(), strict=True):

@@ -40,7 +40,7 @@ def photo() -> Image.Image:
 
 
 def ask(model: VisionLanguage, photo: Image.Image, question: str, answer: str, **given: Any) -> Explanation:
-    words, loaded = WordOptions(question=question, answer=answer, **given), model.loaded()
+    words, loaded = WordOptions(question=question, answer=answer, **given), model.as_loaded()
     asked = Asked(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), size=photo.size, words=words)
     return explain(NetworkInput.of(photo, loaded.transforms), asked)
 

@@ -18,12 +18,12 @@ from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
 from ebcli.eb import excitation_backprop
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import WORDS
-from ebcli.models.running import Reached, hooked
+from ebcli.models.running import ReachedLayer, hook_modules
 from ebcli.run.plan_parts import WordOptions
 from ebcli.run.tasks.task import Asked, Task, register
 
 if TYPE_CHECKING:
-    from ebcli.models.sources.vision_language import Exchange, VisionLanguage
+    from ebcli.models.sources.vision_language import QuestionAnswer, VisionLanguage
     from ebcli.run.reading import NetworkInput
 
 LAYER = "photo tokens"  # of the decoder
@@ -54,10 +54,10 @@ class _Said(nn.Module):
         blocks: those of the encoder.
     """
 
-    def __init__(self, model: VisionLanguage, exchange: Exchange, tokens: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(self, model: VisionLanguage, exchange: QuestionAnswer, tokens: Sequence[tuple[int, int]] = ()) -> None:
         super().__init__()
         self.net, self.merged = model.net, nn.Identity()
-        self._others, self._count, self._tokens = exchange.others, len(exchange.ids), tokens
+        self._others, self._count, self._tokens = exchange.other_inputs, len(exchange.ids), tokens
         self._image_token = model.image_token
         self.logits, self.texts = torch.empty(0), 0
         (self._first, *_), *_ = _block_lists(self.net.get_decoder())
@@ -116,7 +116,7 @@ class _Said(nn.Module):
 
 
 class _Seen(Exception):  # noqa: N818 - no error
-    """What the hook of photo tokens is for was seen; not ``Reached``, which hooks on the layers in front raise."""
+    """What the hook of photo tokens is for was seen; not ``ReachedLayer``, which hooks on the layers in front raise."""
 
 
 def _block_lists(net: nn.Module) -> list[nn.ModuleList]:
@@ -183,10 +183,10 @@ def _chosen(text: str, words: Sequence[str], every: bool) -> list[tuple[int, re.
     return [(at, one) for at, one in found if one[0].lower() in wanted]
 
 
-def _other(model: VisionLanguage, said: Exchange, one: re.Match[str], against: str) -> tuple[int, int]:
+def _other(model: VisionLanguage, said: QuestionAnswer, one: re.Match[str], against: str) -> tuple[int, int]:
     """Where a word's tokens differ from those of another word in its place: that place, and the other's token there."""
     before = said.text[: one.start()]
-    own, other = model.continued(before + one[0]), model.continued(before + against)
+    own, other = model.answer_tokens(before + one[0]), model.answer_tokens(before + against)
     differing = [i for i, (a, b) in enumerate(zip(own, other, strict=False)) if a != b]
     place = said.tokens(*one.span())
     at = [i for i in place if differing and int(said.ids[i]) == own[differing[0]]]
@@ -273,13 +273,13 @@ def _corners(run: Callable[[Tensor], Tensor], reader: Any, size: tuple[int, int]
 
     def keep(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
         found.append(args[0].detach().double())
-        raise Reached
+        raise ReachedLayer
 
     dtype = reader.weight.dtype
     reader.float()  # coordinates need more than the 8 bits of bfloat16
     try:
         for colors in (0 * white, white, torch.stack([x, y, white[0]])):
-            with hooked([reader], keep, before=True), suppress(Reached):
+            with hook_modules([reader], keep, before=True), suppress(ReachedLayer):
                 run(255 * colors)
     finally:
         reader.to(dtype)
@@ -311,7 +311,7 @@ def _tokens(run: Callable[[], Tensor], reader: nn.Module, blocks: Sequence[Any])
     for block in blocks:  # which leave all as it is
         block.forward = lambda hidden_states, *_, **__: hidden_states
     try:
-        with hooked([reader], start), torch.enable_grad():
+        with hook_modules([reader], start), torch.enable_grad():
             tokens = run()
     finally:
         for block in blocks:
