@@ -280,12 +280,12 @@ def _network(plan: RunPlan) -> Explainer:
 
 def _counted(one: Candidate, network: Explainer) -> tuple[int, int | None]:
     """In how many photos the class changes without the place, and without the opposite one; None if they overlap."""
-    from ebcli.drawing.overlay import shrunk
+    from ebcli.drawing.overlay import downscale
     from ebcli.files.images import decode
 
     changed, opposite = 0, 0
     for photo, mask in one.photos[:_TESTED]:
-        image = shrunk(decode(photo.path))
+        image = downscale(decode(photo.path))
         whole = _class(network, image)
         without, other = (_class(network, _covered(image, cells)) for cells in (mask, mask[::-1, ::-1]))
         changed, opposite = changed + (without != whole), opposite + (other != whole)

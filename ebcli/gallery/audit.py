@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ebcli.datatypes.explanation import Box
-from ebcli.drawing.overlay import beside, fitted_size, heatmap, picture
+from ebcli.drawing.overlay import fitted_size, heatmap, picture, side_by_side
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
@@ -288,4 +288,4 @@ def _strip(found: Candidate) -> Image.Image:
             left, top, right, bottom = map(int, place.rescale((CELLS, CELLS), small.size))
             ImageDraw.Draw(drawn).rectangle((left, top, right - 1, bottom - 1), outline="white", width=2)
             tiles.append(drawn)
-    return beside(tiles or [Image.new("RGB", (_SIDE, _SIDE), "white")], _GAP)
+    return side_by_side(tiles or [Image.new("RGB", (_SIDE, _SIDE), "white")], _GAP)

@@ -16,7 +16,16 @@ from PIL import Image
 
 from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.legend import bar
-from ebcli.drawing.overlay import Pixels, beside, covered, fitted_size, interpolated, is_blank, picture, ranks
+from ebcli.drawing.overlay import (
+    Pixels,
+    covered_pixels,
+    fitted_size,
+    interpolate,
+    is_blank,
+    picture,
+    ranks,
+    side_by_side,
+)
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError, check_value
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
@@ -118,10 +127,10 @@ def aligned(pair: MapPair) -> tuple[NDArray[np.float32], NDArray[np.float32], Pi
     """Two maps on the grid on which they are compared: the pixels of a small image that both cover, and their box."""
     size = fitted_size(pair.size, SIDE)
     regions = [one.placement.rescale(pair.size, size) for one in pair.maps]
-    boxes = [covered(region, size) for region in regions]
+    boxes = [covered_pixels(region, size) for region in regions]
     both = max(boxes[0][0], boxes[1][0]), max(boxes[0][1], boxes[1][1]), *map(min, boxes[0][2:], boxes[1][2:])
     box = (both[0], both[1], max(both[2], both[0] + 1), max(both[3], both[1] + 1))
-    one, other = (interpolated(map_.values, region, box) for map_, region in zip(pair.maps, regions, strict=True))
+    one, other = (interpolate(map_.values, region, box) for map_, region in zip(pair.maps, regions, strict=True))
     return one, other, box
 
 
@@ -221,7 +230,7 @@ def _row(
     tiles += [picture(under, one.values, one.placement.rescale(pair.size, size), _STYLES["maps"]) for one in pair.maps]
     if difference.any():
         tiles.append(picture(under, difference, Box(*box), _STYLES["difference"]))
-    return row, beside(tiles, _GAP)
+    return row, side_by_side(tiles, _GAP)
 
 
 def _drawn(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import numpy as np
 
 from ebcli.drawing.frame_maps import FrameMaps
-from ebcli.drawing.legend import bar, ends
-from ebcli.drawing.overlay import shrunk
+from ebcli.drawing.legend import bar, scale_labels
+from ebcli.drawing.overlay import downscale
 from ebcli.drawing.style import FINE, DrawingStyle
 from ebcli.drawing.thumbnails import THUMBNAILS, ThumbnailNames, map_thumbnail
 from ebcli.errors import ConfigurationError, ImageError
@@ -169,7 +169,7 @@ def write_gallery(
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
         overlay = replace(style, name="overlay", cells=False)
         colors = np.asarray(bar(overlay, (_LEGEND_COLORS, 1)))[0].tolist()
-        look = {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE, has_faint=True)}
+        look = {"alpha": style.alpha, "colors": colors, "ends": scale_labels(overlay, FINE, has_faint=True)}
         folder.add({PAGE: page("gallery.html", data={**look, **_data(name, entries, there)})})
     return directory / PAGE
 
@@ -275,16 +275,16 @@ def _make(
     files, photo = dict[Path, bytes](), outcome.photo
     with suppress(ImageError, OSError):
         if photo and photo in missing and source and Source(source).stamp() == outcome.record.stamp:
-            files[photo] = encode_picture(shrunk(decode(Source(source).open_content()[1])), "jpg")
+            files[photo] = encode_picture(downscale(decode(Source(source).open_content()[1])), "jpg")
     if outcome.raw is not None and (raw := read_maps(directory, outcome.record)) is not None:
         with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
             maps = (map_ for map_ in raw[1] if map_.layer == outcome.layer)
             for number, (one, map_) in enumerate(zip(outcome.maps, maps, strict=True)):
-                drawn = FrameMaps.of(map_, raw[0], None, style, number)
+                drawn = FrameMaps.from_map(map_, raw[0], None, style, number)
                 if one.map in missing and (content := map_thumbnail(drawn, map_.values)):
                     files[one.map] = content
     for one in outcome.maps:
         if one.map in missing and one.map not in files and one.result is not None:
             with suppress(ImageError):
-                files[one.overlay] = encode_picture(shrunk(decode(directory / one.result)), "jpg")
+                files[one.overlay] = encode_picture(downscale(decode(directory / one.result)), "jpg")
     return files

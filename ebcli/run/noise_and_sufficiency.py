@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ebcli.datatypes.explanation import Box, Map, Sufficiency
-from ebcli.drawing.overlay import covered, interpolated, ranks
+from ebcli.drawing.overlay import covered_pixels, interpolate, ranks
 from ebcli.eb import ExcitationResult
 from ebcli.eb.forward import single_tensor
 from ebcli.errors import LayerError, OutputError
@@ -218,7 +218,7 @@ def _orders(
         rows, columns = slice(box[1], box[3]), slice(box[0], box[2])
         cells = map_.display_values
         shuffled = generator.permutation(cells.ravel()).reshape(cells.shape)
-        fine = [interpolated(values, region, box) for values in (cells, shuffled)]
+        fine = [interpolate(values, region, box) for values in (cells, shuffled)]
         fine += [blob[rows, columns], slopes[i].float().cpu().numpy()[rows, columns]]
         orders[:, i, rows, columns] = [ranks(values, generator) for values in fine]
         sizes.append(fine[0].size)
@@ -241,4 +241,4 @@ def _regions(map_: Map, asked: Asked, size: tuple[int, int]) -> tuple[Box, tuple
     def inside(place: Box) -> Box:
         return place.shift(-seen.left, -seen.top).rescale((seen.right - seen.left, seen.bottom - seen.top), size)
 
-    return inside(map_.placement), covered(inside(Box(0, 0, *asked.size)), size)
+    return inside(map_.placement), covered_pixels(inside(Box(0, 0, *asked.size)), size)

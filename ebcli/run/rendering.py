@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from ebcli.datatypes.atlas import Atlas
 from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
-from ebcli.drawing.legend import ends
-from ebcli.drawing.overlay import shrunk
+from ebcli.drawing.legend import scale_labels
+from ebcli.drawing.overlay import downscale
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
@@ -97,7 +97,9 @@ def render(
 
     size, clips = loaded.size, loaded.clips
     subjects = explanation.subjects
-    maps = [FrameMaps.of(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps]
+    maps = [
+        FrameMaps.from_map(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps
+    ]
     tiles = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
     common = {**options.provenance, "input": file_name(source), **tiles}
     suffix = options.names.suffix(source.relpath)
@@ -151,12 +153,12 @@ def _figure(
     if options.style.name == ATLAS:
         from ebcli.drawing.atlas import atlas_figure
 
-        return atlas_figure(*drawn, options.at).encoded(suffix, facts)
+        return atlas_figure(*drawn, options.at).encode(suffix, facts)
     from ebcli.drawing.figure import answer_figure, contact_sheet, panel
 
     if explanation.answer is not None:
-        return answer_figure(explanation, *drawn).encoded(suffix, facts)
-    return (panel if drawn[1][0].clips is None else contact_sheet)(*drawn).encoded(suffix, facts)
+        return answer_figure(explanation, *drawn).encode(suffix, facts)
+    return (panel if drawn[1][0].clips is None else contact_sheet)(*drawn).encode(suffix, facts)
 
 
 def _shares(explanation: Explanation, at: tuple[int, int], size: tuple[int, int]) -> dict[Subject, float]:
@@ -214,15 +216,15 @@ class _Drawn:
         if self._volume is not None:
             self._volume.add(shown)
             return
-        photo = shown if self._longest is None else shown._replace(image=shrunk(shown.image, self._longest))
-        self._picture = self._maps.drawn(photo)
+        photo = shown if self._longest is None else shown._replace(image=downscale(shown.image, self._longest))
+        self._picture = self._maps.draw(photo)
         if self._video is not None:
             self._video.add(self._picture)
 
     def finish(self) -> bytes:
         if self._video is not None:
             return self._video.finish()
-        picture = self._picture if self._volume is None else self._volume.drawn(self._longest)
+        picture = self._picture if self._volume is None else self._volume.draw(self._longest)
         return encode_picture(picture, self._suffix, self._facts)
 
 
@@ -235,7 +237,7 @@ def file_name(source: Source) -> str:
 def about(drawn: Sequence[FrameMaps]) -> dict[str, str]:
     """The layer, class, score, strength, sufficiency and color scale of the maps in a picture or figure."""
     maps, whose = [one.map for one in drawn], "each map's " if len(drawn) > 1 else ""
-    low, high = ends(drawn[0].style, max(map_.values.size for map_ in maps), whose)
+    low, high = scale_labels(drawn[0].style, max(map_.values.size for map_ in maps), whose)
     subjects = list(dict.fromkeys(map_.subject for map_ in maps))
     strengths = [", ".join(map_.evidence_words).removeprefix("strength ") for map_ in maps]
     return {

@@ -176,11 +176,11 @@ class Saliency:
         drawn = self._frames(style)
         if style.name == ATLAS:
             return atlas_figure([self.photo], drawn, "", self.about).image()
-        return drawn[0].drawn(self.photo) if len(drawn) == 1 else panel([self.photo], drawn, "", self.about).image()
+        return drawn[0].draw(self.photo) if len(drawn) == 1 else panel([self.photo], drawn, "", self.about).image()
 
     def _frames(self, style: DrawingStyle) -> list[FrameMaps]:
         found, size = self.explanation, self.photo.image.size
-        return [FrameMaps.of(one, size, None, style, found.subjects.index(one.subject)) for one in found.maps]
+        return [FrameMaps.from_map(one, size, None, style, found.subjects.index(one.subject)) for one in found.maps]
 
     def save(self, path: str | os.PathLike[str], style: AnyStyle | None = None) -> None:
         """Write the picture to a file of any format that Pillow writes, also in another style.

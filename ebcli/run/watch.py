@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.figure import COLUMNS, arranged, map_tile, small_frame, wrapped
+from ebcli.drawing.figure import COLUMNS, lay_out, map_tile, small_frame, split_rows
 from ebcli.drawing.frame_maps import FrameMaps
-from ebcli.drawing.legend import ends
+from ebcli.drawing.legend import scale_labels
 from ebcli.errors import DISTRIBUTION, ConfigurationError, import_optional
 from ebcli.files.sink import atomic_write, check_file
 from ebcli.pages.shell import page
@@ -143,7 +143,7 @@ def _drawn(found: Sequence[Saliency], epoch: int) -> Image.Image:
     tiles, style = [], found[0].style
     for number, one in enumerate(found, 1):
         map_, shown = one.explanation.maps[0], one.photo._replace(image=small_frame(one.photo.image, one.style))
-        drawn = FrameMaps.of(map_, one.photo.image.size, None, style)
+        drawn = FrameMaps.from_map(map_, one.photo.image.size, None, style)
         tiles.append(map_tile(drawn, shown, f"{number}: {map_.title}"))
-    scale = ends(style, max(one.explanation.maps[0].values.size for one in found))
-    return arranged(f"epoch {epoch}", found[0].about, wrapped("", tiles, COLUMNS), style, scale).image()
+    scale = scale_labels(style, max(one.explanation.maps[0].values.size for one in found))
+    return lay_out(f"epoch {epoch}", found[0].about, split_rows("", tiles, COLUMNS), style, scale).image()

@@ -247,8 +247,8 @@ def _described(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
     """What is said of a map; the ends of its scales, None for one on which it is blank, are in the map's own units."""
     scales = {}
     for name, style in _STYLES.items():
-        frame = FrameMaps.of(map_, size, None, style)
-        scales[name] = None if frame.is_blank else limits(map_.display_values, frame.faded)
+        frame = FrameMaps.from_map(map_, size, None, style)
+        scales[name] = None if frame.is_blank else limits(map_.display_values, frame.faded_style)
     return {
         "layer": map_.layer,
         "shape": map_.values.shape,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from ebcli.drawing.overlay import shrunk
+from ebcli.drawing.overlay import downscale
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode, limit_pixels
 from ebcli.files.media.medium import PHOTO
@@ -103,7 +103,7 @@ class Photos:
 def _small(source: Source, longest: int, max_pixels: int | None) -> bytes:
     limit_pixels(max_pixels)
     file = io.BytesIO()
-    shrunk(decode(source.open_content()[1]), longest).save(file, "JPEG", quality=90)
+    downscale(decode(source.open_content()[1]), longest).save(file, "JPEG", quality=90)
     return file.getvalue()
 
 

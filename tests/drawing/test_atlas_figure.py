@@ -40,7 +40,7 @@ def test_color_blind_readers_tell_the_colors_apart(how):
 def maps(*values, size=(80, 40)):
     names = ["left", "right", "nowhere", "a class with a name that is longer than the picture is wide " * 3]
     return [
-        FrameMaps.of(
+        FrameMaps.from_map(
             Map(
                 subject=Subject(i, names[i], 1.0),
                 layer="l",

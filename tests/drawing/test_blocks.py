@@ -41,9 +41,9 @@ def drawn(values: np.ndarray, stride: int) -> np.ndarray:
         placement=Box(0, 0, side, side),
         stride=stride,
     )
-    maps = FrameMaps.of(map_, (side, side), None, DrawingStyle("heatmap"))
+    maps = FrameMaps.from_map(map_, (side, side), None, DrawingStyle("heatmap"))
     shown = DisplayFrame(Image.new("RGB", (side, side)), 0, 0, 0)
-    return np.asarray(maps.drawn(shown)).astype(float).mean(2)
+    return np.asarray(maps.draw(shown)).astype(float).mean(2)
 
 
 def test_a_subsampled_layer_has_no_dots() -> None:

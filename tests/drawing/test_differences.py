@@ -62,7 +62,7 @@ def even_map(image: Image.Image, value: float, style: DrawingStyle) -> FrameMaps
 def differences(image: Image.Image, sign: str) -> np.ndarray:
     """The mean difference of a photo from its overlay, at each of ``VALUES``."""
     style, side = SIGNS[sign]
-    drawn = [even_map(image, side * value, style).drawn(DisplayFrame(image)) for value in VALUES]
+    drawn = [even_map(image, side * value, style).draw(DisplayFrame(image)) for value in VALUES]
     return np.array([difference(middle(one), middle(image)).mean() for one in drawn])
 
 
@@ -105,7 +105,7 @@ def test_a_gallery_page_s_thumbnails_blended_as_the_page_does_it_are_the_exporte
         over = np.asarray(opened(files[NAMES.map("5", 7)], "RGBA")).astype(float)
         share = 0.85 * over[..., 3:] / 255
         blended = Image.fromarray((share * over[..., :3] + (1 - share) * below).round().astype(np.uint8))
-        exported = opened(encode_picture(one.drawn(DisplayFrame(image)), "png"))
+        exported = opened(encode_picture(one.draw(DisplayFrame(image)), "png"))
         apart = np.abs(np.asarray(middle(blended)).astype(int) - np.asarray(middle(exported)).astype(int))
         assert apart.mean() < 2.5  # the thumbnail of the photo is a JPEG
 
@@ -120,7 +120,7 @@ def test_a_panel_s_legend_has_the_colors_of_overlays(signed: bool, written: list
     bar = max((part for part in parts if (part[0] != 255).any()), key=len)
     ends = (-1, 1) if signed else (0, 1)
     for at, value in enumerate(np.linspace(*ends, 11)):
-        overlay = np.asarray(even_map(gray, value, style).drawn(DisplayFrame(gray))).astype(int)[120, 180]
+        overlay = np.asarray(even_map(gray, value, style).draw(DisplayFrame(gray))).astype(int)[120, 180]
         assert bar[round(at / 10 * (len(bar) - 1))].astype(int) == pytest.approx(overlay, abs=4)
 
 
@@ -140,9 +140,9 @@ def test_a_clip_that_only_speaks_against_its_class_is_drawn_in_the_frame_where_i
     map_ = Map(subject=Subject(7, None, 0.5), layer="5", values=values, mass=0.5, placement=place)
     clips = kind(starts=(0,), frames=2, frame_rate=1.0, total=2)
     for style in (SIGNED, DrawingStyle()):
-        maps = FrameMaps.of(map_, SIZE, clips, style)
+        maps = FrameMaps.from_map(map_, SIZE, clips, style)
         assert maps.is_blank is (not style.signed)
-        frames = [maps.drawn(DisplayFrame(image, number, 0, number)) for number in range(2)]
+        frames = [maps.draw(DisplayFrame(image, number, 0, number)) for number in range(2)]
         assert (frames[0].tobytes() == frames[1].tobytes()) is maps.is_blank
 
 
@@ -155,13 +155,13 @@ def test_the_slices_of_a_volume_cross_at_its_peak_and_have_one_scale(shape: tupl
 
     def planes(values: np.ndarray, told: bool) -> list[np.ndarray]:
         map_ = Map(subject=Subject(7, None, 0.5), layer="5", values=values, mass=0.5, placement=Box(0, 0, 24, 18))
-        maps = FrameMaps.of(map_, (24, 18), slices, style if not told else replace(style, alpha=0.0))
+        maps = FrameMaps.from_map(map_, (24, 18), slices, style if not told else replace(style, alpha=0.0))
         whole = Orthogonal(maps, slices)
         for z in range(8):
             y, x = np.mgrid[:18, :24]
             pixels = np.stack([x * 10, y * 10, np.full_like(x, z * 30)], -1).astype(np.uint8)
             whole.add(DisplayFrame(Image.fromarray(pixels if told else np.full_like(pixels, 128)), z, 0, z))
-        picture = np.asarray(whole.drawn().convert("RGB")).astype(int)
+        picture = np.asarray(whole.draw().convert("RGB")).astype(int)
         gaps = np.flatnonzero((picture[:20] == 255).all((0, 2)))
         return [part for part in np.split(picture, gaps, axis=1) if part.shape[1] > 9]
 

@@ -16,7 +16,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.datatypes.explanation import Box
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, peaks_at_border, picture
+from ebcli.drawing.overlay import covered_pixels, interpolate, is_blank, is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.images import decode
 
@@ -70,7 +70,7 @@ def shown_at(painted: Image.Image, size: tuple[int, int], style: str) -> Image.I
 def light_of_map(painted: Image.Image, size: tuple[int, int], style: str, place: Box) -> np.ndarray:
     """The light (h, w) that a map in gray adds to a black photo; neither the crop's frame nor the part outside it."""
     values = np.asarray(shown_at(painted, size, style)).astype(float).sum(-1)
-    left, top, right, bottom = covered(place, size)
+    left, top, right, bottom = covered_pixels(place, size)
     seen = np.zeros_like(values)
     inside = slice(top + 3, bottom - 3), slice(left + 3, right - 3)
     seen[inside] = values[inside]
@@ -90,8 +90,8 @@ def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tupl
     for cell in ((3, 5), (6, 10), (9, 4)):
         expected = looked_at(preset, size, (cell[0] + 0.5) / cells, (cell[1] + 0.5) / cells)
         saliency = spot(cells, *cell)
-        left, top, *_ = box = covered(place, size)
-        heat = interpolated(saliency, place, box).clip(min=0)
+        left, top, *_ = box = covered_pixels(place, size)
+        heat = interpolate(saliency, place, box).clip(min=0)
         y, x = np.mgrid[: heat.shape[0], : heat.shape[1]] + 0.5
         assert ((x * heat).sum() / heat.sum() + left, (y * heat).sum() / heat.sum() + top) == pytest.approx(
             expected, abs=1
@@ -194,12 +194,12 @@ def test_tiny_and_narrow_images_have_a_picture_too(
 def test_upsampling_is_bicubic_and_exact_at_the_cells_own_size() -> None:
     saliency = np.random.default_rng(0).random((5, 5)).astype(np.float32)
     place = Box(2, 3, 7, 8)
-    assert covered(place, (10, 10)) == (2, 3, 7, 8)
-    same = interpolated(saliency, place, (2, 3, 7, 8))
+    assert covered_pixels(place, (10, 10)) == (2, 3, 7, 8)
+    same = interpolate(saliency, place, (2, 3, 7, 8))
     np.testing.assert_allclose(same, saliency, atol=1e-6)
     # Cubic convolution is exact for parabolas (Keys 1981), linear interpolation is not.
     parabola = np.tile(np.arange(10, dtype=np.float32) ** 2, (10, 1))
-    fine = interpolated(parabola, Box(0, 0, 100, 100), (0, 0, 100, 100))
+    fine = interpolate(parabola, Box(0, 0, 100, 100), (0, 0, 100, 100))
     np.testing.assert_allclose(fine[50, 30:70], ((np.arange(30, 70) + 0.5) / 10 - 0.5) ** 2, atol=1e-4)
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from ebcli.cli.settings import PRESETS
 from ebcli.datatypes.explanation import Box, Map, Subject, Sufficiency
 from ebcli.drawing.figure import panel
-from ebcli.drawing.legend import fitted, font, printable
+from ebcli.drawing.legend import font, printable, truncate
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.media.medium import DisplayFrame
 
@@ -205,11 +205,11 @@ def test_names_are_data() -> None:
 def test_long_names_lose_their_middle(room: int) -> None:
     letters = font(13)
     name = "photos/" + "x" * 500 + "/cat.jpg"
-    shown = fitted(name, letters, room)
+    shown = truncate(name, letters, room)
     assert letters.getlength(shown) <= room
     assert shown[0] == "p"
     assert "…" in shown
-    assert fitted("cat", letters, 300) == "cat"
+    assert truncate("cat", letters, 300) == "cat"
 
 
 def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, float, str]]) -> None:

@@ -182,7 +182,7 @@ def test_outlines_have_the_colors_and_the_halo_of_exported_pictures() -> None:
     photo, box = Image.new("RGB", (400, 300), (255, 255, 255)), (100.0, 60.0, 320.0, 240.0)
     subjects = [Subject(7, "cat", 0.9, outlines=[Box(*box).outline]) for _ in range(2)]
     maps = [
-        FrameMaps.of(
+        FrameMaps.from_map(
             Map(subject=one, layer="5", values=np.eye(7, dtype=np.float32), mass=0.5, placement=whole(photo.size)),
             photo.size,
             None,
@@ -194,7 +194,7 @@ def test_outlines_have_the_colors_and_the_halo_of_exported_pictures() -> None:
     files = thumbnails(NAMES, DisplayFrame(photo), maps)
     colors = set()
     for number, one in enumerate(maps, start=1):
-        thumbnail, exported = opened(files, NAMES.map("5", 7, number)), np.asarray(one.drawn(DisplayFrame(photo))) / 255
+        thumbnail, exported = opened(files, NAMES.map("5", 7, number)), np.asarray(one.draw(DisplayFrame(photo))) / 255
         line = slice(92, 108)  # across the left side of the box
         seen = (exported[150, line] == (0, 0, 0)).all(-1)  # the halo
         assert seen.sum() >= 2

@@ -110,7 +110,7 @@ def names_of(record: Record) -> ThumbnailNames:
 
 
 def framed(maps: Sequence[Map], size: tuple[int, int], style: DrawingStyle | None = None) -> list[FrameMaps]:
-    return [FrameMaps.of(map_, size, None, style or DrawingStyle()) for map_ in maps]
+    return [FrameMaps.from_map(map_, size, None, style or DrawingStyle()) for map_ in maps]
 
 
 def mapped(maps: dict[str, np.ndarray], classes: Sequence[int], place: Box) -> list[Map]:
