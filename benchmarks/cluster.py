@@ -58,7 +58,7 @@ def cost(count: int) -> None:
     """Print the CPU seconds per image on the network (g), and for decoding and drawing (p)."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        plan = RunPlan.of(images=(small(0),), fit="crop", output=Path(name), device="cpu", batch_size=8)
+        plan = RunPlan.from_values(images=(small(0),), fit="crop", output=Path(name), device="cpu", batch_size=8)
         folder = OutputFolder(Path(name), overwrite=True)
         prepared = prepare(plan, folder)
         sources = [Source(small(i)) for i in range(count // 8 * 8)]

@@ -88,7 +88,7 @@ class Session:
         if options["fit"] == WHOLE:
             raise ConfigurationError("benchmarks need images of one size: choose --fit crop, squash or pad")
         values = {name: options[name] for name in (*in_section("Model"), "layer", "device")}
-        plan = RunPlan.of(usual_fit=None, images=(Path("photo"),), **values)
+        plan = RunPlan.from_values(usual_fit=None, images=(Path("photo"),), **values)
         self.model = ModelUnderTest(plan.model, plan.maps.layers, options["method"], plan.execution.device)
         self.options, self.failed = options, 0
 

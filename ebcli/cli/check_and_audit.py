@@ -47,7 +47,7 @@ def plan_of(directory: Path) -> RunPlan:
     images = tuple(map(path_of, found.pop("images", ())))
     context = click.get_current_context()
     values = {name: OPTIONS[name].type_cast_value(context, value) for name, value in found.items() if name in VALUES}
-    return RunPlan.of(images=images, **values)
+    return RunPlan.from_values(images=images, **values)
 
 
 _limit = partial(option, "Limits", metavar="N", type=float)
@@ -130,7 +130,7 @@ def _repeated(plan: RunPlan, given: dict[str, Any], directory: Path, overwrite: 
             given["weights"] = ModelSpec.weights  # those of the baseline are of another network
     drawn_or_measured = {*values_of(OutputOptions, DrawingStyle), "scale", "compare_with", "sufficiency"}
     same = {name: value for name, value in plan.values.items() if name not in drawn_or_measured}
-    return RunPlan.of(**same | given, output=directory, raw=True, overwrite=overwrite)
+    return RunPlan.from_values(**same | given, output=directory, raw=True, overwrite=overwrite)
 
 
 def _write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
@@ -297,7 +297,7 @@ def _class(network: Explainer, image: Image.Image) -> int | None:
     """The class with the highest score; None if nothing is found."""
     from ebcli.run.reading import NetworkInput
 
-    found = network.subjects(NetworkInput.of(image, network.loaded.transforms))
+    found = network.subjects(NetworkInput.from_image(image, network.loaded.transforms))
     return max(found, key=lambda one: one.score).index if found else None
 
 

@@ -124,7 +124,7 @@ def layers(options: Mapping[str, Any]) -> int:
         values["weights"] = UNTRAINED
     if takes_texts(options["model"]) and not any(options[name] for name in ("target", "similar_to", "class_names")):
         values["target"] = ("a photo",)
-    model = RunPlan.of(**values).model
+    model = RunPlan.from_values(**values).model
     with sign_of_life(f"Loading {model.name} ...", options["quiet"]):
         loaded = load_model(device="cpu", **vars(model))
     rows = [("NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT")]
@@ -238,7 +238,7 @@ def report(options: Mapping[str, Any]) -> int:
     from ebcli.gallery.page import write_gallery
 
     directory, values = options["directory"], {name: options[name] for name in VALUES & options.keys()}
-    plan = RunPlan.of(**values | {"images": options["images"] or (directory,)})
+    plan = RunPlan.from_values(**values | {"images": options["images"] or (directory,)})
     page = write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, options["images"])
     put(os.fsencode(page))
     return 0
@@ -295,4 +295,4 @@ def _plans(options: Mapping[str, Any]) -> Iterator[RunPlan]:
         raise click.UsageError(f"there are {len(weights)} --weights for {len(options['model'])} --model: drop some")
     shared = {name: options[name] for name in _SHARED} | {"images": (Path("photo"),)}
     for name, chosen in zip_longest(options["model"], weights, fillvalue=ModelSpec.weights):
-        yield RunPlan.of(**shared, model=name, weights=chosen)
+        yield RunPlan.from_values(**shared, model=name, weights=chosen)

@@ -89,7 +89,7 @@ def _small_run(device: str) -> str:
         image = folder / "image.png"
         Image.radial_gradient("L").convert("RGB").save(image)
         maps: dict[str, Any] = {"layer": (HEAD, INPUT), "contrastive": False, "output": folder / "maps"}
-        work = run(RunPlan.of(images=(image,), workers=0, device=device, **maps))
+        work = run(RunPlan.from_values(images=(image,), workers=0, device=device, **maps))
         (record,) = work.results
         if record.error is not None:
             raise EbcliError(f"a generated image failed: {record.error}")

@@ -164,7 +164,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                 which = f"{suffices.count(False)} of {len(suffices)} maps"
                 note(f"sufficiency not shown for {which}: the pictures, the page and --verbose say why")
             _print_shares(labeled, faint, unit, has_faint=plan.style.vmax is None)
-            counts |= work.recorded
+            counts |= work.counts
             _summarize(work, counts, bool(interrupted), quiet and not plan.execution.dry_run, plan.inputs.shard)
     if interrupted:
         return 128 + interrupted[0], first
@@ -345,8 +345,10 @@ def next_step(work: Run, plan: RunPlan) -> str:
     elif is_classified and not any(plan.values.get(name) for name in CHOOSING):
         in_one_figure = {"panel": True} if output.is_file else {}
         with suppress(ConfigurationError):  # this run has options that exclude it
-            return f"More classes: {as_command(plan.but(top_k=3, **in_one_figure))}"
-    if model != RunPlan.of(images=images, model=model.name).model:  # the page gets neither weights nor preprocessing
+            return f"More classes: {as_command(plan.replace(top_k=3, **in_one_figure))}"
+    if (
+        model != RunPlan.from_values(images=images, model=model.name).model
+    ):  # the page gets neither weights nor preprocessing
         return ""
     asked = [] if model.name == BUNDLED else ["--model", model.name]
     return f"Any class, any layer, in the browser: {shlex.join(['eb-saliency', 'serve', *asked, *named])}"

@@ -102,7 +102,7 @@ def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, **options: Any
         values["output"] = STDOUT
     if options["as_json"] and values["output"] == STDOUT:
         raise ConfigurationError("stdout takes one picture, but --json prints records there: drop one of them")
-    plan = RunPlan.of(**values)
+    plan = RunPlan.from_values(**values)
     sink = sink_of(plan, out)
     if STDIN in images:
         plan = replace(plan, inputs=replace(plan.inputs, stdin=_read(options["max_bytes"])))
@@ -190,7 +190,7 @@ def ask(options: Mapping[str, Any]) -> int:
         raise ConfigurationError("ask needs a vision-language model: add --model hf/NAME, or a directory with one")
     words = part_of(WordOptions, options)
     values = {name: options[name] for name in (VALUES & options.keys()) - vars(words).keys()}
-    plan = RunPlan.of(**values, images=(options["photo"],), words=words, workers=0)
+    plan = RunPlan.from_values(**values, images=(options["photo"],), words=words, workers=0)
     if plan.output.directory == STDOUT:
         raise ConfigurationError("ask prints the answer to stdout: name a directory or a file with -o")
     sink = sink_of(plan, sys.stdout)

@@ -107,7 +107,7 @@ class MapOptions:
     sufficiency: bool = False
 
     @property
-    def most(self) -> int:
+    def max_classes(self) -> int:
         """The number of classes per image, if they are the most likely ones."""
         return self.top_k or 1
 
@@ -222,8 +222,8 @@ class OutputOptions:
                 "scale": end if end in SCALES else IMAGE,
             }
         except ValueError as error:
-            what = "image, run, a number or a percentile such as 99%; or LOW and one of these, as in 1,run"
-            raise ConfigurationError(f"--scale is {text!r}, but it must be {what}") from error
+            choices = "image, run, a number or a percentile such as 99%; or LOW and one of these, as in 1,run"
+            raise ConfigurationError(f"--scale is {text!r}, but it must be {choices}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

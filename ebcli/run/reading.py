@@ -44,7 +44,7 @@ class NetworkInput:
     pages: int = 1
 
     @classmethod
-    def of(cls, image: Image.Image, spec: InputSpec) -> "NetworkInput":
+    def from_image(cls, image: Image.Image, spec: InputSpec) -> "NetworkInput":
         """An RGB image that is no file."""
         return cls(pixels=spec.read(image), stamp=FileState(0, 0), seconds=0.0, size=image.size)
 
@@ -73,10 +73,10 @@ class Reader:
     @property
     def unit(self) -> str:
         """What a file is called, such as ``"image"``."""
-        return self.taken[0].unit
+        return self.formats[0].unit
 
     @property
-    def taken(self) -> list[InputFormat]:
+    def formats(self) -> list[InputFormat]:
         """The kinds of data that the network gets."""
         return [medium for medium in self.media if medium.supports(self.spec)]
 
@@ -106,7 +106,7 @@ class Reader:
             pixels=pixels, stamp=stamp, seconds=seconds, size=size, label=source.label, clips=clips, pages=pages
         )
 
-    def frames(self, source: Source, loaded: NetworkInput) -> Iterator[DisplayFrame]:
+    def frames(self, source: Source, network_input: NetworkInput) -> Iterator[DisplayFrame]:
         """The frames to draw, all of one size. They are decoded a second time: keeping thousands of photos until the
         network is done with them would take far more memory than decoding takes time.
 
@@ -116,12 +116,16 @@ class Reader:
         limit_pixels(self.max_pixels)
         medium = medium_of(source, self.spec, self.media)
         now, file = source.open_content()
-        if now != loaded.stamp or medium is None:
+        if now != network_input.stamp or medium is None:
             raise ImageError("the file changed during the run")
-        with closing(medium.frames(file, self.spec, self.part, loaded.clips)) as found:
-            for shown in found:
-                image = shown.image
-                yield shown if image.size == loaded.size else shown._replace(image=image.resize(loaded.size))
+        with closing(medium.frames(file, self.spec, self.part, network_input.clips)) as decoded:
+            for frame in decoded:
+                image = frame.image
+                yield (
+                    frame
+                    if image.size == network_input.size
+                    else frame._replace(image=image.resize(network_input.size))
+                )
 
     def coordinates(self, source: Source) -> Coordinates | None:
         """Where in space the pixels of a file lie; None if it does not say.
@@ -150,5 +154,5 @@ def medium_of(
     for medium in reversed(fitting):  # of TIFF files, photos are only some
         if medium.has_suffix(source.path):
             return medium
-    found = next((medium for medium in fitting if source.is_local and medium.recognizes(source.path)), None)
-    return fitting[0] if found is None and source.is_explicit else found
+    recognized_format = next((medium for medium in fitting if source.is_local and medium.recognizes(source.path)), None)
+    return fitting[0] if recognized_format is None and source.is_explicit else recognized_format

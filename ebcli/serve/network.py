@@ -90,7 +90,7 @@ class Network:
         from ebcli.run.network_description import chosen_layers
 
         named = self._usual.maps.layers
-        first = Explainer(self._usual.but(layer=named[:1], target=_ANY_TEXT if self.takes_texts else ()), 1)
+        first = Explainer(self._usual.replace(layer=named[:1], target=_ANY_TEXT if self.takes_texts else ()), 1)
         loaded = first.loaded
         if loaded.transforms.axes != "HW" or loaded.transforms.frames is not None:
             raise ConfigurationError(f"{loaded.name} is for {loaded.task}: the page is for images, the command is not")
@@ -124,7 +124,7 @@ class Network:
         values |= {"contrastive": given.get("marginal") != "1", "style": given.get("style")}
         values |= {"signed": {"0": False, "1": True}.get(given.get("signed", "")), "cells": given.get("cells") == "1"}
         layers = self.layers if given.get("layer") == EVERY else (given.get("layer", self.default),)
-        return self._usual.but(**values, layer=layers)
+        return self._usual.replace(**values, layer=layers)
 
     def compared(self) -> RunPlan:
         """The plan for the likeliest classes of a photo, which its atlas compares.
@@ -134,11 +134,11 @@ class Network:
         """
         if self.loaded.task != CLASSIFICATION or self.takes_texts:
             raise ConfigurationError(f"{self.loaded.name} has no classes to compare at each place")
-        return self._usual.but(layer=(self.default,), top_k=ATLAS_CLASSES)
+        return self._usual.replace(layer=(self.default,), top_k=ATLAS_CLASSES)
 
     def subjects(self, plan: RunPlan, source: Source) -> list[Subject]:
         """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit."""
-        usual = (plan if self.takes_texts else self._usual).but(layer=(self.default,))
+        usual = (plan if self.takes_texts else self._usual).replace(layer=(self.default,))
         if self.loaded.task == CLASSIFICATION and not self.takes_texts:
             usual = self.compared()
         return self._explainer(usual).subjects(self._input(source))
@@ -169,7 +169,7 @@ class Network:
         from ebcli.run.prepare import render_options
         from ebcli.run.rendering import render
 
-        explanation, plan = self.explain(plan, source), plan.but(format="png")
+        explanation, plan = self.explain(plan, source), plan.replace(format="png")
         network = self._explainer(plan).network
         options, reader = render_options(plan, network, plan.style), self._reader
         drawn = self._workers.call(render, source, self._input(source), reader, options, explanation, None)
@@ -181,7 +181,7 @@ class Network:
         # a single file takes a single map, and a photo can have several segments or detections
         is_one = len(plan.maps.layers) == 1 and self.loaded.task == CLASSIFICATION
         written = {"output": Path(self.file_name(plan, name))} if is_one else {"format": "png"}
-        return as_command(plan.but(images=(Path(name),), **classes, **written))
+        return as_command(plan.replace(images=(Path(name),), **classes, **written))
 
     def file_name(self, plan: RunPlan, name: str) -> str:
         """The name of the picture of a plan for a photo."""
@@ -202,7 +202,7 @@ class Network:
     def _explainer(self, plan: RunPlan) -> Explainer:
         """The network, asked for the classes of a plan."""
         maps = MapOptions(layers=plan.maps.layers, contrastive=plan.maps.contrastive)
-        return self._explainer_of(replace(plan, maps=maps, **_UNDRAWN)).asked(plan.maps)
+        return self._explainer_of(replace(plan, maps=maps, **_UNDRAWN)).with_options(plan.maps)
 
     def _loaded_with_texts(self, spec: ModelSpec) -> LoadedModel:
         if self.loaded.retold is not None:

@@ -21,7 +21,7 @@ from ebcli.models.sources.vision_language import VisionLanguage
 from ebcli.run.network_description import NetworkDescription
 from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput
-from ebcli.run.tasks.task import Asked
+from ebcli.run.tasks.task import ImageRequest
 from ebcli.run.tasks.words import LAYER, explain
 
 WEIGHTS = Path(__file__).with_name("weights") / "LLaVA.pt"
@@ -62,8 +62,8 @@ def test_a_question_is_explained_as_measured(net: Any, tmp_path: Path) -> None:
     halves = []
     for image, sentence, stacked in zip(pictures.images, pictures.sentences, pictures.stacked.tolist(), strict=True):
         words = WordOptions(question=sentences.QUESTION, answer=sentence, all_words=True)
-        asked = Asked(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), words=words)
-        found = explain(NetworkInput.of(_photo(image), loaded.transforms), asked)
+        asked = ImageRequest(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), words=words)
+        found = explain(NetworkInput.from_image(_photo(image), loaded.transforms), asked)
         pixels = model.read(_photo(image), sentences.QUESTION)["pixel_values"]
         told = sentences.answers([sentence])
         told_net = sentence_maps.Told(net, told, sentence_maps.mean_tokens(net, pixels))

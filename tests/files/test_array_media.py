@@ -159,7 +159,7 @@ def test_a_dicom_series_is_ordered_by_position_and_rescaled(tmp_path: Path) -> N
     assert loaded is not None and isinstance(loaded.clips, Slices)
     assert loaded.clips.spacing == pytest.approx((0.5, 0.7, 3.0))
     assert loaded.stamp.bytes == sum(file.stat().st_size for file in (tmp_path / "ct").iterdir())
-    medium = Reader(volumes()).taken[-1]
+    medium = Reader(volumes()).formats[-1]
     assert len(medium.files(tmp_path / "ct")) == 5
     (tmp_path / "ct" / "notes.txt").write_text("not a slice")
     assert medium.files(tmp_path / "ct") == []

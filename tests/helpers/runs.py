@@ -131,11 +131,11 @@ def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: boo
     if packages is not None:
         sys.path.insert(0, str(packages))
     if tiny:
+        import ebcli.run.controls
         import ebcli.run.explainer
-        import ebcli.run.noise_and_sufficiency
 
         ebcli.run.explainer.load_model = tiny_model
-        ebcli.run.noise_and_sufficiency.references = no_references
+        ebcli.run.controls.references = no_references
     main(arguments)
 
 

@@ -17,8 +17,8 @@ from ebcli.models.sources.vision_language import KINDS, VisionLanguage
 from ebcli.run.network_description import NetworkDescription
 from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput
-from ebcli.run.tasks.task import Asked
-from ebcli.run.tasks.words import LAYER, Patches, _Said, explain, patches
+from ebcli.run.tasks.task import ImageRequest
+from ebcli.run.tasks.words import LAYER, AnswerNetwork, Patches, explain, patches
 
 ANSWER = "a red cup on the table"
 SIZE = (60, 40)
@@ -41,8 +41,8 @@ def photo() -> Image.Image:
 
 def ask(model: VisionLanguage, photo: Image.Image, question: str, answer: str, **given: Any) -> Explanation:
     words, loaded = WordOptions(question=question, answer=answer, **given), model.as_loaded()
-    asked = Asked(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), size=photo.size, words=words)
-    return explain(NetworkInput.of(photo, loaded.transforms), asked)
+    asked = ImageRequest(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), size=photo.size, words=words)
+    return explain(NetworkInput.from_image(photo, loaded.transforms), asked)
 
 
 def test_every_family_is_tried() -> None:
@@ -175,7 +175,7 @@ def test_tokens_of_tiles_beside_padding(models: dict[str, VisionLanguage], photo
 
 
 def _patches(model: VisionLanguage, photo: Image.Image) -> Any:
-    net = _Said(model, model.exchange(photo, "what", ANSWER, 5))
+    net = AnswerNetwork(model, model.exchange(photo, "what", ANSWER, 5))
     return patches(
         lambda image: net.photo_tokens(model.read(image, "what")["pixel_values"]), model.net, net.blocks, photo.size
     )
