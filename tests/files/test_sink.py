@@ -53,9 +53,9 @@ def test_what_a_run_does_is_the_same_for_all(tmp_path: Path) -> None:
 KILLED = """
 import os, signal
 from pathlib import Path
-from ebcli.files.sink import replacing
+from ebcli.files.sink import atomic_write
 
-with replacing(Path("one.png")) as file:
+with atomic_write(Path("one.png")) as file:
     file.write_bytes(b"half of a pict")
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -45,8 +45,8 @@ class AnswerNetwork(nn.Module):
     """A network as a function of the photo's pixels: the logits (1, N) of tokens, each at its place in the answer.
 
     ``merge_point`` is a layer in front of the decoder: all that it reads, as the tokens of the text, the mean token of
-    the photo, and each of the photo's tokens less this mean. What all have in common explains no place and no content, as
-    a bias does not, so it is a token of its own.
+    the photo, and each of the photo's tokens less this mean. What all have in common explains no place and no content,
+    as a bias does not, so it is a token of its own.
 
     Attributes:
         logits: those of all tokens at each place of the answer, (places, vocabulary).
