@@ -201,7 +201,7 @@ def _print_choices(work: Run, plan: RunPlan) -> None:
         note(f"All maps share one scale; --scale {end:g} gives the same scale without sampling")
 
 
-def _print_shares(labeled: Sequence[bool], faint: Sequence[bool | None], unit: str, *, has_faint: bool) -> None:
+def _print_shares(are_right: Sequence[bool], faint: Sequence[bool | None], unit: str, *, has_faint: bool) -> None:
     """Print how many predictions were right, and how many maps have hardly any evidence."""
     if by_score := [reason for reason in faint if reason is not None]:
         subject, they_are, noise = "The map has", "it is", "a map of noise"
@@ -210,10 +210,10 @@ def _print_shares(labeled: Sequence[bool], faint: Sequence[bool | None], unit: s
         reasons = {False: f"{they_are} about as strong as {noise}", True: "the score is below chance"}
         reason_words = ", or ".join(words for reason, words in reasons.items() if reason in by_score)
         note(f"{subject} hardly any evidence: {reason_words}" + f". {they_are.capitalize()} drawn faint" * has_faint)
-    if labeled:
-        right = sum(labeled)
-        share = f"{right} of {len(labeled)} labeled {unit}s"
-        note(f"Accuracy {right / len(labeled):.3f}: {share} classified correctly")
+    if are_right:
+        right = sum(are_right)
+        share = f"{right} of {len(are_right)} labeled {unit}s"
+        note(f"Accuracy {right / len(are_right):.3f}: {share} classified correctly")
 
 
 def _nothing_found(plan: RunPlan, num_others: int, unit: str) -> str:

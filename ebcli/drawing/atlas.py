@@ -68,13 +68,15 @@ def regions(atlas: Atlas, image: tuple[int, int], size: tuple[int, int]) -> list
     return [region for region in all_regions if region.share >= _SMALLEST][: len(COLORS)]
 
 
-def places_of_labels(marked: Sequence[AtlasRegion], sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int] | None]:
+def places_of_labels(
+    with_labels: Sequence[AtlasRegion], sizes: Sequence[tuple[int, int]]
+) -> list[tuple[int, int] | None]:
     """The left and top of each region's label (width, height): inside the picture, beside the others, and with its
     center in the region, where the class leads by most; None if there is no room.
     """
-    places: list[tuple[int, int] | None] = [None] * len(marked)
-    for number in sorted(range(len(marked)), key=lambda i: marked[i].share):  # small ones have less choice
-        (width, height), lead = sizes[number], marked[number].lead
+    places: list[tuple[int, int] | None] = [None] * len(with_labels)
+    for number in sorted(range(len(with_labels)), key=lambda i: with_labels[i].share):  # small ones have less choice
+        (width, height), lead = sizes[number], with_labels[number].lead
         lefts, tops = (np.arange(0, room + 1, _STEP) for room in (lead.shape[1] - width, lead.shape[0] - height))
         centers = lead[np.ix_(tops + height // 2, lefts + width // 2)]
         for place, (wide, high) in zip(places, sizes, strict=True):
@@ -129,8 +131,8 @@ def atlas_figure(
         words = f"{region.share:.0%} of the photo, score {region.subject.score:.3f}"
         figure.write(x, y + line, words, fill=SECONDARY)
         y += 2 * line + gap // 2
-    unmarked = 1 - sum(region.share for region in marked_regions)
-    for text in in_lines(f"{unmarked:.0%} is unmarked: no class has clear evidence there", letters, room):
+    rest_share = 1 - sum(region.share for region in marked_regions)
+    for text in in_lines(f"{rest_share:.0%} is unmarked: no class has clear evidence there", letters, room):
         figure.write(left, y, text, fill=SECONDARY)
         y += line
     figure.height = max(top + tinted_photo.height, y) + gap

@@ -344,7 +344,7 @@ def answer_figure(
     x, y = margin, margin
     for number, (text, word) in enumerate([(explanation.question, None), ("\n", None), *explanation.parts]):
         for piece in re.findall(r"\n|\s|\S{1,24}", text):
-            width = round(letters.getlength(printed := printable(piece)))
+            width = round(letters.getlength(word_text := printable(piece)))
             if piece == "\n" or (x > margin and x + width > figure.width - margin):
                 x, y = margin, y + line
             if piece.isspace():
@@ -353,7 +353,7 @@ def answer_figure(
             if word is not None:
                 patch = Image.new("RGB", (width, size + line // 4), shade(word.share or 0.0))
                 figure.pictures.append((x, y, patch))
-            figure.words.append(Words(x, y, printed, size, False, (0, 0, 0) if number else SECONDARY))
+            figure.words.append(Words(x, y, word_text, size, False, (0, 0, 0) if number else SECONDARY))
             x += width
     top = y + line + margin
     figure.height = top + maps_panel.height

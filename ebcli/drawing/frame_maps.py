@@ -146,10 +146,10 @@ class Orthogonal:
             self._plane(np.stack(self._rows), self._values[:, y] * height, (0, 2)),
             self._plane(np.stack(self._columns), self._values[:, :, x] * width, (1, 2)),
         ]
-        joined = side_by_side(planes, max(2, round(_GAP * planes[0].height)))
-        joined = joined if longest is None else downscale(joined, longest)
+        result = side_by_side(planes, max(2, round(_GAP * planes[0].height)))
+        result = result if longest is None else downscale(result, longest)
         style = self._maps.faded_style
-        return add_caption(joined, self._maps.map, style, self._maps.is_blank) if style.caption else joined
+        return add_caption(result, self._maps.map, style, self._maps.is_blank) if style.caption else result
 
     def _plane(self, pixels: NDArray[np.uint8], values: NDArray[np.float32], axes: tuple[int, int]) -> Image.Image:
         """A slice with its map, of which rows and columns follow two of the axes x, y and z."""

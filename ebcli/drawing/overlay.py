@@ -208,11 +208,11 @@ def picture(
 def side_by_side(pictures: Sequence[Image.Image], gap: int) -> Image.Image:
     """Pictures of one mode side by side on white, so many pixels apart."""
     size = sum(item.width + gap for item in pictures) - gap, max(item.height for item in pictures)
-    joined, left = Image.new(pictures[0].mode, size, "white"), 0
-    for item in pictures:
-        joined.paste(item, (left, 0))
-        left += item.width + gap
-    return joined
+    result, left = Image.new(pictures[0].mode, size, "white"), 0
+    for image in pictures:
+        result.paste(image, (left, 0))
+        left += image.width + gap
+    return result
 
 
 def _stripes(image: Image.Image) -> Image.Image:

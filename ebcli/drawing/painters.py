@@ -144,8 +144,8 @@ def _contour(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Im
     """Antialiased lines of equal value: the distance to a line is about the difference in value over the slope."""
     values = [0.5 + side * share / 2 for side in (-1, 1) for share in CONTOURS] if style.signed else CONTOURS
     positions = ((np.asarray(levels) - np.float32(0.5)) / np.float32(LEVELS - 1)).clip(0, 1)
-    extended = np.pad(positions, 1, mode="edge")  # a slope needs neighbors, even in a single row of pixels
-    slope = np.hypot(*np.gradient(extended))[1:-1, 1:-1]
+    with_edge = np.pad(positions, 1, mode="edge")  # a slope needs neighbors, even in a single row of pixels
+    slope = np.hypot(*np.gradient(with_edge))[1:-1, 1:-1]
     distances = [np.abs(positions - value) / np.maximum(slope, np.finfo(np.float32).tiny) for value in values]
     width = max(1.5, photo.width / _LINES_ACROSS)
 

@@ -77,8 +77,8 @@ def thumbnails(names: ThumbnailNames, frame: DisplayFrame, maps: Sequence[FrameM
         ConfigurationError: matplotlib has no colormap of that name.
     """
     files = {names.photo: encode_picture(downscale(frame.image), "jpg")}
-    with_number = with_numbers((one.map.layer, one.map.subject.index) for one in maps)
-    for (key, number), frame_maps in zip(with_number, maps, strict=True):
+    keys = with_numbers((map_.map.layer, map_.map.subject.index) for map_ in maps)
+    for (key, number), frame_maps in zip(keys, maps, strict=True):
         if (content := map_thumbnail(frame_maps, frame_maps.map_at(frame))) is not None:
             files[names.map(*key, number)] = content
     return files

@@ -39,9 +39,9 @@ def pointing_hit(saliency: ArrayLike, mask: ArrayLike, tolerance: int = 15) -> f
         return 0.0
     offsets = np.arange(-tolerance, tolerance + 1)
     disc = offsets[:, None] ** 2 + offsets**2 <= tolerance**2
-    extended, side = np.pad(region, tolerance), len(offsets)
+    with_margin, side = np.pad(region, tolerance), len(offsets)
     peaks = np.argwhere(values == values.max())
-    return float(np.mean([(extended[y : y + side, x : x + side] & disc).any() for y, x in peaks]))
+    return float(np.mean([(with_margin[y : y + side, x : x + side] & disc).any() for y, x in peaks]))
 
 
 def is_difficult(mask: ArrayLike, others: int) -> bool:

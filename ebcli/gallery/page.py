@@ -29,7 +29,8 @@ from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
 
 _STYLE = DrawingStyle()
-_OF_MAP = ("score", "mass", "told", "evidence", "sufficiency", "blank", "at_border", "against")
+_OF_MAP = {name: name for name in "score mass told evidence sufficiency blank at_border against".split()}
+_OF_MAP |= {"told": "evidence_words"}  # names on the page, and those of records
 _LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
 _AT_A_TIME = 64  # images, whose thumbnails are in memory
 
@@ -125,8 +126,8 @@ def _outcomes(record: Record, existing: Collection[Path]) -> Iterator[Outcome]:
         pictures *= len(record.classes)
     pictures = pictures[len(pictures) - len(record.classes) :]  # the videos of the same maps stand before
     layers: dict[str, list[MapEntry]] = {}
-    with_number = with_numbers((one.layer, one.index) for one in record.classes)
-    for class_record, (key, number), picture in zip(record.classes, with_number, pictures, strict=True):
+    keys = with_numbers((shown_class.layer, shown_class.index) for shown_class in record.classes)
+    for class_record, (key, number), picture in zip(record.classes, keys, pictures, strict=True):
         thumbnails = names.map(*key, number), names.overlay(*key, number)
         layers.setdefault(class_record.layer, []).append(
             MapEntry(class_record, picture if picture in existing else None, *thumbnails)
@@ -187,7 +188,7 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> di
         class_record = entry.class_record
         return {
             "class": number("classes", (class_record.index, class_record.name)),
-            **{name: getattr(class_record, name) for name in _OF_MAP},
+            **{name: getattr(class_record, attribute) for name, attribute in _OF_MAP.items()},
             "map": _url(entry.map, existing),
             "overlay": _url(entry.overlay, existing),
             "result": entry.result and _url(entry.result),

@@ -161,7 +161,7 @@ def as_classes(targets: Sequence[str], against: Sequence[str]) -> tuple[tuple[st
     if common := {*targets} & {*against}:
         raise ConfigurationError(f"{min(common)!r} is explained, so it cannot be contrasted with: change --against")
     classes = list(dict.fromkeys((*targets, *against)))
-    return tuple(classes), *(tuple(str(classes.index(text)) for text in some) for some in (targets, against))
+    return tuple(classes), *(tuple(str(classes.index(text)) for text in names) for names in (targets, against))
 
 
 @dataclass(frozen=True)

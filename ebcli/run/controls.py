@@ -59,10 +59,10 @@ def noise(shape: Sequence[int], seed: int) -> Tensor:
 
 def _question(network: NetworkDescription, seed: int) -> tuple[Tensor, Tensor]:
     """A picture of noise, and the classes (1, K) to explain in it: any but those that they are contrasted with."""
-    loaded, excluded = network.loaded, network.against or ()
+    loaded, excluded_classes = network.loaded, network.against or ()
     # how far two classes are apart depends on both
-    possible = network.possible if excluded else range(loaded.num_classes)
-    free = [index for index in possible if index not in excluded] or [0]
+    possible = network.possible if excluded_classes else range(loaded.num_classes)
+    free = [index for index in possible if index not in excluded_classes] or [0]
     order = torch.randperm(len(free), generator=torch.Generator().manual_seed(seed))[:CLASSES].tolist()
     empty = blank(loaded.net, loaded.transforms)
     return noise(empty.shape[1:], seed).to(empty), torch.tensor([[free[i] for i in order]], device=empty.device)
@@ -219,8 +219,8 @@ def _orders(
         region, box = _regions(map_, request, (width, height))
         rows, columns = slice(box[1], box[3]), slice(box[0], box[2])
         cells = map_.display_values
-        permuted = generator.permutation(cells.ravel()).reshape(cells.shape)
-        fine = [interpolate(values, region, box) for values in (cells, permuted)]
+        permutation = generator.permutation(cells.ravel()).reshape(cells.shape)
+        fine = [interpolate(values, region, box) for values in (cells, permutation)]
         fine += [blob[rows, columns], slopes[i].float().cpu().numpy()[rows, columns]]
         orders[:, i, rows, columns] = [ranks(values, generator) for values in fine]
         sizes.append(fine[0].size)

@@ -169,8 +169,8 @@ def explain(
 
 def _flat(*targets: Targets) -> tuple[str, ...]:
     """Names and indices, some of them in lists, as texts."""
-    groups = (some if isinstance(some, (list, tuple)) else (some,) for some in targets if some is not None)
-    return tuple(str(one) for some in groups for one in some)
+    groups = (target if isinstance(target, (list, tuple)) else (target,) for target in targets if target is not None)
+    return tuple(str(target) for group in groups for target in group)
 
 
 def _make_plan(

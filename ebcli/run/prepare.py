@@ -232,12 +232,14 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
 
 def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> RenderOptions:
     """How the results of a run are rendered."""
-    output, made = plan.output, network.provenance_of_picture(plan.maps.beside)
+    output, provenance = plan.output, network.provenance_of_picture(plan.maps.beside)
     method = "" if plan.maps.contrastive else "marginal"
     has_descriptions = bool(plan.model.descriptions)
     if network.against:
-        contrasted = class_labels(network.loaded, network.against) if has_descriptions else map(str, network.against)
-        method = f"against {' '.join(map(distinct_slug, contrasted) if has_descriptions else contrasted)}"
+        contrast_names = (
+            class_labels(network.loaded, network.against) if has_descriptions else map(str, network.against)
+        )
+        method = f"against {' '.join(map(distinct_slug, contrast_names) if has_descriptions else contrast_names)}"
     needs_transparency = plan.style.name == "mask" and not output.panel
     figure = "layers" if plan.maps.layers == (ALL,) else ATLAS if plan.style.name == ATLAS else "panel"
     names = ResultNames(
@@ -255,8 +257,8 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     return RenderOptions(
         style=style,
         names=names,
-        subtitle=in_a_sentence(made),
-        provenance=made | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"},
+        subtitle=in_a_sentence(provenance),
+        provenance=provenance | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"},
         raw_provenance=_raw_provenance(network) if output.raw else None,
         regions=_region_options(plan),
         max_side=output.max_side,

@@ -118,8 +118,8 @@ class Reader:
         now, file = source.open_content()
         if now != network_input.stamp or medium is None:
             raise ImageError("the file changed during the run")
-        with closing(medium.frames(file, self.spec, self.part, network_input.clips)) as decoded:
-            for frame in decoded:
+        with closing(medium.frames(file, self.spec, self.part, network_input.clips)) as frames:
+            for frame in frames:
                 image = frame.image
                 yield (
                     frame

@@ -111,24 +111,24 @@ def render(
         figures = [] if clips is None else figures
     numbers = [0] if clips is None else sheet_frames(clips)
     middle = Orthogonal(maps[0], clips).peak[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
-    stored, small = list[DisplayFrame](), dict[Path, bytes]()
+    frames, small = list[DisplayFrame](), dict[Path, bytes]()
     for frame in reader.frames(source, network_input):
         for writer in writers:
             writer.add(frame)
         if figures and frame.number in numbers:
-            stored.append(frame if clips is None else frame._replace(image=small_frame(frame.image, options.style)))
+            frames.append(frame if clips is None else frame._replace(image=small_frame(frame.image, options.style)))
         if names is not None and frame.number == middle:
             small = thumbnails(names, frame, maps)
-    if figures and len(stored) < len(numbers):
+    if figures and len(frames) < len(numbers):
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
     if explanation.answer is not None:
         from ebcli.drawing.pages import answer_page
 
         for path in options.names.pages(source.relpath):
-            small[path] = answer_page(explanation, stored, maps, source.name, options.subtitle)
+            small[path] = answer_page(explanation, frames, maps, source.name, options.subtitle)
     for rows in figures:
-        drawing = stored, rows, source.name, options.subtitle
+        drawing = frames, rows, source.name, options.subtitle
         files.append(_figure(options, explanation, drawing, suffix, common | metadata(rows)))
     coordinate_suffix = ""
     if options.raw_provenance is not None:

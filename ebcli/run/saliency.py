@@ -130,15 +130,15 @@ class Saliency:
         Their ``data`` has ``class_name`` and ``strength``.
         """
         pairs = zip(self.explanation.maps, self.boxes(threshold), strict=True)
-        boxed = [(map_, map_.subject.box or box) for map_, box in pairs if map_.subject.box or box]
-        subjects = [map_.subject for map_, _ in boxed]
+        with_boxes = [(map_, map_.subject.box or box) for map_, box in pairs if map_.subject.box or box]
+        subjects = [map_.subject for map_, _ in with_boxes]
         return import_optional("supervision").Detections(
-            xyxy=np.array([box for _, box in boxed], np.float32).reshape(-1, 4),
+            xyxy=np.array([box for _, box in with_boxes], np.float32).reshape(-1, 4),
             confidence=np.array([subject.score for subject in subjects], np.float32),
             class_id=np.array([subject.index for subject in subjects], int),
             data={
                 "class_name": [subject.name for subject in subjects],
-                "strength": [subject.strength for subject, _ in boxed],
+                "strength": [map_.strength for map_, _ in with_boxes],
             },
         )
 

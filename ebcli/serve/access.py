@@ -96,8 +96,8 @@ class Guard:
         return _refuse(403, "this server needs its token: open the address that the terminal shows")
 
 
-def _equal_tokens(given: str, token: str) -> bool:
-    return secrets.compare_digest(given.encode(errors="replace"), token.encode())
+def _equal_tokens(value: str, token: str) -> bool:
+    return secrets.compare_digest(value.encode(errors="replace"), token.encode())
 
 
 def _refuse(status: int, sentence: str) -> Response:

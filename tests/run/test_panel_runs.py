@@ -153,8 +153,8 @@ def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
     assert len(both.maps) == 4
     for at, contrastive, other in zip(both.maps, one.maps, marginal.maps, strict=True):
         np.testing.assert_allclose(at.values, contrastive.values, rtol=1e-5, atol=1e-8)
-        np.testing.assert_allclose(at.beside["marginal"], other.values, rtol=1e-5, atol=1e-8)
-        assert other.beside == {}
+        np.testing.assert_allclose(at.method_maps["marginal"], other.values, rtol=1e-5, atol=1e-8)
+        assert other.method_maps == {}
 
 
 def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,9 @@ def test_maps_of_other_methods_and_shares_of_channels_are_joined_as_maps_are() -
         for (own, other), of in zip(values, channels, strict=True)
     ]
     joined = tiles.join(scores, maps)
-    np.testing.assert_allclose(joined.beside["gradient"], tiles.join(scores, [*map(subject_map, values[:, 1])]).values)
+    np.testing.assert_allclose(
+        joined.method_maps["gradient"], tiles.join(scores, [*map(subject_map, values[:, 1])]).values
+    )
     assert joined.channels == pytest.approx([0.75 * one + 0.25 * other for one, other in zip(*channels, strict=True)])
 
 

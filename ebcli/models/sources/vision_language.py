@@ -159,15 +159,15 @@ class VisionLanguage(HuggingFace):
         if not beginnings or not beginnings[-1].strip():
             raise ConfigurationError(f"{self._title} answers nothing: ask another question, or give --answer")
         all_ids = torch.cat([question_ids[0], ids])[None]
-        others = {
+        extra_inputs = {
             name: F.pad(tensor[:, :count], (0, len(ids)), value=_OF_ANSWER[name]) if name in _OF_ANSWER else tensor
             for name, tensor in inputs.items()
         }
-        pixels = others.pop("pixel_values")
+        pixels = extra_inputs.pop("pixel_values")
         ends = [
             *accumulate((len(beginning.rstrip("\ufffd")) for beginning in beginnings), max)
         ]  # less what is no character yet
-        return QuestionAnswer(pixels, others | {"input_ids": all_ids}, ids, beginnings[-1], ends)
+        return QuestionAnswer(pixels, extra_inputs | {"input_ids": all_ids}, ids, beginnings[-1], ends)
 
     def answer_tokens(self, text: str) -> list[int]:
         """The tokens of an answer."""

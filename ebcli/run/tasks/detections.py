@@ -14,7 +14,7 @@ from ebcli.run.tasks.task import ImageRequest, Task, register
 _FARTHEST = 0.5  # one minus the overlap, of a detection that is still the same one
 
 
-def subjects(detected: Sequence[Detection], request: ImageRequest) -> list[Subject]:
+def subjects(objects: Sequence[Detection], request: ImageRequest) -> list[Subject]:
     """The detections of an image, best first; the one nearest to the box of ``--where``, if there is one.
 
     Raises:
@@ -23,12 +23,12 @@ def subjects(detected: Sequence[Detection], request: ImageRequest) -> list[Subje
     box, (width, height) = request.maps.where, request.size
     if request.network.classes is not None:
         possible = {*request.network.possible}
-        detected = [detection for detection in detected if detection.label in possible]
+        objects = [detection for detection in objects if detection.label in possible]
     if isinstance(box, Box):
         if not box.intersection(Box(0, 0, width, height)).area:
             numbers = ",".join(f"{value:g}" for value in box.xywh)
             raise ImageError(f"the box {numbers} is outside the image of {width} x {height} pixels")
-        detected = sorted(detected, key=lambda detection: _distance(detection.box, box))[:1]
+        objects = sorted(objects, key=lambda detection: _distance(detection.box, box))[:1]
     return [
         request.subject(
             detection.label,
@@ -37,7 +37,7 @@ def subjects(detected: Sequence[Detection], request: ImageRequest) -> list[Subje
             box=detection.box,
             outlines=[detection.box.outline],
         )
-        for detection in detected[: request.maps.top_k]
+        for detection in objects[: request.maps.top_k]
     ]
 
 
@@ -76,13 +76,13 @@ def _distance(first: Box, other: Box) -> tuple[float, float]:
     return 1 - first.overlap(other), sum(abs(a - b) for a, b in zip(*centers, strict=True))
 
 
-def _score(detected: Sequence[Detection], subject: Subject) -> float:
+def _score(objects: Sequence[Detection], subject: Subject) -> float:
     """The best score of a detection of that class at that place; 0 if there is none."""
     assert subject.box is not None
     box = subject.box
     scores = [
         detection.score
-        for detection in detected
+        for detection in objects
         if detection.label == subject.index and _distance(detection.box, box)[0] <= _FARTHEST
     ]
     return max(scores, default=0.0)

@@ -146,7 +146,7 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
         else:  # jointly, a negative prior is that of the dual
             starts[:, k, place] = torch.tensor([[1.0], [-1.0]]) / len(place)
     priors = starts.flatten(0, 1)[None].to(answer.pixels)
-    relevance = excitation_backprop(net, answer.pixels, priors, "merged", joint=True).relevance[0].sum(2).double()
+    relevance = excitation_backprop(net, answer.pixels, priors, "merge_point", joint=True).relevance[0].sum(2).double()
 
     def tokens_of(pixels: Tensor) -> Tensor:
         return net.photo_tokens(model.read(pixels, words.question)["pixel_values"])
