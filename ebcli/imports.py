@@ -29,7 +29,7 @@ def lazily(package: str, *extra_names: str) -> tuple[Callable[[str], Any], Calla
 
     Args:
         package: its name.
-        others: names that it has in another way.
+        extra_names: names that it has in another way.
     """
     names = sys.modules[package].__dict__
     stub = Path(names["__file__"]).with_suffix(".pyi").read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ def guard_user_code(name: str) -> Iterator[None]:
     """Run code of users or plug-ins: redirect its stdout, which is for results only, to stderr, and refuse to exit.
 
     Args:
-        what: what to call the code in messages.
+        name: what to call the code in messages.
 
     Raises:
         ConfigurationError: the code called ``sys.exit()``, or raised what no program catches.

@@ -160,8 +160,8 @@ class Finding(NamedTuple):
 
     Attributes:
         candidate: the class, the place and the photos.
-        tested: of the photos, how many were tested.
-        changed: how many of these change class if the place is covered.
+        num_tested: of the photos, how many were tested.
+        num_changed: how many of these change class if the place is covered.
         opposite: how many do if the opposite place is covered; None if they overlap.
     """
 

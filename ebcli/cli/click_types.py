@@ -98,7 +98,7 @@ class SectionedCommand(click.Command):
     If there are examples, the help starts with them, and ``-h`` lists only common options.
 
     Attributes:
-        others: other commands, which the help lists.
+        commands_beside: other commands, which the help lists.
         examples: command lines, and what they do.
     """
 

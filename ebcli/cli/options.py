@@ -31,9 +31,9 @@ def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOp
 
     Args:
         section: where the help lists it.
-        shown: its names, and perhaps what it takes, in capitals.
+        spelling: its names, and perhaps what it takes, in capitals.
         text: what it does, and perhaps in brackets what is used without it.
-        known: what Click does not know by the value of plans or by `_TYPES`.
+        settings: what Click does not know by the value of plans or by `_TYPES`.
     """
     *words, last = spelling.split()
     words, metavar = ([*words, last], None) if last.islower() else (words, last)

@@ -99,7 +99,7 @@ def atlas_figure(
     """Draw the regions of a photo's classes, with a legend beside it.
 
     Args:
-        shown, maps, name, about: as for ``panel``; the maps are those of the classes at one layer.
+        frames, maps, name, subtitle: as for ``panel``; the maps are those of the classes at one layer.
         at: a pixel of the photo to mark.
     """
     image, style = frames[0].image, maps[0].style

@@ -149,11 +149,11 @@ def panel(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, 
     methods' maps beside, each class has a row. Photos that are much wider than high are stacked instead.
 
     Args:
-        shown: the photo, a clip of one frame.
+        frames: the photo, a clip of one frame.
         maps: the maps; layers are shown in order. The style ``side-by-side`` becomes ``heatmap``, as the photo is there
             anyway.
         name: the photo's name, the title of the figure.
-        about: the subtitle: model, layer and method.
+        subtitle: the subtitle: model, layer and method.
     """
     image, style = frames[0].image, without_photo_beside(maps[0].style, "heatmap")
     small = frames[0]._replace(image=small_frame(image, style))
@@ -250,7 +250,7 @@ def lay_out(
 
     Args:
         name: the title.
-        about: the subtitle.
+        subtitle: the subtitle.
         rows: the headings and tiles.
         style: the colors, and the resolution of the figure.
         scale: the ends of the color scale in words, see ``scale_labels``.
@@ -307,10 +307,10 @@ def contact_sheet(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], nam
     """Draw some frames of a video, or slices of a volume, with their maps in one figure.
 
     Args:
-        shown: the frames, reduced by ``small_frame``.
+        frames: the frames, reduced by ``small_frame``.
         maps: the maps, row by row.
         name: the video's name, the title of the figure.
-        about: the subtitle: model, layer and method.
+        subtitle: the subtitle: model, layer and method.
     """
     lines: list[Row] = []
     has_layers = len({row.map.layer for row in maps}) > 1
@@ -335,7 +335,7 @@ def answer_figure(
 
     Args:
         explanation: the question, the answer and the maps.
-        shown, maps, name, about: as for ``panel``.
+        frames, maps, name, subtitle: as for ``panel``.
     """
     maps_panel = panel(frames, maps, name, subtitle)
     figure = Figure(maps_panel.dpi, maps_panel.width)

@@ -90,7 +90,7 @@ def scale_labels(
     Args:
         style: the style.
         finest: the number of cells.
-        whose: of which map the ends are.
+        owner: of which map the ends are.
         sides: the classes that the lower and the upper end speak for, if the first one is not empty.
         has_faint: whether some maps are drawn faint, on a scale that ends above their maximum.
     """
@@ -164,7 +164,7 @@ def draw_outlines(image: Image.Image, subject: Subject, number: int, scale: floa
     They are drawn on both sides of ``side-by-side`` pictures.
 
     Args:
-        drawn: a picture of ``overlay.picture``, which is changed.
+        image: a picture of ``overlay.picture``, which is changed.
         subject: nothing is drawn if it has no outlines.
         number: which of the image's subjects it is, from 0; each has a color of its own.
         scale: pixels of the picture per pixel of the image.

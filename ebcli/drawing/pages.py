@@ -31,7 +31,7 @@ def answer_page(
     """The HTML of a page with the question, the answer, the photo, and the map of each word over it.
 
     Args:
-        explanation, shown, maps, name, about: as for ``answer_figure``.
+        explanation, frames, maps, name, subtitle: as for ``answer_figure``.
     """
     small = frames[0]._replace(image=downscale(frames[0].image, _OF_ANSWER))
     pictures = ((frame_maps.map, _jpeg(frame_maps.draw(small))) for frame_maps in maps)
@@ -47,8 +47,8 @@ def notebook_view(maps: Sequence[FrameMaps], frame: DisplayFrame, subtitle: str)
 
     Args:
         maps: the maps.
-        shown: the photo.
-        about: model, layer and method in words.
+        frame: the photo.
+        subtitle: model, layer and method in words.
     """
     small, tabs = frame._replace(image=downscale(frame.image, _OF_NOTEBOOK)), list[tuple[Map, str, dict[str, Any]]]()
     for frame_maps in maps:
@@ -74,7 +74,7 @@ def atlas_page(
     """The HTML of a page of at most 1 MB on which a photo tells which class has how much evidence where.
 
     Args:
-        shown, maps, name, about, at: as for ``atlas_figure``.
+        frames, maps, name, subtitle, pixel: as for ``atlas_figure``.
         facts: as for ``encode_picture``.
     """
     image, facts_json = frames[0].image, json.dumps(shorten(facts))

@@ -70,7 +70,7 @@ def thumbnails(names: ThumbnailNames, frame: DisplayFrame, maps: Sequence[FrameM
 
     Args:
         names: their paths.
-        shown: the image, or a frame.
+        frame: the image, or a frame.
         maps: the maps.
 
     Raises:

@@ -70,7 +70,7 @@ def run_benchmark(
     Args:
         benchmark: the benchmark.
         folder: directory for ``NAME-SETTINGS.jsonl``, which has one line for the settings and one per unit.
-        failed: called for each unit that is skipped, with the reason.
+        report_failure: called for each unit that is skipped, with the reason.
         quiet: show no progress bar; it is shown on terminals only.
 
     Raises:

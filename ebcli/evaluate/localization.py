@@ -160,7 +160,7 @@ class Mosaics:
     Args:
         model: the network.
         images: the images.
-        classified: the rows of ``classify_images``.
+        classifications: the rows of ``classify_images``.
         count: the number of mosaics.
         size: number of images per row and column.
         confidence: minimum probability of an image's class.

@@ -110,7 +110,7 @@ def clip_starts(total: int, frames: int, step: int = 1) -> tuple[int, ...]:
     Args:
         total: the number of frames.
         frames: frames per clip.
-        every: only every N-th clip.
+        step: only every N-th clip.
     """
     starts = range(0, max(1, total - frames + 1), frames * step)
     remainder = step == 1 and total > frames and total % frames

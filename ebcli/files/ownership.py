@@ -129,7 +129,7 @@ def private_directory(parent: Path | None = None, restore: bool = False) -> Iter
     A file in it is locked meanwhile.
 
     Args:
-        shared: the other one; None for that of the system's temporary files.
+        parent: the other one; None for that of the system's temporary files.
         restore: see ``finish_killed_runs``.
 
     Raises:

@@ -87,7 +87,7 @@ class Candidate(NamedTuple):
     """Photos of a class whose maps rest on the same place.
 
     Attributes:
-        where: the place, in words.
+        place_words: the place, in words.
         photos: the photos, those that rest on it most first, each with the cells of the place.
         total: the number of photos of the class.
     """

@@ -319,9 +319,9 @@ def changes(baseline: Path, repetition: Path, limits: Limits, inputs_compared: S
     """The images without maps in one of the runs, and those with another first class if these are too many.
 
     Args:
-        baseline, repeated: the directories of the runs.
+        baseline, repetition: the directories of the runs.
         limits: the share of images whose class may change.
-        compared: the inputs of which maps were compared.
+        inputs_compared: the inputs of which maps were compared.
     """
     before, now = latest_records(baseline), latest_records(repetition)
     first = [

@@ -39,7 +39,7 @@ class MapEntry(NamedTuple):
     """One map of an input.
 
     Attributes:
-        recorded: its part of the record.
+        class_record: its part of the record.
         result: its picture or panel, relative to the output directory; None if it does not exist.
         map, overlay: its thumbnail, and what is shown in its place if that cannot be made.
     """

@@ -63,7 +63,7 @@ def without_prefixes(state: Mapping[str, Any], names: Collection[str]) -> dict[s
 
     Args:
         state: tensors by name.
-        own: the network's names, which may themselves start with ``model.``.
+        names: the network's names, which may themselves start with ``model.``.
     """
     best, candidate = dict(state), dict(state)
     while prefix := next((p for p in PREFIXES if state and all(str(key).startswith(p) for key in candidate)), None):
@@ -110,7 +110,7 @@ def check_match(source: str, misshapen: Sequence[str], missing: Sequence[str] = 
     Args:
         source: what to call the state dict in messages.
         misshapen: descriptions of tensors with another shape.
-        missing, unexpected: names that only the network, or only the state dict, has.
+        missing, extra: names that only the network, or only the state dict, has.
     """
     # Batch counters matter in training only, and old files lack them
     missing = [key for key in missing if not key.endswith(".num_batches_tracked")]

@@ -143,7 +143,7 @@ def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Seq
     Args:
         inputs: (B, C, H, W); those beyond the images only fill the batch.
         maps: the maps of each image; some may have none.
-        asked: what is asked of each image.
+        requests: what is asked of each image.
     """
     indices = [i for i, of_image in enumerate(maps) if of_image]
     if not indices:

@@ -60,7 +60,7 @@ def maps_of(
     """The maps of each image, subject by subject and layer by layer, with those of other methods beside them.
 
     Args:
-        asked: what is asked of each image.
+        requests: what is asked of each image.
         inputs: what the network got, (B, C, ...); the last ones may only fill the batch.
         results: one for each layer of the network.
         rows: the subjects of each image.

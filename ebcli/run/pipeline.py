@@ -57,7 +57,7 @@ class Run:
         task: what the network does.
         device: the device, or those of a cluster, in words.
         stopping: set it, from any thread or a signal handler, to finish the images in progress and start no others.
-        recorded: the number of records written so far, by status; after an interrupt more than were yielded.
+        counts: the number of records written so far, by status; after an interrupt more than were yielded.
         workers: the processes that load and render images, while there are results.
     """
 

@@ -42,7 +42,7 @@ class RenderOptions:
     Attributes:
         style: how maps are drawn.
         names: the names of the result files, and so what is rendered: pictures or a panel, and in which format.
-        about: the subtitle of panels: model, layer and method.
+        subtitle: the subtitle of panels: model, layer and method.
         provenance: what pictures say about their making; see ``ebcli.files.encoding.FACTS``.
         raw_provenance: the same as arrays by name, for raw files; None if none are written.
         regions: how regions are found; None if they are not.
@@ -68,7 +68,7 @@ class RenderedFiles:
         files: the contents of the result files.
         classes: the record of each map.
         thumbnails: their contents by path, and that of the page of an answer.
-        placed: the suffix of the last files, the maps with coordinates; empty if there are none.
+        coordinate_suffix: the suffix of the last files, the maps with coordinates; empty if there are none.
     """
 
     files: list[bytes]

@@ -107,7 +107,7 @@ class Network:
         """The plan that an address of the page stands for.
 
         Args:
-            query: ``target``, ``against``, ``box``, ``layer``, which can be `EVERY`, and how a map is drawn.
+            query: ``target``, ``against``, ``box``, ``layer``, which can be `ALL_LAYERS`, and how a map is drawn.
 
         Raises:
             ConfigurationError: it stands for none.

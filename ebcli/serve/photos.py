@@ -36,7 +36,7 @@ class Photos:
     Attributes:
         names: the path of each photo, or an upload's name, by what the page calls it: a number, or ``u`` and a number.
         most_bytes: the size of the largest upload.
-        more: how many photos there are besides the first ones, which are shown.
+        num_hidden: how many photos there are besides the first ones, which are shown.
     """
 
     def __init__(self, paths: Sequence[Path], workers: Workers, remote: RemoteOptions, max_pixels: int | None) -> None:

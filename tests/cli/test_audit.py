@@ -164,7 +164,7 @@ def found(photos: list[AuditPhoto]) -> list[tuple[str, int]]:
     def clusters(features: np.ndarray, count: int) -> np.ndarray:
         return KMeans(count, n_init=3, random_state=0).fit_predict(features)
 
-    return [(one.where, len(one.photos)) for one in candidates(photos, clusters)]
+    return [(one.place_words, len(one.photos)) for one in candidates(photos, clusters)]
 
 
 def spot(row: int, column: int) -> np.ndarray:

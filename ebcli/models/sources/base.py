@@ -231,7 +231,7 @@ def fetch_errors(title: str, advice: str) -> Iterator[None]:
     """Turn any error of a library that downloads or reads a network into a one-sentence ConfigurationError.
 
     Args:
-        what: what is being loaded.
+        title: what is being loaded.
         advice: what the user can do instead.
 
     Raises:

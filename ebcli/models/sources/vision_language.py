@@ -32,7 +32,7 @@ class QuestionAnswer(NamedTuple):
 
     Attributes:
         pixels: the photo, in the processor's form.
-        others: what else the network gets, by name; ``input_ids`` (1, S) are the tokens of question and answer.
+        other_inputs: what else the network gets, by name; ``input_ids`` (1, S) are the tokens of question and answer.
         ids: (N,), the tokens of the answer, which are the last ones.
         text: the answer.
         ends: how much of the text is sure after each token; one that only begins a character adds nothing.

@@ -22,7 +22,7 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
 
     Args:
         scores: (H, W, num_classes).
-        asked: what is asked.
+        request: what is asked.
 
     Raises:
         ImageError: the pixel is outside the image, or what the network sees of it; or the mask cannot be read.
