@@ -159,11 +159,9 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                     if record.label is not None:
                         are_right.append(record.label == record.predicted)
                     if plan.style.name != ATLAS:  # which compares also the unlikely
-                        faint += [class_record.only_score_is_poor for class_record in record.classes]
+                        faint += [class_.only_score_is_poor for class_ in record.classes]
                     suffices += [
-                        class_record.sufficiency["suffices"]
-                        for class_record in record.classes
-                        if class_record.sufficiency is not None
+                        class_.sufficiency["suffices"] for class_ in record.classes if class_.sufficiency is not None
                     ]
                     first = first or next(iter(record.output), None)
                     with tqdm.external_write_mode():
@@ -175,8 +173,8 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                 note(f"{counts['done']} {unit}s in {seconds:.1f} s, {rate}")
         finally:
             if not all(suffices) and total > 1:
-                num_maps = f"{suffices.count(False)} of {len(suffices)} maps"
-                note(f"sufficiency not shown for {num_maps}: the pictures, the page and --verbose say why")
+                subject = f"{suffices.count(False)} of {len(suffices)} maps"
+                note(f"sufficiency not shown for {subject}: the pictures, the page and --verbose say why")
             _print_shares(are_right, faint, unit, has_faint=plan.style.vmax is None)
             counts |= work.counts
             _summarize(work, counts, bool(interrupted), quiet and not plan.execution.dry_run, plan.inputs.shard)
@@ -203,7 +201,7 @@ def _print_choices(work: Run, plan: RunPlan) -> None:
 
 def _print_shares(are_right: Sequence[bool], faint: Sequence[bool | None], unit: str, *, has_faint: bool) -> None:
     """Print how many predictions were right, and how many maps have hardly any evidence."""
-    if by_score := [reason for reason in faint if reason is not None]:
+    if by_score := [is_poor for is_poor in faint if is_poor is not None]:
         subject, they_are, noise = "The map has", "it is", "a map of noise"
         if len(faint) > 1:
             subject, they_are, noise = f"{len(by_score)} of {len(faint)} maps have", "they are", "maps of noise"
@@ -252,25 +250,21 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
         note(f"{name}: no map, as {_why_no_map(plan.maps)}")
     if record.label != record.predicted:
         note(f"{name}: {_misclassification(record)}")
-    is_several = len({class_record.layer for class_record in record.classes}) > 1
-    for class_record in record.classes:
-        title = (
-            f"class {class_record.index}"
-            + f" ({class_record.name})" * bool(class_record.name)
-            + f" at {class_record.layer}" * is_several
-        )
-        title += f" against {class_record.against}" * bool(class_record.against)
+    is_several = len({class_.layer for class_ in record.classes}) > 1
+    for class_ in record.classes:
+        title = f"class {class_.index}" + f" ({class_.name})" * bool(class_.name) + f" at {class_.layer}" * is_several
+        title += f" against {class_.against}" * bool(class_.against)
         if verbose:
-            mass = "" if class_record.mass is None else f", mass {class_record.mass:.3f}"
+            mass = "" if class_.mass is None else f", mass {class_.mass:.3f}"
             say(
                 one_line(
-                    ", ".join([f"{name}: {title}, score {class_record.score:.3f}{mass}", *class_record.evidence_words])
-                    + _losses(class_record)
+                    ", ".join([f"{name}: {title}, score {class_.score:.3f}{mass}", *class_.evidence_words])
+                    + _losses(class_)
                 )
             )
-        if class_record.sufficiency is not None and (verbose or is_only):
-            note(f"{name}: {class_record.sufficiency['words']}")
-        if class_record.blank:
+        if class_.sufficiency is not None and (verbose or is_only):
+            note(f"{name}: {class_.sufficiency['words']}")
+        if class_.blank:
             note(f"{name}: the map of {title} is blank")
     _print_hints(record, name, verbose, plan)
     if options["as_json"]:
@@ -288,21 +282,12 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
 def _titles(record: Record, plan: RunPlan) -> list[str]:
     """What is printed behind the path of each picture."""
     if plan.maps.at is None or record.status != "done":
-        suffixes = [
-            f" against {class_record.against}" if class_record.against else "" for class_record in record.classes
-        ]
+        suffixes = [f" against {class_.against}" if class_.against else "" for class_ in record.classes]
         pairs = zip(record.classes, suffixes, strict=True)
-        titles = [
-            f"  {class_record.name or f'class {class_record.index}'}{other}, {class_record.score:.3f}"
-            for class_record, other in pairs
-        ]
+        titles = [f"  {class_.name or f'class {class_.index}'}{other}, {class_.score:.3f}" for class_, other in pairs]
         return [] if plan.output.panel else titles
-    best = sorted(record.classes, key=lambda class_record: -(class_record.share_at or 0))[:_MAX_RANKED]
-    shares = [
-        f"{class_record.name or f'class {class_record.index}'} {class_record.share_at:.2f}"
-        for class_record in best
-        if class_record.share_at
-    ]
+    best = sorted(record.classes, key=lambda class_: -(class_.share_at or 0))[:_MAX_RANKED]
+    shares = [f"{class_.name or f'class {class_.index}'} {class_.share_at:.2f}" for class_ in best if class_.share_at]
     return ["  " + (", ".join(shares) or "no class has clear evidence there")]
 
 
@@ -319,7 +304,7 @@ def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> Non
         hints["test"] = "it is explained in tiles, so sufficiency is not tested; --fit pad explains it in one piece"
     if record.seen < _LITTLE and record.clips is None:
         hints["crop"] = f"the center crop has {record.seen:.0%} of the image; {_WHOLE}"
-    elif record.fit == CROP and any(class_record.at_border for class_record in record.classes):
+    elif record.fit == CROP and any(class_.at_border for class_ in record.classes):
         hints["border"] = f"a map peaks at the border of the center crop; {_WHOLE}"
     topics = click.get_current_context().meta.setdefault("ebcli.hints", set())
     for topic in [key for key in hints if verbose or key not in topics]:
@@ -327,9 +312,9 @@ def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> Non
         note(f"{name}: {hints[topic]}" + " (--verbose says so of every image)" * (not verbose))
 
 
-def _losses(class_record: ClassRecord) -> str:
+def _losses(class_: ClassRecord) -> str:
     """The operations at which the most probability was lost."""
-    worst = sorted((class_record.losses or {}).items(), key=lambda item: -item[1])
+    worst = sorted((class_.losses or {}).items(), key=lambda item: -item[1])
     parts = [f"{loss:.3f} in {site.partition(' in ')[2] or site}" for site, loss in worst if loss >= 0.0005]
     suffix = ", among others" * (len(parts) > _LOST_SHOWN)
     return f", lost {', '.join(parts[:_LOST_SHOWN])}{suffix}" * bool(parts)
@@ -337,7 +322,7 @@ def _losses(class_record: ClassRecord) -> str:
 
 def _misclassification(record: Record) -> str:
     """The true class and the predicted one, with its score if its map was asked for."""
-    by_index = {class_record.index: class_record for class_record in record.classes}
+    by_index = {class_.index: class_ for class_ in record.classes}
     names = [
         by_index[k].name or f"class {k}" if k in by_index else f"class {k}" for k in (record.label, record.predicted)
     ]
@@ -382,9 +367,8 @@ def next_step(work: Run, plan: RunPlan) -> str:
         in_one_figure = {"panel": True} if output.is_file else {}
         with suppress(ConfigurationError):  # this run has options that exclude it
             return f"More classes: {as_command(plan.replace(top_k=3, **in_one_figure))}"
-    if (
-        model != RunPlan.from_values(images=images, model=model.name).model
-    ):  # the page gets neither weights nor preprocessing
+    # the page gets neither weights nor preprocessing
+    if model != RunPlan.from_values(images=images, model=model.name).model:
         return ""
     model_option = [] if model.name == BUNDLED else ["--model", model.name]
     return f"Any class, any layer, in the browser: {shlex.join(['eb-saliency', 'serve', *model_option, *names])}"

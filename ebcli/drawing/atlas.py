@@ -20,10 +20,8 @@ from ebcli.files.media.medium import DisplayFrame
 COLORS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66))
 
 _SMALLEST = 0.015  # of the photo; smaller regions are not marked
-_TINT, _SATURATION = (
-    0.45,
-    0.4,
-)  # opacity; the part of a photo's saturation that is left, lest its own colors look like tints
+# opacity; the part of a photo's saturation that is left, lest its own colors look like tints
+_TINT, _SATURATION = (0.45, 0.4)
 _STEP = 4  # pixels between the places that are tried for a label
 
 # In pixels at 100 dpi

@@ -67,8 +67,8 @@ def read_maps(directory: Path, record: Record) -> tuple[tuple[int, int], list[Ma
     if relpath is None or first_link(directory, relpath):
         return None
     layers: dict[str, list[ClassRecord]] = {}
-    for class_record in record.classes:
-        layers.setdefault(class_record.layer, []).append(class_record)
+    for class_ in record.classes:
+        layers.setdefault(class_.layer, []).append(class_)
     names = {layer: f"maps@{layer}" if len(layers) > 1 else "maps" for layer in layers}
     maps: list[Map] = []
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
@@ -77,23 +77,23 @@ def read_maps(directory: Path, record: Record) -> tuple[tuple[int, int], list[Ma
         place = Box(*map(float, arrays["crop"]))
         indices = arrays["classes"].tolist()
         for layer, classes in layers.items():
-            for index, class_record, values in zip(indices, classes, arrays[names[layer]], strict=True):
-                if index != class_record.index or values.ndim != 2 or not values.size or min(size) < 1:
+            for index, class_, values in zip(indices, classes, arrays[names[layer]], strict=True):
+                if index != class_.index or values.ndim != 2 or not values.size or min(size) < 1:
                     return None
                 score, outlines = (
-                    math.nan if class_record.score is None else class_record.score,
-                    [class_record.box.outline] if class_record.box else (),
+                    math.nan if class_.score is None else class_.score,
+                    [class_.box.outline] if class_.box else (),
                 )
                 maps.append(
                     Map(
-                        subject=Subject(index, class_record.name, score, outlines=outlines),
+                        subject=Subject(index, class_.name, score, outlines=outlines),
                         layer=layer,
                         values=values,
-                        mass=class_record.mass,
+                        mass=class_.mass,
                         placement=place,
                         method=record.method,
-                        against=class_record.against or "",
-                        is_two_sided=class_record.against is not None,
+                        against=class_.against or "",
+                        is_two_sided=class_.against is not None,
                     )
                 )
         return size, maps
@@ -112,9 +112,8 @@ def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
     for place in sorted(first.keys() & second.keys()):
         records = first[place], second[place]
         found_first, found_second = read_maps(first_run, records[0]), read_maps(second_run, records[1])
-        if (
-            found_first is None or found_second is None or found_first[0] != found_second[0]
-        ):  # not of the same size: another image
+        # not of the same size: another image
+        if found_first is None or found_second is None or found_first[0] != found_second[0]:
             continue
         single = all(len({map_.layer for map_ in maps}) == 1 for _, maps in (found_first, found_second))
         sides = []
@@ -325,7 +324,7 @@ def changes(baseline: Path, repetition: Path, limits: Limits, inputs_compared: S
     """
     before, now = latest_records(baseline), latest_records(repetition)
     first = [
-        {place: [class_record.index for class_record in record.classes[:1]] for place, record in run.items()}
+        {place: [class_.index for class_ in record.classes[:1]] for place, record in run.items()}
         for run in (before, now)
     ]
     changed_places = [place for place in before.keys() & now.keys() if first[0][place] != first[1][place]]

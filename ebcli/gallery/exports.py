@@ -92,10 +92,10 @@ def _rows(record: Record) -> Iterator[dict[str, Any]]:
     """A row for each map of an input; one for an input without any."""
     common = {name: getattr(record, name) for name in _OF_RECORD}
     outputs = record.output if len(record.output) >= len(record.classes) else record.output[:1] * len(record.classes)
-    for class_record, output in zip(record.classes, outputs, strict=False):
-        box = class_record.box or (class_record.region or {}).get("box")
+    for class_, output in zip(record.classes, outputs, strict=False):
+        box = class_.box or (class_.region or {}).get("box")
         edges = dict(zip(_BOX, box.xywh, strict=True)) if box else {}
-        map_fields = {name: getattr(class_record, name) for name in _OF_MAP if name != "output"}
+        map_fields = {name: getattr(class_, name) for name in _OF_MAP if name != "output"}
         yield _printable({**common, **map_fields, "output": output, **edges})
     if not record.classes:
         yield _printable(common)
@@ -124,17 +124,15 @@ def coco_files(directory: Path, configuration: str) -> dict[Path, bytes]:
             continue
         width, height = record.image_size
         images.append({"id": len(images) + 1, "file_name": record.input, "width": width, "height": height})
-        for class_record in record.classes:
-            if class_record.region is None:
+        for class_ in record.classes:
+            if class_.region is None:
                 continue
-            names[class_record.index] = class_record.name or f"class {class_record.index}"
-            box, area, polygon = (class_record.region[name] for name in ("box", "area", "polygon"))
-            ids = {"id": len(annotations) + 1, "image_id": len(images), "category_id": class_record.index}
+            names[class_.index] = class_.name or f"class {class_.index}"
+            box, area, polygon = (class_.region[name] for name in ("box", "area", "polygon"))
+            ids = {"id": len(annotations) + 1, "image_id": len(images), "category_id": class_.index}
             # none rather than an empty list, which Label Studio's converter takes for a polygon
             outline = {"segmentation": [polygon]} if polygon else {}
-            annotations.append(
-                {**ids, "bbox": box.xywh, "area": area, **outline, "iscrowd": 0, "score": class_record.score}
-            )
+            annotations.append({**ids, "bbox": box.xywh, "area": area, **outline, "iscrowd": 0, "score": class_.score})
     categories = [{"id": index, "name": names[index]} for index in sorted(names)]
     content = {"info": {"description": "eb-saliency"}, "images": images, "categories": categories}
     return {COCO: json.dumps({**content, "annotations": annotations}).encode()}

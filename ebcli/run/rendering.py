@@ -29,9 +29,8 @@ from ebcli.files.sources import Source
 from ebcli.models.classes import printable
 from ebcli.run.reading import NetworkInput, Reader
 
-_Drawing = tuple[
-    Sequence[DisplayFrame], Sequence[FrameMaps], str, str
-]  # frames, maps, the title and the subtitle of a figure
+# frames, maps, the title and the subtitle of a figure
+_Drawing = tuple[Sequence[DisplayFrame], Sequence[FrameMaps], str, str]
 _OF_MAP = "mass layer peak strength times_noise evidence share channels".split()  # which its record has, too
 
 

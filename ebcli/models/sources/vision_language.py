@@ -164,9 +164,8 @@ class VisionLanguage(HuggingFace):
             for name, tensor in inputs.items()
         }
         pixels = extra_inputs.pop("pixel_values")
-        ends = [
-            *accumulate((len(beginning.rstrip("\ufffd")) for beginning in beginnings), max)
-        ]  # less what is no character yet
+        # less what is no character yet
+        ends = [*accumulate((len(beginning.rstrip("\ufffd")) for beginning in beginnings), max)]
         return QuestionAnswer(pixels, extra_inputs | {"input_ids": all_ids}, ids, beginnings[-1], ends)
 
     def answer_tokens(self, text: str) -> list[int]:
