@@ -21,7 +21,7 @@ COLORS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180
 
 _SMALLEST = 0.015  # of the photo; smaller regions are not marked
 # opacity; the part of a photo's saturation that is left, lest its own colors look like tints
-_TINT, _SATURATION = (0.45, 0.4)
+_TINT, _SATURATION = 0.45, 0.4
 _STEP = 4  # pixels between the places that are tried for a label
 
 # In pixels at 100 dpi
