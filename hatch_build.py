@@ -82,7 +82,7 @@ def manual_page(name: str, command: click.Command, version: str, see_also: str) 
         ".SH OPTIONS",
         *_options(context),
     ]
-    commands = {**getattr(command, "commands", {}), **getattr(command, "others", {})}
+    commands = {**getattr(command, "commands", {}), **getattr(command, "commands_beside", {})}
     for subname, subcommand in sorted(commands.items()):
         if isinstance(subcommand, click.Group):  # has a page of its own
             continue

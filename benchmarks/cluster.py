@@ -58,7 +58,7 @@ def cost(count: int) -> None:
     """Print the CPU seconds per image on the network (g), and for decoding and drawing (p)."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        plan = RunPlan.of(images=(small(0),), fit="crop", output=Path(name), device="cpu", batch_size=8)
+        plan = RunPlan.from_values(images=(small(0),), fit="crop", output=Path(name), device="cpu", batch_size=8)
         folder = OutputFolder(Path(name), overwrite=True)
         prepared = prepare(plan, folder)
         sources = [Source(small(i)) for i in range(count // 8 * 8)]
@@ -71,7 +71,7 @@ def cost(count: int) -> None:
             for source, one, explanation in zip(sources, loaded, explanations, strict=True):
                 drawn = render(source, one, prepared.reader, prepared.options, explanation, None)
                 maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
-                names = prepared.options.names.of(source.place, maps)
+                names = prepared.options.names.relpaths(source.relpath, maps)
                 folder.add(dict(zip(names, drawn.files, strict=True)), prepared.record(source, "done"))
         end = time.process_time()
     g, p = (computed - decoded) / len(sources), (end - computed + decoded - start) / len(sources)

@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 import ebcli
+from ebcli.datatypes.explanation import Box, Map, Subject
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.overlay import peaks_at_border
-from ebcli.nouns.explanation import Box, Map, Subject
-from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.maps import Tiles
 
 SIDE = 256  # pixels, the height of all pictures
@@ -128,7 +128,7 @@ def explained(
     whole = spec(strip)
     (maps,), (scores,) = explain(whole[None])
     yield "whole", list(maps), scores
-    tiles = Tiles.of((whole.shape[1], whole.shape[2]), 224, spec.step)
+    tiles = Tiles.covering((whole.shape[1], whole.shape[2]), 224, spec.step)
     by_tile = [whole[:, top : top + 224, left : left + 224] for top, left in tiles.corners]
     found = [explain(torch.stack(by_tile[first : first + 8])) for first in range(0, len(by_tile), 8)]
     maps, scores = (np.concatenate(each) for each in zip(*found, strict=True))
@@ -139,7 +139,7 @@ def explained(
                 Map(subject=Subject(target, "", 0.0), layer=LAYER, values=one[k], mass=1.0, placement=Box(0, 0, 1, 1))
                 for one in maps
             ]
-            joined.append(tiles.joined(weighted, of_tiles).values)
+            joined.append(tiles.join(weighted, of_tiles).values)
         yield way, joined, scores.mean(0)
 
 

@@ -29,8 +29,8 @@ from benchmarks.trained.networks import FAMILIES
 from benchmarks.trained.pictures import TASKS
 from benchmarks.trained.rounded import restored
 from benchmarks.trained.training import trained
-from ebcli.nouns.explanation import HARDLY_ANY, OF_NOISE, Map
-from ebcli.run.noise_and_sufficiency import CLASSES, PICTURES, noise
+from ebcli.datatypes.explanation import HARDLY_ANY, OF_NOISE, Map
+from ebcli.run.controls import CLASSES, PICTURES, noise
 from ebcli.run.saliency import Saliency
 
 WEIGHTS = Path(__file__).resolve().parents[1] / "tests/evaluate/weights"

@@ -19,17 +19,17 @@ import evidence
 import torch
 from faithfulness import LAYER, MODEL, photos
 
-from ebcli.files.frame_ranges import ClipOptions
+from ebcli.datatypes.explanation import Explanation, Sufficiency
+from ebcli.files.clips import ClipOptions
 from ebcli.files.sources import Source
 from ebcli.models.keywords import METHODS
 from ebcli.models.methods import IMPLEMENTED
-from ebcli.nouns.explanation import Explanation, Sufficiency
+from ebcli.run.controls import sufficiency_of
 from ebcli.run.explainer import Explainer
-from ebcli.run.noise_and_sufficiency import sufficiency_of
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import Reader
-from ebcli.run.tasks.task import Asked
+from ebcli.run.tasks.task import ImageRequest
 
 CONTROLS = ("shuffled", "center", "gradient")
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_images"
@@ -37,7 +37,7 @@ SAMPLES = Path(__file__).resolve().parents[1] / "sample_images"
 
 def measured(paths: Sequence[Path]) -> dict[str, list[Sufficiency]]:
     """The tests of each method's maps, in the order of the photos."""
-    explainer = Explainer(RunPlan.of(images=tuple(paths), model=MODEL, layer=(LAYER,)))
+    explainer = Explainer(RunPlan.from_values(images=tuple(paths), model=MODEL, layer=(LAYER,)))
     loaded = explainer.loaded
     reader = Reader(loaded.transforms, ClipOptions())
     found: dict[str, list[Sufficiency]] = {method: [] for method in METHODS}
@@ -53,7 +53,7 @@ def measured(paths: Sequence[Path]) -> dict[str, list[Sufficiency]]:
             replace(first, values=IMPLEMENTED[method](loaded.net, inputs, classes, LAYER)[0].detach().numpy())
             for method in METHODS
         ]
-        asked = [Asked(explainer.network, MapOptions(), size=image.size)] * len(maps)
+        asked = [ImageRequest(explainer.network, MapOptions(), size=image.size)] * len(maps)
         tests = sufficiency_of(inputs.expand(len(maps), -1, -1, -1), maps, asked)
         for method, test in zip(METHODS, tests, strict=True):
             found[method].append(test)

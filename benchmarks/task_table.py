@@ -18,7 +18,7 @@ import torch
 import ebcli
 from ebcli.models import default_layer, load_model
 from ebcli.run import tasks  # noqa: F401 - registers them
-from ebcli.run.tasks.task import REGISTERED
+from ebcli.run.tasks.task import REGISTRY
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/helpers"))
@@ -36,7 +36,7 @@ def measure(name: str, folder: Path) -> dict[str, str]:
     loaded = load_model(f"hf/{task_models.saved(name, folder)}", class_names=texts)
     torch.manual_seed(1)
     inputs = torch.randn(1, 3, *loaded.transforms.shape)
-    layer, joint = default_layer(loaded), REGISTERED[loaded.task].joint
+    layer, joint = default_layer(loaded), REGISTRY[loaded.task].joint
     there, at_input = ebcli.excitation_backprop(
         loaded.net, inputs, 1, [layer, None], joint=joint, where=WHERE.get(loaded.task)
     )

@@ -38,13 +38,13 @@ class ExcitationBackprop(import_optional("captum.attr", "captum").LayerAttributi
             LayerError, UnsupportedOpError, ConfigurationError: see `excitation_backprop`.
         """
         tensor = inputs[0] if isinstance(inputs, tuple) else inputs
-        others = additional_forward_args if isinstance(additional_forward_args, tuple) else (additional_forward_args,)
+        extras = additional_forward_args if isinstance(additional_forward_args, tuple) else (additional_forward_args,)
         net, function = self.forward_func, self.forward_func
-        if not isinstance(net, nn.Module) or others != (None,):
+        if not isinstance(net, nn.Module) or extras != (None,):
             parts = [part for part in (function, self.layer) if isinstance(part, nn.Module)]
-            net = FunctionOfTensor(lambda images: function(images, *(() if others == (None,) else others)), parts)
-        index, *where = target if isinstance(target, tuple) else (0 if target is None else target,)
-        found: Tensor = excitation_backprop(
-            net, tensor, index, self.layer, contrastive=self.contrastive, where=tuple(where) or None
+            net = FunctionOfTensor(lambda images: function(images, *(() if extras == (None,) else extras)), parts)
+        index, *position = target if isinstance(target, tuple) else (0 if target is None else target,)
+        relevance: Tensor = excitation_backprop(
+            net, tensor, index, self.layer, contrastive=self.contrastive, where=tuple(position) or None
         ).relevance
-        return (found,) if isinstance(inputs, tuple) else found
+        return (relevance,) if isinstance(inputs, tuple) else relevance

@@ -92,16 +92,16 @@ def in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def check_value(what: str, value: float | None, is_right: Callable[[float], bool], needed: str) -> None:
+def check_value(name: str, value: float | None, is_right: Callable[[float], bool], requirement: str) -> None:
     """Raise ConfigurationError, which says what is needed, if a value is not right; None is."""
     if value is not None and not is_right(value):
-        raise ConfigurationError(f"{what} is {value:g}, but it must be {needed}")
+        raise ConfigurationError(f"{name} is {value:g}, but it must be {requirement}")
 
 
-def check_at_least(least: float, **options: float | None) -> None:
+def check_at_least(minimum: float, **options: float | None) -> None:
     """Raise ConfigurationError if one of some options is less, infinite or NaN; None is not."""
     for name, value in options.items():
-        check_value(f"--{name.replace('_', '-')}", value, lambda it: least <= it < inf, f"at least {least:g}")
+        check_value(f"--{name.replace('_', '-')}", value, lambda it: minimum <= it < inf, f"at least {minimum:g}")
 
 
 _CLOSE = 0.7  # of 1; below, difflib finds likeness in any two words
@@ -112,17 +112,17 @@ def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
 
     Names that begin with the given one come first, one of each size: ``efficientnet_b0`` for all up to ``_b7``.
     """
-    folded, by_folded = name.casefold(), {candidate.casefold(): candidate for candidate in valid}
+    key, by_folded = name.casefold(), {candidate.casefold(): candidate for candidate in valid}
     family: dict[str, str] = {}
-    for found in by_folded:
-        if folded and found.startswith(folded):
-            family.setdefault(found.rstrip("0123456789"), found)
-    close = difflib.get_close_matches(folded, by_folded, n=count, cutoff=_CLOSE)
-    near = [by_folded[found] for found in dict.fromkeys([*family.values(), *close])][:count]
+    for candidate in by_folded:
+        if key and candidate.startswith(key):
+            family.setdefault(candidate.rstrip("0123456789"), candidate)
+    close = difflib.get_close_matches(key, by_folded, n=count, cutoff=_CLOSE)
+    near = [by_folded[match] for match in dict.fromkeys([*family.values(), *close])][:count]
     if not near:
         return ""
-    quoted = [repr(candidate) for candidate in near]
-    return "did you mean " + (" or ".join([", ".join(quoted[:-1]), quoted[-1]] if quoted[1:] else quoted)) + "?"
+    quotes = [repr(candidate) for candidate in near]
+    return "did you mean " + (" or ".join([", ".join(quotes[:-1]), quotes[-1]] if quotes[1:] else quotes)) + "?"
 
 
 def import_optional(module: str, package: str | None = None) -> Any:
@@ -146,11 +146,11 @@ def missing(package: str) -> str:
     from importlib.metadata import distributions, requires
 
     name = package.replace("_", "-")
-    normalized = (one.replace("_", "-") for one in requires(DISTRIBUTION) or ())
-    extras = {found[1]: found[2] for found in map(_OF_EXTRA.match, normalized) if found}
+    requirements = (line.replace("_", "-") for line in requires(DISTRIBUTION) or ())
+    extras = {match[1]: match[2] for match in map(_OF_EXTRA.match, requirements) if match}
     if name not in extras:
         return f"this needs the package {package}: pip install {package}"
-    there = {one.name.replace("_", "-") for one in distributions()} - {name}
-    names = [one for one, extra in extras.items() if extra == extras[name] and one not in there]
+    present = {distribution.name.replace("_", "-") for distribution in distributions()} - {name}
+    names = [dependency for dependency, extra in extras.items() if extra == extras[name] and dependency not in present]
     packages = f"package{'s' * (len(names) > 1)} {', '.join(names)}"
     return f"this needs the {packages}: pip install '{DISTRIBUTION}[{extras[name]}]'"

@@ -22,19 +22,19 @@ T = TypeVar("T")
 MODELS, RULES = "ebcli.models", "ebcli.rules"
 
 
-def lazily(package: str, *others: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazily(package: str, *extra_names: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The ``__getattr__`` and the ``__dir__`` (PEP 562) of a package that imports its names on first use.
 
     Also sets its ``__all__``. The names are those that its stub ``__init__.pyi`` imports, as type checkers see them.
 
     Args:
         package: its name.
-        others: names that it has in another way.
+        extra_names: names that it has in another way.
     """
     names = sys.modules[package].__dict__
     stub = Path(names["__file__"]).with_suffix(".pyi").read_text(encoding="utf-8")
     homes = {name: module for module, name in re.findall(r"from (ebcli[\w.]*) import (\w+) as", stub)}
-    names["__all__"] = sorted({*homes, *others})
+    names["__all__"] = sorted({*homes, *extra_names})
 
     def get(name: str) -> Any:
         if name not in homes:
@@ -63,10 +63,10 @@ class _ByThread:
     """Stdout, for which some threads have another file."""
 
     def __init__(self, stdout: Any) -> None:
-        self.own, self.stdout, self.users = threading.local(), stdout, 0
+        self.local, self.stdout, self.users = threading.local(), stdout, 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(getattr(self.own, "file", self.stdout), name)
+        return getattr(getattr(self.local, "file", self.stdout), name)
 
 
 _lock = threading.Lock()
@@ -78,12 +78,12 @@ def printing_to(file: Any) -> Iterator[None]:
     with _lock:
         by_thread = sys.stdout if isinstance(sys.stdout, _ByThread) else _ByThread(sys.stdout)
         sys.stdout, by_thread.users = cast(Any, by_thread), by_thread.users + 1
-    before = getattr(by_thread.own, "file", by_thread.stdout)
-    by_thread.own.file = file
+    before = getattr(by_thread.local, "file", by_thread.stdout)
+    by_thread.local.file = file
     try:
         yield
     finally:
-        by_thread.own.file = before
+        by_thread.local.file = before
         with _lock:
             by_thread.users -= 1
             if not by_thread.users and sys.stdout is by_thread:
@@ -91,11 +91,11 @@ def printing_to(file: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def contained(what: str) -> Iterator[None]:
+def guard_user_code(name: str) -> Iterator[None]:
     """Run code of users or plug-ins: redirect its stdout, which is for results only, to stderr, and refuse to exit.
 
     Args:
-        what: what to call the code in messages.
+        name: what to call the code in messages.
 
     Raises:
         ConfigurationError: the code called ``sys.exit()``, or raised what no program catches.
@@ -104,15 +104,15 @@ def contained(what: str) -> Iterator[None]:
         try:
             yield
         except SystemExit as error:
-            raise ConfigurationError(f"{what} called sys.exit({error.code!r})") from error
+            raise ConfigurationError(f"{name} called sys.exit({error.code!r})") from error
         except (Exception, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise ConfigurationError(f"{what} raised {type(error).__name__}") from error
+            raise ConfigurationError(f"{name} raised {type(error).__name__}") from error
 
 
 @contextlib.contextmanager
-def blamed(what: str) -> Iterator[None]:
+def name_in_errors(name: str) -> Iterator[None]:
     """Let any exception of code of users or plug-ins name it.
 
     Raises:
@@ -123,7 +123,7 @@ def blamed(what: str) -> Iterator[None]:
     except (EbcliError, MemoryError):
         raise
     except Exception as error:
-        raise ConfigurationError(f"{what} failed ({in_words(error)}; --debug shows the traceback)") from error
+        raise ConfigurationError(f"{name} failed ({in_words(error)}; --debug shows the traceback)") from error
 
 
 def load_plugin(point: EntryPoint, use: Callable[[Any], T] = lambda it: it) -> T | None:
@@ -131,7 +131,7 @@ def load_plugin(point: EntryPoint, use: Callable[[Any], T] = lambda it: it) -> T
     package = point.dist.name if point.dist else point.module
     plugin = f"the plug-in {point.name!r} of the package {package}"
     try:
-        with contained(point.value):
+        with guard_user_code(point.value):
             return use(point.load())
     except KeyboardInterrupt as interrupt:  # by the user, or its own
         raise KeyboardInterrupt(f"while {plugin} was loading") from interrupt

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-_given: list[Any] = []  # the network of the test that runs
+_networks: list[Any] = []  # the network of the test that runs
 
 
 def network() -> Any:
     """The factory that the command is told of."""
-    return _given[-1]
+    return _networks[-1]
 
 
 @pytest.fixture
@@ -27,19 +27,19 @@ def saliency_unchanged(tmp_path: Path) -> Callable[..., None]:
 
         from ebcli.cli.saliency import main
 
-        page, told = tmp_path / "saliency", {name.replace("_", "-"): value for name, value in options.items()}
+        page, arguments = tmp_path / "saliency", {name.replace("_", "-"): value for name, value in options.items()}
         if net is not None:
-            told["model"] = net if isinstance(net, str) else f"{__name__}:{network.__name__}"
-        _given.append(net)
+            arguments["model"] = net if isinstance(net, str) else f"{__name__}:{network.__name__}"
+        _networks.append(net)
         try:
-            given = [f"--{name}={value}" for name, value in told.items()]
-            done = CliRunner().invoke(main, ["check", str(baseline), "-o", str(page), *given])
+            flags = [f"--{name}={value}" for name, value in arguments.items()]
+            result = CliRunner().invoke(main, ["check", str(baseline), "-o", str(page), *flags])
         finally:
-            _given.pop()
-        if done.exit_code > 1:
-            pytest.fail(done.stderr.strip(), pytrace=False)
-        if done.exit_code:
-            *wrong, shown = done.stdout.splitlines()
-            pytest.fail("\n".join([f"the saliency maps changed, see {shown}", *wrong]), pytrace=False)
+            _networks.pop()
+        if result.exit_code > 1:
+            pytest.fail(result.stderr.strip(), pytrace=False)
+        if result.exit_code:
+            *wrong, report = result.stdout.splitlines()
+            pytest.fail("\n".join([f"the saliency maps changed, see {report}", *wrong]), pytrace=False)
 
     return check

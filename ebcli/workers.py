@@ -45,8 +45,8 @@ class Workers:
     def __init__(self, count: int, timeout: float | None = None, memory: float = inf) -> None:
         self._processes, self._timeout, self._memory = count > 0, timeout, memory
         self._threads = ThreadPoolExecutor(max(1, count), thread_name_prefix="eb-saliency")
-        self._own = threading.local()
-        self._started: list[Process] = []
+        self._local = threading.local()
+        self._children: list[Process] = []
         self._interrupted = False
 
     def __enter__(self) -> "Workers":
@@ -56,10 +56,10 @@ class Workers:
         """Finish running jobs (unless interrupted), drop the others, and end the processes."""
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self._interrupted = True
-            for process in self._started:  # one may be reading from a server that does not answer
+            for process in self._children:  # one may be reading from a server that does not answer
                 process.end(at_once=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
-        for process in self._started:
+        for process in self._children:
             process.end()
 
     def submit(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -79,10 +79,10 @@ class Workers:
         if not self._processes:
             return function(*arguments)
         for last in (False, True):
-            process: Process | None = getattr(self._own, "process", None)
+            process: Process | None = getattr(self._local, "process", None)
             if process is None or (process.has_ended and not self._interrupted):
-                process = self._own.process = _spare.pop() if _spare else Process()
-                self._started.append(process)
+                process = self._local.process = _spare.pop() if _spare else Process()
+                self._children.append(process)
             try:
                 return process.call(function, arguments, self._timeout, self._memory)
             except DiedError as death:
@@ -139,16 +139,16 @@ class Process:
             if not self._pipe.poll(timeout):
                 self.end(at_once=True)
                 raise WorkerError(f"it took longer than {timeout:g} s: raise EB_SALIENCY_IMAGE_TIMEOUT")
-            returned, value = self._pipe.recv()
+            is_value, value = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(timeout=10)
             code = self._process.exitcode
             self.end()
-            how = f"exited with status {code}"
+            cause = f"exited with status {code}"
             if code is not None and code < 0:
-                how = f"was killed by {signal.Signals(-code).name}"
-            raise DiedError(f"worker process {self._process.pid} {how}") from None
-        if not returned:
+                cause = f"was killed by {signal.Signals(-code).name}"
+            raise DiedError(f"worker process {self._process.pid} {cause}") from None
+        if not is_value:
             raise value
         return value
 
@@ -206,8 +206,10 @@ def _limit_memory(size: float) -> None:
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit, most = pages * resource.getpagesize() + int(size), resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
+        limit, maximum = pages * resource.getpagesize() + int(size), resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(
+            resource.RLIMIT_AS, (limit if maximum == resource.RLIM_INFINITY else min(limit, maximum), maximum)
+        )
 
 
 def _exit_with_parent(grace: float) -> None:

@@ -45,7 +45,7 @@ def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 def little_noise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps are compared with those of two pictures of noise, unless a test is about their strength."""
     if request.node.originalname not in getattr(request.module, "ALL_NOISE", ()):
-        monkeypatch.setattr("ebcli.run.noise_and_sufficiency.PICTURES", 2)
+        monkeypatch.setattr("ebcli.run.controls.PICTURES", 2)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -110,7 +110,7 @@ def colors(monkeypatch: pytest.MonkeyPatch) -> None:
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty one, where each model is a tiny one, whose random maps need not be stronger than noise."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ebcli.run.noise_and_sufficiency.references", no_references)
+    monkeypatch.setattr("ebcli.run.controls.references", no_references)
     monkeypatch.setattr("ebcli.run.explainer.load_model", tiny_model)
     return tmp_path
 

@@ -22,15 +22,15 @@ FILES = {
 }
 ROOMS = {
     "eb": {"layouts", "imports", "errors"},
-    "nouns": {"errors"},
+    "datatypes": {"errors"},
     "pages": set(),
-    "files": {"nouns", "imports", "errors"},
-    "models": {"eb", "layouts", "files", "nouns", "imports", "errors"},
-    "drawing": {"pages", "eb", "files", "nouns", "errors"},
-    "run": {"pages", "drawing", "models", "eb", "files", "nouns", "workers", "imports", "errors"},
-    "evaluate": {"drawing", "models", "eb", "files", "nouns", "imports", "errors"},
-    "gallery": {"pages", "drawing", "files", "nouns", "workers", "imports", "errors"},
-    "serve": {"pages", "run", "drawing", "models", "files", "nouns", "workers", "errors"},
+    "files": {"datatypes", "imports", "errors"},
+    "models": {"eb", "layouts", "files", "datatypes", "imports", "errors"},
+    "drawing": {"pages", "eb", "files", "datatypes", "errors"},
+    "run": {"pages", "drawing", "models", "eb", "files", "datatypes", "workers", "imports", "errors"},
+    "evaluate": {"drawing", "models", "eb", "files", "datatypes", "imports", "errors"},
+    "gallery": {"pages", "drawing", "files", "datatypes", "workers", "imports", "errors"},
+    "serve": {"pages", "run", "drawing", "models", "files", "datatypes", "workers", "errors"},
     "cli": {
         "serve",
         "gallery",
@@ -40,7 +40,7 @@ ROOMS = {
         "models",
         "eb",
         "files",
-        "nouns",
+        "datatypes",
         "workers",
         "imports",
         "errors",
@@ -49,7 +49,9 @@ ROOMS = {
 TORCH_FREE = [
     name
     for name in FILES
-    if re.match(r"ebcli\.(nouns|pages|files|drawing|gallery|workers$|run\.(plan|pipeline|reading|rendering)$)", name)
+    if re.match(
+        r"ebcli\.(datatypes|pages|files|drawing|gallery|workers$|run\.(plan|pipeline|reading|rendering)$)", name
+    )
     and name != "ebcli.drawing.api"
 ]
 

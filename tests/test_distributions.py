@@ -146,7 +146,7 @@ def test_the_manual_pages(name: str, command: click.Command, environment: Path) 
     assert printed(program("mandoc"), "-T", "lint", "-W", "warning", page) == ""
     shown = " ".join(printed(program("mandoc"), "-T", "utf8", "-O", "width=1000", page).split())
     shown = re.sub(r".\x08", "", shown).replace("’", "'")  # bold and underlined are overstruck
-    inner = {**getattr(command, "commands", {}), **getattr(command, "others", {})}
+    inner = {**getattr(command, "commands", {}), **getattr(command, "commands_beside", {})}
     inner.pop("benchmark", None)  # which has a page of its own
     for part in (command, *inner.values()):
         assert " ".join((part.help or "").split()) in shown

@@ -13,11 +13,11 @@ from benchmarks import evidence
 from benchmarks.rates import WORKS
 from benchmarks.trained.__main__ import LEARNED
 from benchmarks.trained.methods import JOINT, STEPWISE
+from ebcli.datatypes.atlas import CLEAR
+from ebcli.datatypes.explanation import _OF_WORD, _TOO_STRONG, OF_NOISE
 from ebcli.models.loaded import DEFAULT_LAYER
-from ebcli.nouns.atlas import CLEAR
-from ebcli.nouns.explanation import _OF_WORD, _TOO_STRONG, OF_NOISE
+from ebcli.run.controls import PICTURES
 from ebcli.run.maps import _LONGEST
-from ebcli.run.noise_and_sufficiency import PICTURES
 
 BUNDLED = "efficientnet_lite0"
 FILES = sorted(file.stem for file in evidence.FOLDER.glob("*.csv"))

@@ -22,7 +22,7 @@ from benchmarks.trained.methods import JOINT, rule_for, rule_of
 from benchmarks.trained.networks import FAMILIES
 from benchmarks.trained.pictures import SIDE, TASKS
 from ebcli.models.loaded import LoadedModel
-from ebcli.run.tasks.task import REGISTERED
+from ebcli.run.tasks.task import REGISTRY
 
 BUNDLED = "efficientnet_lite0"
 TIMED = evidence.unique(evidence.read("cost"), "network")
@@ -120,14 +120,14 @@ def test_dense_maps_are_those_of_the_command(network: str) -> None:
     assert {row["layer"] for row in rows} <= {"input", *LAYERS[network]}
     layers = evidence.unique(rows, "layer")
     if network in SEGMENTATION:
-        assert REGISTERED[task].joint is None
+        assert REGISTRY[task].joint is None
         torch.manual_seed(0)
         net, everywhere = NETWORKS[network]().eval(), torch.ones(SIDE, SIDE, dtype=torch.bool)
         inputs = torch.rand(1, 3, SIDE, SIDE)
         results = ebcli.excitation_backprop(net, inputs, 1, [*map(at, layers)], where=everywhere)
         check_rules(rows, dict(zip(layers, map(rule_of, results), strict=True)))
     else:
-        assert REGISTERED[task].joint
+        assert REGISTRY[task].joint
         assert {row["rule"] for row in rows if row["method"] == "contrastive"} == {JOINT}
 
 

@@ -35,11 +35,11 @@ def windows(name, globals=None, locals=None, fromlist=(), level=0):
 builtins.__import__ = windows
 """
 _RUN = """
-import ebcli.run.explainer, ebcli.run.noise_and_sufficiency, ebcli.workers
+import ebcli.run.explainer, ebcli.run.controls, ebcli.workers
 from ebcli.cli.saliency import main
 from runs import no_references, of_tiny, tiny_model
 
-ebcli.run.explainer.load_model, ebcli.run.noise_and_sufficiency.references = tiny_model, no_references
+ebcli.run.explainer.load_model, ebcli.run.controls.references = tiny_model, no_references
 assert not hasattr(ebcli.workers.os, "fork")
 main(of_tiny(["photos", "-o", "maps", "--skip-existing"], workers=1), standalone_mode=False)
 """

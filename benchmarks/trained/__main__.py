@@ -19,7 +19,7 @@ from torch import nn
 
 from benchmarks import evidence
 from ebcli import LoadedModel, default_layer, load_model
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.datatypes.input_spec import InputSpec
 
 from . import captions, sentence_maps, sentences
 from .captions import TASK as CAPTIONS

@@ -18,7 +18,7 @@ from ebcli.eb.forward import single_tensor
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.keywords import VIDEO as VIDEO_TASK
 from ebcli.run import tasks  # noqa: F401 - registers them
-from ebcli.run.tasks.task import REGISTERED
+from ebcli.run.tasks.task import REGISTRY
 
 from .dense_networks import DETECTORS, VIDEO, as_detector
 from .dense_training import normalized
@@ -88,7 +88,7 @@ def task_of(name: str) -> str:
 
 def questions(name: str, net: nn.Module, count: int, seed: int = 2) -> Iterator[Question]:
     """Two questions for each picture in which the network finds both letters."""
-    generator, joint = torch.Generator().manual_seed(seed), REGISTERED[task_of(name)].joint
+    generator, joint = torch.Generator().manual_seed(seed), REGISTRY[task_of(name)].joint
     if name in VIDEO:
         yield from _clip_questions(net, count, generator, joint)
         return

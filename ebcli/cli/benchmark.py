@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from ebcli.cli.click_types import Method
-from ebcli.cli.commands import WITHOUT_ENVIRONMENT, altered, command
-from ebcli.cli.console import SOME_FAILED, put, say
+from ebcli.cli.commands import WITHOUT_ENVIRONMENT, alter_option, command
+from ebcli.cli.console import SOME_FAILED, say, write_out
 from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.models.keywords import BASELINES, METHODS, WHOLE
@@ -43,10 +43,10 @@ def benchmark() -> None:
     """Measure the faithfulness of saliency maps, of Excitation Backprop and other methods."""
 
 
-_own = partial(option, "Test")
+_test_option = partial(option, "Test")
 _IMAGES = click.Argument(["images"], type=_FOLDER)
-_SHARED = (
-    altered(
+_COMMON_OPTIONS = (
+    alter_option(
         "layer",
         metavar="NAME",
         show_default="the model's default",
@@ -56,17 +56,17 @@ _SHARED = (
         "Map", "--method", "Measure maps of this method. Repeatable.", type=Method(METHODS), default=("contrastive",)
     ),
     OPTIONS["device"],
-    altered(
+    alter_option(
         "output",
         metavar="DIR",
         default=Path("benchmark"),
         help="Save measurements in this directory, and resume from it.",
     ),
-    _own("--limit", "Use a random sample of this size. [default: all]", type=_COUNT),
-    _own("--seed", "Seed for random choices.", type=click.IntRange(min=0), default=0),
-    altered("as_json", help="Print the rows of the table as JSON, one object per line."),
+    _test_option("--limit", "Use a random sample of this size. [default: all]", type=_COUNT),
+    _test_option("--seed", "Seed for random choices.", type=click.IntRange(min=0), default=0),
+    alter_option("as_json", help="Print the rows of the table as JSON, one object per line."),
 )
-_LABELS = _own(
+_LABELS = _test_option(
     "--labels FILE",
     "CSV file of classes: a path relative to IMAGES, a comma, an index or name. [default: predicted classes]",
     type=_FILE,
@@ -88,9 +88,9 @@ class Session:
         if options["fit"] == WHOLE:
             raise ConfigurationError("benchmarks need images of one size: choose --fit crop, squash or pad")
         values = {name: options[name] for name in (*in_section("Model"), "layer", "device")}
-        plan = RunPlan.of(usual_fit=None, images=(Path("photo"),), **values)
+        plan = RunPlan.from_values(usual_fit=None, images=(Path("photo"),), **values)
         self.model = ModelUnderTest(plan.model, plan.maps.layers, options["method"], plan.execution.device)
-        self.options, self.failed = options, 0
+        self.options, self.num_failed = options, 0
 
     def measure(self, test: Benchmark) -> list[Row]:
         """Run a test and return its rows; units that fail are reported on stderr and counted.
@@ -100,16 +100,16 @@ class Session:
         """
         from ebcli.evaluate.benchmark import run_benchmark
 
-        def failed(unit: str, error: ImageError) -> None:
-            self.failed += 1
+        def report_failure(unit: str, error: ImageError) -> None:
+            self.num_failed += 1
             say(f"{unit}: {error}")
 
-        rows = run_benchmark(test, self.options["output"], failed, self.options["quiet"])
+        rows = run_benchmark(test, self.options["output"], report_failure, self.options["quiet"])
         if not rows:
             raise EbcliError(f"nothing was measured: none of {len(test.units)} {test.unit}s gave a result")
         return rows
 
-    def sampled(self, images: T) -> T:
+    def sample(self, images: T) -> T:
         """A data set with a random sample of at most ``--limit`` keys, in their order."""
         import numpy as np
 
@@ -124,7 +124,7 @@ class Session:
         from ebcli.evaluate.data_sets import LabeledImages
 
         folder, labels, loaded = self.options["images"], self.options.get("labels"), self.model.loaded
-        return self.sampled(LabeledImages(folder, labels, loaded.categories, self.model.num_classes))
+        return self.sample(LabeledImages(folder, labels, loaded.categories, self.model.num_classes))
 
     def annotated_names(self) -> list[str] | None:
         """The names of ``--class-names`` as annotations spell them; None without that option."""
@@ -143,13 +143,13 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
         @command(
             name or prepare.__name__,
             *parameters,
-            *_SHARED,
+            *_COMMON_OPTIONS,
             options=in_section("Model"),
             settings=WITHOUT_ENVIRONMENT,
             text=text or prepare.__doc__,
             group=benchmark.commands,
         )
-        def measured(options: Mapping[str, Any]) -> int:
+        def run_test(options: Mapping[str, Any]) -> int:
             from ebcli.evaluate.benchmark import table
 
             session = Session(options)
@@ -157,12 +157,12 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
                 test = prepare(session)
                 rows = test.summarize(session.measure(test))
             except KeyboardInterrupt:
-                saved = f"with measurements saved in '{options['output']}': repeat the command to resume"
-                raise KeyboardInterrupt(saved) from None
-            put("\n".join(map(json.dumps, rows)) if options["as_json"] else table(rows))
-            if session.failed:
-                say(f"{session.failed} could not be measured")
-            return SOME_FAILED if session.failed else 0
+                state = f"with measurements saved in '{options['output']}': repeat the command to resume"
+                raise KeyboardInterrupt(state) from None
+            write_out("\n".join(map(json.dumps, rows)) if options["as_json"] else table(rows))
+            if session.num_failed:
+                say(f"{session.num_failed} could not be measured")
+            return SOME_FAILED if session.num_failed else 0
 
         return prepare
 
@@ -170,13 +170,13 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
 
 
 @_test(
-    _own("--voc DIR", "Use PASCAL VOC: the directory that contains VOCdevkit.", type=_FOLDER),
-    _own("--year", "Select VOC's year.", default="2007"),
-    _own("--split", "Select VOC's list of images in ImageSets/Main.", default="test"),
-    _own("--coco DIR", "Use COCO: the directory of images, such as val2014.", type=_FOLDER),
-    _own("--annotations FILE", "Annotations for --coco, such as instances_val2014.json.", type=_FILE),
-    _own("--skip-flagged", "Ignore objects that VOC flags as difficult, and COCO's crowds.", is_flag=True),
-    _own("--tolerance", "Accept hits this many pixels off the object.", type=click.IntRange(min=0), default=15),
+    _test_option("--voc DIR", "Use PASCAL VOC: the directory that contains VOCdevkit.", type=_FOLDER),
+    _test_option("--year", "Select VOC's year.", default="2007"),
+    _test_option("--split", "Select VOC's list of images in ImageSets/Main.", default="test"),
+    _test_option("--coco DIR", "Use COCO: the directory of images, such as val2014.", type=_FOLDER),
+    _test_option("--annotations FILE", "Annotations for --coco, such as instances_val2014.json.", type=_FILE),
+    _test_option("--skip-flagged", "Ignore objects that VOC flags as difficult, and COCO's crowds.", is_flag=True),
+    _test_option("--tolerance", "Accept hits this many pixels off the object.", type=click.IntRange(min=0), default=15),
 )
 def pointing(session: Session) -> Benchmark:
     """Pointing game: does a map's maximum lie on the object?
@@ -188,35 +188,35 @@ def pointing(session: Session) -> Benchmark:
     from ebcli.evaluate.localization import pointing as test
 
     data: AnnotatedImages
-    given = session.options
-    voc, coco, annotations, skipped = (given[name] for name in ("voc", "coco", "annotations", "skip_flagged"))
+    options = session.options
+    voc, coco, annotations, skip_flagged = (options[name] for name in ("voc", "coco", "annotations", "skip_flagged"))
     if voc is not None and coco is None:
-        data = Voc(voc, given["year"], given["split"], session.annotated_names(), skipped)
+        data = Voc(voc, options["year"], options["split"], session.annotated_names(), skip_flagged)
     elif coco is not None and voc is None and annotations is not None:
-        data = Coco(coco, annotations, skipped)
+        data = Coco(coco, annotations, skip_flagged)
     else:
         raise click.UsageError("pass either --voc DIR, or --coco DIR and --annotations FILE")
-    return test(session.model, session.sampled(data), given["tolerance"])
+    return test(session.model, session.sample(data), options["tolerance"])
 
 
 _mosaics = partial(
     _test,
     _IMAGES,
     _LABELS,
-    _own("-n --size", "Put N x N images in a mosaic.", type=click.IntRange(min=2), default=2),
-    _own("--mosaics", "Number of mosaics.", type=_COUNT, default=100),
-    _own("--confidence", "Use images recognized with at least this probability.", type=_SHARE, default=0.5),
-    _own("--cell PIXELS", "Side of each image. [default: the model's crop]", type=_COUNT),
+    _test_option("-n --size", "Put N x N images in a mosaic.", type=click.IntRange(min=2), default=2),
+    _test_option("--mosaics", "Number of mosaics.", type=_COUNT, default=100),
+    _test_option("--confidence", "Use images recognized with at least this probability.", type=_SHARE, default=0.5),
+    _test_option("--cell PIXELS", "Side of each image. [default: the model's crop]", type=_COUNT),
 )
 
 
-def _made(session: Session) -> Mosaics:
+def _make_mosaics(session: Session) -> Mosaics:
     from ebcli.evaluate.localization import Mosaics, classify_images
 
-    given, found = session.options, session.images()
-    classified = session.measure(classify_images(session.model, found))
-    options = {name: given[name] for name in ("size", "confidence", "cell", "seed")}
-    return Mosaics(session.model, found, classified, given["mosaics"], **options)
+    options, images = session.options, session.images()
+    classifications = session.measure(classify_images(session.model, images))
+    arguments = {name: options[name] for name in ("size", "confidence", "cell", "seed")}
+    return Mosaics(session.model, images, classifications, options["mosaics"], **arguments)
 
 
 @_mosaics()
@@ -227,7 +227,7 @@ def grid(session: Session) -> Benchmark:
     """
     from ebcli.evaluate.localization import grid as test
 
-    return test(_made(session))
+    return test(_make_mosaics(session))
 
 
 @_mosaics()
@@ -239,7 +239,7 @@ def naming(session: Session) -> Benchmark:
     """
     from ebcli.evaluate.localization import naming as test
 
-    return test(_made(session))
+    return test(_make_mosaics(session))
 
 
 def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None:
@@ -248,28 +248,30 @@ def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None
     @_test(
         _IMAGES,
         _LABELS,
-        _own(
+        _test_option(
             "--baseline",
             "Replace removed pixels by the blurred image, its mean color, or noise. Repeatable.",
             type=click.Choice(BASELINES),
             default=BASELINES,
         ),
-        _own("--steps", "Replace the pixels in this many steps.", type=_COUNT, default=32),
+        _test_option("--steps", "Replace the pixels in this many steps.", type=_COUNT, default=32),
         name=kind,
         text=f"{kind.capitalize()}: {question}\n\nPetsiuk et al., BMVC 2018. Uses the images in the directory IMAGES.",
     )
     def prepare(session: Session) -> Benchmark:
         from ebcli.evaluate.faithfulness import perturbation
 
-        given = session.options
-        return perturbation(kind, session.model, session.images(), given["baseline"], given["steps"])
+        options = session.options
+        return perturbation(kind, session.model, session.images(), options["baseline"], options["steps"])
 
 
 _perturbation("deletion", "how fast does the class probability fall as highlighted pixels are removed?")
 _perturbation("insertion", "how fast does the class probability rise as highlighted pixels are added?")
 
 
-@_test(_IMAGES, _LABELS, _own("--steps", "Compare maps this many times on the way down.", type=_COUNT, default=8))
+@_test(
+    _IMAGES, _LABELS, _test_option("--steps", "Compare maps this many times on the way down.", type=_COUNT, default=8)
+)
 def sanity(session: Session) -> Benchmark:
     """Sanity check: do maps change as the parameters are shuffled from the classifier down?
 
@@ -283,7 +285,7 @@ def sanity(session: Session) -> Benchmark:
 @_test(
     _IMAGES,
     click.Argument(["annotations"], type=_FOLDER),
-    _own(
+    _test_option(
         "--alpha",
         "Draw the box around values above this many times the map's mean. Repeatable.",
         type=click.FloatRange(min=0),
@@ -299,5 +301,5 @@ def localize(session: Session) -> Benchmark:
     """
     from ebcli.evaluate.localization import localize as test
 
-    given = session.options
-    return test(session.model, session.images(), given["annotations"], session.annotated_names(), given["alpha"])
+    options = session.options
+    return test(session.model, session.images(), options["annotations"], session.annotated_names(), options["alpha"])

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ebcli.cli.click_types import DIRECTORY, PATH
-from ebcli.cli.commands import altered, of_run
-from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown, sign_of_life
+from ebcli.cli.commands import alter_option, of_run
+from ebcli.cli.console import SOME_FAILED, display_path, note, one_line, sign_of_life, write_out
 from ebcli.cli.execution import execute
 from ebcli.cli.options import OPTIONS, option
 from ebcli.cli.settings import parameters, read_settings
@@ -43,11 +43,11 @@ _OF_BASELINE = ("model", "weights", "layer", "device", "batch_size", "workers")
 def plan_of(directory: Path) -> RunPlan:
     """The plan of an earlier run, of its settings.toml alone."""
     path = directory / SETTINGS
-    found = dict(parameters(OPTIONS.values(), read_settings(path), f"'{path}'"))
-    images = tuple(map(path_of, found.pop("images", ())))
+    settings = dict(parameters(OPTIONS.values(), read_settings(path), f"'{path}'"))
+    images = tuple(map(path_of, settings.pop("images", ())))
     context = click.get_current_context()
-    values = {name: OPTIONS[name].type_cast_value(context, value) for name, value in found.items() if name in VALUES}
-    return RunPlan.of(images=images, **values)
+    values = {name: OPTIONS[name].type_cast_value(context, value) for name, value in settings.items() if name in VALUES}
+    return RunPlan.from_values(images=images, **values)
 
 
 _limit = partial(option, "Limits", metavar="N", type=float)
@@ -62,9 +62,9 @@ _limit = partial(option, "Limits", metavar="N", type=float)
     ),
     _limit("--max-shift", "Largest distance of their peaks, as a share of the diagonal.", default=0.1),
     _limit("--max-changed", "Largest share of images whose first class may change.", default=0.0),
-    altered("output", metavar="DIR", default=None, help="Keep the new maps here, with a page that compares them."),
+    alter_option("output", metavar="DIR", default=None, help="Keep the new maps here, with a page that compares them."),
     option("Output", "--junit FILE", "Also write JUnit's XML.", type=PATH),
-    *(altered(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
+    *(alter_option(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
     options=["overwrite"],
 )
 def check(options: Mapping[str, Any]) -> int:
@@ -77,14 +77,14 @@ def check(options: Mapping[str, Any]) -> int:
     Exit status: 0 if all maps agree, 1 if some do not.
     """
     from ebcli.evaluate import rank_correlation
-    from ebcli.files.ownership import scratch
+    from ebcli.files.ownership import private_directory
     from ebcli.files.sink import check_file
     from ebcli.gallery.comparison import Limits, changes, comparison_of, latest_records, read_pairs, write_comparison
 
     limits = Limits(*(options[name] for name in ("min_correlation", "min_overlap", "max_shift", "max_changed")))
     baseline, junit, page = options["baseline"], options["junit"], None
     plan = plan_of(baseline)
-    if not any(path.endswith(".npz") for one in latest_records(baseline).values() for path in one.output):
+    if not any(path.endswith(".npz") for record in latest_records(baseline).values() for path in record.output):
         raise ConfigurationError(f"'{baseline}' has no raw maps: repeat that run with --raw")
     if options["output"] is not None and os.path.realpath(options["output"]) == os.path.realpath(baseline):
         raise ConfigurationError(f"'{baseline}' would be compared with itself: choose another --output")
@@ -92,67 +92,67 @@ def check(options: Mapping[str, Any]) -> int:
         import_optional("scipy.stats", "scipy")  # for the page
     if junit is not None:
         check_file(junit, options["overwrite"], lambda: _SUITE.encode() in junit.read_bytes(), "--junit")
-    with scratch() as temporary:
+    with private_directory() as temporary:
         directory = options["output"] or temporary / "maps"
-        given = {name: options[name] for name in _OF_BASELINE if options[name] not in (None, ())}
-        repeated = _repeated(plan, given, directory, options["overwrite"])
+        replacements = {name: options[name] for name in _OF_BASELINE if options[name] not in (None, ())}
+        new_plan = _repeat(plan, replacements, directory, options["overwrite"])
         with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-            status = execute(repeated, {**options, "verbose": False, "as_json": False, "null": False}, nowhere)
+            status = execute(new_plan, {**options, "verbose": False, "as_json": False, "null": False}, nowhere)
         if status not in (0, SOME_FAILED):
             return status
         comparisons = [comparison_of(pair, limits) for pair in read_pairs(baseline, directory)]
         if comparisons and options["output"] is not None:
             pairs, photos = read_pairs(baseline, directory), plan.inputs.images  # again: they need much memory
             page = write_comparison(directory, pairs, rank_correlation, photos, options["overwrite"])
-        comparisons += changes(baseline, directory, limits, {one.input for one in comparisons})
-    comparisons.sort(key=lambda one: (not one.problems, one.correlation, one.input))
-    wrong = [one for one in comparisons if one.problems]
-    for one in wrong:
-        put(one_line(one.words))
+        comparisons += changes(baseline, directory, limits, {comparison.input for comparison in comparisons})
+    comparisons.sort(key=lambda comparison: (not comparison.problems, comparison.correlation, comparison.input))
+    wrong = [comparison for comparison in comparisons if comparison.problems]
+    for comparison in wrong:
+        write_out(one_line(comparison.words))
     if page is not None:
-        put(os.fsencode(page))
+        write_out(os.fsencode(page))
     elif options["output"] is not None:
         note("No page: no image has maps of one class in both runs; a baseline with --target CLASS has them")
     if junit is not None:
         _write_junit(junit, comparisons)
-    equal = sum(one.equal for one in comparisons)
+    equal = sum(comparison.equal for comparison in comparisons)
     note(f"{len(comparisons) - len(wrong)} of {len(comparisons)} agree, {equal} of them exactly")
     return SOME_FAILED if wrong else 0
 
 
-def _repeated(plan: RunPlan, given: dict[str, Any], directory: Path, overwrite: bool) -> RunPlan:
+def _repeat(plan: RunPlan, replacements: dict[str, Any], directory: Path, overwrite: bool) -> RunPlan:
     """The plan of a baseline as far as maps depend on it, with other values, and raw maps in a directory."""
-    model = given.get("model")
-    if model is not None and "weights" not in given:
+    model = replacements.get("model")
+    if model is not None and "weights" not in replacements:
         if os.path.isfile(model) and not is_network_file(model):
-            given["weights"] = given.pop("model")
+            replacements["weights"] = replacements.pop("model")
         else:
-            given["weights"] = ModelSpec.weights  # those of the baseline are of another network
+            replacements["weights"] = ModelSpec.weights  # those of the baseline are of another network
     drawn_or_measured = {*values_of(OutputOptions, DrawingStyle), "scale", "compare_with", "sufficiency"}
-    same = {name: value for name, value in plan.values.items() if name not in drawn_or_measured}
-    return RunPlan.of(**same | given, output=directory, raw=True, overwrite=overwrite)
+    values = {name: value for name, value in plan.values.items() if name not in drawn_or_measured}
+    return RunPlan.from_values(**values | replacements, output=directory, raw=True, overwrite=overwrite)
 
 
 def _write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
     from xml.etree import ElementTree
 
-    from ebcli.files.sink import replacing
+    from ebcli.files.sink import atomic_write
 
-    failures = str(sum(bool(one.problems) for one in comparisons))
+    failures = str(sum(bool(comparison.problems) for comparison in comparisons))
     suites = ElementTree.Element("testsuites", name=_SUITE, tests=str(len(comparisons)), failures=failures)
     suite = ElementTree.SubElement(suites, "testsuite", suites.attrib)
-    for one in comparisons:
-        name = one_line(one.subject or "first class")
-        case = ElementTree.SubElement(suite, "testcase", classname=one_line(shown(one.input)), name=name)
-        if one.problems:
-            ElementTree.SubElement(case, "failure", message=one_line(one.words))
-    with replacing(path) as temporary:
+    for comparison in comparisons:
+        name = one_line(comparison.subject or "first class")
+        case = ElementTree.SubElement(suite, "testcase", classname=one_line(display_path(comparison.input)), name=name)
+        if comparison.problems:
+            ElementTree.SubElement(case, "failure", message=one_line(comparison.words))
+    with atomic_write(path) as temporary:
         ElementTree.ElementTree(suites).write(temporary, encoding="utf-8", xml_declaration=True)
 
 
-_TESTED = 40  # photos of a finding
-_KEPT = "tested.jsonl"  # beside the page, what was tested
-_CHANGE, _MORE = 0.3, 0.2  # of the tested photos: that change class, and more than with another place covered
+_MAX_TESTED = 40  # photos of a finding
+_TESTED_FILE = "tested.jsonl"  # beside the page, what was tested
+_CHANGE, _MARGIN = 0.3, 0.2  # of the tested photos: that change class, and more than with another place covered
 
 
 class Finding(NamedTuple):
@@ -160,33 +160,35 @@ class Finding(NamedTuple):
 
     Attributes:
         candidate: the class, the place and the photos.
-        tested: of the photos, how many were tested.
-        changed: how many of these change class if the place is covered.
+        num_tested: of the photos, how many were tested.
+        num_changed: how many of these change class if the place is covered.
         opposite: how many do if the opposite place is covered; None if they overlap.
     """
 
     candidate: Candidate
-    tested: int
-    changed: int
+    num_tested: int
+    num_changed: int
     opposite: int | None
 
     @property
     def holds(self) -> bool:
         """Whether it makes a difference."""
-        others = self.opposite or 0
-        return self.changed >= _CHANGE * self.tested and self.changed - others >= max(1, _MORE * self.tested)
+        control_count = self.opposite or 0
+        return self.num_changed >= _CHANGE * self.num_tested and self.num_changed - control_count >= max(
+            1, _MARGIN * self.num_tested
+        )
 
     @property
     def words(self) -> str:
         """The finding in a sentence."""
-        found, wrong = self.candidate, sum(one.is_wrong for one, _ in self.candidate.photos)
-        count, name = len(found.photos), found.photos[0][0].name
-        tested = "" if self.tested == count else f" of {self.tested} tested"
+        candidate, wrong = self.candidate, sum(photo.is_wrong for photo, _ in self.candidate.photos)
+        count, name = len(candidate.photos), candidate.photos[0][0].name
+        of_tested = "" if self.num_tested == count else f" of {self.num_tested} tested"
         control = "and covering the opposite place changes the class of"
-        others = "" if self.opposite is None else f", {control} {self.opposite}"
+        control_words = "" if self.opposite is None else f", {control} {self.opposite}"
         mistakes = f"; {wrong} of the {count} predictions {'is' if wrong == 1 else 'are'} wrong" if wrong else ""
-        maps = f"{count} of {found.total} '{name}' maps share {found.where}"
-        return f"{maps}; covering it changes the class of {self.changed}{tested}{others}{mistakes}"
+        maps = f"{count} of {candidate.total} '{name}' maps share {candidate.place_words}"
+        return f"{maps}; covering it changes the class of {self.num_changed}{of_tested}{control_words}{mistakes}"
 
 
 @of_run(
@@ -211,7 +213,7 @@ def audit(options: Mapping[str, Any]) -> int:
     from ebcli.files.directory import refuse_foreign_files
     from ebcli.files.naming import AUDIT
     from ebcli.files.records import append_lines
-    from ebcli.gallery.audit import candidates, read_boxes, read_seen, write_audit
+    from ebcli.gallery.audit import candidates, read_boxes, read_photos, write_audit
 
     cluster = import_optional("sklearn.cluster", "scikit-learn")
 
@@ -221,51 +223,61 @@ def audit(options: Mapping[str, Any]) -> int:
     directory, plan = options["directory"], plan_of(options["directory"])
     refuse_foreign_files(directory, [AUDIT], options["overwrite"])
     boxes = {} if options["annotations"] is None else read_boxes(options["annotations"])
-    classes = read_seen(directory, plan.inputs.images, boxes)
+    classes = read_photos(directory, plan.inputs.images, boxes)
     if not classes:
         advice = "repeat that run with --raw, and audit it from the same working directory"
         raise ConfigurationError(f"'{directory}' has no raw maps of photos that are there: {advice}")
-    found = [one for photos in classes.values() for one in candidates(photos, clusters)]
-    file = directory / AUDIT.with_name(_KEPT)
-    known = _known(file)
-    missing = [one for one in found if _key(one) not in known]
+    found_candidates = [candidate for photos in classes.values() for candidate in candidates(photos, clusters)]
+    file = directory / AUDIT.with_name(_TESTED_FILE)
+    outcomes = _earlier_tests(file)
+    missing = [candidate for candidate in found_candidates if _key(candidate) not in outcomes]
     if missing:
         with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
             network = _network(plan)
         for candidate in missing:
-            known[_key(candidate)] = counts = _counted(candidate, network)
+            outcomes[_key(candidate)] = counts = _count_changes(candidate, network)
             try:
                 file.parent.mkdir(exist_ok=True)
                 append_lines(file, json.dumps([_key(candidate), *counts]))
             except OSError as error:
                 raise OutputError(f"cannot write to '{file}': {error.strerror or error}") from error
-    tested = [Finding(one, min(len(one.photos), _TESTED), *known[_key(one)]) for one in found]
-    findings = sorted((one for one in tested if one.holds), key=lambda one: -one.changed * len(one.candidate.photos))
-    for one in findings:
-        put(one_line(one.words))
-    put(os.fsencode(write_audit(directory, [(one.words, one.candidate) for one in findings], classes)))
+    all_findings = [
+        Finding(candidate, min(len(candidate.photos), _MAX_TESTED), *outcomes[_key(candidate)])
+        for candidate in found_candidates
+    ]
+    findings = sorted(
+        (finding for finding in all_findings if finding.holds),
+        key=lambda finding: -finding.num_changed * len(finding.candidate.photos),
+    )
+    for finding in findings:
+        write_out(one_line(finding.words))
+    write_out(
+        os.fsencode(write_audit(directory, [(finding.words, finding.candidate) for finding in findings], classes))
+    )
     photos = sum(map(len, classes.values()))
-    dropped = f"; {len(tested) - len(findings)} more made no difference when covered" * (len(tested) > len(findings))
-    counted = f"{photos} photo{'s' * (photos != 1)} of {len(classes)} class{'es' * (len(classes) != 1)}"
-    note(f"{counted}: {len(findings)} finding{'s' * (len(findings) != 1)}{dropped}")
+    dropped_words = f"; {len(all_findings) - len(findings)} more made no difference when covered" * (
+        len(all_findings) > len(findings)
+    )
+    totals = f"{photos} photo{'s' * (photos != 1)} of {len(classes)} class{'es' * (len(classes) != 1)}"
+    note(f"{totals}: {len(findings)} finding{'s' * (len(findings) != 1)}{dropped_words}")
     return SOME_FAILED if findings and options["fail_on_findings"] else 0
 
 
-def _key(one: Candidate) -> str:
+def _key(candidate: Candidate) -> str:
     """What a test's outcome depends on."""
-    photos = [(photo.input, *photo.state, mask.tobytes().hex()) for photo, mask in one.photos[:_TESTED]]
+    photos = [(photo.input, *photo.state, mask.tobytes().hex()) for photo, mask in candidate.photos[:_MAX_TESTED]]
     return hashlib.sha256(json.dumps(photos).encode()).hexdigest()
 
 
-def _known(file: Path) -> dict[str, tuple[int, int | None]]:
+def _earlier_tests(file: Path) -> dict[str, tuple[int, int | None]]:
     """What an earlier audit, perhaps an interrupted one, has tested; lines that are something else are ignored."""
-    found: dict[str, tuple[int, int | None]] = {}
+    outcomes: dict[str, tuple[int, int | None]] = {}
     with suppress(OSError), safe_open(file, follow=False) as lines:
         for line in lines:
             with suppress(ValueError, TypeError):
-                key, changed, opposite = json.loads(line)
-                found[str(key)] = int(changed), None if opposite is None else int(opposite)
-    return found
+                key, num_changed, opposite = json.loads(line)
+                outcomes[str(key)] = int(num_changed), None if opposite is None else int(opposite)
+    return outcomes
 
 
 def _network(plan: RunPlan) -> Explainer:
@@ -273,35 +285,35 @@ def _network(plan: RunPlan) -> Explainer:
     from ebcli.run.explainer import Explainer
 
     maps = plan.maps
-    targets = maps.targets if plan.model.described else ()
-    asked = MapOptions(layers=maps.layers, targets=targets, allow_unsupported=maps.allow_unsupported)
-    return Explainer(replace(plan, maps=asked, style=DrawingStyle(), output=OutputOptions()))
+    targets = maps.targets if plan.model.descriptions else ()
+    options = MapOptions(layers=maps.layers, targets=targets, allow_unsupported=maps.allow_unsupported)
+    return Explainer(replace(plan, maps=options, style=DrawingStyle(), output=OutputOptions()))
 
 
-def _counted(one: Candidate, network: Explainer) -> tuple[int, int | None]:
+def _count_changes(candidate: Candidate, network: Explainer) -> tuple[int, int | None]:
     """In how many photos the class changes without the place, and without the opposite one; None if they overlap."""
-    from ebcli.drawing.overlay import shrunk
+    from ebcli.drawing.overlay import downscale
     from ebcli.files.images import decode
 
-    changed, opposite = 0, 0
-    for photo, mask in one.photos[:_TESTED]:
-        image = shrunk(decode(photo.path))
-        whole = _class(network, image)
-        without, other = (_class(network, _covered(image, cells)) for cells in (mask, mask[::-1, ::-1]))
-        changed, opposite = changed + (without != whole), opposite + (other != whole)
-    overlap = any((mask & mask[::-1, ::-1]).any() for _, mask in one.photos)
-    return changed, None if overlap else opposite
+    num_changed, opposite = 0, 0
+    for photo, mask in candidate.photos[:_MAX_TESTED]:
+        image = downscale(decode(photo.path))
+        full_class = _class(network, image)
+        class_without, other = (_class(network, _cover(image, cells)) for cells in (mask, mask[::-1, ::-1]))
+        num_changed, opposite = num_changed + (class_without != full_class), opposite + (other != full_class)
+    overlap = any((mask & mask[::-1, ::-1]).any() for _, mask in candidate.photos)
+    return num_changed, None if overlap else opposite
 
 
 def _class(network: Explainer, image: Image.Image) -> int | None:
     """The class with the highest score; None if nothing is found."""
     from ebcli.run.reading import NetworkInput
 
-    found = network.subjects(NetworkInput.of(image, network.loaded.transforms))
-    return max(found, key=lambda one: one.score).index if found else None
+    subjects = network.subjects(NetworkInput.from_image(image, network.loaded.transforms))
+    return max(subjects, key=lambda subject: subject.score).index if subjects else None
 
 
-def _covered(image: Image.Image, cells: Mask) -> Image.Image:
+def _cover(image: Image.Image, cells: Mask) -> Image.Image:
     """A photo with its mean color in some cells."""
     from PIL import Image
 

@@ -11,10 +11,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from ebcli.cli.console import MISUSED, note_environment, plain_errors, plain_warnings, say_error
-from ebcli.cli.other_names import HINTS
+from ebcli.cli.option_hints import HINTS
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import closest
 from ebcli.files.paths import path_of, url_of
-from ebcli.nouns.explanation import Box
 
 DIRECTORY, PATH = click.Path(file_okay=False, path_type=Path), click.Path(path_type=Path)
 PATH.name = "file"  # in the help
@@ -52,14 +52,14 @@ class Setting(SectionOption):
 
     def hint(self, ctx: click.Context) -> str:
         """Where to set it."""
-        has_files = any(one.name == "config" for one in ctx.command.params)
+        has_files = any(parameter.name == "config" for parameter in ctx.command.params)
         return f"set {self._variable(ctx)}" + f", or {self.opts[0][2:]} in a file for --config" * has_files
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         if ctx.auto_envvar_prefix is None:
             return None
-        shown = self.show_default if isinstance(self.show_default, str) else self.get_default(ctx)
-        default = "" if shown is None or shown is False else f"  [default: {shown}]"
+        value = self.show_default if isinstance(self.show_default, str) else self.get_default(ctx)
+        default = "" if value is None or value is False else f"  [default: {value}]"
         return self._variable(ctx), f"{self.help}{default}"
 
     def _variable(self, ctx: click.Context) -> str:
@@ -86,9 +86,9 @@ def _instead(error: click.NoSuchOption) -> str:
     """What to write in place of an option that there is not."""
     name, context = error.option_name, error.ctx
     if context is not None:
-        for one in context.command.params:
-            if isinstance(one, Setting) and name in one.opts and context.auto_envvar_prefix is not None:
-                return one.hint(context)
+        for parameter in context.command.params:
+            if isinstance(parameter, Setting) and name in parameter.opts and context.auto_envvar_prefix is not None:
+                return parameter.hint(context)
     return HINTS.get(name) or closest(name, error.possibilities or ())
 
 
@@ -98,11 +98,11 @@ class SectionedCommand(click.Command):
     If there are examples, the help starts with them, and ``-h`` lists only common options.
 
     Attributes:
-        others: other commands, which the help lists.
+        commands_beside: other commands, which the help lists.
         examples: command lines, and what they do.
     """
 
-    others: Mapping[str, click.Command] = MappingProxyType({})
+    commands_beside: Mapping[str, click.Command] = MappingProxyType({})
     examples: Mapping[str, str] = MappingProxyType({})
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
@@ -127,46 +127,48 @@ class SectionedCommand(click.Command):
         ctx.allow_extra_args = True  # Click's error would say nothing of what to do
         extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
-            takes_model = any(one.name == "model" for one in self.params)
+            takes_model = any(parameter.name == "model" for parameter in self.params)
             hint = f"use --model {extra[0]}" if takes_model else f"{ctx.command_path} --help says what it takes"
             raise click.UsageError(f"unexpected argument '{extra[0]}': {hint}")
         return extra
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command; its function returns the exit status."""
-        given = ctx.params
-        with _in_one_line(ctx.info_name or ""), plain_errors(given["debug"]), plain_warnings(given["quiet"]):
+        arguments = ctx.params
+        with _in_one_line(ctx.info_name or ""), plain_errors(arguments["debug"]), plain_warnings(arguments["quiet"]):
             note_environment()
             status = super().invoke(ctx)
         ctx.exit(status)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        for option, record in self._described(ctx):
+        for option, record in self._help_lines(ctx):
             section = _SETTINGS if isinstance(option, Setting) else getattr(option, "section", _INFORMATION)
             if not ctx.meta[_IS_SHORT]:
                 sections.setdefault(section, []).append(record)
             elif getattr(option, "common", False):
                 sections.setdefault("Common options", []).append(record)
-        if self.others:
-            sections[_COMMANDS] = [(name, one.get_short_help_str(100)) for name, one in self.others.items()]
+        if self.commands_beside:
+            sections[_COMMANDS] = [
+                (name, command.get_short_help_str(100)) for name, command in self.commands_beside.items()
+            ]
         last = (_SETTINGS, _INFORMATION, _COMMANDS)
-        for section in sorted(sections, key=lambda one: last.index(one) if one in last else -1):
+        for section in sorted(sections, key=lambda name: last.index(name) if name in last else -1):
             with formatter.section(section):
                 formatter.write_dl(sections[section])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if ctx.meta[_IS_SHORT]:
-            count = sum(not isinstance(option, Setting) for option, _ in self._described(ctx))
+            count = sum(not isinstance(option, Setting) for option, _ in self._help_lines(ctx))
             formatter.write_paragraph()
             with formatter.indentation():
                 formatter.write_text(f"{ctx.command_path} --help lists all {count} options.")
         else:
             super().format_epilog(ctx, formatter)
 
-    def _described(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
+    def _help_lines(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
         """The options, each with its line of the help."""
-        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
         return [(option, record) for option in options if (record := option.get_help_record(ctx)) is not None]
 
 
@@ -174,8 +176,8 @@ class Method(click.Choice[str]):
     """A method by its name, however it is spelt: Grad-CAM, gradcam and grad_cam are grad-cam."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        named = {"".join(filter(str.isalnum, choice)): choice for choice in self.choices}
-        return super().convert(named.get("".join(filter(str.isalnum, value.lower())), value), param, ctx)
+        by_letters = {"".join(filter(str.isalnum, choice)): choice for choice in self.choices}
+        return super().convert(by_letters.get("".join(filter(str.isalnum, value.lower())), value), param, ctx)
 
 
 class ClassName(click.ParamType):
@@ -204,7 +206,7 @@ class Output(click.Path):
 OUTPUT = Output(path_type=Path)
 
 
-class Parsed(click.ParamType):
+class ParsedText(click.ParamType):
     """A text that a function reads.
 
     Args:
@@ -250,18 +252,18 @@ def _place(text: str) -> tuple[int, int] | Box | Path:
     """``12,34`` -> (12, 34), ``40,20,100,80`` -> a box, else the path of an existing file."""
     numbers = text.split(",")
     with suppress(ValueError, TypeError):  # the latter are too many or too few
-        return _pixel(text) if len(numbers) == 2 else Box.of_size(*map(float, numbers))
+        return _pixel(text) if len(numbers) == 2 else Box.from_xywh(*map(float, numbers))
     if not os.path.isfile(text):
         raise ValueError
     return Path(text)
 
 
-SHARD = Parsed(_shard, "is not a shard: 2/4, for example, is the second of four")
-THRESHOLD = Parsed(_threshold, "is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8")
-PIXEL = Parsed(_pixel, "is not a pixel: 300,200, for example, is in column 300 and row 200, from 0")
-PLACE = Parsed(_place, "is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask")
-NUMBERS = Parsed(_numbers(float), "is neither a number nor numbers separated by commas", "X[,X...]")
-INTEGERS = Parsed(_numbers(int), "is neither a whole number nor whole numbers separated by commas")
+SHARD = ParsedText(_shard, "is not a shard: 2/4, for example, is the second of four")
+THRESHOLD = ParsedText(_threshold, "is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8")
+PIXEL = ParsedText(_pixel, "is not a pixel: 300,200, for example, is in column 300 and row 200, from 0")
+PLACE = ParsedText(_place, "is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask")
+NUMBERS = ParsedText(_numbers(float), "is neither a number nor numbers separated by commas", "X[,X...]")
+INTEGERS = ParsedText(_numbers(int), "is neither a whole number nor whole numbers separated by commas")
 
 
 def complete_model(_context: click.Context, _option: click.Parameter, typed: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from ebcli.cli.click_types import DIRECTORY, PATH, Input, SectionedCommand, SectionOption
-from ebcli.cli.console import SOME_FAILED, note, put, say_error, shown, sign_of_life
+from ebcli.cli.console import SOME_FAILED, display_path, note, say_error, sign_of_life, write_out
 from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option
 from ebcli.errors import ConfigurationError, LayerError, import_optional
 from ebcli.models.spec import ModelSpec
@@ -50,8 +50,13 @@ def command(
     def add(function: Does) -> Does:
         group[name] = SectionedCommand(
             name,
-            callback=lambda **given: function(given),
-            params=[*parameters, *(OPTIONS[one] for one in (*options, "quiet")), _VERBOSE, OPTIONS["debug"]],
+            callback=lambda **arguments: function(arguments),
+            params=[
+                *parameters,
+                *(OPTIONS[option_name] for option_name in (*options, "quiet")),
+                _VERBOSE,
+                OPTIONS["debug"],
+            ],
             help=text or function.__doc__,
             context_settings={**settings},
         )
@@ -63,14 +68,14 @@ def command(
 of_run = partial(command, settings=WITHOUT_ENVIRONMENT)  # adds a command about an earlier run
 
 
-def altered(name: str, **changes: Any) -> SectionOption:
+def alter_option(name: str, **changes: Any) -> SectionOption:
     """An option of a run that means something else to a command."""
     option = copy(OPTIONS[name])
     vars(option).update(changes)
     return option
 
 
-_VERBOSE = altered("verbose", help="Also name the environment variables that set options.")
+_VERBOSE = alter_option("verbose", help="Also name the environment variables that set options.")
 
 
 @command("models", click.Argument(["patterns"], nargs=-1))
@@ -84,25 +89,25 @@ def models(options: Mapping[str, Any]) -> int:
     from ebcli.models.keywords import TASKS
 
     patterns = options["patterns"]
-    wanted = [one.lower() if set(one) & set("*?[") else f"*{one.lower()}*" for one in patterns or [""]]
+    globs = [text.lower() if set(text) & set("*?[") else f"*{text.lower()}*" for text in patterns or [""]]
     groups = {task.capitalize(): model_names(task) for task in TASKS}
     if patterns:  # timm has too many to list them all
         try:
             groups["timm"] = [f"timm/{name}" for name in import_optional("timm").list_models()]
         except ConfigurationError as error:
             note(f"timm is not searched: {error}")
-    found = False
+    has_match = False
     for group, names in groups.items():
         plain = {name: name.lower().removeprefix("timm/") for name in names}
-        if matching := [name for name in names if any(fnmatch(plain[name], one) for one in wanted)]:
-            found = True
+        if matching := [name for name in names if any(fnmatch(plain[name], glob) for glob in globs)]:
+            has_match = True
             note(f"{group}:")
-            put("\n".join(matching))
-    if not found:
+            write_out("\n".join(matching))
+    if not has_match:
         note(f"No name matches {' or '.join(map(repr, patterns))}")
-    others = "timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, ultralytics/NAME, FILE.onnx, FILE.pt2 and FILE.py:FACTORY"
-    note(f"Also accepted: {others}; see --model in --help")
-    return 0 if found else SOME_FAILED
+    sources = "timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, ultralytics/NAME, FILE.onnx, FILE.pt2 and FILE.py:FACTORY"
+    note(f"Also accepted: {sources}; see --model in --help")
+    return 0 if has_match else SOME_FAILED
 
 
 _OF_LAYERS = [*in_section("Model"), "target", "similar_to"]
@@ -124,7 +129,7 @@ def layers(options: Mapping[str, Any]) -> int:
         values["weights"] = UNTRAINED
     if takes_texts(options["model"]) and not any(options[name] for name in ("target", "similar_to", "class_names")):
         values["target"] = ("a photo",)
-    model = RunPlan.of(**values).model
+    model = RunPlan.from_values(**values).model
     with sign_of_life(f"Loading {model.name} ...", options["quiet"]):
         loaded = load_model(device="cpu", **vars(model))
     rows = [("NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT")]
@@ -137,15 +142,15 @@ def layers(options: Mapping[str, Any]) -> int:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     heading, *lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     note(heading)
-    put("\n".join(lines))
+    write_out("\n".join(lines))
     return 0
 
 
 @command(
     "doctor",
     OPTIONS["device"],
-    altered("output", metavar="DIR", help="Check that a run can write to this directory."),
-    altered("as_json", help="Print a JSON object per check."),
+    alter_option("output", metavar="DIR", help="Check that a run can write to this directory."),
+    alter_option("as_json", help="Print a JSON object per check."),
 )
 def doctor(options: Mapping[str, Any]) -> int:
     """Check the installation with a small run on --device."""
@@ -153,13 +158,13 @@ def doctor(options: Mapping[str, Any]) -> int:
 
     is_well = True
     for finding in examine(options["device"], options["output"]):
-        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {shown(finding.found)}"
-        put(json.dumps(finding._asdict()) if options["as_json"] else line)
+        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {display_path(finding.found)}"
+        write_out(json.dumps(finding._asdict()) if options["as_json"] else line)
         is_well = is_well and finding.ok
     return 0 if is_well else SOME_FAILED
 
 
-@command("info", click.Argument(["file"], type=PATH), altered("as_json", help="Print a JSON object."))
+@command("info", click.Argument(["file"], type=PATH), alter_option("as_json", help="Print a JSON object."))
 def info(options: Mapping[str, Any]) -> int:
     """Print how a result was made.
 
@@ -175,10 +180,10 @@ def info(options: Mapping[str, Any]) -> int:
     if not facts:
         raise ConfigurationError(f"'{path}' contains no eb-saliency metadata: only its own pictures and .npz files do")
     if options["as_json"]:
-        put(json.dumps(facts))
+        write_out(json.dumps(facts))
     else:
         width = max(map(len, facts)) + 2
-        put("\n".join(f"{name + ':':<{width}}{shown(value)}" for name, value in facts.items()))
+        write_out("\n".join(f"{name + ':':<{width}}{display_path(value)}" for name, value in facts.items()))
     return 0
 
 
@@ -191,12 +196,12 @@ def verify(options: Mapping[str, Any]) -> int:
     from ebcli.files.ownership import verify
 
     directory: Path = options["directory"]
-    found = verify(directory)
-    problems = {path: problem for path, problem in found.items() if problem}
+    results = verify(directory)
+    problems = {path: problem for path, problem in results.items() if problem}
     for path, problem in problems.items():
-        put(os.fsencode(directory / path) + f": {problem}".encode())
+        write_out(os.fsencode(directory / path) + f": {problem}".encode())
     wrong = len(problems)
-    note(f"{len(found)} results: {len(found) - wrong} intact, {wrong} altered or missing")
+    note(f"{len(results)} results: {len(results) - wrong} intact, {wrong} altered or missing")
     if wrong:  # an altered file may have its size still, by which --skip-existing would keep it
         note("To repair them, delete those that are altered and repeat the run with --skip-existing")
     return SOME_FAILED if wrong else 0
@@ -207,7 +212,7 @@ def verify(options: Mapping[str, Any]) -> int:
     click.Argument(["run_a"], type=DIRECTORY),
     click.Argument(["run_b"], type=DIRECTORY),
     PHOTOS,
-    altered("output", metavar="DIR", help="Write the page to comparison/index.html in this directory."),
+    alter_option("output", metavar="DIR", help="Write the page to comparison/index.html in this directory."),
     options=["overwrite"],
 )
 def compare(options: Mapping[str, Any]) -> int:
@@ -220,7 +225,7 @@ def compare(options: Mapping[str, Any]) -> int:
 
     pairs = read_pairs(options["run_a"], options["run_b"])
     page = write_comparison(options["output"], pairs, rank_correlation, options["images"], options["overwrite"])
-    put(os.fsencode(page))
+    write_out(os.fsencode(page))
     return 0
 
 
@@ -238,20 +243,20 @@ def report(options: Mapping[str, Any]) -> int:
     from ebcli.gallery.page import write_gallery
 
     directory, values = options["directory"], {name: options[name] for name in VALUES & options.keys()}
-    plan = RunPlan.of(**values | {"images": options["images"] or (directory,)})
+    plan = RunPlan.from_values(**values | {"images": options["images"] or (directory,)})
     page = write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, options["images"])
-    put(os.fsencode(page))
+    write_out(os.fsencode(page))
     return 0
 
 
 _PORT = 8722
-_SHARED = [name for name in in_section("Model") if name not in ("model", "weights")]
-_SHARED += ["layer", "device", "dtype", "max_pixels", "max_bytes", "image_timeout"]
+_NETWORK_OPTIONS = [name for name in in_section("Model") if name not in ("model", "weights")]
+_NETWORK_OPTIONS += ["layer", "device", "dtype", "max_pixels", "max_bytes", "image_timeout"]
 
 
 def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     """An option of a run that this command takes several times."""
-    return altered(name, multiple=True, help=f"{OPTIONS[name].help} {text}", default=default)
+    return alter_option(name, multiple=True, help=f"{OPTIONS[name].help} {text}", default=default)
 
 
 @command(
@@ -262,7 +267,7 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     option("Server", "--host ADDRESS", "Listen at this address.", default="127.0.0.1"),
     option("Server", "--port", "Listen at this port; 0 for a free one.", type=click.IntRange(0, 65535), default=_PORT),
     option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
-    options=_SHARED,
+    options=_NETWORK_OPTIONS,
 )
 def serve(options: Mapping[str, Any]) -> int:
     """Explain photos on a live page in the browser.
@@ -283,7 +288,7 @@ def serve(options: Mapping[str, Any]) -> int:
     photos = Photos(options["images"], workers, inputs.remote, inputs.max_pixels)
     with suppress(KeyboardInterrupt):
         page = Page(photos, [Network(plan, workers) for plan in plans], workers, say_error)
-        run(page, options["host"], options["port"], options["show"], put)
+        run(page, options["host"], options["port"], options["show"], write_out)
     sys.stdout.flush()
     os._exit(0)  # at once: a thread may be busy with a map
 
@@ -293,6 +298,6 @@ def _plans(options: Mapping[str, Any]) -> Iterator[RunPlan]:
     weights = options["weights"]
     if len(weights) > len(options["model"]):
         raise click.UsageError(f"there are {len(weights)} --weights for {len(options['model'])} --model: drop some")
-    shared = {name: options[name] for name in _SHARED} | {"images": (Path("photo"),)}
+    common = {name: options[name] for name in _NETWORK_OPTIONS} | {"images": (Path("photo"),)}
     for name, chosen in zip_longest(options["model"], weights, fillvalue=ModelSpec.weights):
-        yield RunPlan.of(**shared, model=name, weights=chosen)
+        yield RunPlan.from_values(**common, model=name, weights=chosen)

@@ -23,7 +23,7 @@ SOME_FAILED, MISUSED, UNFINISHED = 1, 2, 75  # 75 is EX_TEMPFAIL of sysexits.h: 
 CLOSED = 141  # as of a program that SIGPIPE ends
 
 
-def put(content: str | bytes, out: IO[str] | None = None, nl: bool = True) -> None:
+def write_out(content: str | bytes, out: IO[str] | None = None, nl: bool = True) -> None:
     """Print a result to stdout, or to ``out`` in its place. If it was closed, as by ``head -1``, the command ends.
 
     Raises:
@@ -62,9 +62,9 @@ def note_environment() -> None:
     """With ``--verbose``, name the environment variables that set options of this command."""
     context = click.get_current_context()
     if context.params["verbose"]:
-        names = [one.name or "" for one in context.command.params]
-        found = [name for name in names if context.get_parameter_source(name) == ParameterSource.ENVIRONMENT]
-        read = ", ".join(f"{context.auto_envvar_prefix}_{name.upper()}" for name in found)
+        names = [parameter.name or "" for parameter in context.command.params]
+        from_environment = [name for name in names if context.get_parameter_source(name) == ParameterSource.ENVIRONMENT]
+        read = ", ".join(f"{context.auto_envvar_prefix}_{name.upper()}" for name in from_environment)
         note(f"Read from the environment: {read or 'nothing'}")
 
 
@@ -90,18 +90,18 @@ def sign_of_life(message: str, quiet: bool) -> Iterator[None]:
         yield
 
 
-def shown(path: Path | str) -> str:
+def display_path(path: Path | str) -> str:
     """A path for messages: line breaks and escape sequences are escaped."""
     name = click.format_filename(path)
     return name if name.isprintable() else repr(name)
 
 
-class _Ended(KeyboardInterrupt):
+class _Signal(KeyboardInterrupt):
     """A signal. After a plain KeyboardInterrupt within ``exec``, Python ends with SIGINT whatever the status was."""
 
 
 @contextmanager
-def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
+def handle_signals(handler: Callable[[int, object], None]) -> Iterator[None]:
     """Have the signals that end a program handled."""
     is_main = threading.current_thread() is threading.main_thread()  # the only one that gets signals
     names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if is_main and hasattr(signal, name)]
@@ -125,17 +125,17 @@ def plain_errors(debug: bool) -> Iterator[None]:
 
     def interrupt(number: int, _frame: object) -> None:
         caught.append(number)
-        raise _Ended
+        raise _Signal
 
     def unraisable(event: Any) -> None:
-        if isinstance(event.exc_value, _Ended):  # in a destructor, where Python drops exceptions: once more, after it
+        if isinstance(event.exc_value, _Signal):  # in a destructor, where Python drops exceptions: once more, after it
             threading.Timer(0.01, os.kill, (os.getpid(), caught[0])).start()
         else:
             before(event)
 
     before, sys.unraisablehook = sys.unraisablehook, unraisable
     try:
-        with handled(interrupt):
+        with handle_signals(interrupt):
             yield
     except KeyboardInterrupt as interrupted:
         say(" ".join(("Interrupted", *map(str, interrupted.args))) + ".")
@@ -175,6 +175,6 @@ def plain_warnings(quiet: bool) -> Iterator[None]:
             # Pillow warns at half the size it refuses, without naming the file
             warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
             warnings.filterwarnings("ignore", message="Using a non-tuple|Truncating the start")  # onnx2torch's slices
-            shown = lru_cache(lambda message: say(f"Warning: {one_line(message)}"))  # again only after many others
-            warnings.showwarning = lambda message, *_, **__: shown(str(message))
+            warn_once = lru_cache(lambda message: say(f"Warning: {one_line(message)}"))  # again only after many others
+            warnings.showwarning = lambda message, *_, **__: warn_once(str(message))
         yield

@@ -12,7 +12,7 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from ebcli.errors import DISTRIBUTION, EbcliError, in_words
-from ebcli.files.ownership import scratch
+from ebcli.files.ownership import private_directory
 from ebcli.models.keywords import INPUT
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ExecutionOptions, OutputOptions
@@ -45,14 +45,14 @@ def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.
         device: the device of the small run.
         output: the output directory to check.
     """
-    elsewhere = "choose another --output directory"
+    advice_output = "choose another --output directory"
     reinstall = "reinstall torch and torchvision together with pip install --force-reinstall torch torchvision"
     checks: dict[str, tuple[Callable[[], str], str]] = {  # each with advice, for errors that include none
         "versions": (_versions, "run pip check"),
         "devices": (_devices, reinstall),
         "a small run": (lambda: _small_run(device), reinstall),
         "torch.hub cache": (_cache, reinstall),
-        "output directory": (lambda: _room(output, OUTPUT_ROOM, elsewhere), elsewhere),
+        "output directory": (lambda: _room(output, OUTPUT_ROOM, advice_output), advice_output),
     }
     for check, (inspect, advice) in checks.items():
         try:
@@ -85,17 +85,17 @@ def _small_run(device: str) -> str:
     from ebcli.run.engine import run
 
     start = time.perf_counter()
-    with scratch() as folder:
+    with private_directory() as folder:
         image = folder / "image.png"
         Image.radial_gradient("L").convert("RGB").save(image)
         maps: dict[str, Any] = {"layer": (HEAD, INPUT), "contrastive": False, "output": folder / "maps"}
-        work = run(RunPlan.of(images=(image,), workers=0, device=device, **maps))
+        work = run(RunPlan.from_values(images=(image,), workers=0, device=device, **maps))
         (record,) = work.results
         if record.error is not None:
             raise EbcliError(f"a generated image failed: {record.error}")
         for path in record.output:
             Image.open(path).load()
-    head, pixels = (one.mass or 0.0 for one in record.classes)
+    head, pixels = (class_record.mass or 0.0 for class_record in record.classes)
     # the classifier and the pooling lose nothing; further down to the pixels, biases do
     if not (isclose(head, 1, abs_tol=TOLERANCE) and 0 < pixels < 1 + TOLERANCE):
         wrong = f"their mass is {head:.3g} at {HEAD} instead of 1, and {pixels:.3g} at the pixels"
@@ -121,12 +121,12 @@ def _room(folder: Path, least: float, remedy: str) -> str:
     """
     folder = folder.absolute()
     try:
-        there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-        with TemporaryFile(dir=there, buffering=0) as file:
+        existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+        with TemporaryFile(dir=existing, buffering=0) as file:
             file.write(b"\0")
     except OSError as error:
         raise EbcliError(f"cannot write to {folder} ({error.strerror}): {remedy}") from error
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(existing).free
     if free < least:
         raise EbcliError(f"only {free / GB:.2f} GB are free for {folder}: free {least / GB:g} GB, or {remedy}")
     return f"{folder}, {free / GB:.1f} GB free"

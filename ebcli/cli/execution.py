@@ -16,7 +16,17 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from ebcli.cli.console import SOME_FAILED, handled, note, one_line, put, say, say_error, shown, sign_of_life
+from ebcli.cli.console import (
+    SOME_FAILED,
+    display_path,
+    handle_signals,
+    note,
+    one_line,
+    say,
+    say_error,
+    sign_of_life,
+    write_out,
+)
 from ebcli.drawing.style import ATLAS
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, STDOUT
@@ -32,7 +42,7 @@ if TYPE_CHECKING:
 
 _LOST_SHOWN = 3
 _MOST_NAMED = 3  # inputs in a command; with more, the line would be long
-_RANKED = 5  # classes
+_MAX_RANKED = 5  # classes
 _LITTLE = 0.4  # of an image; the center crop of a 4:3 photo has 0.57
 _WHOLE = "--fit whole explains all of it, which changes scores and perhaps the prediction"
 
@@ -50,7 +60,7 @@ def sink_of(plan: RunPlan, out: IO[str]) -> Sink | None:
     if output.directory == STDOUT:
         if out.isatty():
             raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
-        return Stdout(partial(put, out=out, nl=False), output.format)
+        return Stdout(partial(write_out, out=out, nl=False), output.format)
     if not output.is_file:
         return None
     if output.directory.exists() and any(map(output.directory.samefile, filter(os.path.exists, plan.inputs.images))):
@@ -85,11 +95,11 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: Sink 
         _write_annotations(output, work.common.configuration)
     if output.records is not None:
         write_table(output.records, output.directory, work.common.configuration)
-        note(f"Table: {shown(output.records)}")
+        note(f"Table: {display_path(output.records)}")
     if output.report:
         workers, images = plan.execution.workers, plan.inputs.images
         page = write_gallery(output.directory, work.options.style, workers, output.overwrite, images)
-        note(f"Gallery page: {shown(page)}")
+        note(f"Gallery page: {display_path(page)}")
         to_open = str(page)
     if options.get("show") and to_open:
         click.launch(to_open)
@@ -109,7 +119,7 @@ def _write_annotations(output: OutputOptions, configuration: str) -> None:
         folder.record()  # there may be no records yet
         folder.add(files(output.directory, configuration))
     path = FIFTYONE_FILES[0].parent if is_dataset else COCO
-    note(f"Annotations: {shown(output.directory / path)}")
+    note(f"Annotations: {display_path(output.directory / path)}")
 
 
 def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[str]) -> tuple[int, str | None]:
@@ -124,12 +134,12 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     if options["verbose"]:
         say(f"{common.model} ({common.weights}), layer {common.layer}, on {work.device}")
         for path in work.skipped:
-            say(f"{shown(path)}: up to date, skipped")
+            say(f"{display_path(path)}: up to date, skipped")
     _print_choices(work, plan)
     counts: Counter[str] = Counter()
     first: str | None = None
     start = time.perf_counter()
-    labeled: list[bool] = []  # whether each prediction is right
+    are_right: list[bool] = []  # whether each prediction is right
     faint: list[bool | None] = []  # for each map
     suffices: list[bool] = []  # whether each tested map does
     hidden = True if quiet or total < 2 else None  # None: tqdm shows the bar on a terminal only
@@ -141,30 +151,32 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
         interrupted.append(number)
         work.stopping.set()
 
-    with handled(stop):
+    with handle_signals(stop):
         try:
             with closing(work.results) as results:  # images in progress are finished and recorded
                 for record in tqdm(results, total=total, unit=unit, leave=False, disable=hidden):
                     counts[record.status] += 1
                     if record.label is not None:
-                        labeled.append(record.label == record.predicted)
+                        are_right.append(record.label == record.predicted)
                     if plan.style.name != ATLAS:  # which compares also the unlikely
-                        faint += [one.only_score_is_poor for one in record.classes]
-                    suffices += [one.sufficiency["suffices"] for one in record.classes if one.sufficiency is not None]
+                        faint += [class_.only_score_is_poor for class_ in record.classes]
+                    suffices += [
+                        class_.sufficiency["suffices"] for class_ in record.classes if class_.sufficiency is not None
+                    ]
                     first = first or next(iter(record.output), None)
                     with tqdm.external_write_mode():
                         _print_record(record, options, plan, out, is_only=total == 1)
             seconds = time.perf_counter() - start
             if counts["done"] > 1 and not interrupted:
-                each = seconds / counts["done"]
-                rate = f"{1 / each:.1f} {unit}s/s" if each < 1 else f"{each:.1f} s per {unit}"
+                seconds_each = seconds / counts["done"]
+                rate = f"{1 / seconds_each:.1f} {unit}s/s" if seconds_each < 1 else f"{seconds_each:.1f} s per {unit}"
                 note(f"{counts['done']} {unit}s in {seconds:.1f} s, {rate}")
         finally:
             if not all(suffices) and total > 1:
-                which = f"{suffices.count(False)} of {len(suffices)} maps"
-                note(f"sufficiency not shown for {which}: the pictures, the page and --verbose say why")
-            _print_shares(labeled, faint, unit, has_faint=plan.style.vmax is None)
-            counts |= work.recorded
+                subject = f"{suffices.count(False)} of {len(suffices)} maps"
+                note(f"sufficiency not shown for {subject}: the pictures, the page and --verbose say why")
+            _print_shares(are_right, faint, unit, has_faint=plan.style.vmax is None)
+            counts |= work.counts
             _summarize(work, counts, bool(interrupted), quiet and not plan.execution.dry_run, plan.inputs.shard)
     if interrupted:
         return 128 + interrupted[0], first
@@ -187,43 +199,47 @@ def _print_choices(work: Run, plan: RunPlan) -> None:
         note(f"All maps share one scale; --scale {end:g} gives the same scale without sampling")
 
 
-def _print_shares(labeled: Sequence[bool], faint: Sequence[bool | None], unit: str, *, has_faint: bool) -> None:
+def _print_shares(are_right: Sequence[bool], faint: Sequence[bool | None], unit: str, *, has_faint: bool) -> None:
     """Print how many predictions were right, and how many maps have hardly any evidence."""
-    if by_score := [one for one in faint if one is not None]:
-        which, they_are, noise = "The map has", "it is", "a map of noise"
+    if by_score := [is_poor for is_poor in faint if is_poor is not None]:
+        subject, they_are, noise = "The map has", "it is", "a map of noise"
         if len(faint) > 1:
-            which, they_are, noise = f"{len(by_score)} of {len(faint)} maps have", "they are", "maps of noise"
+            subject, they_are, noise = f"{len(by_score)} of {len(faint)} maps have", "they are", "maps of noise"
         reasons = {False: f"{they_are} about as strong as {noise}", True: "the score is below chance"}
-        why = ", or ".join(words for reason, words in reasons.items() if reason in by_score)
-        note(f"{which} hardly any evidence: {why}" + f". {they_are.capitalize()} drawn faint" * has_faint)
-    if labeled:
-        right = sum(labeled)
-        share = f"{right} of {len(labeled)} labeled {unit}s"
-        note(f"Accuracy {right / len(labeled):.3f}: {share} classified correctly")
+        reason_words = ", or ".join(words for reason, words in reasons.items() if reason in by_score)
+        note(f"{subject} hardly any evidence: {reason_words}" + f". {they_are.capitalize()} drawn faint" * has_faint)
+    if are_right:
+        right = sum(are_right)
+        share = f"{right} of {len(are_right)} labeled {unit}s"
+        note(f"Accuracy {right / len(are_right):.3f}: {share} classified correctly")
 
 
-def _nothing_found(plan: RunPlan, others: int, unit: str) -> str:
+def _nothing_found(plan: RunPlan, num_others: int, unit: str) -> str:
     """That there are no images or videos, and what to do about it."""
-    inputs, (first, *more) = plan.inputs, plan.inputs.images
-    where = f"the {len(inputs.images)} inputs" if more else f"'{shown(without_secrets(first)[0])}'"
-    found = f"no {unit}s found in {where}" + f", only {others} other file{'s' * (others > 1)}" * bool(others)
+    inputs, (first, *other_images) = plan.inputs, plan.inputs.images
+    place = f"the {len(inputs.images)} inputs" if other_images else f"'{display_path(without_secrets(first)[0])}'"
+    problem = f"no {unit}s found in {place}" + f", only {num_others} other file{'s' * (num_others > 1)}" * bool(
+        num_others
+    )
     if inputs.include or inputs.exclude:
-        return f"{found}: change --include or --exclude"
+        return f"{problem}: change --include or --exclude"
     if unit != "image":
-        return f"{found}: name a {unit}, or a directory that holds some, or frames numbered without gaps"
-    return f"{found}: name an image, or a directory that holds some"
+        return f"{problem}: name a {unit}, or a directory that holds some, or frames numbered without gaps"
+    return f"{problem}: name an image, or a directory that holds some"
 
 
 def _why_no_map(maps: MapOptions) -> str:
     """Why an image has no map, and what finds more."""
     if maps.above is not None:
         return f"nothing scores above {maps.above:g}"
-    what = f"none of the targets {', '.join(maps.targets)} is" if maps.targets else "nothing is"
-    return f"{what} detected" if maps.where is not None else f"{what} found; a lower --score or --above finds more"
+    finding = f"none of the targets {', '.join(maps.targets)} is" if maps.targets else "nothing is"
+    return (
+        f"{finding} detected" if maps.where is not None else f"{finding} found; a lower --score or --above finds more"
+    )
 
 
 def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out: IO[str], *, is_only: bool) -> None:
-    name, verbose = shown(record.input), options["verbose"]
+    name, verbose = display_path(record.input), options["verbose"]
     if record.error is not None:
         say_error(record.error, label=name)
     if record.status == "not an image":
@@ -233,21 +249,26 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
     if record.status == "done" and not record.classes:
         note(f"{name}: no map, as {_why_no_map(plan.maps)}")
     if record.label != record.predicted:
-        note(f"{name}: {_misclassified(record)}")
-    several = len({one.layer for one in record.classes}) > 1
-    for one in record.classes:
-        title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
-        title += f" against {one.against}" * bool(one.against)
+        note(f"{name}: {_misclassification(record)}")
+    is_several = len({class_.layer for class_ in record.classes}) > 1
+    for class_ in record.classes:
+        title = f"class {class_.index}" + f" ({class_.name})" * bool(class_.name) + f" at {class_.layer}" * is_several
+        title += f" against {class_.against}" * bool(class_.against)
         if verbose:
-            mass = "" if one.mass is None else f", mass {one.mass:.3f}"
-            say(one_line(", ".join([f"{name}: {title}, score {one.score:.3f}{mass}", *one.told]) + _lost(one)))
-        if one.sufficiency is not None and (verbose or is_only):
-            note(f"{name}: {one.sufficiency['words']}")
-        if one.blank:
+            mass = "" if class_.mass is None else f", mass {class_.mass:.3f}"
+            say(
+                one_line(
+                    ", ".join([f"{name}: {title}, score {class_.score:.3f}{mass}", *class_.evidence_words])
+                    + _losses(class_)
+                )
+            )
+        if class_.sufficiency is not None and (verbose or is_only):
+            note(f"{name}: {class_.sufficiency['words']}")
+        if class_.blank:
             note(f"{name}: the map of {title} is blank")
     _print_hints(record, name, verbose, plan)
     if options["as_json"]:
-        put(record.line(), out)
+        write_out(record.line(), out)
         return
     end = b"\0" if options["null"] else b"\n"
     # programs read paths alone
@@ -255,19 +276,19 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
     paths = [record.input] if record.status == "planned" else record.output
     for path, title in zip(paths, chain(titles, repeat("")), strict=False):
         # bytes: not every file name is valid text
-        put(os.fsencode(path) + one_line(title).encode() + end, out, nl=False)
+        write_out(os.fsencode(path) + one_line(title).encode() + end, out, nl=False)
 
 
 def _titles(record: Record, plan: RunPlan) -> list[str]:
     """What is printed behind the path of each picture."""
     if plan.maps.at is None or record.status != "done":
-        others = [f" against {one.against}" if one.against else "" for one in record.classes]
-        both = zip(record.classes, others, strict=True)
-        titles = [f"  {one.name or f'class {one.index}'}{other}, {one.score:.3f}" for one, other in both]
+        suffixes = [f" against {class_.against}" if class_.against else "" for class_ in record.classes]
+        pairs = zip(record.classes, suffixes, strict=True)
+        titles = [f"  {class_.name or f'class {class_.index}'}{other}, {class_.score:.3f}" for class_, other in pairs]
         return [] if plan.output.panel else titles
-    best = sorted(record.classes, key=lambda one: -(one.share_at or 0))[:_RANKED]
-    found = [f"{one.name or f'class {one.index}'} {one.share_at:.2f}" for one in best if one.share_at]
-    return ["  " + (", ".join(found) or "no class has clear evidence there")]
+    best = sorted(record.classes, key=lambda class_: -(class_.share_at or 0))[:_MAX_RANKED]
+    shares = [f"{class_.name or f'class {class_.index}'} {class_.share_at:.2f}" for class_ in best if class_.share_at]
+    return ["  " + (", ".join(shares) or "no class has clear evidence there")]
 
 
 def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> None:
@@ -283,33 +304,35 @@ def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> Non
         hints["test"] = "it is explained in tiles, so sufficiency is not tested; --fit pad explains it in one piece"
     if record.seen < _LITTLE and record.clips is None:
         hints["crop"] = f"the center crop has {record.seen:.0%} of the image; {_WHOLE}"
-    elif record.fit == CROP and any(one.at_border for one in record.classes):
+    elif record.fit == CROP and any(class_.at_border for class_ in record.classes):
         hints["border"] = f"a map peaks at the border of the center crop; {_WHOLE}"
-    said = click.get_current_context().meta.setdefault("ebcli.hints", set())
-    for topic in [one for one in hints if verbose or one not in said]:
-        said.add(topic)
+    topics = click.get_current_context().meta.setdefault("ebcli.hints", set())
+    for topic in [key for key in hints if verbose or key not in topics]:
+        topics.add(topic)
         note(f"{name}: {hints[topic]}" + " (--verbose says so of every image)" * (not verbose))
 
 
-def _lost(one: ClassRecord) -> str:
+def _losses(class_: ClassRecord) -> str:
     """The operations at which the most probability was lost."""
-    worst = sorted((one.losses or {}).items(), key=lambda item: -item[1])
-    parts = [f"{lost:.3f} in {site.partition(' in ')[2] or site}" for site, lost in worst if lost >= 0.0005]
-    others = ", among others" * (len(parts) > _LOST_SHOWN)
-    return f", lost {', '.join(parts[:_LOST_SHOWN])}{others}" * bool(parts)
+    worst = sorted((class_.losses or {}).items(), key=lambda item: -item[1])
+    parts = [f"{loss:.3f} in {site.partition(' in ')[2] or site}" for site, loss in worst if loss >= 0.0005]
+    suffix = ", among others" * (len(parts) > _LOST_SHOWN)
+    return f", lost {', '.join(parts[:_LOST_SHOWN])}{suffix}" * bool(parts)
 
 
-def _misclassified(record: Record) -> str:
+def _misclassification(record: Record) -> str:
     """The true class and the predicted one, with its score if its map was asked for."""
-    found = {one.index: one for one in record.classes}
-    names = [found[k].name or f"class {k}" if k in found else f"class {k}" for k in (record.label, record.predicted)]
-    score = f" ({found[record.predicted].score:.3f})" if record.predicted in found else ""
+    by_index = {class_.index: class_ for class_ in record.classes}
+    names = [
+        by_index[k].name or f"class {k}" if k in by_index else f"class {k}" for k in (record.label, record.predicted)
+    ]
+    score = f" ({by_index[record.predicted].score:.3f})" if record.predicted in by_index else ""
     return f"labeled {names[0]}, predicted {names[1]}{score}"
 
 
 def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, shard: tuple[int, int] | None) -> None:
     """Print one line, unless everything is done and that is all there is to say."""
-    others, unit, total = counts["not an image"], work.reader.unit, len(work.sources)
+    num_others, unit, total = counts["not an image"], work.reader.unit, len(work.sources)
     left = total - counts.total()
     parts = {"to process": counts["planned"], "done": counts["done"], "up to date": len(work.skipped)}
     parts |= {"failed": counts["failed"], "left": left}
@@ -318,14 +341,14 @@ def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, 
             say(f"Shard {shard[0]}/{shard[1]} has none of the {unit}s")
         return
     trouble = interrupted or counts["failed"] or left
-    if others == total and not (interrupted or work.skipped):  # the error says so
+    if num_others == total and not (interrupted or work.skipped):  # the error says so
         return
-    if trouble or (not quiet and (counts["planned"] or work.skipped or others)):
-        total += len(work.skipped) - others
-        said = ", ".join(f"{count} {what}" for what, count in parts.items() if count) or "none done"
-        skipped = f"; {others} other file{'s' * (others > 1)} skipped" * bool(others)
+    if trouble or (not quiet and (counts["planned"] or work.skipped or num_others)):
+        total += len(work.skipped) - num_others
+        words = ", ".join(f"{count} {noun}" for noun, count in parts.items() if count) or "none done"
+        skipped_words = f"; {num_others} other file{'s' * (num_others > 1)} skipped" * bool(num_others)
         resume = ". To resume, repeat the command with --skip-existing" * (interrupted and left > 0 and total > 1)
-        say(f"{'Interrupted. ' * interrupted}{total} {unit}{'s' * (total != 1)}: {said}{skipped}{resume}")
+        say(f"{'Interrupted. ' * interrupted}{total} {unit}{'s' * (total != 1)}: {words}{skipped_words}{resume}")
 
 
 def next_step(work: Run, plan: RunPlan) -> str:
@@ -333,18 +356,19 @@ def next_step(work: Run, plan: RunPlan) -> str:
     images, output, model = plan.inputs.images, plan.output, plan.model
     if plan.words or work.reader.unit != "image" or not all(map(os.path.exists, images)):
         return ""
-    named = [str(image) for image in images if len(images) <= _MOST_NAMED]
-    is_classified = work.task == CLASSIFICATION and not model.described
+    names = [str(image) for image in images if len(images) <= _MOST_NAMED]
+    is_classified = work.task == CLASSIFICATION and not model.descriptions
     if len(work.sources) + len(work.skipped) > 1:
         if not output.report:
-            return f"All maps on one page: {shlex.join(['eb-saliency', 'report', str(output.directory), *named])}"
+            return f"All maps on one page: {shlex.join(['eb-saliency', 'report', str(output.directory), *names])}"
         if plan.inputs.labels is None and is_classified:
             return "Which predictions are wrong? Add --labels FILE, or --labels folders"
     elif is_classified and not any(plan.values.get(name) for name in CHOOSING):
         in_one_figure = {"panel": True} if output.is_file else {}
         with suppress(ConfigurationError):  # this run has options that exclude it
-            return f"More classes: {as_command(plan.but(top_k=3, **in_one_figure))}"
-    if model != RunPlan.of(images=images, model=model.name).model:  # the page gets neither weights nor preprocessing
+            return f"More classes: {as_command(plan.replace(top_k=3, **in_one_figure))}"
+    # the page gets neither weights nor preprocessing
+    if model != RunPlan.from_values(images=images, model=model.name).model:
         return ""
-    asked = [] if model.name == BUNDLED else ["--model", model.name]
-    return f"Any class, any layer, in the browser: {shlex.join(['eb-saliency', 'serve', *asked, *named])}"
+    model_option = [] if model.name == BUNDLED else ["--model", model.name]
+    return f"Any class, any layer, in the browser: {shlex.join(['eb-saliency', 'serve', *model_option, *names])}"

@@ -26,26 +26,28 @@ _WORDS |= {"dtype": DTYPES, "engine": ENGINES}
 _TYPES |= {name: click.Choice([*words], case_sensitive=False) for name, words in _WORDS.items()}
 
 
-def option(section: str, shown: str, text: str, **known: Any) -> SectionOption:
+def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOption:
     """An option as the help shows it. A value of plans has that default: False is a flag's, a tuple that of several.
 
     Args:
         section: where the help lists it.
-        shown: its names, and perhaps what it takes, in capitals.
+        spelling: its names, and perhaps what it takes, in capitals.
         text: what it does, and perhaps in brackets what is used without it.
-        known: what Click does not know by the value of plans or by `_TYPES`.
+        settings: what Click does not know by the value of plans or by `_TYPES`.
     """
-    *words, last = shown.split()
+    *words, last = spelling.split()
     words, metavar = ([*words, last], None) if last.islower() else (words, last)
     name = words[-1].partition("/")[0].lstrip("-").replace("-", "_")
-    text, _, without = text.partition(" [default: ")
+    text, _, default_words = text.partition(" [default: ")
     field = FIELDS.get(name)
-    default, written = known.get("default", getattr(field, "default", None)), str(getattr(field, "type", ""))
-    kind = _TYPES.get(name) or _TYPES.get(written.removeprefix("pathlib.").partition(" | ")[0])
-    usual = {"is_flag": True} if default is False else {"default": default, "multiple": isinstance(default, tuple)}
-    usual |= {"type": kind, "metavar": metavar, "show_default": without.removesuffix("]") or None}
-    made = Setting if name in SETTINGS_ONLY else SectionOption
-    return made(words, section=section, help=text, common=name in _COMMON, hidden=made is Setting, **usual | known)
+    default, type_name = settings.get("default", getattr(field, "default", None)), str(getattr(field, "type", ""))
+    kind = _TYPES.get(name) or _TYPES.get(type_name.removeprefix("pathlib.").partition(" | ")[0])
+    defaults = {"is_flag": True} if default is False else {"default": default, "multiple": isinstance(default, tuple)}
+    defaults |= {"type": kind, "metavar": metavar, "show_default": default_words.removesuffix("]") or None}
+    option_class = Setting if name in SETTINGS_ONLY else SectionOption
+    return option_class(
+        words, section=section, help=text, common=name in _COMMON, hidden=option_class is Setting, **defaults | settings
+    )
 
 
 def _words(preset: str) -> str:
@@ -256,7 +258,7 @@ _ALL = (
     _information("--debug", "Show the traceback of an error.", is_flag=True),
 )
 # Of a run; other commands share some
-OPTIONS = {option.name or "": option for option in sorted(_ALL, key=lambda one: isinstance(one, Setting))}
+OPTIONS = {option.name or "": option for option in sorted(_ALL, key=lambda option: isinstance(option, Setting))}
 
 
 def in_section(*sections: str) -> list[str]:

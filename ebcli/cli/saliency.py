@@ -16,8 +16,8 @@ from click.shell_completion import CompletionItem
 from ebcli.cli import check_and_audit  # noqa: F401  it adds its commands
 from ebcli.cli.benchmark import benchmark
 from ebcli.cli.click_types import PATH, Input, SectionedCommand
-from ebcli.cli.commands import COMMANDS, altered, command
-from ebcli.cli.console import SOME_FAILED, note, one_line, put, say_error, shown, sign_of_life
+from ebcli.cli.commands import COMMANDS, alter_option, command
+from ebcli.cli.console import SOME_FAILED, display_path, note, one_line, say_error, sign_of_life, write_out
 from ebcli.cli.execution import execute, sink_of
 from ebcli.cli.options import CONTEXT, OPTIONS, option
 from ebcli.errors import DISTRIBUTION, ConfigurationError, closest
@@ -50,10 +50,10 @@ interrupted (143 by SIGTERM, 129 by SIGHUP), 141 if stdout was closed, as by hea
 class Main(click.Group):
     """A group that runs without the name of a command: ``eb-saliency photo.jpg``."""
 
-    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
+    def make_context(self, info_name: str | None, args: list[str], *arguments: Any, **extra: Any) -> click.Context:
         if not args or args[0] not in self.commands:
-            return run.make_context(info_name, args, *more, **extra)
-        return super().make_context(info_name, args, *more, **extra)
+            return run.make_context(info_name, args, *arguments, **extra)
+        return super().make_context(info_name, args, *arguments, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
@@ -61,8 +61,10 @@ class Main(click.Group):
 
 def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of commands, where one can be, and files."""
-    typed = any(ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ctx.params)
-    names = [CompletionItem(name) for name in main.commands if incomplete and name.startswith(incomplete) and not typed]
+    has_options = any(ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ctx.params)
+    names = [
+        CompletionItem(name) for name in main.commands if incomplete and name.startswith(incomplete) and not has_options
+    ]
     return [CompletionItem(incomplete, type="file"), *names]  # bash forgets what comes before files
 
 
@@ -85,13 +87,13 @@ def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, **options: Any
     if not images and from_file is None:
         images = tuple(map(path_of, (click.get_current_context().default_map or {}).get("images", ())))
     word = str(images[0]) if images else ""
-    if len(word) > 2 and not os.path.lexists(word) and (near := closest(word, run.others)):
-        raise click.UsageError(f"'{shown(word)}' is neither a file nor a command: {near}")
+    if len(word) > 2 and not os.path.lexists(word) and (near := closest(word, run.commands_beside)):
+        raise click.UsageError(f"'{display_path(word)}' is neither a file nor a command: {near}")
     _check_combinations(options)
     if from_file is not None:
         if STDIN in images and getattr(from_file, "name", "<stdin>") == "<stdin>":
             raise click.UsageError("stdin is either an image or a list: drop - or --from-file -")
-        images += _listed(from_file, options["null"])
+        images += _read_list(from_file, options["null"])
     values = {name: options[name] for name in VALUES & options.keys()} | {"images": images}
     values |= {"shard": options["shard"] or _rank(os.environ), "track_lost_mass": options["verbose"]}
     # stdout is for results: networks print, and so does Ray
@@ -102,7 +104,7 @@ def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, **options: Any
         values["output"] = STDOUT
     if options["as_json"] and values["output"] == STDOUT:
         raise ConfigurationError("stdout takes one picture, but --json prints records there: drop one of them")
-    plan = RunPlan.of(**values)
+    plan = RunPlan.from_values(**values)
     sink = sink_of(plan, out)
     if STDIN in images:
         plan = replace(plan, inputs=replace(plan.inputs, stdin=_read(options["max_bytes"])))
@@ -112,11 +114,11 @@ def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, **options: Any
 
 def _check_combinations(options: dict[str, Any]) -> None:
     """Drop choices of classes that ones with precedence replace."""
-    given = click.get_current_context().get_parameter_source
+    source_of = click.get_current_context().get_parameter_source
     sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
     choosing = [name for name in CHOOSING if options[name] not in ((), None)]
-    first = next((source for source in sources if source in map(given, choosing)), None)
-    options |= {name: () if isinstance(options[name], tuple) else None for name in choosing if given(name) != first}
+    first = next((source for source in sources if source in map(source_of, choosing)), None)
+    options |= {name: () if isinstance(options[name], tuple) else None for name in choosing if source_of(name) != first}
 
 
 def _read(limit: int) -> bytes:
@@ -132,7 +134,7 @@ def _read(limit: int) -> bytes:
     return content
 
 
-def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:
+def _read_list(file: IO[bytes], null: bool) -> tuple[Path, ...]:
     """The paths in a list; they are bytes, as not every file name is text."""
     content = file.read(_LONGEST_LIST + 1)
     if len(content) > _LONGEST_LIST:
@@ -161,7 +163,7 @@ _of_answer = partial(option, "Answer")
     "ask",
     click.Argument(["photo"], type=PATH),
     click.Argument(["question"], default=""),
-    altered(
+    alter_option(
         "model",
         required=True,
         default=None,
@@ -173,10 +175,10 @@ _of_answer = partial(option, "Answer")
     _of_answer("--all-words", "Also explain words such as 'the' and 'of'.", is_flag=True),
     _of_answer("--against WORD", "Contrast with a word that the model could have said instead.", default=None),
     _of_answer("--max-tokens", "Longest answer of the model, in tokens.", type=click.IntRange(1), default=64),
-    altered("output", help="Output directory, or a file for the figure alone, without the page."),
-    altered("format", help="Format of the figure; auto is png."),
-    altered("as_json", help="Print a JSON record with all words instead."),
-    altered("cmap", show_default="violet"),
+    alter_option("output", help="Output directory, or a file for the figure alone, without the page."),
+    alter_option("format", help="Format of the figure; auto is png."),
+    alter_option("as_json", help="Print a JSON record with all words instead."),
+    alter_option("cmap", show_default="violet"),
     options=["cell_size", "dpi", "overwrite", "device", "dtype"],
 )
 def ask(options: Mapping[str, Any]) -> int:
@@ -190,7 +192,7 @@ def ask(options: Mapping[str, Any]) -> int:
         raise ConfigurationError("ask needs a vision-language model: add --model hf/NAME, or a directory with one")
     words = part_of(WordOptions, options)
     values = {name: options[name] for name in (VALUES & options.keys()) - vars(words).keys()}
-    plan = RunPlan.of(**values, images=(options["photo"],), words=words, workers=0)
+    plan = RunPlan.from_values(**values, images=(options["photo"],), words=words, workers=0)
     if plan.output.directory == STDOUT:
         raise ConfigurationError("ask prints the answer to stdout: name a directory or a file with -o")
     sink = sink_of(plan, sys.stdout)
@@ -201,17 +203,17 @@ def ask(options: Mapping[str, Any]) -> int:
             record = next(results, None)
     if record is None or record.answer is None:
         reason = "it is a result of this program" if record is None else record.error
-        say_error(f"{shown(options['photo'])}: {reason}")
+        say_error(f"{display_path(options['photo'])}: {reason}")
         return SOME_FAILED
     if options["as_json"]:
-        put(record.line())
+        write_out(record.line())
         return 0
-    put(one_line(record.answer.strip()))
-    for one in record.classes:
-        put(one_line(f"{one.name}: {one.share:.2f} from the picture"))
+    write_out(one_line(record.answer.strip()))
+    for word in record.classes:
+        write_out(one_line(f"{word.name}: {word.share:.2f} from the picture"))
     page = plan.output.directory / answer_relpath(Path(record.place), record.question, "html")
-    for written in (*record.output, *([] if sink else [str(page)])):
-        put(os.fsencode(written))
+    for path in (*record.output, *([] if sink else [str(page)])):
+        write_out(os.fsencode(path))
     return 0
 
 
@@ -222,4 +224,4 @@ run.examples = {
     "eb-saliency serve photos": "a live page in the browser",
 }
 main = Main("eb-saliency", {**COMMANDS, "benchmark": benchmark}, help=run.help)
-run.others = main.commands
+run.commands_beside = main.commands

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ebcli.cli.click_types import Parsed, SectionOption
-from ebcli.cli.other_names import HINTS
+from ebcli.cli.click_types import ParsedText, SectionOption
+from ebcli.cli.option_hints import HINTS
 from ebcli.errors import closest
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -22,12 +22,12 @@ def use_file(ctx: click.Context, _option: click.Parameter, path: Path | None) ->
     """The callback of ``--config``: make what a file says the defaults of all other options; a preset goes over it."""
     if path is None or ctx.resilient_parsing:
         return
-    table, where = read_settings(path), f"'{path}'"
-    preset = _text(table.pop("preset"), "preset", where) if "preset" in table else None
+    table, source = read_settings(path), f"'{path}'"
+    preset = _text(table.pop("preset"), "preset", source) if "preset" in table else None
     if preset is not None and preset not in PRESETS:
-        raise click.UsageError(f"{where}: unknown preset {preset!r}: choose {', '.join(PRESETS)}")
-    below, found = _defaults(ctx, PRESETS.get(preset or "", {}), where), _defaults(ctx, table, where)
-    ctx.default_map = {**below, **found, **(ctx.default_map or {})}
+        raise click.UsageError(f"{source}: unknown preset {preset!r}: choose {', '.join(PRESETS)}")
+    preset_values, table_values = _defaults(ctx, PRESETS.get(preset or "", {}), source), _defaults(ctx, table, source)
+    ctx.default_map = {**preset_values, **table_values, **(ctx.default_map or {})}
 
 
 def use_preset(ctx: click.Context, _option: click.Parameter, name: str | None) -> None:
@@ -36,9 +36,13 @@ def use_preset(ctx: click.Context, _option: click.Parameter, name: str | None) -
         ctx.default_map = {**(ctx.default_map or {}), **_defaults(ctx, PRESETS[name], name)}
 
 
-def _defaults(ctx: click.Context, table: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _defaults(ctx: click.Context, table: Mapping[str, Any], source: str) -> dict[str, Any]:
     """What a table sets for the command, as Click's default map needs it."""
-    return dict(parameters([one for one in ctx.command.params if isinstance(one, SectionOption)], table, where))
+    return dict(
+        parameters(
+            [parameter for parameter in ctx.command.params if isinstance(parameter, SectionOption)], table, source
+        )
+    )
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -57,7 +61,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise click.UsageError(f"'{path}' is not valid TOML: {error}") from error
 
 
-def parameters(options: Iterable[SectionOption], table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def parameters(options: Iterable[SectionOption], table: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
     """The names of the parameters that a table sets, with their values as Click's default map needs them."""
     settable = {
         name.lstrip("-"): option
@@ -68,7 +72,7 @@ def parameters(options: Iterable[SectionOption], table: Mapping[str, Any], where
     }
     for key, value in table.items():
         if key == "images" and isinstance(value, list):
-            yield key, [_text(image, key, where) for image in value]
+            yield key, [_text(image, key, source) for image in value]
             continue
         name = key.replace("_", "-")
         option = settable.get(name)
@@ -76,29 +80,29 @@ def parameters(options: Iterable[SectionOption], table: Mapping[str, Any], where
             continue
         if option is None:
             hint = HINTS.get(f"--{name}") or closest(name, settable)
-            raise click.UsageError(f"{where}: no such setting {key!r}: {hint}".rstrip(": "))
-        yield str(option.name), _default(option, name, value, where)
+            raise click.UsageError(f"{source}: no such setting {key!r}: {hint}".rstrip(": "))
+        yield str(option.name), _default(option, name, value, source)
 
 
-def _default(option: SectionOption, name: str, value: Any, where: str) -> Any:
+def _default(option: SectionOption, name: str, value: Any, source: str) -> Any:
     """A value of a file as Click's default map needs it."""
     if option.is_flag != isinstance(value, bool):
-        raise click.UsageError(f"{where}: {name} must be {'true or false' if option.is_flag else 'a value'}")
+        raise click.UsageError(f"{source}: {name} must be {'true or false' if option.is_flag else 'a value'}")
     if option.is_flag:
         return not value if f"--{name}" in option.secondary_opts else value
     if option.multiple:
-        return [_text(one, name, where) for one in (value if isinstance(value, list) else [value])]
-    if isinstance(value, list) and isinstance(option.type, Parsed):
-        return ",".join(_text(one, name, where) for one in value)
-    return _text(value, name, where)
+        return [_text(item, name, source) for item in (value if isinstance(value, list) else [value])]
+    if isinstance(value, list) and isinstance(option.type, ParsedText):
+        return ",".join(_text(item, name, source) for item in value)
+    return _text(value, name, source)
 
 
-def _text(value: Any, name: str, where: str) -> str:
+def _text(value: Any, name: str, source: str) -> str:
     """A string or number as it would be given on the command line."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise click.UsageError(f"{where}: {name} must be one value, a string or a number")
+        raise click.UsageError(f"{source}: {name} must be one value, a string or a number")
     if isinstance(value, int) and value.bit_length() > 63:
-        raise click.UsageError(f"{where}: {name} is a number of more than 64 bits")
+        raise click.UsageError(f"{source}: {name} is a number of more than 64 bits")
     if "\0" in (text := str(value)):
-        raise click.UsageError(f"{where}: {name} contains a NUL character")
+        raise click.UsageError(f"{source}: {name} contains a NUL character")
     return text

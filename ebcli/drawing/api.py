@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor
 
-from ebcli.drawing.figure import COLUMNS, Tile, arranged, peak_note, wrapped
-from ebcli.drawing.legend import ends
+from ebcli.datatypes.explanation import Box
+from ebcli.datatypes.input_spec import InputSpec
+from ebcli.drawing.figure import COLUMNS, Tile, lay_out, peak_note, split_rows
+from ebcli.drawing.legend import scale_labels
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.style import ATLAS, DrawingStyle, Style
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
-from ebcli.nouns.explanation import Box
-from ebcli.nouns.input_spec import InputSpec
 
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification
@@ -91,8 +91,8 @@ def draw_map(
         raise ConfigurationError(f"{problem}: index one, as in maps[{', '.join('0' * max(1, values.ndim - 2))}]")
     if style == ATLAS:
         raise ConfigurationError("an atlas needs the maps of several classes: call explain() with this style")
-    whole = Box(0, 0, *image.size)
-    region = whole if transforms is None else InputSpec.of(transforms).place(image.size)
+    full_image = Box(0, 0, *image.size)
+    region = full_image if transforms is None else InputSpec.from_preset(transforms).place(image.size)
     return picture(to_rgb(image), values, region, drawing)
 
 
@@ -111,13 +111,13 @@ def png(result: ExcitationResult) -> bytes | None:
         maps = maps[..., None, :]
     style = DrawingStyle("heatmap", signed=result.contrastive)
     tiles = list(_tiles(maps, result, style))
-    each = len(tiles) // len(maps) if len(tiles) > len(maps) else len(tiles)
-    shown = tiles[:_MAX_TILES]
-    rows = [row for _, group in wrapped("", shown, each) for row in wrapped("", group, COLUMNS)]
+    columns = len(tiles) // len(maps) if len(tiles) > len(maps) else len(tiles)
+    first_tiles = tiles[:_MAX_TILES]
+    rows = [row for _, group in split_rows("", first_tiles, columns) for row in split_rows("", group, COLUMNS)]
     name = f"{'contrastive' if result.contrastive else 'marginal'} maps at {result.layer or 'the input'}"
-    about = f"the first {len(shown)} of {len(tiles)}" if len(shown) < len(tiles) else ""
+    subtitle = f"the first {len(first_tiles)} of {len(tiles)}" if len(first_tiles) < len(tiles) else ""
     file = io.BytesIO()
-    arranged(name, about, rows, style, ends(style, maps[0].size)).image().save(file, "PNG")
+    lay_out(name, subtitle, rows, style, scale_labels(style, maps[0].size)).image().save(file, "PNG")
     return file.getvalue()
 
 
@@ -129,11 +129,11 @@ def _tiles(maps: NDArray[np.float32], result: ExcitationResult, style: DrawingSt
     region = Box(0, 0, *size)
     is_several = result.relevance.ndim > len(result.layer_shape)
     axes = ("image", "target", "frame") if is_several else ("image", "frame")
-    for at in np.ndindex(maps.shape[:-2]):
-        heatmap = picture(Image.new("RGB", size), maps[at], region, style)
-        title = ", ".join(f"{axis} {i}" for axis, i in zip(axes, at, strict=False))
-        mass = [] if result.mass is None else [f"mass {float(result.mass[at[: 1 + is_several]]):.3f}"]
-        notes = f"{width} × {height} cells", *mass, peak_note(maps[at], region, size, style)
+    for index in np.ndindex(maps.shape[:-2]):
+        heatmap = picture(Image.new("RGB", size), maps[index], region, style)
+        title = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=False))
+        mass = [] if result.mass is None else [f"mass {float(result.mass[index[: 1 + is_several]]):.3f}"]
+        notes = f"{width} × {height} cells", *mass, peak_note(maps[index], region, size, style)
         yield Tile(heatmap, title, notes)
 
 

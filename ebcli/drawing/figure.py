@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps
-from ebcli.drawing.legend import bar, ends, fitted, font, in_lines, outlined, printable, shade, with_bars
+from ebcli.drawing.legend import bar, draw_outlines, font, in_lines, printable, scale_labels, shade, truncate, with_bars
 from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.encoding import SOFTWARE, encode_picture, shortened
-from ebcli.files.frame_ranges import Clips
+from ebcli.files.clips import Clips
+from ebcli.files.encoding import SOFTWARE, encode_picture, shorten
 from ebcli.files.images import to_rgb
-from ebcli.files.media.medium import Shown
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.naming import FIGURE_FORMATS
-from ebcli.nouns.explanation import Box, Explanation, Map, Subject
 
 COLUMNS = 4  # if each class has a single map
 MOST_SHOWN = 12  # frames of a contact sheet
@@ -67,17 +67,17 @@ class Figure:
     pictures: list[tuple[int, int, Image.Image]] = field(default_factory=list)
     words: list[Words] = field(default_factory=list)
 
-    def zoomed(self, *lengths: float) -> list[int]:
+    def zoom(self, *lengths: float) -> list[int]:
         """Lengths in pixels at 100 dpi, in pixels of this figure."""
-        return [round(one * self.dpi / 100) for one in lengths]
+        return [round(length * self.dpi / 100) for length in lengths]
 
     def write(
         self, left: int, top: int, text: str, room: int | None = None, bold: bool = False, fill: Color = (0, 0, 0)
     ) -> None:
         """Add a line of text, shortened to the room there is: by default, up to a gap at the right."""
-        (size,), (gap,) = self.zoomed(_TITLE if bold else TEXT), self.zoomed(GAP)
+        (size,), (gap,) = self.zoom(_TITLE if bold else TEXT), self.zoom(GAP)
         room = self.width - gap - left if room is None else room
-        self.words.append(Words(left, top, fitted(printable(text), font(size, bold), room), size, bold, fill))
+        self.words.append(Words(left, top, truncate(printable(text), font(size, bold), room), size, bold, fill))
 
     def image(self) -> Image.Image:
         """The figure as an RGB image."""
@@ -86,11 +86,11 @@ class Figure:
         for left, top, picture in self.pictures:
             image.paste(picture, (left, top))
         draw = ImageDraw.Draw(image)
-        for one in self.words:
-            draw.text((one.left, one.top), one.text, font=font(one.size, one.bold), fill=one.fill)
+        for words in self.words:
+            draw.text((words.left, words.top), words.text, font=font(words.size, words.bold), fill=words.fill)
         return image
 
-    def encoded(self, suffix: str, facts: Mapping[str, str]) -> bytes:
+    def encode(self, suffix: str, facts: Mapping[str, str]) -> bytes:
         """The content of a file.
 
         Args:
@@ -107,27 +107,27 @@ class Figure:
         """SVG or PDF, in which pictures stay as they are and words stay text; PDF files contain the font."""
         from matplotlib import figure, style
 
-        about = json.dumps(shortened(facts))
-        metadata = {"Creator": SOFTWARE, "Subject": about, "CreationDate": None}
+        facts_json = json.dumps(shorten(facts))
+        metadata = {"Creator": SOFTWARE, "Subject": facts_json, "CreationDate": None}
         if suffix == "svg":
-            metadata = {"Creator": SOFTWARE, "Description": about, "Date": None}
+            metadata = {"Creator": SOFTWARE, "Description": facts_json, "Date": None}
         # not the user's settings: a matplotlibrc in the working directory could start LaTeX
         options = {"svg.fonttype": "none", "svg.hashsalt": SOFTWARE, "pdf.fonttype": 42, "image.composite_image": False}
         content, width, height = io.BytesIO(), self.width, self.height
         with style.context(options, after_reset=True):
-            whole = figure.Figure((width / self.dpi, height / self.dpi), self.dpi)
-            axes = whole.add_axes((0, 0, 1, 1))
+            page = figure.Figure((width / self.dpi, height / self.dpi), self.dpi)
+            axes = page.add_axes((0, 0, 1, 1))
             axes.set_axis_off()
             for left, top, picture in self.pictures:
                 place = left, left + picture.width, top + picture.height, top
                 axes.imshow(np.asarray(picture), extent=place, interpolation="none", aspect="auto")
-            for one in self.words:
-                baseline = one.top + font(one.size, one.bold).getmetrics()[0]  # where matplotlib's text begins
-                points, weight = one.size * _POINTS / self.dpi, "bold" if one.bold else "normal"
-                color = [value / 255 for value in one.fill]
-                axes.text(one.left, baseline, one.text, size=points, weight=weight, color=color, parse_math=False)
+            for words in self.words:
+                baseline = words.top + font(words.size, words.bold).getmetrics()[0]  # where matplotlib's text begins
+                points, weight = words.size * _POINTS / self.dpi, "bold" if words.bold else "normal"
+                color = [value / 255 for value in words.fill]
+                axes.text(words.left, baseline, words.text, size=points, weight=weight, color=color, parse_math=False)
             axes.set(xlim=(0, width), ylim=(height, 0))
-            whole.savefig(content, format=suffix, metadata=metadata)
+            page.savefig(content, format=suffix, metadata=metadata)
         return content.getvalue()
 
 
@@ -142,46 +142,55 @@ class Tile(NamedTuple):
 Row = tuple[str, Sequence[Tile]]  # with its heading
 
 
-def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
+def panel(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str) -> Figure:
     """Draw all maps of a photo in one figure.
 
     With one map per class, the classes follow the photo from left to right. With several layers, or with other
     methods' maps beside, each class has a row. Photos that are much wider than high are stacked instead.
 
     Args:
-        shown: the photo, a clip of one frame.
+        frames: the photo, a clip of one frame.
         maps: the maps; layers are shown in order. The style ``side-by-side`` becomes ``heatmap``, as the photo is there
             anyway.
         name: the photo's name, the title of the figure.
-        about: the subtitle: model, layer and method.
+        subtitle: the subtitle: model, layer and method.
     """
-    image, style = shown[0].image, without_photo_beside(maps[0].style, "heatmap")
-    small = shown[0]._replace(image=small_frame(image, style))
-    marked = small.image.copy()
-    for one in maps:
-        outlined(marked, one.map.subject, one.number, marked.width / one.size[0], marked.width)
-    photo = Tile(marked, "photo", (f"{image.width} × {image.height} pixels",))
+    image, style = frames[0].image, without_photo_beside(maps[0].style, "heatmap")
+    small = frames[0]._replace(image=small_frame(image, style))
+    outlined_photo = small.image.copy()
+    for frame_maps in maps:
+        draw_outlines(
+            outlined_photo,
+            frame_maps.map.subject,
+            frame_maps.number,
+            outlined_photo.width / frame_maps.size[0],
+            outlined_photo.width,
+        )
+    photo = Tile(outlined_photo, "photo", (f"{image.width} × {image.height} pixels",))
     rows: dict[Subject, list[Tile]] = {}
-    titles = {one.map.subject: one.map.title for one in maps}
-    for one in maps:
-        for map_, title, notes in _maps(one.map):
-            drawn = FrameMaps.of(map_, one.size, None, style, one.number)
-            rows.setdefault(one.map.subject, [photo]).append(map_tile(drawn, small, title, notes))
+    titles = {frame_maps.map.subject: frame_maps.map.title for frame_maps in maps}
+    for frame_maps in maps:
+        for map_, title, notes in _maps(frame_maps.map):
+            panel_maps = FrameMaps.from_map(map_, frame_maps.size, None, style, frame_maps.number)
+            rows.setdefault(frame_maps.map.subject, [photo]).append(map_tile(panel_maps, small, title, notes))
     if all(len(tiles) == 2 for tiles in rows.values()):
         flow = [photo, *(tiles[1]._replace(title=titles[subject]) for subject, tiles in rows.items())]
-        lines = wrapped("", flow, 1 if _is_wide(image) else COLUMNS)
+        lines = split_rows("", flow, 1 if _is_wide(image) else COLUMNS)
     else:
         across = [(titles[subject], tiles, 1 if _is_wide(image) else len(tiles)) for subject, tiles in rows.items()]
-        lines = [line for row in across for line in wrapped(*row)]
+        lines = [line for row in across for line in split_rows(*row)]
     first = maps[0].map
     test = first.sufficiency
-    said = "" if test is None else f"{first.subject.title}: " * (len(maps) > 1) + test.words
-    finest, has_faint = max(one.map.values.size for one in maps), any(one.faded != one.style for one in maps)
-    scale = ends(style, finest, sides=(first.against, "the class"), has_faint=has_faint)
-    return arranged(name, about, lines, style, scale, said)
+    sufficiency = "" if test is None else f"{first.subject.title}: " * (len(maps) > 1) + test.words
+    finest, has_faint = (
+        max(frame_maps.map.values.size for frame_maps in maps),
+        any(frame_maps.faded_style != frame_maps.style for frame_maps in maps),
+    )
+    scale = scale_labels(style, finest, sides=(first.against, "the class"), has_faint=has_faint)
+    return lay_out(name, subtitle, lines, style, scale, sufficiency)
 
 
-def wrapped(heading: str, tiles: Sequence[Tile], columns: int) -> list[Row]:
+def split_rows(heading: str, tiles: Sequence[Tile], columns: int) -> list[Row]:
     """Tiles in rows of so many columns, below one heading."""
     return [(heading * (not start), tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
 
@@ -196,12 +205,12 @@ def small_frame(image: Image.Image, style: DrawingStyle) -> Image.Image:
     return image.resize(fitted_size(image.size, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
-def map_tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()) -> Tile:
+def map_tile(maps: FrameMaps, frame: DisplayFrame, title: str, notes: Sequence[str] = ()) -> Tile:
     """The tile of a map over a small frame; the last notes are its peak and its strength."""
-    region = one.map.placement.scaled(one.size, shown.image.size)
-    peak = peak_note(one.at(shown), region, shown.image.size, one.style)
-    drawn = with_bars(to_rgb(one.drawn(shown)), one.map.channels)
-    return Tile(drawn, title, (*notes, peak, *one.map.told))  # in short lines, as cells can be narrow
+    region = maps.map.placement.rescale(maps.size, frame.image.size)
+    peak = peak_note(maps.map_at(frame), region, frame.image.size, maps.style)
+    image = with_bars(to_rgb(maps.draw(frame)), maps.map.channels)
+    return Tile(image, title, (*notes, peak, *maps.map.evidence_words))  # in short lines, as cells can be narrow
 
 
 def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
@@ -213,12 +222,12 @@ def _maps(map_: Map) -> Iterator[tuple[Map, str, Sequence[str]]]:
     """A map and those beside it, each with its title and notes."""
     grid, mass = _grid(map_.values), [] if map_.mass is None else [f"mass {map_.mass:.3f}"]
     # a contrastive map sums to 0, so this is the mass of another map
-    own = [note if map_.method == "marginal" else f"marginal {note}" for note in mass]
-    if not map_.beside:
-        yield map_, map_.layer, (grid, *own)
+    mass_notes = [note if map_.method == "marginal" else f"marginal {note}" for note in mass]
+    if not map_.method_maps:
+        yield map_, map_.layer, (grid, *mass_notes)
         return
-    yield map_, f"{map_.layer}, {map_.method}", [grid] + own * ("marginal" not in map_.beside)
-    for method, values in map_.beside.items():
+    yield map_, f"{map_.layer}, {map_.method}", [grid] + mass_notes * ("marginal" not in map_.method_maps)
+    for method, values in map_.method_maps.items():
         other = replace(map_, values=values, method=method, noise=None)
         yield other, f"{map_.layer}, {method}", [_grid(values)] + mass * (method == "marginal")
 
@@ -234,31 +243,33 @@ def peak_note(map_: NDArray[np.float32], region: Box, size: tuple[int, int], sty
     return f"peak {map_.max() * map_.size:.3g}"
 
 
-def arranged(
-    name: str, about: str, rows: Sequence[Row], style: DrawingStyle, scale: tuple[str, str], sufficiency: str = ""
+def lay_out(
+    name: str, subtitle: str, rows: Sequence[Row], style: DrawingStyle, scale: tuple[str, str], sufficiency: str = ""
 ) -> Figure:
     """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom.
 
     Args:
         name: the title.
-        about: the subtitle.
+        subtitle: the subtitle.
         rows: the headings and tiles.
         style: the colors, and the resolution of the figure.
-        scale: the ends of the color scale in words, see ``ends``.
+        scale: the ends of the color scale in words, see ``scale_labels``.
         sufficiency: what is said of the first map below the subtitle.
     """
     if max(len(tiles) for _, tiles in rows) == 1:  # wide pictures one below another, with their notes in one line
         rows = [(title, [tile._replace(notes=(", ".join(tile.notes),)) for tile in tiles]) for title, tiles in rows]
     figure = Figure(style.dpi, 0)
-    gap, line, narrowest, least, most, *bar_size, one, two = figure.zoomed(GAP, LINE, _NARROWEST, *_LEGEND, *_BAR, 1, 2)
-    text = font(*figure.zoomed(TEXT))
+    gap, line, narrowest, minimum, maximum, *bar_size, one_pixel, two = figure.zoom(
+        GAP, LINE, _NARROWEST, *_LEGEND, *_BAR, 1, 2
+    )
+    text = font(*figure.zoom(TEXT))
     colors, (low, high) = bar(style, (bar_size[0], bar_size[1])), scale
-    legend = min(most, max(least, round(colors.width + text.getlength(low + high)) + 4 * gap))
+    legend = min(maximum, max(minimum, round(colors.width + text.getlength(low + high)) + 4 * gap))
     width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
     columns = max(len(tiles) for _, tiles in rows)
     figure.width = gap + max(columns * width, legend)
     figure.write(gap, gap, name, bold=True)
-    figure.write(gap, gap + line, about, fill=SECONDARY)
+    figure.write(gap, gap + line, subtitle, fill=SECONDARY)
     y = gap + 2 * line
     for words in in_lines(printable(sufficiency), text, figure.width - 2 * gap) if sufficiency else ():
         figure.write(gap, y, words)
@@ -273,12 +284,12 @@ def arranged(
             figure.write(x, y, tile.title, width - gap)
             figure.pictures.append((x, y + line, tile.picture))
             for number, note in enumerate(tile.notes, 1):
-                below = y + tile.picture.height + number * line + two
-                figure.write(x, below, note, None if columns == 1 else width - gap, fill=SECONDARY)
+                note_top = y + tile.picture.height + number * line + two
+                figure.write(x, note_top, note, None if columns == 1 else width - gap, fill=SECONDARY)
         y += max(tile.picture.height for tile in tiles) + (1 + max(len(tile.notes) for tile in tiles)) * line + gap
     x = gap + round(text.getlength(low)) + gap // 2
     figure.write(gap, y, low)
-    figure.pictures.append((x, y + one, colors))
+    figure.pictures.append((x, y + one_pixel, colors))
     figure.write(x + colors.width + gap // 2, y, high)
     figure.write(gap, y + line, "Scale and peaks are multiples of an even share, 1 / number of cells", fill=SECONDARY)
     figure.height = y + 2 * line + gap
@@ -287,63 +298,65 @@ def arranged(
 
 def sheet_frames(clips: Clips) -> list[int]:
     """The numbers of the frames that a contact sheet shows, evenly spread over those that have maps."""
-    frames = [frame for frame, _, _ in clips.explained()]
+    frames = [frame for frame, _, _ in clips.explained_frames()]
     chosen = np.linspace(0, len(frames) - 1, min(MOST_SHOWN, len(frames)))
     return [frames[i] for i in np.unique(chosen.round().astype(int))]
 
 
-def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
+def contact_sheet(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str) -> Figure:
     """Draw some frames of a video, or slices of a volume, with their maps in one figure.
 
     Args:
-        shown: the frames, reduced by ``small_frame``.
+        frames: the frames, reduced by ``small_frame``.
         maps: the maps, row by row.
         name: the video's name, the title of the figure.
-        about: the subtitle: model, layer and method.
+        subtitle: the subtitle: model, layer and method.
     """
     lines: list[Row] = []
-    several = len({row.map.layer for row in maps}) > 1
+    has_layers = len({row.map.layer for row in maps}) > 1
     for row in maps:
-        one = replace(row, style=replace(without_photo_beside(row.style, "overlay"), caption=False))
-        tiles = [map_tile(one, frame, row.clips.title(frame.number) if row.clips else "") for frame in shown]
-        heading = f"{row.map.subject.title}, {row.map.layer}" if several else row.map.subject.title
-        lines += wrapped(heading, tiles, COLUMNS)
+        row_maps = replace(row, style=replace(without_photo_beside(row.style, "overlay"), caption=False))
+        tiles = [map_tile(row_maps, frame, row.clips.title(frame.number) if row.clips else "") for frame in frames]
+        heading = f"{row.map.subject.title}, {row.map.layer}" if has_layers else row.map.subject.title
+        lines += split_rows(heading, tiles, COLUMNS)
     # of rows with scales of their own, there is no common end
-    style = one.faded if len({row.faded.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
+    style = (
+        row_maps.faded_style if len({row.faded_style.vmax for row in maps}) == 1 else replace(row_maps.style, vmax=None)
+    )
     has_faint = any(row.map.brightness(row.style.signed) < 1 for row in maps)
-    scale = ends(style, max(row.map.values.size for row in maps), has_faint=has_faint)
-    return arranged(name, about, lines, style, scale)
+    scale = scale_labels(style, max(row.map.values.size for row in maps), has_faint=has_faint)
+    return lay_out(name, subtitle, lines, style, scale)
 
 
 def answer_figure(
-    explanation: Explanation, shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str
+    explanation: Explanation, frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str
 ) -> Figure:
     """The question, the answer with its words shaded by their shares, and the panel of their maps.
 
     Args:
         explanation: the question, the answer and the maps.
-        shown, maps, name, about: as for ``panel``.
+        frames, maps, name, subtitle: as for ``panel``.
     """
-    below = panel(shown, maps, name, about)
-    figure = Figure(below.dpi, below.width)
-    size, line, margin = figure.zoomed(*_ANSWER)
+    maps_panel = panel(frames, maps, name, subtitle)
+    figure = Figure(maps_panel.dpi, maps_panel.width)
+    size, line, margin = figure.zoom(*_ANSWER)
     letters = font(size)
     x, y = margin, margin
     for number, (text, word) in enumerate([(explanation.question, None), ("\n", None), *explanation.parts]):
         for piece in re.findall(r"\n|\s|\S{1,24}", text):
-            width = round(letters.getlength(written := printable(piece)))
+            width = round(letters.getlength(word_text := printable(piece)))
             if piece == "\n" or (x > margin and x + width > figure.width - margin):
                 x, y = margin, y + line
             if piece.isspace():
                 x += round(letters.getlength(" ")) * (x > margin)
                 continue
             if word is not None:
-                shaded = Image.new("RGB", (width, size + line // 4), shade(word.share or 0.0))
-                figure.pictures.append((x, y, shaded))
-            figure.words.append(Words(x, y, written, size, False, (0, 0, 0) if number else SECONDARY))
+                patch = Image.new("RGB", (width, size + line // 4), shade(word.share or 0.0))
+                figure.pictures.append((x, y, patch))
+            figure.words.append(Words(x, y, word_text, size, False, (0, 0, 0) if number else SECONDARY))
             x += width
     top = y + line + margin
-    figure.height = top + below.height
-    figure.pictures += [(left, down + top, picture) for left, down, picture in below.pictures]
-    figure.words += [one._replace(top=one.top + top) for one in below.words]
+    figure.height = top + maps_panel.height
+    figure.pictures += [(left, down + top, picture) for left, down, picture in maps_panel.pictures]
+    figure.words += [words._replace(top=words.top + top) for words in maps_panel.words]
     return figure

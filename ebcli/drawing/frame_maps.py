@@ -6,17 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.legend import captioned, outlined
-from ebcli.drawing.overlay import beside, is_blank_on, peaks_at_border, picture, shrunk
+from ebcli.datatypes.explanation import Box, Map
+from ebcli.drawing.legend import add_caption, draw_outlines
+from ebcli.drawing.overlay import downscale, is_blank_on, peaks_at_border, picture, side_by_side
 from ebcli.drawing.painters import limits, visible
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.frame_ranges import Clips, Slices
-from ebcli.files.media.medium import Shown
-from ebcli.nouns.explanation import Box, Map
+from ebcli.files.clips import Clips, Slices
+from ebcli.files.media.medium import DisplayFrame
 
 _GAP = 0.02  # of the height, between slices
 _LEAST = 256  # pixels, of the longer side of the first slice
-_STRETCHED = 16  # times; more would be a header that lies
+_MAX_STRETCH = 16  # times; more would be a header that lies
 
 
 def _ending_at(high: float, cells: int, style: DrawingStyle) -> DrawingStyle:
@@ -47,12 +47,12 @@ class FrameMaps:
     number: int = 0
 
     @classmethod
-    def of(
+    def from_map(
         cls, map_: Map, size: tuple[int, int], clips: Clips | None, style: DrawingStyle, number: int = 0
     ) -> "FrameMaps":
         """Find the color scale of a map."""
-        style = style.of(map_.is_two_sided)
-        cells = map_.drawn_values
+        style = style.for_map(map_.is_two_sided)
+        cells = map_.display_values
         flat = cells if clips is None else np.abs(cells).max(0) if style.signed else cells.max(0)
         is_blank = is_blank_on(size, flat, map_.placement, style.signed)
         if clips is not None and not is_blank:
@@ -60,12 +60,12 @@ class FrameMaps:
         return cls(map=map_, size=size, clips=clips, style=style, is_blank=is_blank, number=number)
 
     @property
-    def faded(self) -> DrawingStyle:
+    def faded_style(self) -> DrawingStyle:
         """The style, on a scale whose upper end a map that rests on little evidence does not reach."""
         brightness = self.map.brightness(self.style.signed)
         if brightness == 1 or self.is_blank:
             return self.style
-        cells = self.map.drawn_values
+        cells = self.map.display_values
         return _ending_at(limits(cells, self.style)[1] / brightness, cells.size, self.style)
 
     @property
@@ -74,34 +74,34 @@ class FrameMaps:
         values = self.map.values if self.clips is None else self.map.values.max(0)
         return peaks_at_border(self.size, values, self.map.placement)
 
-    def at(self, shown: Shown) -> NDArray[np.float32]:
+    def map_at(self, frame: DisplayFrame) -> NDArray[np.float32]:
         """The map (h, w) of a frame; of a video, multiplied by the number of cells in time.
 
         So the ends of the scale mean the same for one frame as for the whole video. Cells are interpolated linearly in
         time, from center to center; a clip's maps do not mix with another's.
         """
-        values = self.map.drawn_values
+        values = self.map.display_values
         if self.clips is None:
             return values
         if isinstance(self.clips, Slices):
             values = self.clips.upright(values)
         count = len(values)
         depth = count // len(self.clips.starts)
-        cells = values[shown.clip * depth : (shown.clip + 1) * depth]
-        position = min(max((shown.place + 0.5) * depth / self.clips.frames - 0.5, 0.0), depth - 1.0)
+        cells = values[frame.clip * depth : (frame.clip + 1) * depth]
+        position = min(max((frame.place + 0.5) * depth / self.clips.frames - 0.5, 0.0), depth - 1.0)
         before = int(position)
-        one, other = cells[before], cells[min(before + 1, depth - 1)]
+        earlier, later = cells[before], cells[min(before + 1, depth - 1)]
         if not self.style.signed:  # clamp before interpolating
-            one, other = visible(one, self.style), visible(other, self.style)
-        return ((one + (position - before) * (other - one)) * count).astype(np.float32)
+            earlier, later = visible(earlier, self.style), visible(later, self.style)
+        return ((earlier + (position - before) * (later - earlier)) * count).astype(np.float32)
 
-    def drawn(self, shown: Shown) -> Image.Image:
+    def draw(self, frame: DisplayFrame) -> Image.Image:
         """A frame with its map over it, at the frame's own size; a caption goes below."""
-        image = shown.image
-        region = self.map.placement.scaled(self.size, image.size)
-        drawn = picture(image, self.at(shown), region, self.faded, is_blank=self.is_blank)
-        outlined(drawn, self.map.subject, self.number, image.width / self.size[0], image.width)
-        return captioned(drawn, self.map, self.faded, self.is_blank) if self.style.caption else drawn
+        image = frame.image
+        region = self.map.placement.rescale(self.size, image.size)
+        result = picture(image, self.map_at(frame), region, self.faded_style, is_blank=self.is_blank)
+        draw_outlines(result, self.map.subject, self.number, image.width / self.size[0], image.width)
+        return add_caption(result, self.map, self.faded_style, self.is_blank) if self.style.caption else result
 
 
 class Orthogonal:
@@ -119,45 +119,45 @@ class Orthogonal:
 
     def __init__(self, maps: FrameMaps, slices: Slices) -> None:
         self._maps, self._slices = maps, slices
-        self._values = slices.upright(maps.map.drawn_values)
+        self._values = slices.upright(maps.map.display_values)
         strength = np.nan_to_num(np.abs(self._values) if maps.style.signed else self._values)
         self._cell = [int(i) for i in np.unravel_index(strength.argmax(), strength.shape)]
         sides = zip(self._cell, (slices.total, *maps.size[::-1]), strength.shape, strict=True)
         self.peak = [(2 * i + 1) * side // (2 * count) for i, side, count in sides]
-        self._axial: Shown | None = None
+        self._axial: DisplayFrame | None = None
         self._rows: list[NDArray[np.uint8]] = []
         self._columns: list[NDArray[np.uint8]] = []
 
-    def add(self, shown: Shown) -> None:
+    def add(self, frame: DisplayFrame) -> None:
         """Keep what is drawn of the next slice."""
         z, y, x = self.peak
-        if shown.number == z:
-            self._axial = shown
-        pixels = np.asarray(shown.image)
+        if frame.number == z:
+            self._axial = frame
+        pixels = np.asarray(frame.image)
         self._rows.append(pixels[y])
         self._columns.append(pixels[:, x])
 
-    def drawn(self, longest: int | None = None) -> Image.Image:
+    def draw(self, longest: int | None = None) -> Image.Image:
         """The picture, reduced to this longest side."""
         assert self._axial is not None
         (_, y, x), (_, height, width) = self._cell, self._values.shape
         planes = [
-            self._plane(np.asarray(self._axial.image), self._maps.at(self._axial), (0, 1)),
+            self._plane(np.asarray(self._axial.image), self._maps.map_at(self._axial), (0, 1)),
             self._plane(np.stack(self._rows), self._values[:, y] * height, (0, 2)),
             self._plane(np.stack(self._columns), self._values[:, :, x] * width, (1, 2)),
         ]
-        whole = beside(planes, max(2, round(_GAP * planes[0].height)))
-        whole = whole if longest is None else shrunk(whole, longest)
-        style = self._maps.faded
-        return captioned(whole, self._maps.map, style, self._maps.is_blank) if style.caption else whole
+        result = side_by_side(planes, max(2, round(_GAP * planes[0].height)))
+        result = result if longest is None else downscale(result, longest)
+        style = self._maps.faded_style
+        return add_caption(result, self._maps.map, style, self._maps.is_blank) if style.caption else result
 
     def _plane(self, pixels: NDArray[np.uint8], values: NDArray[np.float32], axes: tuple[int, int]) -> Image.Image:
         """A slice with its map, of which rows and columns follow two of the axes x, y and z."""
-        if axes[1] == 2 and self._slices.flipped[2]:
+        if axes[1] == 2 and self._slices.flips[2]:
             pixels, values = pixels[::-1], values[::-1]
         finest, zoom = min(self._slices.spacing), max(1, _LEAST / max(self._maps.size))
-        across, down = (zoom * min(self._slices.spacing[axis] / finest, _STRETCHED) for axis in axes)
+        across, down = (zoom * min(self._slices.spacing[axis] / finest, _MAX_STRETCH) for axis in axes)
         image = Image.fromarray(pixels)
         image = image.resize((round(image.width * across), round(image.height * down)), Image.Resampling.BICUBIC)
-        whole = Box(0, 0, *image.size)
-        return picture(image, values, whole, self._maps.faded, is_blank=self._maps.is_blank)
+        region = Box(0, 0, *image.size)
+        return picture(image, values, region, self._maps.faded_style, is_blank=self._maps.is_blank)

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.painters import PAINTERS, levels
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.images import to_rgb
-from ebcli.nouns.explanation import Box, Map, Subject
 
 _PHOTO_OF_BAR = (150, 150, 150)  # a uniform gray stands for the photo in the color scale
 _LETTERS_ACROSS = 36  # the font size of a caption is the width of the picture divided by this
@@ -52,14 +52,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() and c in _letters() else c.encode("unicode_escape").decode() for c in text)
 
 
-def fitted(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
+def truncate(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
     """Shorten a text to the room there is by dropping its middle."""
     # letters are wider than a pixel, and Pillow refuses to measure a million of them
     if len(text) <= room and font.getlength(text) <= room:
         return text
-    kept = max(2, min(len(text), room))
-    while kept > 1 and font.getlength(shorter := f"{text[: kept // 2]}…{text[len(text) - kept // 2 :]}") > room:
-        kept -= 1
+    length = max(2, min(len(text), room))
+    while length > 1 and font.getlength(shorter := f"{text[: length // 2]}…{text[len(text) - length // 2 :]}") > room:
+        length -= 1
     return shorter
 
 
@@ -82,15 +82,15 @@ def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
     return to_rgb(painter.inside(Image.new("RGB", size, _PHOTO_OF_BAR), Image.fromarray(values), style))
 
 
-def ends(
-    style: DrawingStyle, finest: int, whose: str = "each map's ", sides: Sequence[str] = (), has_faint: bool = False
+def scale_labels(
+    style: DrawingStyle, finest: int, owner: str = "each map's ", sides: Sequence[str] = (), has_faint: bool = False
 ) -> tuple[str, str]:
     """The ends of the scale of maps, the finest of which has so many cells, in words.
 
     Args:
         style: the style.
         finest: the number of cells.
-        whose: of which map the ends are.
+        owner: of which map the ends are.
         sides: the classes that the lower and the upper end speak for, if the first one is not empty.
         has_faint: whether some maps are drawn faint, on a scale that ends above their maximum.
     """
@@ -104,42 +104,42 @@ def ends(
     if (percentile := style.percentile_of(finest)) != 100:
         part = f"percentile {percentile:g}"
         of_what = f" of its {'magnitudes' if style.signed else 'positive values'}"
-        end = f"{end} (fine maps: {part})" if whose and style.percentile is None else part + of_what
-    end = whose + end + ", more where evidence is weak" * has_faint
+        end = f"{end} (fine maps: {part})" if owner and style.percentile is None else part + of_what
+    end = owner + end + ", more where evidence is weak" * has_faint
     return ("−m", f"m, {end}") if style.signed else (f"{style.vmin:g}", end)
 
 
-def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool) -> Image.Image:
+def add_caption(image: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool) -> Image.Image:
     """A picture of a map with its caption and color scale in a strip below it; a blank map has no scale."""
-    letters = font(max(_SMALLEST_TEXT, round(min(drawn.width, 2 * drawn.height) / _LETTERS_ACROSS)))
+    letters = font(max(_SMALLEST_TEXT, round(min(image.width, 2 * image.height) / _LETTERS_ACROSS)))
     size = round(letters.size)
     margin, line = size // 2, round(1.5 * size)
-    room = drawn.width - 2 * margin
-    title, told = (f"{map_.subject.title}, blank map", []) if is_blank else (map_.title, map_.told)
-    below = in_lines(map_.sufficiency.words, letters, room) if map_.sufficiency else []
-    both, apart = (printable(", ".join(words)) for words in ([title, *told], told))
-    if fitted(both, letters, room) != both and fitted(apart, letters, room) == apart:
-        below, told = [*filter(None, [apart]), *below], []
-    whole = Image.new(drawn.mode, (drawn.width, drawn.height + (2 + len(below)) * line + margin), "white")
-    whole.paste(drawn)
-    draw = ImageDraw.Draw(whole)
+    room = image.width - 2 * margin
+    title, details = (f"{map_.subject.title}, blank map", []) if is_blank else (map_.title, map_.evidence_words)
+    extra_lines = in_lines(map_.sufficiency.words, letters, room) if map_.sufficiency else []
+    one_line, detail_line = (printable(", ".join(words)) for words in ([title, *details], details))
+    if truncate(one_line, letters, room) != one_line and truncate(detail_line, letters, room) == detail_line:
+        extra_lines, details = [*filter(None, [detail_line]), *extra_lines], []
+    result = Image.new(image.mode, (image.width, image.height + (2 + len(extra_lines)) * line + margin), "white")
+    result.paste(image)
+    draw = ImageDraw.Draw(result)
 
     def write(x: int, y: int, text: str) -> int:
-        text = fitted(printable(text), letters, max(1, drawn.width - x - margin))
+        text = truncate(printable(text), letters, max(1, image.width - x - margin))
         draw.text((x, y), text, font=letters, fill="black")
         return x + round(letters.getlength(text)) + margin
 
-    top = drawn.height + margin // 2
-    write(margin, top, ", ".join([title, *told]))
+    top = image.height + margin // 2
+    write(margin, top, ", ".join([title, *details]))
     if not is_blank:
-        low, high = ends(style, map_.values.size, "", (map_.against, map_.subject.name or "the class"))
+        low, high = scale_labels(style, map_.values.size, "", (map_.against, map_.subject.name or "the class"))
         x = write(margin, top + line, low)
-        colors = bar(style, (max(1, round(_BAR_SHARE * drawn.width)), size))
-        whole.paste(colors, (x, top + line + size // 8))
+        colors = bar(style, (max(1, round(_BAR_SHARE * image.width)), size))
+        result.paste(colors, (x, top + line + size // 8))
         write(x + colors.width + margin, top + line, high)
-    for number, words in enumerate(below, 2):
+    for number, words in enumerate(extra_lines, 2):
         write(margin, top + number * line, words)
-    return whole
+    return result
 
 
 def with_bars(picture: Image.Image, shares: Sequence[float]) -> Image.Image:
@@ -147,57 +147,57 @@ def with_bars(picture: Image.Image, shares: Sequence[float]) -> Image.Image:
     if not shares:
         return picture
     height, step = max(48, picture.width // 4), picture.width / len(shares)
-    both = Image.new("RGB", (picture.width, picture.height + height), "white")
-    both.paste(picture)
-    draw, letters = ImageDraw.Draw(both), font(max(1, min(13, round(0.6 * step))))
-    foot = both.height - letters.size - 4
+    result = Image.new("RGB", (picture.width, picture.height + height), "white")
+    result.paste(picture)
+    draw, letters = ImageDraw.Draw(result), font(max(1, min(13, round(0.6 * step))))
+    foot = result.height - letters.size - 4
     for i, share in enumerate(shares):
         top = foot - share / max(*shares, 1e-9) * (foot - picture.height - 4)
         draw.rectangle((i * step + 1, top, (i + 1) * step - 2, foot), fill=_PHOTO_OF_BAR)
         draw.text(((i + 0.5) * step, foot + 2), str(i + 1), "black", letters, anchor="ma")
-    return both
+    return result
 
 
-def outlined(drawn: Image.Image, subject: Subject, number: int, scale: float, width: int) -> Image.Image:
+def draw_outlines(image: Image.Image, subject: Subject, number: int, scale: float, width: int) -> Image.Image:
     """Draw a subject's outlines over a picture, with class and score if it has a box.
 
     They are drawn on both sides of ``side-by-side`` pictures.
 
     Args:
-        drawn: a picture of ``overlay.picture``, which is changed.
+        image: a picture of ``overlay.picture``, which is changed.
         subject: nothing is drawn if it has no outlines.
         number: which of the image's subjects it is, from 0; each has a color of its own.
         scale: pixels of the picture per pixel of the image.
         width: of the photo in the picture.
     """
     color = COLORS[number % len(COLORS)]
-    for left in sorted({0, drawn.width - width}):
+    for left in sorted({0, image.width - width}):
         polygons = [[(left + x * scale, y * scale) for x, y in points] for points in subject.outlines]
-        traced(drawn, polygons, (0, 0, 0), color)
+        trace(image, polygons, (0, 0, 0), color)
         if subject.box is not None:
-            _label(drawn, subject.title, color, subject.box.scaled((1, 1), (scale, scale)), left, width)
-    return drawn
+            _label(image, subject.title, color, subject.box.rescale((1, 1), (scale, scale)), left, width)
+    return image
 
 
-def traced(drawn: Image.Image, polygons: Sequence[Sequence[tuple[float, float]]], halo: Color, color: Color) -> None:
+def trace(image: Image.Image, polygons: Sequence[Sequence[tuple[float, float]]], halo: Color, color: Color) -> None:
     """Draw closed polygons in a color with a halo, so that they are seen on any photo."""
-    draw, thickness = ImageDraw.Draw(drawn), max(1, round(min(drawn.size) / _LINES_ACROSS))
+    draw, thickness = ImageDraw.Draw(image), max(1, round(min(image.size) / _LINES_ACROSS))
     for fill, width in ((halo, 3 * thickness), (color, thickness)):
         for points in polygons:
             draw.line(points, fill=fill, width=width, joint="curve")
 
 
-def _label(drawn: Image.Image, text: str, color: Color, box: Box, left: int, room: int) -> None:
+def _label(image: Image.Image, text: str, color: Color, box: Box, left: int, room: int) -> None:
     """Text on a patch of a color above a box, or in it at the edge of the picture; none in a tiny picture."""
     letters = font(max(_SMALLEST_TEXT, round(room / _LABELS_ACROSS)))
     margin, height = round(letters.size) // 4, round(1.4 * letters.size)
-    if height > drawn.height / 4:  # it would hide the map
+    if height > image.height / 4:  # it would hide the map
         return
-    text = fitted(printable(text), letters, max(1, room - 2 * margin))
+    text = truncate(printable(text), letters, max(1, room - 2 * margin))
     wide = round(letters.getlength(text)) + 2 * margin
     x = left + max(0, min(round(box.left), room - wide))
     y = round(box.top) - height if round(box.top) >= height else max(0, round(box.top))
-    draw = ImageDraw.Draw(drawn)
+    draw = ImageDraw.Draw(image)
     draw.rectangle((x, y, x + wide, y + height), fill=color)
     draw.text((x + margin, y + height // 10), text, font=letters, fill=(0, 0, 0))
 

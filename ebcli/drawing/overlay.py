@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageOps
 
-from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, scaled
+from ebcli.datatypes.explanation import Box
+from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, scaled_levels
 from ebcli.drawing.style import DrawingStyle
-from ebcli.nouns.explanation import Box
 
 _PIXELS_AT_A_TIME = 1 << 20
 _LONGEST_SIDE = 512  # pixels, of thumbnails
@@ -21,7 +21,7 @@ _STRIPES = 12  # across the photo of a blank map
 Pixels = tuple[int, int, int, int]  # a box of whole pixels: left, top, right, bottom
 
 
-def covered(region: Box, size: tuple[int, int]) -> Pixels:
+def covered_pixels(region: Box, size: tuple[int, int]) -> Pixels:
     """The left, top, right and bottom of the pixels whose centers lie in a region of an image; at least one pixel.
 
     Args:
@@ -44,7 +44,7 @@ def fitted_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def reduced(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int, int]:
+def reduced_size(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int, int]:
     """A size (width, height) reduced to this longest side; by default, that of thumbnails."""
     return size if max(size) <= longest else fitted_size(size, longest)
 
@@ -59,16 +59,16 @@ def heatmap(
         region: the rectangle that it covers in an image of the size.
         size: (width, height).
         signed: whether negative values are drawn.
-        zero: as for ``interpolated``.
+        zero: as for ``interpolate``.
     """
-    found = np.zeros(size[::-1], np.float32)
-    left, top, right, bottom = box = covered(region, size)
-    values = interpolated(saliency if signed else np.maximum(saliency, 0), region, box, zero=zero)
-    found[top:bottom, left:right] = values if signed else np.maximum(values, 0)
-    return found
+    result = np.zeros(size[::-1], np.float32)
+    left, top, right, bottom = box = covered_pixels(region, size)
+    values = interpolate(saliency if signed else np.maximum(saliency, 0), region, box, zero=zero)
+    result[top:bottom, left:right] = values if signed else np.maximum(values, 0)
+    return result
 
 
-def interpolated(
+def interpolate(
     saliency: ArrayLike, region: Box, box: Pixels, cells: bool = False, zero: float | None = None
 ) -> NDArray[np.float32]:
     """Upsample a map to some of the image's pixels by bicubic interpolation.
@@ -76,7 +76,7 @@ def interpolated(
     Args:
         saliency: (h, w), at the layer's resolution.
         region: the rectangle of the image that the map covers.
-        box: the pixels to compute, among those that are ``covered``.
+        box: the pixels to compute, among those that are ``covered_pixels``.
         cells: keep the cells with hard edges, without interpolation.
         zero: where a pixel holds several cells, it gets the one that is farthest from this value, lest single strong
             cells be averaged away; None for the average.
@@ -86,28 +86,28 @@ def interpolated(
     """
     height, width = np.shape(saliency)
     if zero is not None and (height > region.bottom - region.top or width > region.right - region.left):  # finer cells
-        return _pooled(np.asarray(saliency, dtype=np.float32), region, box, zero)
+        return _pool(np.asarray(saliency, dtype=np.float32), region, box, zero)
     # A border of one cell keeps the value at the center of a pixel that the region's edge cuts.
     values = np.pad(np.asarray(saliency, dtype=np.float32), 1, mode="edge")
     starts, ends = [], []
-    for (low, high), first, last, padded in zip(region.sides, box[:2], box[2:], values.shape[::-1], strict=True):
-        cell = (high - low) / (padded - 2)
+    for (low, high), first, last, padded_length in zip(region.sides, box[:2], box[2:], values.shape[::-1], strict=True):
+        cell = (high - low) / (padded_length - 2)
         starts.append(max(0.0, (first - low) / cell + 1))
-        ends.append(min(float(padded), (last - low) / cell + 1))
+        ends.append(min(float(padded_length), (last - low) / cell + 1))
     size = (box[2] - box[0], box[3] - box[1])
     resampling = Image.Resampling.NEAREST if cells else Image.Resampling.BICUBIC
     return np.asarray(Image.fromarray(values).resize(size, resampling, box=(*starts, *ends)))
 
 
-def _pooled(saliency: NDArray[np.float32], region: Box, box: Pixels, zero: float) -> NDArray[np.float32]:
+def _pool(saliency: NDArray[np.float32], region: Box, box: Pixels, zero: float) -> NDArray[np.float32]:
     """Of the cells of a map (h, w) in each pixel of the box, the one that is farthest from ``zero``."""
     starts, ends = [], []
     for (low, high), first, last, count in zip(region.sides, box[:2], box[2:], saliency.shape[::-1], strict=True):
         edges = ((np.arange(first, last + 1) - low) * count / (high - low)).clip(0, count).astype(int)
         starts.append(edges[:-1].clip(max=count - 1))
         ends.append(max(edges[-1], starts[-1][-1] + 1))
-    seen = saliency[: ends[1], : ends[0]]
-    highest, lowest = (f.reduceat(f.reduceat(seen, starts[1], 0), starts[0], 1) for f in (np.maximum, np.minimum))
+    cells = saliency[: ends[1], : ends[0]]
+    highest, lowest = (f.reduceat(f.reduceat(cells, starts[1], 0), starts[0], 1) for f in (np.maximum, np.minimum))
     return np.where(highest - zero >= zero - lowest, highest, lowest)
 
 
@@ -134,7 +134,10 @@ def peaks_at_border(size: tuple[int, int], saliency: ArrayLike, region: Box) -> 
         return False
     peak = np.unravel_index(values.argmax(), values.shape)[::-1]
     axes = zip(peak, values.shape[::-1], region.sides, size, strict=True)
-    return any((at == 0 and low > 0) or (at == cells - 1 and high < end) for at, cells, (low, high), end in axes)
+    return any(
+        (position == 0 and low > 0) or (position == cells - 1 and high < end)
+        for position, cells, (low, high), end in axes
+    )
 
 
 def ranks(saliency: ArrayLike, generator: np.random.Generator | None = None) -> NDArray[np.int64]:
@@ -148,14 +151,14 @@ def ranks(saliency: ArrayLike, generator: np.random.Generator | None = None) -> 
     if not np.isfinite(values).all():
         values = np.zeros_like(values)
     ties = (generator or np.random.default_rng(0)).permutation(values.size)
-    found = np.empty(values.size, dtype=np.int64)
-    found[np.lexsort((ties, -values.ravel()))] = np.arange(values.size)
-    return found.reshape(values.shape)
+    result = np.empty(values.size, dtype=np.int64)
+    result[np.lexsort((ties, -values.ravel()))] = np.arange(values.size)
+    return result.reshape(values.shape)
 
 
-def shrunk(image: Image.Image, longest: int = _LONGEST_SIDE) -> Image.Image:
+def downscale(image: Image.Image, longest: int = _LONGEST_SIDE) -> Image.Image:
     """Reduce an image to this longest side; by default, that of thumbnails."""
-    size = reduced(image.size, longest)
+    size = reduced_size(image.size, longest)
     # Hamming is nearly as sharp as Lanczos and takes a third of its time; reducing_gap averages whole pixels first
     return image if size == image.size else image.resize(size, Image.Resampling.HAMMING, reducing_gap=2.0)
 
@@ -181,38 +184,38 @@ def picture(
         ConfigurationError: matplotlib has no colormap of that name.
     """
     if style.name == "side-by-side":
-        drawn = picture(image, saliency, region, replace(style, name="heatmap"), is_blank)
-        return beside([image, drawn], math.ceil(image.width * _GAP))
+        heatmap_picture = picture(image, saliency, region, replace(style, name="heatmap"), is_blank)
+        return side_by_side([image, heatmap_picture], math.ceil(image.width * _GAP))
     if is_blank_on(image.size, saliency, region, style.signed) if is_blank is None else is_blank:
-        return _striped(image)
-    cells, zero = scaled(np.asarray(saliency), style)
+        return _stripes(image)
+    cells, zero = scaled_levels(np.asarray(saliency), style)
     painter = PAINTERS[style.name]
-    painted, box = painter.outside(image, style), covered(region, image.size)
+    result, box = painter.outside(image, style), covered_pixels(region, image.size)
     left, top, right, bottom = box
     rows = max(1, _PIXELS_AT_A_TIME // (right - left))
     for start in range(top, bottom, rows):
-        end, above = min(start + rows, bottom), max(top, start - painter.margin)
-        part = (left, above, right, min(bottom, end + painter.margin))
-        shades = Image.fromarray(interpolated(cells, region, part, style.cells, zero))
+        end, strip_top = min(start + rows, bottom), max(top, start - painter.margin)
+        part = (left, strip_top, right, min(bottom, end + painter.margin))
+        shades = Image.fromarray(interpolate(cells, region, part, style.cells, zero))
         strip = painter.inside(image.crop(part), shades, style)
-        painted.paste(strip.crop((0, start - above, right - left, end - above)), (left, start))
+        result.paste(strip.crop((0, start - strip_top, right - left, end - strip_top)), (left, start))
     if painter.frames and box != (0, 0, *image.size):
         width = max(1, round(min(image.size) * _FRAME))
-        ImageDraw.Draw(painted).rectangle((left, top, right - 1, bottom - 1), outline=FRAME_COLOR, width=width)
-    return painted
+        ImageDraw.Draw(result).rectangle((left, top, right - 1, bottom - 1), outline=FRAME_COLOR, width=width)
+    return result
 
 
-def beside(pictures: Sequence[Image.Image], gap: int) -> Image.Image:
+def side_by_side(pictures: Sequence[Image.Image], gap: int) -> Image.Image:
     """Pictures of one mode side by side on white, so many pixels apart."""
-    size = sum(one.width + gap for one in pictures) - gap, max(one.height for one in pictures)
-    whole, left = Image.new(pictures[0].mode, size, "white"), 0
-    for one in pictures:
-        whole.paste(one, (left, 0))
-        left += one.width + gap
-    return whole
+    size = sum(item.width + gap for item in pictures) - gap, max(item.height for item in pictures)
+    result, left = Image.new(pictures[0].mode, size, "white"), 0
+    for image in pictures:
+        result.paste(image, (left, 0))
+        left += image.width + gap
+    return result
 
 
-def _striped(image: Image.Image) -> Image.Image:
+def _stripes(image: Image.Image) -> Image.Image:
     """A gray photo with diagonal stripes."""
     gray = ImageOps.grayscale(image).convert("RGB")
     draw = ImageDraw.Draw(gray)

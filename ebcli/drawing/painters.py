@@ -56,7 +56,9 @@ def levels(values: NDArray[np.floating], ends: tuple[float, float], count: int =
     return ((values.astype(np.float64) - low) * ((count - 1) / (high - low)) + 0.5).astype(np.float32)
 
 
-def scaled(values: NDArray[np.floating], style: DrawingStyle, count: int = LEVELS) -> tuple[NDArray[np.float32], float]:
+def scaled_levels(
+    values: NDArray[np.floating], style: DrawingStyle, count: int = LEVELS
+) -> tuple[NDArray[np.float32], float]:
     """The levels of a map's cells (h, w), and that of 0. Clamped before upsampling, or a dip would dent a peak."""
     ends = limits(values, style)
     zero = float(levels(np.zeros(1), ends, count)[0])
@@ -80,8 +82,8 @@ def overlay_colors(style: DrawingStyle) -> NDArray[np.uint8]:
     if style.cmap is not None or style.name == "paper":
         return palette(style.colormap)
     strength, is_against = opacity(style)[:, None], style.signed & (np.arange(LEVELS) < LEVELS // 2)[:, None]
-    near, far = (np.where(is_against, _HUES[-1][end], _HUES[1][end]) for end in (0, 1))
-    colors: NDArray[np.uint8] = (near + strength * (far - near)).round().astype(np.uint8)
+    start_color, end_color = (np.where(is_against, _HUES[-1][end], _HUES[1][end]) for end in (0, 1))
+    colors: NDArray[np.uint8] = (start_color + strength * (end_color - start_color)).round().astype(np.uint8)
     return colors
 
 
@@ -121,20 +123,20 @@ class Painter(NamedTuple):
 def _overlay(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
     """The map over the photo. In ``paper``, (1 - m^0.8) photo + m^0.8 color, as in the figures of Zhang et al."""
     alphas = opacity(style) ** 0.8 if style.name == "paper" else style.alpha * opacity(style)
-    levels = _clipped(levels)
+    levels = _clip(levels)
     opacities = levels.point((255 * alphas).round().astype(int).tolist())
     if box := opacities.getbbox():  # blending takes most of the time of a picture, and most of a map is often flat
-        photo.paste(_colored(levels.crop(box), overlay_colors(style)), box, opacities.crop(box))
+        photo.paste(_colorize(levels.crop(box), overlay_colors(style)), box, opacities.crop(box))
     return photo
 
 
 def _heatmap(_photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
-    return _colored(_clipped(levels), palette(style.colormap))
+    return _colorize(_clip(levels), palette(style.colormap))
 
 
 def _mask(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
     least = style.background
-    photo.putalpha(_clipped(levels).point([round(255 * least + (1 - least) * level) for level in range(LEVELS)]))
+    photo.putalpha(_clip(levels).point([round(255 * least + (1 - least) * level) for level in range(LEVELS)]))
     return photo
 
 
@@ -142,8 +144,8 @@ def _contour(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Im
     """Antialiased lines of equal value: the distance to a line is about the difference in value over the slope."""
     values = [0.5 + side * share / 2 for side in (-1, 1) for share in CONTOURS] if style.signed else CONTOURS
     positions = ((np.asarray(levels) - np.float32(0.5)) / np.float32(LEVELS - 1)).clip(0, 1)
-    padded = np.pad(positions, 1, mode="edge")  # a slope needs neighbors, even in a single row of pixels
-    slope = np.hypot(*np.gradient(padded))[1:-1, 1:-1]
+    with_edge = np.pad(positions, 1, mode="edge")  # a slope needs neighbors, even in a single row of pixels
+    slope = np.hypot(*np.gradient(with_edge))[1:-1, 1:-1]
     distances = [np.abs(positions - value) / np.maximum(slope, np.finfo(np.float32).tiny) for value in values]
     width = max(1.5, photo.width / _LINES_ACROSS)
 
@@ -162,12 +164,12 @@ def _contour(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Im
     return photo
 
 
-def _clipped(levels: Image.Image) -> Image.Image:
+def _clip(levels: Image.Image) -> Image.Image:
     """Levels in 8 bits; Pillow clips to 0 and 255 and drops the fractional part."""
     return levels.convert("L")
 
 
-def _colored(levels: Image.Image, colors: NDArray[np.uint8]) -> Image.Image:
+def _colorize(levels: Image.Image, colors: NDArray[np.uint8]) -> Image.Image:
     levels = levels.copy()
     levels.putpalette(colors.tobytes())
     return levels.convert("RGB")
@@ -178,7 +180,7 @@ def _paint(photo: Image.Image, color: tuple[int, int, int], opacities: Image.Ima
         photo.paste(color, box, opacities.crop(box))
 
 
-def _copied(photo: Image.Image, style: DrawingStyle) -> Image.Image:
+def _copy(photo: Image.Image, style: DrawingStyle) -> Image.Image:
     photo = photo.copy()
     if style.name == "mask":
         photo.putalpha(round(255 * style.background))
@@ -187,9 +189,9 @@ def _copied(photo: Image.Image, style: DrawingStyle) -> Image.Image:
 
 # side-by-side is the photo beside the heatmap, see overlay.picture()
 PAINTERS = {
-    "overlay": Painter(_overlay, _copied, frames=True),
+    "overlay": Painter(_overlay, _copy, frames=True),
     "heatmap": Painter(_heatmap, lambda photo, _: Image.new("RGB", photo.size, _NEUTRAL)),
-    "mask": Painter(_mask, _copied),
-    "contour": Painter(_contour, _copied, margin=1, frames=True),
-    "paper": Painter(_overlay, _copied, frames=True),
+    "mask": Painter(_mask, _copy),
+    "contour": Painter(_contour, _copy, margin=1, frames=True),
+    "paper": Painter(_overlay, _copy, frames=True),
 }

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.drawing.overlay import covered, interpolated, is_blank_on, reduced
-from ebcli.nouns.explanation import Box
+from ebcli.datatypes.explanation import Box
+from ebcli.drawing.overlay import covered_pixels, interpolate, is_blank_on, reduced_size
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ def largest_region(
 
     if is_blank_on(size, saliency, placement):
         return None
-    small = reduced(size)  # maps are much coarser than that
+    small = reduced_size(size)  # maps are much coarser than that
     x, y = size[0] / small[0], size[1] / small[1]
-    scaled = placement.scaled(size, small)
-    left, top, right, bottom = box = covered(scaled, small)
-    values = np.maximum(interpolated(np.maximum(saliency, 0), scaled, box), 0).astype(np.float64)
+    region = placement.rescale(size, small)
+    left, top, right, bottom = box = covered_pixels(region, small)
+    values = np.maximum(interpolate(np.maximum(saliency, 0), region, box), 0).astype(np.float64)
     # values belong to the centers of pixels; the outermost ones reach to the edges
     columns = np.array([left, *(np.arange(left, right) + 0.5), right]) * x
     rows = np.array([top, *(np.arange(top, bottom) + 0.5), bottom]) * y

@@ -81,7 +81,7 @@ class DrawingStyle:
             return self.percentile
         return FINE_PERCENTILE if cells >= FINE else 100.0
 
-    def of(self, is_two_sided: bool) -> "DrawingStyle":
+    def for_map(self, is_two_sided: bool) -> "DrawingStyle":
         """The style for a single map; if it is two-sided, with its negative values if this style can show them."""
         if self.name == ATLAS:
             return replace(self, name=DrawingStyle.name)

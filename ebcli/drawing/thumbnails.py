@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ebcli.drawing.frame_maps import FrameMaps
-from ebcli.drawing.legend import COLORS, traced
-from ebcli.drawing.overlay import covered, interpolated, is_blank_on, reduced, shrunk
-from ebcli.drawing.painters import FRAME_COLOR, LEVELS, opacity, overlay_colors, scaled
+from ebcli.drawing.legend import COLORS, trace
+from ebcli.drawing.overlay import covered_pixels, downscale, interpolate, is_blank_on, reduced_size
+from ebcli.drawing.painters import FRAME_COLOR, LEVELS, opacity, overlay_colors, scaled_levels
 from ebcli.files.encoding import encode_picture
-from ebcli.files.media.medium import Shown
-from ebcli.files.naming import PAGE, numbered, picture_relpath
-from ebcli.files.paths import Stamp
+from ebcli.files.media.medium import DisplayFrame
+from ebcli.files.naming import PAGE, picture_relpath, with_numbers
+from ebcli.files.paths import FileState
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 # The palette indices of the part that the network did not see, its frame, outlines and their halo; the map's values use
@@ -39,7 +39,7 @@ class ThumbnailNames(NamedTuple):
     """
 
     relpath: str
-    stamp: Stamp
+    stamp: FileState
     configuration: str
     method: str
 
@@ -63,43 +63,48 @@ class ThumbnailNames(NamedTuple):
         return picture_relpath(THUMBNAILS / name[:2] / name, index, kind, suffix)
 
 
-def thumbnails(names: ThumbnailNames, shown: Shown, maps: Sequence[FrameMaps]) -> dict[Path, bytes]:
+def thumbnails(names: ThumbnailNames, frame: DisplayFrame, maps: Sequence[FrameMaps]) -> dict[Path, bytes]:
     """Make one image's thumbnails: contents by path relative to the output directory.
 
     All have the same size, at most 512 pixels a side, so they align when stacked. Blank maps get none.
 
     Args:
         names: their paths.
-        shown: the image, or a frame.
+        frame: the image, or a frame.
         maps: the maps.
 
     Raises:
         ConfigurationError: matplotlib has no colormap of that name.
     """
-    files = {names.photo: encode_picture(shrunk(shown.image), "jpg")}
-    each = numbered((one.map.layer, one.map.subject.index) for one in maps)
-    for (key, number), one in zip(each, maps, strict=True):
-        if (content := map_thumbnail(one, one.at(shown))) is not None:
+    files = {names.photo: encode_picture(downscale(frame.image), "jpg")}
+    keys = with_numbers((map_.map.layer, map_.map.subject.index) for map_ in maps)
+    for (key, number), frame_maps in zip(keys, maps, strict=True):
+        if (content := map_thumbnail(frame_maps, frame_maps.map_at(frame))) is not None:
             files[names.map(*key, number)] = content
     return files
 
 
-def map_thumbnail(one: FrameMaps, values: NDArray[np.floating]) -> bytes | None:
+def map_thumbnail(frame_maps: FrameMaps, values: NDArray[np.floating]) -> bytes | None:
     """The thumbnail of a map with these values (h, w); None if it is blank."""
-    map_, size, style, color = one.map, one.size, one.faded, COLORS[one.number % len(COLORS)]
+    map_, size, style, color = (
+        frame_maps.map,
+        frame_maps.size,
+        frame_maps.faded_style,
+        COLORS[frame_maps.number % len(COLORS)],
+    )
     if is_blank_on(size, values, map_.placement, style.signed):
         return None
-    small = reduced(size)
-    region, scale = map_.placement.scaled(size, small), small[0] / size[0]
-    box, (cells, zero) = covered(region, small), scaled(values, style, _LEVELS)
-    shades = interpolated(cells, region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
+    small = reduced_size(size)
+    region, scale = map_.placement.rescale(size, small), small[0] / size[0]
+    box, (cells, zero) = covered_pixels(region, small), scaled_levels(values, style, _LEVELS)
+    shades = interpolate(cells, region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
     # a palette image with the colors and opacities of an overlay with alpha 1
     picture = Image.new("P", small, _OUTSIDE)
     picture.paste(Image.fromarray((1 + shades).astype(np.uint8)), box[:2])
     if box != (0, 0, *small):
         ImageDraw.Draw(picture).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=_FRAME)
     outlines = [[(x * scale, y * scale) for x, y in points] for points in map_.subject.outlines]
-    traced(picture, outlines, _HALO, _OUTLINE)
+    trace(picture, outlines, _HALO, _OUTLINE)
     chosen = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
     picture.putpalette(bytes(3) + overlay_colors(style)[chosen].tobytes() + bytes([*FRAME_COLOR, *color, 0, 0, 0]))
     opacities = (255 * opacity(style)[chosen]).round().astype(np.uint8)

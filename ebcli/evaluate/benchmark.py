@@ -58,19 +58,19 @@ class Benchmark:
     def summarize(self, rows: Iterable[Row]) -> list[Row]:
         """The rows of the table, from those of all units."""
         keys = "method", "layer", *self.keys
-        groups = grouped(rows, *keys).items()
-        return [dict(zip(keys, values, strict=True)) | self.columns(found) for values, found in groups]
+        groups = group_rows(rows, *keys).items()
+        return [dict(zip(keys, values, strict=True)) | self.columns(group) for values, group in groups]
 
 
 def run_benchmark(
-    benchmark: Benchmark, folder: Path, failed: Callable[[str, ImageError], None], quiet: bool = False
+    benchmark: Benchmark, folder: Path, report_failure: Callable[[str, ImageError], None], quiet: bool = False
 ) -> list[Row]:
     """Measure all units and return their rows, reusing those that an earlier run with equal settings has saved.
 
     Args:
         benchmark: the benchmark.
         folder: directory for ``NAME-SETTINGS.jsonl``, which has one line for the settings and one per unit.
-        failed: called for each unit that is skipped, with the reason.
+        report_failure: called for each unit that is skipped, with the reason.
         quiet: show no progress bar; it is shown on terminals only.
 
     Raises:
@@ -82,46 +82,50 @@ def run_benchmark(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.touch()
-        known = _read(path)
+        rows_by_unit = _read(path)
         if not path.stat().st_size:
             append_lines(path, json.dumps({"settings": benchmark.settings}, allow_nan=False))
-        left = [unit for unit in benchmark.units if unit not in known]
+        left = [unit for unit in benchmark.units if unit not in rows_by_unit]
         total = len(benchmark.units)
         bar = {"total": total, "initial": total - len(left), "unit": benchmark.unit, "disable": quiet or None}
         for unit in tqdm(left, benchmark.name, **bar):
             try:
-                known[unit] = [*benchmark.measure(unit)]
+                rows_by_unit[unit] = [*benchmark.measure(unit)]
             except ImageError as error:
                 with tqdm.external_write_mode():
-                    failed(unit, error)
+                    report_failure(unit, error)
             else:
-                append_lines(path, json.dumps({"unit": unit, "rows": known[unit]}, allow_nan=False))
+                append_lines(path, json.dumps({"unit": unit, "rows": rows_by_unit[unit]}, allow_nan=False))
     except OSError as error:
         raise OutputError(f"cannot write to '{path}': {error.strerror or error}") from error
-    return [row for unit in benchmark.units if unit in known for row in known[unit]]
+    return [row for unit in benchmark.units if unit in rows_by_unit for row in rows_by_unit[unit]]
 
 
 def table(rows: Sequence[Row]) -> str:
     """Format rows with equal keys as a Markdown table."""
-    cells = [list(rows[0]), *([_formatted(value) for value in row.values()] for row in rows)]
+    cells = [list(rows[0]), *([_format(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    aligned = [str.ljust if isinstance(value, str) else str.rjust for value in rows[0].values()]
-    rule = ["-" if align is str.ljust else ":" for align in aligned]
+    alignments = [str.ljust if isinstance(value, str) else str.rjust for value in rows[0].values()]
+    rule = ["-" if align is str.ljust else ":" for align in alignments]
     lines = [
-        [align(cell, width, *fill) for align, cell, width in zip(aligned, line, widths, strict=True)]
+        [align(cell, width, *fill) for align, cell, width in zip(alignments, line, widths, strict=True)]
         for line, fill in ((cells[0], ()), (rule, "-"), *((line, ()) for line in cells[1:]))
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def grouped(rows: Iterable[Row], key: str, *others: str) -> dict[tuple[Any, ...], list[Row]]:
+def group_rows(rows: Iterable[Row], key: str, *other_keys: str) -> dict[tuple[Any, ...], list[Row]]:
     """Group rows by the values of a key, in order of first appearance, and each group by those of the other keys."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row[key],), []).append(row)
-    if not others:
+    if not other_keys:
         return groups
-    return {(*one, *more): found for one, group in groups.items() for more, found in grouped(group, *others).items()}
+    return {
+        (*prefix, *suffix): subgroup
+        for prefix, group in groups.items()
+        for suffix, subgroup in group_rows(group, *other_keys).items()
+    }
 
 
 def mean(rows: Sequence[Row], key: str) -> float | None:
@@ -129,7 +133,7 @@ def mean(rows: Sequence[Row], key: str) -> float | None:
     return sum(row[key] for row in rows) / len(rows) if rows else None
 
 
-def _formatted(value: object) -> str:
+def _format(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
@@ -137,12 +141,12 @@ def _formatted(value: object) -> str:
 
 def _read(path: Path) -> dict[str, list[Row]]:
     """Read the rows by unit; what else is there is ignored, such as half a line, which a killed run may have left."""
-    found: dict[str, list[Row]] = {}
+    rows_by_unit: dict[str, list[Row]] = {}
     for line in path.read_bytes().splitlines():
         with suppress(ValueError, TypeError, LookupError):
             entry = json.loads(line)
-            found[entry["unit"]] = entry["rows"]
-    return found
+            rows_by_unit[entry["unit"]] = entry["rows"]
+    return rows_by_unit
 
 
 class ModelUnderTest:
@@ -211,7 +215,7 @@ class ModelUnderTest:
             spec = replace(spec, size=(side, side), resize=resize)
         return spec(image)[None].to(self.device)
 
-    def whole(self, image: Image.Image, side: int) -> Tensor:
+    def whole_image(self, image: Image.Image, side: int) -> Tensor:
         """Preprocess a whole RGB image: its shorter side resized to ``side``, normalized, (1, 3, H, W)."""
         spec = replace(self.loaded.transforms, size=None, resize=(side,), fit=CROP)
         return spec(image)[None].to(self.device)

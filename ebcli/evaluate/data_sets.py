@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError, ImageError, closest, import_optional
 from ebcli.files.images import decode, has_image_suffix
-from ebcli.files.sources import find
+from ebcli.files.sources import find_sources
 from ebcli.models.classes import Names, read_class_names, read_labels
 from ebcli.models.loaded import configuration_hash
-from ebcli.nouns.explanation import Box
 
 Mask = NDArray[np.bool_]  # (height, width)
 
@@ -28,7 +28,7 @@ VOC_CLASSES = tuple(
 )
 
 
-class Annotated(NamedTuple):
+class AnnotatedObject(NamedTuple):
     """An object in an image: its class name, its box in pixels, and whether VOC flags it as *difficult*."""
 
     name: str
@@ -71,8 +71,10 @@ class LabeledImages(Images):
     """
 
     def __init__(self, folder: Path, labels: Path | None, categories: Names, num_classes: int) -> None:
-        found = [source.path for source in find([folder]) if source.span is None and has_image_suffix(source.path)]
-        self.files = {path.relative_to(folder).as_posix(): path for path in found}
+        images = [
+            source.path for source in find_sources([folder]) if source.span is None and has_image_suffix(source.path)
+        ]
+        self.files = {path.relative_to(folder).as_posix(): path for path in images}
         self.labels: dict[str, int] | None = None
         if labels is not None:
             rows = read_labels(labels, categories, num_classes)
@@ -101,8 +103,8 @@ class AnnotatedImages(Images, ABC):
     ) -> None:
         self.name, self.classes, self._skips_flagged = name, classes, skip_flagged
         self.files, self.keys = files, [*files]
-        about = {"data": name, "source": str(source.absolute()), "classes": list(classes)}
-        self.settings = about | {"skip flagged": skip_flagged}
+        settings = {"data": name, "source": str(source.absolute()), "classes": list(classes)}
+        self.settings = settings | {"skip flagged": skip_flagged}
 
     @abstractmethod
     def objects(self, key: str) -> tuple[tuple[int, int], Iterator[tuple[int, Mask]]]:
@@ -146,23 +148,23 @@ class Voc(AnnotatedImages):
         from torchvision.datasets import VOCDetection
 
         try:
-            found = VOCDetection(str(root), year, split)
+            data_set = VOCDetection(str(root), year, split)
         except (RuntimeError, OSError, ValueError) as error:
             raise ConfigurationError(
                 f"VOC {year} {split} is not in '{root}', which must contain VOCdevkit/VOC{year} with JPEGImages, "
                 f"Annotations and ImageSets/Main/{split}.txt"
             ) from error
-        files = {path.stem: path for path in map(Path, found.images)}
-        self._annotations = dict(zip(files, map(Path, found.targets), strict=True))
+        files = {path.stem: path for path in map(Path, data_set.images)}
+        self._annotations = dict(zip(files, map(Path, data_set.targets), strict=True))
         super().__init__(f"VOC {year} {split}", root, class_names or VOC_CLASSES, files, skip_flagged)
         if not self.keys:
             raise ConfigurationError(f"{self.name} in '{root}' is empty: ImageSets/Main/{split}.txt lists no images")
 
     def objects(self, key: str) -> tuple[tuple[int, int], Iterator[tuple[int, Mask]]]:
-        size, found = read_voc(self._annotations[key])
-        return size, (self._mask(item, size) for item in found if not (item.flagged and self._skips_flagged))
+        size, objects_found = read_voc(self._annotations[key])
+        return size, (self._mask(item, size) for item in objects_found if not (item.flagged and self._skips_flagged))
 
-    def _mask(self, item: Annotated, size: tuple[int, int]) -> tuple[int, Mask]:
+    def _mask(self, item: AnnotatedObject, size: tuple[int, int]) -> tuple[int, Mask]:
         if item.name not in self.classes:
             hint = closest(item.name, self.classes) or "set them with --class-names"
             raise ImageError(f"annotated with {item.name!r}, which is not among the class names: {hint}")
@@ -204,8 +206,12 @@ class Coco(AnnotatedImages):
 
     def objects(self, key: str) -> tuple[tuple[int, int], Iterator[tuple[int, Mask]]]:
         image = self._images[key]
-        found = [one for one in self._coco.imgToAnns[image["id"]] if not (one.get("iscrowd") and self._skips_flagged)]
-        return (image["width"], image["height"]), map(self._mask, found)
+        annotations = [
+            annotation
+            for annotation in self._coco.imgToAnns[image["id"]]
+            if not (annotation.get("iscrowd") and self._skips_flagged)
+        ]
+        return (image["width"], image["height"]), map(self._mask, annotations)
 
     def _mask(self, item: dict[str, Any]) -> tuple[int, Mask]:
         try:
@@ -215,7 +221,7 @@ class Coco(AnnotatedImages):
         return self._ids.index(item["category_id"]), mask
 
 
-def read_voc(path: Path) -> tuple[tuple[int, int], list[Annotated]]:
+def read_voc(path: Path) -> tuple[tuple[int, int], list[AnnotatedObject]]:
     """Read an annotation of VOC or ImageNet: the image's (width, height), and its objects.
 
     Pixels are counted from 1 in the file; the boxes returned are edges, with (0, 0) at the top left corner.
@@ -230,7 +236,7 @@ def read_voc(path: Path) -> tuple[tuple[int, int], list[Annotated]]:
             edges = "xmin", "ymin", "xmax", "ymax"
             left, top, right, bottom = (float(_text(item, f"bndbox/{edge}")) for edge in edges)
             flagged = item.findtext("difficult", "0").strip() == "1"
-            objects.append(Annotated(_text(item, "name"), Box(left - 1, top - 1, right, bottom), flagged))
+            objects.append(AnnotatedObject(_text(item, "name"), Box(left - 1, top - 1, right, bottom), flagged))
         return (int(_text(root, "size/width")), int(_text(root, "size/height"))), objects
     except OSError as error:
         raise ImageError(f"cannot read annotation '{path}': {error.strerror}") from error
@@ -248,7 +254,7 @@ def read_annotated_names(path: Path) -> list[str]:
 
 
 def _text(element: ET.Element, path: str) -> str:
-    found = element.findtext(path)
-    if found is None:
+    text = element.findtext(path)
+    if text is None:
         raise ValueError(f"{path} is missing")
-    return found.strip()
+    return text.strip()

@@ -42,7 +42,7 @@ def noise(image: Tensor) -> Tensor:
     return standard * image.std((1, 2), keepdim=True) + image.mean((1, 2), keepdim=True)
 
 
-_EMPTIED: dict[str, Callable[[Tensor], Tensor]] = dict(zip(BASELINES, (blur, mean_color, noise), strict=True))
+_FILLS: dict[str, Callable[[Tensor], Tensor]] = dict(zip(BASELINES, (blur, mean_color, noise), strict=True))
 
 
 def perturbation(
@@ -70,22 +70,22 @@ def perturbation(
             return model.probabilities(batch)[:, target]
 
         def curve(saliency: NDArray[np.float32], baseline: str) -> list[float]:
-            ends = inputs[0], _EMPTIED[baseline](inputs[0])
+            ends = inputs[0], _FILLS[baseline](inputs[0])
             start, end = ends if kind == "deletion" else ends[::-1]
             fine = resized(saliency, (inputs.shape[3], inputs.shape[2]))
-            found = perturbation_curve(score, start, end, fine, steps, generator)
-            return [round(value, 6) for value in found.tolist()]
+            scores = perturbation_curve(score, start, end, fine, steps, generator)
+            return [round(value, 6) for value in scores.tolist()]
 
         for method, layer, maps in model.explain(inputs, [target], key):
-            shuffled = generator.permutation(maps[0].ravel()).reshape(maps[0].shape)
+            random_map = generator.permutation(maps[0].ravel()).reshape(maps[0].shape)
             for baseline in baselines:
-                about = {"method": method, "layer": layer, "baseline": baseline}
-                yield about | {"curve": curve(maps[0], baseline), "shuffled": curve(shuffled, baseline)}
+                labels = {"method": method, "layer": layer, "baseline": baseline}
+                yield labels | {"curve": curve(maps[0], baseline), "shuffled": curve(random_map, baseline)}
 
     def columns(rows: list[Row]) -> Row:
-        area, shuffled = (sum(area_under(row[name]) for row in rows) / len(rows) for name in ("curve", "shuffled"))
-        gain = area - shuffled if kind == "insertion" else shuffled - area
-        return {"area": area, "shuffled": shuffled, "gain": gain, "images": len(rows)}
+        area, random_area = (sum(area_under(row[name]) for row in rows) / len(rows) for name in ("curve", "shuffled"))
+        gain = area - random_area if kind == "insertion" else random_area - area
+        return {"area": area, "shuffled": random_area, "gain": gain, "images": len(rows)}
 
     settings = model.settings | images.settings | {"baselines": list(baselines), "steps": steps}
     return Benchmark(kind, settings, images.keys, unit="image", measure=measure, keys=["baseline"], columns=columns)
@@ -142,7 +142,7 @@ def sanity(model: ModelUnderTest, images: LabeledImages, steps: int = 8) -> Benc
     counts = sorted({max(1, round(len(top_down) * step / steps)) for step in range(1, steps + 1)})
 
     @lru_cache(maxsize=1)
-    def randomized(count: int) -> nn.Module:
+    def randomize(count: int) -> nn.Module:
         """The network with its first ``count`` layers shuffled."""
         net = copy.deepcopy(model.net)
         for name in top_down[:count]:
@@ -160,11 +160,11 @@ def sanity(model: ModelUnderTest, images: LabeledImages, steps: int = 8) -> Benc
         target, before = intact(key)
         inputs = model.inputs(images.read(key))
         size = (inputs.shape[3], inputs.shape[2])
-        after = model.explain(inputs, [target], unit, randomized(int(count)))
-        for (method, layer, old), (_, _, new) in zip(before, after, strict=True):
-            about = {"method": method, "layer": layer, "randomized": int(count), "down to": top_down[int(count) - 1]}
-            ssim = structural_similarity(resized(old[0], size), resized(new[0], size))
-            yield about | {"rank correlation": rank_correlation(old[0], new[0]), "SSIM": ssim}
+        after = model.explain(inputs, [target], unit, randomize(int(count)))
+        for (method, layer, map_before), (_, _, map_after) in zip(before, after, strict=True):
+            labels = {"method": method, "layer": layer, "randomized": int(count), "down to": top_down[int(count) - 1]}
+            ssim = structural_similarity(resized(map_before[0], size), resized(map_after[0], size))
+            yield labels | {"rank correlation": rank_correlation(map_before[0], map_after[0]), "SSIM": ssim}
 
     def columns(rows: list[Row]) -> Row:
         return {**{name: mean(rows, name) for name in ("rank correlation", "SSIM")}, "images": len(rows)}
@@ -178,8 +178,8 @@ def layers_from_the_top(model: ModelUnderTest) -> list[str]:
     """Layers with parameters of their own, in reverse execution order."""
     modules = dict(model.net.named_modules())
     order = [layer.name for layer in model_layers(model.loaded)]
-    own = [name for name in order if name in modules and list(modules[name].parameters(recurse=False))]
-    return own[::-1]
+    names = [name for name in order if name in modules and list(modules[name].parameters(recurse=False))]
+    return names[::-1]
 
 
 def shuffle_parameters(layer: nn.Module, seed: str) -> None:

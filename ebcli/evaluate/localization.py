@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ebcli.datatypes.atlas import CLEAR, evidence, leads
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, Row, grouped, mean
+from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, Row, group_rows, mean
 from ebcli.evaluate.data_sets import AnnotatedImages, LabeledImages, read_voc
 from ebcli.evaluate.metrics import bounding_box, grid_hit, grid_score, is_difficult, pointing_hit, resized
 from ebcli.models import resolve_class
 from ebcli.models.classes import Names
 from ebcli.models.loaded import configuration_hash
-from ebcli.nouns.atlas import CLEAR, evidence, leads
-from ebcli.nouns.explanation import Box
 
 # Published results in percent, for all questions and for the difficult ones, by data set, network and method.
 # *Paper* is Zhang et al., ECCV 2016; *TorchRay* is Fong et al., ICCV 2019, who measured both methods again.
@@ -56,11 +56,11 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) 
     def measure(key: str) -> Iterator[Row]:
         image = data.read(key)
         masks = data.masks(key, image.size)
-        for method, layer, maps in model.explain(model.whole(image, SIDE), [*masks], key) if masks else ():
+        for method, layer, maps in model.explain(model.whole_image(image, SIDE), [*masks], key) if masks else ():
             for (index, mask), saliency in zip(masks.items(), maps, strict=True):
                 hit = pointing_hit(resized(saliency, image.size), mask, tolerance)
-                about = {"method": method, "layer": layer, "class": data.classes[index]}
-                yield about | {"hit": hit, "difficult": is_difficult(mask, len(masks) - 1)}
+                labels = {"method": method, "layer": layer, "class": data.classes[index]}
+                yield labels | {"hit": hit, "difficult": is_difficult(mask, len(masks) - 1)}
 
     def columns(rows: list[Row]) -> Row:
         return {
@@ -76,8 +76,8 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) 
 
 def _mean_over_classes(rows: list[Row]) -> float | None:
     """Percentage of hits, averaged over classes."""
-    classes = grouped(rows, "class").values()
-    return 100 * sum(mean(found, "hit") or 0.0 for found in classes) / len(classes) if classes else None
+    classes = group_rows(rows, "class").values()
+    return 100 * sum(mean(group, "hit") or 0.0 for group in classes) / len(classes) if classes else None
 
 
 def localize(
@@ -120,7 +120,7 @@ def localize(
         for item in objects:
             boxes.setdefault(item.name, []).append(item.box)
         indices = [index_of(name) for name in boxes]
-        for method, layer, maps in model.explain(model.whole(image, SIDE), indices, key) if boxes else ():
+        for method, layer, maps in model.explain(model.whole_image(image, SIDE), indices, key) if boxes else ():
             for name, saliency in zip(boxes, maps, strict=True):
                 fine = resized(saliency, image.size)
                 for alpha in alphas:
@@ -160,7 +160,7 @@ class Mosaics:
     Args:
         model: the network.
         images: the images.
-        classified: the rows of ``classify_images``.
+        classifications: the rows of ``classify_images``.
         count: the number of mosaics.
         size: number of images per row and column.
         confidence: minimum probability of an image's class.
@@ -181,7 +181,7 @@ class Mosaics:
         self,
         model: ModelUnderTest,
         images: LabeledImages,
-        classified: Sequence[Row],
+        classifications: Sequence[Row],
         count: int,
         *,
         size: int = 2,
@@ -191,7 +191,9 @@ class Mosaics:
     ) -> None:
         self.model, self._images, self._seed, self.n = model, images, seed, size
         self._side, self.units = cell or model.loaded.transforms.shape[0], [str(index) for index in range(count)]
-        by_class = grouped((row for row in classified if row["right"] and row["probability"] >= confidence), "class")
+        by_class = group_rows(
+            (row for row in classifications if row["right"] and row["probability"] >= confidence), "class"
+        )
         if len(by_class) < size**2:
             raise ConfigurationError(
                 f"a mosaic needs images of {size**2} classes recognized with a probability of at least {confidence:g}, "
@@ -199,7 +201,7 @@ class Mosaics:
             )
         self._candidates = list(by_class.values())
         model.probe(size * self._side, size * self._side)
-        of_rows = {"classified": configuration_hash({"rows": list(classified)}), "confidence": confidence}
+        of_rows = {"classified": configuration_hash({"rows": list(classifications)}), "confidence": confidence}
         self.settings = model.settings | images.settings | of_rows | {"n": size, "cell": self._side, "seed": seed}
 
     def make(self, unit: str) -> tuple[torch.Tensor, list[Row]]:
@@ -250,27 +252,29 @@ def naming(mosaics: Mosaics, top_k: int = 20) -> Benchmark:
         scores = mosaics.model.probabilities(mosaic)[0].cpu()
         classes = scores.topk(min(top_k, len(scores))).indices.tolist()
         labels = np.array([row["class"] for row in images]).reshape(mosaics.n, mosaics.n)
-        listed = {"listed": float(np.isin(labels, classes).mean())}
+        coverage = {"listed": float(np.isin(labels, classes).mean())}
         for method, layer, maps in mosaics.model.explain(mosaic, classes, unit):
-            weighted = [evidence(values, float(scores[index])) for index, values in zip(classes, maps, strict=True)]
-            for compared, values in (("evidence", np.stack(weighted)), ("plain", np.maximum(maps, 0))):
-                about = {"method": method, "layer": layer, "compared": compared}
-                yield about | named(values, np.array(classes), labels) | listed
+            evidence_maps = [
+                evidence(values, float(scores[index])) for index, values in zip(classes, maps, strict=True)
+            ]
+            for ranking, values in (("evidence", np.stack(evidence_maps)), ("plain", np.maximum(maps, 0))):
+                row = {"method": method, "layer": layer, "compared": ranking}
+                yield row | count_named(values, np.array(classes), labels) | coverage
 
     def columns(rows: list[Row]) -> Row:
-        def share(part: str, whole: str) -> float | None:
-            total: float = sum(row[whole] for row in rows)
+        def share(part: str, total_name: str) -> float | None:
+            total: float = sum(row[total_name] for row in rows)
             return sum(row[part] for row in rows) / total if total else None
 
-        clear, listed = share("clear", "cells"), sum(row["listed"] for row in rows) / len(rows)
+        clear, mean_listed = share("clear", "cells"), sum(row["listed"] for row in rows) / len(rows)
         right = {"clear cells": share("right and clear", "clear"), "all cells": share("right", "cells")}
-        return right | {"clear": clear, "images": share("right images", "images"), "listed": listed}
+        return right | {"clear": clear, "images": share("right images", "images"), "listed": mean_listed}
 
     settings, keys = mosaics.settings | {"top_k": top_k, "clear lead": CLEAR}, ["compared"]
     return Benchmark("naming", settings, mosaics.units, unit="mosaic", measure=measure, keys=keys, columns=columns)
 
 
-def named(values: NDArray[np.float32], classes: NDArray[np.int_], labels: NDArray[np.int_]) -> Row:
+def count_named(values: NDArray[np.float32], classes: NDArray[np.int_], labels: NDArray[np.int_]) -> Row:
     """Count the cells and images of a mosaic that are named right.
 
     Args:

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.overlay import is_blank
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.nouns.explanation import Box
 
 
 def resized(saliency: ArrayLike, size: tuple[int, int]) -> NDArray[np.float32]:
@@ -39,9 +39,9 @@ def pointing_hit(saliency: ArrayLike, mask: ArrayLike, tolerance: int = 15) -> f
         return 0.0
     offsets = np.arange(-tolerance, tolerance + 1)
     disc = offsets[:, None] ** 2 + offsets**2 <= tolerance**2
-    around, side = np.pad(region, tolerance), len(offsets)
+    with_margin, side = np.pad(region, tolerance), len(offsets)
     peaks = np.argwhere(values == values.max())
-    return float(np.mean([(around[y : y + side, x : x + side] & disc).any() for y, x in peaks]))
+    return float(np.mean([(with_margin[y : y + side, x : x + side] & disc).any() for y, x in peaks]))
 
 
 def is_difficult(mask: ArrayLike, others: int) -> bool:
@@ -133,11 +133,11 @@ def structural_similarity(one: ArrayLike, other: ArrayLike) -> float:
     Raises:
         ConfigurationError: scikit-image is missing.
     """
-    drawn = [
+    maps = [
         np.zeros(np.shape(saliency)) if is_blank(saliency) else np.maximum(saliency, 0) / np.max(saliency)
         for saliency in (one, other)
     ]
-    return float(import_optional("skimage.metrics", "scikit-image").structural_similarity(*drawn, data_range=1.0))
+    return float(import_optional("skimage.metrics", "scikit-image").structural_similarity(*maps, data_range=1.0))
 
 
 def _inside(shape: tuple[int, ...], cell: int, n: int) -> NDArray[np.float64]:

@@ -53,12 +53,12 @@ class Affine(Coordinates):
     @property
     def spacing(self) -> tuple[float, float, float]:
         """The distances of cells along x, y and z."""
-        found = np.linalg.norm(self.matrix[:3, :3], axis=0)
-        x, y, z = np.where(np.isfinite(found) & (found > 0), found, 1.0).tolist()
+        lengths = np.linalg.norm(self.matrix[:3, :3], axis=0)
+        x, y, z = np.where(np.isfinite(lengths) & (lengths > 0), lengths, 1.0).tolist()
         return x, y, z
 
     @property
-    def flipped(self) -> tuple[bool, bool, bool]:
+    def flips(self) -> tuple[bool, bool, bool]:
         """The axes x, y and z that lead to the right, the front or the top, which radiologists draw on the left."""
         columns = self.matrix[:3, :3].T
         x, y, z = (bool(column[np.abs(column).argmax()] > 0) for column in columns)
@@ -86,20 +86,20 @@ class GeoTags(Coordinates):
     center: float
 
     @classmethod
-    def of(cls, tags: Mapping[int, Any]) -> "GeoTags | None":
+    def from_tags(cls, tags: Mapping[int, Any]) -> "GeoTags | None":
         """That of a file with these tags of tifffile; None if they do not say where its pixels lie."""
         scale, points, matrix = (tags[code].value if code in tags else None for code in _PLACES)
         if matrix is not None and len(matrix) == 16:
-            found = np.reshape(np.asarray(matrix, np.float64), (4, 4))
+            affine = np.reshape(np.asarray(matrix, np.float64), (4, 4))
         elif scale is not None and points is not None and len(points) >= 6:
-            found = np.diag([scale[0], -scale[1], 1.0, 1.0])
-            found[:2, 3] = np.array(points[3:5]) - found[[0, 1], [0, 1]] * points[:2]
+            affine = np.diag([scale[0], -scale[1], 1.0, 1.0])
+            affine[:2, 3] = np.array(points[3:5]) - affine[[0, 1], [0, 1]] * points[:2]
         else:
             return None
         keys = [(tag.code, tag.dtype, tag.count, tag.value, True) for code in _KEYS if (tag := tags.get(code))]
         directory = np.reshape(tags[_KEYS[0]].value, (-1, 4)).tolist() if _KEYS[0] in tags else []
         is_center = [_RASTER_TYPE, 0, 1, _POINT] in directory
-        return cls(found, keys, 0.5 if is_center else 0.0)
+        return cls(affine, keys, 0.5 if is_center else 0.0)
 
     def encode(self, map_: NDArray[np.float32], spans: Sequence[Interval]) -> bytes:
         file, matrix = io.BytesIO(), self._of_cells(map_, spans, self.center).ravel().tolist()

@@ -17,8 +17,8 @@ from typing import Any
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import MARKER, RECORDS, SETTINGS, output_relpath, parse_result_name
-from ebcli.files.ownership import OwnFiles, finish_killed_runs, scratch, stored_name, trying_to
-from ebcli.files.paths import Stamp, first_link
+from ebcli.files.ownership import OwnFiles, as_output_error, finish_killed_runs, private_directory, stored_name
+from ebcli.files.paths import FileState, first_link
 from ebcli.files.records import Record, Result, append_lines, read_records
 from ebcli.files.sink import IsImage, IsResult, Sink, check_writable
 from ebcli.files.sources import Source
@@ -48,29 +48,31 @@ def refuse_foreign_files(
     """
     if overwrite:
         return
-    wanted: dict[Path, set[str]] = defaultdict(set)
+    result_names: dict[Path, set[str]] = defaultdict(set)
     for relpath in relpaths:
-        wanted[relpath.parent].add(relpath.name)
-    own = OwnFiles(directory)
-    foreign = [path for path in map(directory.joinpath, files) if os.path.lexists(path) and path not in own]
-    foreign += sorted(itertools.islice(_foreign(directory, wanted, is_result, own), 4))
+        result_names[relpath.parent].add(relpath.name)
+    own_files = OwnFiles(directory)
+    foreign = [path for path in map(directory.joinpath, files) if os.path.lexists(path) and path not in own_files]
+    foreign += sorted(itertools.islice(_foreign(directory, result_names, is_result, own_files), 4))
     if foreign:
-        shown = ", ".join(f"'{path}'" for path in foreign[:3]) + (" and others" if foreign[3:] else "")
-        whose = f"this program did not write {'them' if foreign[1:] else 'it'}"
-        raise ConfigurationError(f"{shown} would be replaced, but {whose}: {_ADVICE}")
+        examples = ", ".join(f"'{path}'" for path in foreign[:3]) + (" and others" if foreign[3:] else "")
+        reason = f"this program did not write {'them' if foreign[1:] else 'it'}"
+        raise ConfigurationError(f"{examples} would be replaced, but {reason}: {_ADVICE}")
 
 
-def _foreign(directory: Path, wanted: Mapping[Path, set[str]], is_result: IsResult, own: OwnFiles) -> Iterator[Path]:
-    for folder, names in wanted.items():
+def _foreign(
+    directory: Path, result_names: Mapping[Path, set[str]], is_result: IsResult, own_files: OwnFiles
+) -> Iterator[Path]:
+    for folder, names in result_names.items():
         if link := first_link(directory, folder):
             raise ConfigurationError(f"'{link}' is a symbolic link, but results stay inside --output: remove the link")
         entries = list[os.DirEntry[str]]()
-        with trying_to(f"write to '{directory / folder}'"), suppress(FileNotFoundError):
+        with as_output_error(f"write to '{directory / folder}'"), suppress(FileNotFoundError):
             entries = list(os.scandir(directory / folder))
         for entry in entries:
             path = folder / entry.name
-            parsed = parse_result_name(path)
-            if parsed and parsed[0].name in names and is_result(path) and directory / path not in own:
+            origin = parse_result_name(path)
+            if origin and origin[0].name in names and is_result(path) and directory / path not in own_files:
                 yield directory / path
 
 
@@ -99,12 +101,12 @@ class OutputFolder(Sink):
     directory: Path
 
     def __init__(self, directory: Path, overwrite: bool) -> None:
-        self.directory, self._overwrite, self._own = directory, overwrite, OwnFiles(directory)
+        self.directory, self._overwrite, self._own_files = directory, overwrite, OwnFiles(directory)
 
     def __enter__(self) -> OutputFolder:
-        with trying_to(f"write to '{self.directory}'"):
+        with as_output_error(f"write to '{self.directory}'"):
             self.directory.mkdir(parents=True, exist_ok=True)
-        self._scratch = scratch(self.directory, restore=True)
+        self._scratch = private_directory(self.directory, restore=True)
         self.private = self._scratch.__enter__()
         return self
 
@@ -126,19 +128,21 @@ class OutputFolder(Sink):
     def has_finished(self, source: Source, configuration: str) -> bool:
         return self._history.is_finished(self.directory, source, configuration)
 
-    def refuse(self, sources: Sequence[Source], accepts: IsImage, is_result: IsResult, others: Iterable[Path]) -> None:
-        known: dict[Path, Source] = {}
+    def refuse(
+        self, sources: Sequence[Source], accepts: IsImage, is_result: IsResult, extra_files: Iterable[Path]
+    ) -> None:
+        by_relpath: dict[Path, Source] = {}
         for source in sources:
-            place = source.place
-            same, known[place] = known.get(place), source
-            if same is not None and accepts(same) and accepts(source):
-                both = f"'{same.name}' and '{source.name}' would both be written to '{self.directory / place}'"
-                raise ConfigurationError(f"{both}: explain them in two runs, each with an --output of its own")
-            before = None if self._overwrite else self._history.other_input(source, place)
+            relpath = source.relpath
+            other, by_relpath[relpath] = by_relpath.get(relpath), source
+            if other is not None and accepts(other) and accepts(source):
+                clash = f"'{other.name}' and '{source.name}' would both be written to '{self.directory / relpath}'"
+                raise ConfigurationError(f"{clash}: explain them in two runs, each with an --output of its own")
+            before = None if self._overwrite else self._history.other_input(source, relpath)
             if before is not None and accepts(source):
-                old = f"'{self.directory / place}' has results of '{before}'"
-                raise ConfigurationError(f"{old}, which those of '{source.name}' would replace: {_ADVICE}")
-        refuse_foreign_files(self.directory, others, self._overwrite, known, is_result)
+                problem = f"'{self.directory / relpath}' has results of '{before}'"
+                raise ConfigurationError(f"{problem}, which those of '{source.name}' would replace: {_ADVICE}")
+        refuse_foreign_files(self.directory, extra_files, self._overwrite, by_relpath, is_result)
 
     def start(self, settings: str | None) -> None:
         """Make sure that there are records, and write the settings of the run, if there are any."""
@@ -167,33 +171,37 @@ class OutputFolder(Sink):
             OutputError: there is no space, or a file that this program did not write would be replaced.
         """
         record = record if self._scratch else None  # a copy elsewhere leaves the records to this one
-        recorded = {Path(result.path) for result in record.results} if record else set()
-        stored: dict[Path, Path] = {}
+        recorded_paths = {Path(result.path) for result in record.results} if record else set()
+        targets: dict[Path, Path] = {}
         path = self.directory
         try:
             for relative, content in files.items():
                 path = self.directory / relative
                 if link := first_link(self.directory, relative.parent):
                     raise OutputError(f"cannot write '{path}': '{link}' is a symbolic link")
-                if not (self._overwrite or not os.path.lexists(path) or path in self._own):
+                if not (self._overwrite or not os.path.lexists(path) or path in self._own_files):
                     foreign = f"'{path}' appeared during this run, and this program did not write it"
                     raise OutputError(f"{foreign}: move it away, or pass --overwrite")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 temporary = self.private / stored_name(relative)
-                stored[temporary] = path
+                targets[temporary] = path
                 temporary.write_bytes(content)
             path = self.directory / MARKER
-            others = [(hashlib.sha256(files[at]).hexdigest(), str(at)) for at in files if at not in recorded]
-            if others:
-                append_lines(path, *map(json.dumps, others))
+            digests = [
+                (hashlib.sha256(files[relpath]).hexdigest(), str(relpath))
+                for relpath in files
+                if relpath not in recorded_paths
+            ]
+            if digests:
+                append_lines(path, *map(json.dumps, digests))
             if record:
                 self.record(record)
-            for temporary, path in stored.items():
+            for temporary, path in targets.items():
                 temporary.replace(path)
         except OSError as error:
             raise OutputError(f"cannot write '{path}': {error.strerror or error}") from error
         finally:
-            for temporary in stored:
+            for temporary in targets:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
 
@@ -203,7 +211,7 @@ class OutputFolder(Sink):
         Raises:
             OutputError: there is no space.
         """
-        with trying_to(f"write the records in '{self.directory}'"):
+        with as_output_error(f"write the records in '{self.directory}'"):
             append_lines(self.directory / RECORDS, *(record.line() for record in records))
 
 
@@ -212,14 +220,14 @@ class History:
     """What earlier runs did in an output directory, according to its records.
 
     Attributes:
-        written: each result file, relative to the directory, and the configuration that last wrote it.
-        finished: for each input's path below the directory and configuration: the input's state and the results.
+        outputs: each result file, relative to the directory, and the configuration that last wrote it.
+        results: for each input's path below the directory and configuration: the input's state and the results.
         inputs: by their paths below the directory, the input that was last explained there, and its state.
     """
 
-    written: dict[str, str] = field(default_factory=dict)
-    finished: dict[tuple[str, str], tuple[Stamp, list[Result]]] = field(default_factory=dict)
-    inputs: dict[str, tuple[str, Stamp]] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    results: dict[tuple[str, str], tuple[FileState, list[Result]]] = field(default_factory=dict)
+    inputs: dict[str, tuple[str, FileState]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, directory: Path) -> History:
@@ -229,36 +237,40 @@ class History:
             OutputError: its records cannot be read.
         """
         history = cls()
-        with trying_to(f"read '{directory / RECORDS}'"), suppress(FileNotFoundError, NotADirectoryError):
+        with as_output_error(f"read '{directory / RECORDS}'"), suppress(FileNotFoundError, NotADirectoryError):
             for record in read_records(directory):
                 configuration, results = sys.intern(record.configuration), record.results
                 key = record.place, configuration
                 if record.status == "failed" or record.stamp is None:
-                    history.finished.pop(key, None)
+                    history.results.pop(key, None)
                 else:
-                    history.finished[key] = record.stamp, results
+                    history.results[key] = record.stamp, results
                     history.inputs[record.place] = record.input, record.stamp
-                    history.written.update((result.path, configuration) for result in results)
+                    history.outputs.update((result.path, configuration) for result in results)
         return history
 
     def is_finished(self, directory: Path, source: Source, configuration: str) -> bool:
         """Whether all results of a file exist, and were made from its present state with an equal configuration."""
         with suppress(OSError):
             # earlier, a file in a directory that the user named had a place as if its own path had been named
-            for place in dict.fromkeys((source.place, output_relpath(source.path))):
-                stamp, results = self.finished.get((str(place), configuration), (None, []))
+            for place in dict.fromkeys((source.relpath, output_relpath(source.path))):
+                stamp, results = self.results.get((str(place), configuration), (None, []))
                 if stamp is not None and stamp == source.stamp():
                     return all(
-                        self.written[path] == configuration and (directory / path).stat().st_size == size
+                        self.outputs[path] == configuration and (directory / path).stat().st_size == size
                         for path, size, _ in results
                     )
         return False
 
-    def other_input(self, source: Source, place: Path) -> str | None:
+    def other_input(self, source: Source, relpath: Path) -> str | None:
         """Another input whose results stand at a file's place; None if there is none."""
-        known = self.inputs.get(str(place))
-        if known is None or known[0] == source.name or output_relpath(Path(known[0])) == output_relpath(source.path):
+        earlier = self.inputs.get(str(relpath))
+        if (
+            earlier is None
+            or earlier[0] == source.name
+            or output_relpath(Path(earlier[0])) == output_relpath(source.path)
+        ):
             return None
         with suppress(OSError):
-            return None if known[1] == source.stamp() else known[0]  # the same file, named from somewhere else
+            return None if earlier[1] == source.stamp() else earlier[0]  # the same file, named from somewhere else
         return None

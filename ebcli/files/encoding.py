@@ -20,7 +20,7 @@ from PIL.PdfParser import PdfParser
 from PIL.PngImagePlugin import PngInfo
 
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional
-from ebcli.files.images import opened_image
+from ebcli.files.images import open_image
 from ebcli.files.paths import safe_open
 
 MP4, WEBP = "mp4", "webp"  # of videos
@@ -36,7 +36,7 @@ _LONGEST_FACT = 300  # characters
 _CLASS_ARRAYS = {"classes", "names", "scores"}
 _LARGEST_ARRAY = 1 << 28  # bytes
 _BEGINNING = 1 << 17  # bytes, in which an SVG file or a page says how it was made
-_ABOUT = re.compile(
+_DESCRIPTION = re.compile(
     rf"<dc:description>([^<]*)</dc:description>.*?<dc:title>{SOFTWARE}</dc:title>"
     rf'|<meta name="generator" content="{SOFTWARE}">.*?<meta name="description" content="([^"]*)">',
     re.DOTALL,
@@ -65,11 +65,11 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] |
     """
     buffer, exif, texts = io.BytesIO(), made_by({} if suffix == "png" else facts or {}), PngInfo()
     if suffix == "png":
-        for name, value in shortened(facts or {}).items():
+        for name, value in shorten(facts or {}).items():
             texts.add_text(name, value)
-    more: dict[str, Any] = {"dpi": picture.info["dpi"]} if "dpi" in picture.info else {}
+    options: dict[str, Any] = {"dpi": picture.info["dpi"]} if "dpi" in picture.info else {}
     try:
-        picture.save(buffer, exif=exif, pnginfo=texts, **more, **_SAVING[suffix])
+        picture.save(buffer, exif=exif, pnginfo=texts, **options, **_SAVING[suffix])
     except (OSError, ValueError) as error:
         size = f"{picture.width} x {picture.height} pixels"
         raise ImageError(f"its map of {size} does not fit into the format {suffix} ({error}): use png") from error
@@ -81,11 +81,11 @@ def made_by(facts: Mapping[str, str]) -> Image.Exif:
     exif = Image.Exif()
     exif[_SOFTWARE_TAG] = SOFTWARE
     if facts:
-        exif[_DESCRIPTION_TAG] = json.dumps(shortened(facts))
+        exif[_DESCRIPTION_TAG] = json.dumps(shorten(facts))
     return exif
 
 
-def shortened(facts: Mapping[str, str]) -> dict[str, str]:
+def shorten(facts: Mapping[str, str]) -> dict[str, str]:
     """The facts that fit into a file's metadata."""
     return {name: value[:_LONGEST_FACT] for name, value in facts.items()}
 
@@ -100,51 +100,51 @@ def read_facts(path: Path) -> dict[str, str]:
     readers = {".npz": _of_arrays, ".mp4": _of_video, ".pdf": _of_pdf, ".svg": _of_text, ".html": _of_text}
     with safe_open(path, follow=False) as file:
         try:
-            found = readers.get(path.suffix.lower(), _of_picture)(file)
+            facts = readers.get(path.suffix.lower(), _of_picture)(file)
         except EbcliError:
             raise
         except Exception:  # somebody else's file can be broken in any way
             return {}
-    return {name: str(found[name]) for name in FACTS if name in found}
+    return {name: str(facts[name]) for name in FACTS if name in facts}
 
 
 def _of_arrays(file: BinaryIO) -> dict[str, Any]:
     arrays = _arrays(file, ("software", *FACTS, *_CLASS_ARRAYS))
     if str(arrays["software"]) != SOFTWARE:
         return {}
-    found = {name: ", ".join(map(str, np.atleast_1d(arrays[name]))) for name in FACTS if name in arrays}
+    facts = {name: ", ".join(map(str, np.atleast_1d(arrays[name]))) for name in FACTS if name in arrays}
     if arrays.keys() >= _CLASS_ARRAYS:
         indices, names, scores = (np.atleast_1d(arrays[name]) for name in ("classes", "names", "scores"))
-        found["class"] = "; ".join(f"{index} {name}".rstrip() for index, name in zip(indices, names, strict=False))
-        found["score"] = ", ".join(f"{float(score):.4f}" for score in scores)
-    return found
+        facts["class"] = "; ".join(f"{index} {name}".rstrip() for index, name in zip(indices, names, strict=False))
+        facts["score"] = ", ".join(f"{float(score):.4f}" for score in scores)
+    return facts
 
 
 def _of_video(file: BinaryIO) -> dict[str, Any]:
     with import_optional("av").open(file) as container:
-        about = container.metadata
-        return json.loads(about["comment"]) if about["description"] == SOFTWARE else {}
+        metadata = container.metadata
+        return json.loads(metadata["comment"]) if metadata["description"] == SOFTWARE else {}
 
 
 def _of_pdf(file: BinaryIO) -> dict[str, Any]:
-    about = PdfParser(f=file).info
-    return json.loads(str(about.Subject)) if about.Creator == SOFTWARE else {}
+    info = PdfParser(f=file).info
+    return json.loads(str(info.Subject)) if info.Creator == SOFTWARE else {}
 
 
 def _of_text(file: BinaryIO) -> dict[str, Any]:
     """From the beginning of an SVG file or a page, without a parser: somebody else's can be an attack on one."""
-    found = _ABOUT.search(file.read(_BEGINNING).decode(errors="replace"))
-    return json.loads(html.unescape(found[1] or found[2])) if found else {}
+    match = _DESCRIPTION.search(file.read(_BEGINNING).decode(errors="replace"))
+    return json.loads(html.unescape(match[1] or match[2])) if match else {}
 
 
 def _of_picture(file: BinaryIO) -> dict[str, Any]:
-    with opened_image(file) as image:
+    with open_image(file) as image:
         exif = Image.Exif()
         exif.load(image.info["exif"])  # a PNG file without any would be decoded to look for it behind the pixels
         if exif[_SOFTWARE_TAG] != SOFTWARE:
             return {}
-        found: dict[Any, Any] = image.info if image.format == "PNG" else json.loads(exif[_DESCRIPTION_TAG])
-        return found
+        facts: dict[Any, Any] = image.info if image.format == "PNG" else json.loads(exif[_DESCRIPTION_TAG])
+        return facts
 
 
 def encode_arrays(arrays: Mapping[str, ArrayLike]) -> bytes:
@@ -213,7 +213,7 @@ class Mp4:
         self._rate = Fraction(frame_rate).limit_denominator(_FINEST)
         self._buffer = io.BytesIO()
         self._container = self._av.open(self._buffer, "w", format="mp4")
-        self._container.metadata.update(comment=json.dumps(shortened(facts)), description=SOFTWARE)
+        self._container.metadata.update(comment=json.dumps(shorten(facts)), description=SOFTWARE)
         self._stream: Any = None
 
     def add(self, frame: Image.Image) -> None:
@@ -226,18 +226,18 @@ class Mp4:
                 self._stream.width, self._stream.height = even
                 self._stream.pix_fmt = "yuv420p"
                 self._stream.codec_context.thread_count = 1  # each thread would hold frames
-            self._container.mux(self._stream.encode(self._converted(frame)))
+            self._container.mux(self._stream.encode(self._to_yuv(frame)))
         except (self._av.FFmpegError, ValueError) as error:
             raise ImageError(f"its frames of {even[0]} x {even[1]} pixels cannot be encoded: use --max-side") from error
 
-    def _converted(self, image: Image.Image) -> Any:
+    def _to_yuv(self, image: Image.Image) -> Any:
         """A frame for the encoder, which also reads the padding of its rows: it is 0, not what memory held."""
-        converted = self._av.VideoFrame.from_image(image).reformat(format="yuv420p")
+        yuv = self._av.VideoFrame.from_image(image).reformat(format="yuv420p")
         frame = self._av.VideoFrame(image.width, image.height, "yuv420p")
-        for plane, source in zip(frame.planes, converted.planes, strict=True):
+        for plane, source in zip(frame.planes, yuv.planes, strict=True):
             rows = np.zeros((plane.height, plane.line_size), np.uint8)
-            given = np.frombuffer(source, np.uint8).reshape(-1, source.line_size)
-            rows[:, : plane.width] = given[: plane.height, : plane.width]
+            content = np.frombuffer(source, np.uint8).reshape(-1, source.line_size)
+            rows[:, : plane.width] = content[: plane.height, : plane.width]
             plane.update(rows.tobytes())
         return frame
 
@@ -265,7 +265,7 @@ class Webp:
         """The content of the file."""
         buffer = io.BytesIO()
         with self._file:
-            frames = _Stored(self._file, self._size, self._count)
+            frames = _FrameFile(self._file, self._size, self._count)
             delays = np.diff([round(i * self._delay) for i in range(self._count + 1)]).tolist()
             try:
                 frames.save(buffer, "WEBP", save_all=True, duration=delays, quality=80, exif=made_by(self._facts))
@@ -275,7 +275,7 @@ class Webp:
         return buffer.getvalue()
 
 
-class _Stored(Image.Image):
+class _FrameFile(Image.Image):
     """An animation whose frames are read from a file when Pillow seeks them."""
 
     def __init__(self, file: Any, size: tuple[int, int], count: int) -> None:

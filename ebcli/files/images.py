@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing
 from ebcli.files.paths import safe_open
-from ebcli.nouns.explanation import Box
 
 File = Path | IO[bytes]
 
@@ -29,8 +29,8 @@ _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 _MEMORY, _MEMORY_PER_PIXEL = 3 << 30, 32  # bytes; floats in TIFF take 28
 _USUAL_PIXELS = Image.MAX_IMAGE_PIXELS or 0
 _HEIF = {".heic", ".heif"}
-_PAGED = {"GIF", "PNG", "WEBP", "TIFF"}
-_PACKED, _UNPACKED = 1 << 14, 1 << 22  # bytes at a time; deflate makes at most 1032 of one
+_MULTIPAGE = {"GIF", "PNG", "WEBP", "TIFF"}
+_PACKED_CHUNK, _UNPACKED_CHUNK = 1 << 14, 1 << 22  # bytes at a time; deflate makes at most 1032 of one
 TOO_MANY = "it has too many pixels: raise EB_SALIENCY_MAX_PIXELS"
 
 
@@ -46,7 +46,7 @@ def is_recognized(file: File) -> bool:
     if isinstance(file, Path) and not os.path.isfile(file):
         return False
     try:
-        with opened_image(file):
+        with open_image(file):
             return True
     except (UnidentifiedImageError, ImageError):
         return False
@@ -69,7 +69,7 @@ def decode(file: File) -> Image.Image:
         ImageError: the file does not exist, is not an image, is broken, or has more pixels than Pillow's
             ``Image.MAX_IMAGE_PIXELS`` allows.
     """
-    with reading(file), opened_image(file) as image:
+    with reading(file), open_image(file) as image:
         ImageOps.exif_transpose(image, in_place=True)  # a copy of a large photo takes a lot of memory
         return to_rgb(image)
 
@@ -95,9 +95,9 @@ def reading(file: File) -> Iterator[None]:
 
 def pages(file: File) -> int:
     """The number of frames of an animation, or of pages of a TIFF file; ``decode`` reads the first one."""
-    with opened_image(file) as image:
+    with open_image(file) as image:
         # other formats have previews, depth maps and the like
-        return int(getattr(image, "n_frames", 1)) if image.format in _PAGED else 1
+        return int(getattr(image, "n_frames", 1)) if image.format in _MULTIPAGE else 1
 
 
 def most_pixels() -> float:
@@ -105,9 +105,9 @@ def most_pixels() -> float:
     return inf if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
 
 
-def decoding_memory(most: int | None = None) -> int:
+def decoding_memory(max_pixels: int | None = None) -> int:
     """The number of bytes that are enough to decode and draw an image of most pixels, or a video."""
-    return _MEMORY + _MEMORY_PER_PIXEL * (2 * _USUAL_PIXELS if most is None else most)
+    return _MEMORY + _MEMORY_PER_PIXEL * (2 * _USUAL_PIXELS if max_pixels is None else max_pixels)
 
 
 def check_pixels(size: tuple[int, int]) -> None:
@@ -117,14 +117,14 @@ def check_pixels(size: tuple[int, int]) -> None:
 
 
 @contextlib.contextmanager
-def opened_image(file: File) -> Iterator[Image.Image]:
+def open_image(file: File) -> Iterator[Image.Image]:
     """Open an image of a format that Pillow decodes; any error of Pillow is passed on."""
-    with opened(file) as content, Image.open(content, formats=_formats()) as image:
+    with open_file(file) as content, Image.open(content, formats=_formats()) as image:
         yield image
 
 
 @contextlib.contextmanager
-def opened(file: File) -> Iterator[IO[bytes]]:
+def open_file(file: File) -> Iterator[IO[bytes]]:
     """A file, open at its beginning."""
     if not isinstance(file, Path):
         file.seek(0)
@@ -148,8 +148,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
         low, high = float(values.min()), float(values.max())
         if image.mode != "F" and low >= 0 and high <= 0xFFFF:
             low, high = 0.0, float(0xFFFF)
-        scaled = (values - low) * (255 / ((high - low) or 1.0))
-        return Image.fromarray(scaled.round().astype(np.uint8)).convert("RGB")
+        levels = (values - low) * (255 / ((high - low) or 1.0))
+        return Image.fromarray(levels.round().astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
@@ -173,10 +173,10 @@ def read_mask(path: Path, size: tuple[int, int], region: Box, shape: tuple[int, 
     except ImageError as error:
         raise ImageError(f"cannot read the mask '{path}': {error}") from error
     if mask.size != size:
-        found, needed = (f"{width} x {height}" for width, height in (mask.size, size))
-        raise ImageError(f"the mask '{path}' has {found} pixels, but the image has {needed}")
-    seen = mask.transform(shape[::-1], Image.Transform.EXTENT, region, Image.Resampling.NEAREST)
-    return np.asarray(seen) > 127
+        mask_size, image_size = (f"{width} x {height}" for width, height in (mask.size, size))
+        raise ImageError(f"the mask '{path}' has {mask_size} pixels, but the image has {image_size}")
+    part = mask.transform(shape[::-1], Image.Transform.EXTENT, region, Image.Resampling.NEAREST)
+    return np.asarray(part) > 127
 
 
 @lru_cache
@@ -199,54 +199,54 @@ class Contents:
 
     Args:
         stream: a file, or what unpacks one.
-        most: the number of bytes that may be read of it, which can be raised later; more are an ImageError.
+        limit: the number of bytes that may be read of it, which can be raised later; more are an ImageError.
     """
 
-    def __init__(self, stream: Any, most: int = sys.maxsize) -> None:
-        self._stream, self.most = stream, most
+    def __init__(self, stream: Any, limit: int = sys.maxsize) -> None:
+        self._stream, self.limit = stream, limit
         self.tell = stream.tell
 
     def read(self, size: int = -1) -> bytes:
         """Like that of a file."""
-        content: bytes = self._stream.read(size if 0 <= size <= self._rest else self._rest + 1)
+        content: bytes = self._stream.read(size if 0 <= size <= self._remaining else self._remaining + 1)
         self._check()
         return content
 
     def readinto(self, buffer: Any) -> int:
         """Like that of a file."""
-        count: int = self._stream.readinto(memoryview(buffer)[: self._rest + 1])
+        count: int = self._stream.readinto(memoryview(buffer)[: self._remaining + 1])
         self._check()
         return count
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Like that of a file."""
-        if whence == 0 and offset > self.most:
+        if whence == 0 and offset > self.limit:
             raise ImageError(TOO_MANY)
         return int(self._stream.seek(offset, whence))
 
     @property
-    def _rest(self) -> int:
-        return self.most - int(self.tell())
+    def _remaining(self) -> int:
+        return self.limit - int(self.tell())
 
     def _check(self) -> None:
-        if self._rest < 0:
+        if self._remaining < 0:
             raise ImageError(TOO_MANY)
 
 
-def check_deflated(stream: Any, size: int, most: float, bits: int = zlib.MAX_WBITS) -> None:
-    """Raise ImageError if deflated bytes unpack to more than ``most``.
+def check_deflated(stream: Any, size: int, limit: float, bits: int = zlib.MAX_WBITS) -> None:
+    """Raise ImageError if deflated bytes unpack to more than ``limit``.
 
     Args:
         stream: where they begin.
         size: their number.
-        most: bytes.
+        limit: bytes.
         bits: how they are wrapped; see ``zlib.decompressobj``.
     """
     unpacker = zlib.decompressobj(bits)
-    while (part := stream.read(min(size, _PACKED))) and not unpacker.eof:
+    while (part := stream.read(min(size, _PACKED_CHUNK))) and not unpacker.eof:
         size -= len(part)
         while part:
-            most -= len(unpacker.decompress(part, _UNPACKED))
+            limit -= len(unpacker.decompress(part, _UNPACKED_CHUNK))
             part = unpacker.unconsumed_tail
-            if most < 0:
+            if limit < 0:
                 raise ImageError(TOO_MANY)

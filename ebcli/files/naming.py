@@ -47,8 +47,8 @@ _MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
 _LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
 _RESULT_NAME = re.compile(_RESULT, re.DOTALL)
 _FILES = (RECORDS, SETTINGS.name, COCO.name, PAGE.name, *(path.name for path in FIFTYONE_FILES))
-_OTHERS = "|".join([*map(re.escape, _FILES), rf"{re.escape(MARKER)}(?:-.*?)?"])
-_RESERVED = re.compile(rf"(?:{_RESULT}|{_OTHERS})~*", re.DOTALL)
+_OTHER_NAMES = "|".join([*map(re.escape, _FILES), rf"{re.escape(MARKER)}(?:-.*?)?"])
+_RESERVED_NAME = re.compile(rf"(?:{_RESULT}|{_OTHER_NAMES})~*", re.DOTALL)
 
 
 def canonical(path: Path) -> Path:
@@ -56,8 +56,8 @@ def canonical(path: Path) -> Path:
     if os.pardir not in path.parts:
         return Path(os.path.normpath(path))
     # `link/..` is not the directory that holds the link, so only the file system knows what `..` means
-    whole = Path(os.path.realpath(path.parent), path.name)
-    return whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole
+    real_path = Path(os.path.realpath(path.parent), path.name)
+    return real_path.relative_to(Path.cwd()) if real_path.is_relative_to(Path.cwd()) else real_path
 
 
 def output_relpath(path: Path) -> Path:
@@ -78,7 +78,7 @@ def output_relpath(path: Path) -> Path:
 
 def portable(path: Path) -> Path:
     """The path with those characters escaped that Windows allows in no name, which URLs may have."""
-    return Path(*(_NOT_PORTABLE.sub(lambda found: f"%{ord(found[0]):02X}", part) for part in path.parts))
+    return Path(*(_NOT_PORTABLE.sub(lambda match: f"%{ord(match[0]):02X}", part) for part in path.parts))
 
 
 def safe_relpath(plain: Path) -> Path:
@@ -92,7 +92,7 @@ def safe_relpath(plain: Path) -> Path:
     if len(name) > _LONGEST_STEM:
         mark = "~" + hashlib.sha256(name).hexdigest()[:16]
         plain = plain.with_name(name[: _LONGEST_STEM - len(mark)].decode(errors="ignore") + mark)
-    folders = (f"{folder}~" if _RESERVED.fullmatch(folder) else folder for folder in plain.parts[:-1])
+    folders = (f"{folder}~" if _RESERVED_NAME.fullmatch(folder) else folder for folder in plain.parts[:-1])
     return Path(*folders, f"{plain.name}~" if _LIKE_MARKED_RAW.fullmatch(plain.name) else plain.name)
 
 
@@ -100,17 +100,17 @@ def _is_of_others(relative: Path) -> bool:
     return bool(relative.parts and _OF_OTHERS.fullmatch(relative.parts[0]))
 
 
-def _place_of(whole: Path) -> Path:
-    here = Path.cwd()
-    for levels, folder in enumerate((here, *here.parents)):
-        if whole.is_relative_to(folder) and folder != Path(folder.anchor):
-            rest = whole.relative_to(folder)
+def _place_of(path: Path) -> Path:
+    cwd = Path.cwd()
+    for levels, folder in enumerate((cwd, *cwd.parents)):
+        if path.is_relative_to(folder) and folder != Path(folder.anchor):
+            relpath = path.relative_to(folder)
             if levels:
-                return Path("parent" if levels == 1 else f"parent-{levels}", rest)
-            if not _is_of_others(rest):
-                return rest
-    drive = re.sub(r"[:\\/]+", " ", whole.drive).split()
-    return Path(_OUTSIDE, *drive, *whole.parts[1:])
+                return Path("parent" if levels == 1 else f"parent-{levels}", relpath)
+            if not _is_of_others(relpath):
+                return relpath
+    drive = re.sub(r"[:\\/]+", " ", path.drive).split()
+    return Path(_OUTSIDE, *drive, *path.parts[1:])
 
 
 def slug(name: str) -> str:
@@ -131,7 +131,7 @@ def distinct_slug(text: str, room: int = _LONGEST_SLUG) -> str:
     return "-".join(filter(None, (plain[: room - 9].strip("-"), digest)))
 
 
-def marks(layers: Iterable[str], method: str = "") -> str:
+def name_marks(layers: Iterable[str], method: str = "") -> str:
     """What tells maps from the default ones in file names: ``@features-11``, ``+marginal``, ``@a@b+marginal``.
 
     Args:
@@ -139,11 +139,11 @@ def marks(layers: Iterable[str], method: str = "") -> str:
         method: the method, in words that ``slug`` keeps; empty for the default.
     """
     names = [*layers, method]
-    whole = "".join(f"@{slug(layer)}" for layer in names[:-1]) + (f"+{slug(method)}" if method else "")
-    if len(whole) <= _LONGEST_MARKS and max(map(len, names)) <= _LONGEST_SLUG:
-        return whole
+    mark = "".join(f"@{slug(layer)}" for layer in names[:-1]) + (f"+{slug(method)}" if method else "")
+    if len(mark) <= _LONGEST_MARKS and max(map(len, names)) <= _LONGEST_SLUG:
+        return mark
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
-    return f"{whole[: _LONGEST_MARKS - 17]}-{digest}"
+    return f"{mark[: _LONGEST_MARKS - 17]}-{digest}"
 
 
 def picture_relpath(
@@ -152,8 +152,8 @@ def picture_relpath(
     """``photos/cat.jpg`` + class 282 -> ``photos/cat.jpg.282-tiger-cat.png``.
 
     The whole input name and the class index are part of it, so different inputs and classes never collide. With
-    ``marks``: ``photos/cat.jpg.282-tiger-cat@features-11.png``. If the classes are `described` by the user, their names
-    tell them apart in all runs, see ``distinct_slug``.
+    ``name_marks``: ``photos/cat.jpg.282-tiger-cat@features-11.png``. If the classes are `described` by the user, their
+    names tell them apart in all runs, see ``distinct_slug``.
     """
     # 255 bytes, without the stem, two dots, a dash, the index and the suffix
     room = 255 - _LONGEST_STEM - 3 - 9 - max(4, len(suffix)) - len(mark)
@@ -173,7 +173,7 @@ def answer_relpath(relpath: Path, question: str, suffix: str = "png") -> Path:
 
 
 def raw_relpath(relpath: Path, mark: str = "") -> Path:
-    """``photos/cat.jpg`` -> ``photos/cat.jpg.npz``; with ``marks``, ``photos/cat.jpg.maps+marginal.npz``."""
+    """``photos/cat.jpg`` -> ``photos/cat.jpg.npz``; with ``name_marks``, ``photos/cat.jpg.maps+marginal.npz``."""
     return relpath.with_name(f"{relpath.name}.maps{mark}.npz" if mark else f"{relpath.name}.npz")
 
 
@@ -192,18 +192,18 @@ def parse_result_name(result: Path) -> tuple[Path, int | None] | None:
     if match is None:
         return None
     stem, index = match["stem"], None if match["index"] is None else int(match["index"])
-    if result.suffix == ".npz" and (marked := _MARKED_RAW.fullmatch(stem)):
-        stem = marked["stem"]
+    if result.suffix == ".npz" and (raw_match := _MARKED_RAW.fullmatch(stem)):
+        stem = raw_match["stem"]
     return result.with_name(stem), index
 
 
-def numbered(maps: Iterable[T]) -> Iterator[tuple[T, int]]:
+def with_numbers(maps: Iterable[T]) -> Iterator[tuple[T, int]]:
     """Each item, and how many equal ones there are up to it: 1 for the first detection of a class, 2 for the next."""
     counts = defaultdict[T, Iterator[int]](lambda: count(1))
-    return ((one, next(counts[one])) for one in maps)
+    return ((item, next(counts[item])) for item in maps)
 
 
-def _numbered(class_name: str | None, number: int) -> str | None:
+def _numbered_name(class_name: str | None, number: int) -> str | None:
     """A class name for the files of the second and further detections of it: ``person 2``."""
     return class_name if number == 1 else f"{slug(class_name or '')[:_ROOM_OF_NUMBERED]} {number}"
 
@@ -248,7 +248,9 @@ class ResultNames:
             return self.format
         return "jpg" if relpath.suffix.lower() in _JPEG else "png"
 
-    def of(self, relpath: Path, maps: Iterable[tuple[int, str | None, str]], placed: str = "") -> list[Path]:
+    def relpaths(
+        self, relpath: Path, maps: Iterable[tuple[int, str | None, str]], coordinate_suffix: str = ""
+    ) -> list[Path]:
         """The results of one image: its pictures or its panel, then its ``.npz`` file; videos before their sheets.
 
         After these, its maps as files with coordinates.
@@ -256,28 +258,30 @@ class ResultNames:
         Args:
             relpath: the input's path below the output directory.
             maps: the class index, class name and layer of each map.
-            placed: the suffix of maps with coordinates, ``NIFTI`` or ``GEOTIFF``; empty if there are none.
+            coordinate_suffix: the suffix of maps with coordinates, ``NIFTI`` or ``GEOTIFF``; empty if there are none.
         """
-        each = list(numbered(maps))
+        numbered_maps = list(with_numbers(maps))
 
         def of_maps(suffix: str) -> list[Path]:
             return [
-                picture_relpath(relpath, index, _numbered(name, number), suffix, self._marks((layer,)), self.described)
-                for (index, name, layer), number in each
+                picture_relpath(
+                    relpath, index, _numbered_name(name, number), suffix, self._marks((layer,)), self.described
+                )
+                for (index, name, layer), number in numbered_maps
             ]
 
         picture = self.suffix(relpath)
         if self.question is not None:
             results = [answer_relpath(relpath, self.question, picture)]
         elif self.figure:
-            mark = marks((), self.method) if self.figure == "layers" else self._marks(self.layers)
+            mark = name_marks((), self.method) if self.figure == "layers" else self._marks(self.layers)
             results = [figure_relpath(relpath, self.figure, picture, mark)]
         else:
             sheets = of_maps(f"{_SHEET}{picture}") if self.video or self.volumes else []
             results = of_maps(self.video or picture) + sheets
         if self.raw:
             results.append(raw_relpath(relpath, self._marks(self.layers)))
-        return results + (of_maps(placed) if placed else [])
+        return results + (of_maps(coordinate_suffix) if coordinate_suffix else [])
 
     def pages(self, relpath: Path) -> list[Path]:
         """The page of an image's answer, if there is one."""
@@ -285,16 +289,20 @@ class ResultNames:
 
     def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:
         """Whether the run may write a file of this name, given the names of all classes that it may draw."""
-        parsed = parse_result_name(path)
-        if parsed is None:
+        origin = parse_result_name(path)
+        if origin is None:
             return False
-        relpath, index = parsed
-        placed = next((suffix for suffix in (NIFTI, GEOTIFF) if self.raw and path.name.endswith(f".{suffix}")), "")
+        relpath, index = origin
+        coordinate_suffix = next(
+            (suffix for suffix in (NIFTI, GEOTIFF) if self.raw and path.name.endswith(f".{suffix}")), ""
+        )
         if index is None:
-            return path in (*self.of(relpath, ()), *self.pages(relpath))
+            return path in (*self.relpaths(relpath, ()), *self.pages(relpath))
         number = _NUMBER.search(path.name)
-        one = [(index, class_names.get(index), layer) for layer in self.layers]
-        return index in class_names and path in self.of(relpath, one * max(1, int(number[1]) if number else 1), placed)
+        result = [(index, class_names.get(index), layer) for layer in self.layers]
+        return index in class_names and path in self.relpaths(
+            relpath, result * max(1, int(number[1]) if number else 1), coordinate_suffix
+        )
 
     def _marks(self, layers: tuple[str, ...]) -> str:
-        return marks(() if self.layers == (self.default_layer,) else layers, self.method)
+        return name_marks(() if self.layers == (self.default_layer,) else layers, self.method)

@@ -68,15 +68,15 @@ class OwnResults:
         self._directories: dict[Path, OwnFiles | None] = {}
 
     def __contains__(self, path: Path) -> bool:
-        return parse_result_name(path) is not None and any(path in own for own in self._around(path))
+        return parse_result_name(path) is not None and any(path in own_files for own_files in self._owners(path))
 
-    def _around(self, path: Path) -> Iterator[OwnFiles]:
+    def _owners(self, path: Path) -> Iterator[OwnFiles]:
         for folder in Path(os.path.abspath(path)).parents:  # noqa: PTH100 - links stay links
             if folder not in self._directories:
                 is_output = any(os.path.isfile(folder / name) for name in (RECORDS, MARKER))
                 self._directories[folder] = OwnFiles(folder) if is_output else None
-            if (own := self._directories[folder]) is not None:
-                yield own
+            if (own_files := self._directories[folder]) is not None:
+                yield own_files
 
 
 def file_digest(path: Path, *, follow: bool = False) -> str:
@@ -96,8 +96,8 @@ def verify(directory: Path) -> dict[Path, str | None]:
     Raises:
         ConfigurationError: the directory has no records.
     """
-    expected = {Path(result.path): result for record in records_of_run(directory) for result in record.results}
-    return {path: _problem(directory, result) for path, result in expected.items()}
+    results = {Path(result.path): result for record in records_of_run(directory) for result in record.results}
+    return {path: _problem(directory, result) for path, result in results.items()}
 
 
 def _problem(directory: Path, result: Result) -> str | None:
@@ -114,31 +114,31 @@ def _problem(directory: Path, result: Result) -> str | None:
 
 
 @contextlib.contextmanager
-def trying_to(what: str) -> Iterator[None]:
+def as_output_error(action: str) -> Iterator[None]:
     """Raise OutputError, which says what cannot be done, for any OSError."""
     try:
         yield
     except OSError as error:
-        raise OutputError(f"cannot {what}: {error.strerror or error}") from error
+        raise OutputError(f"cannot {action}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
-def scratch(shared: Path | None = None, restore: bool = False) -> Iterator[Path]:
+def private_directory(parent: Path | None = None, restore: bool = False) -> Iterator[Path]:
     """A directory in another one, for as long as it is needed; those that killed processes left there are removed.
 
     A file in it is locked meanwhile.
 
     Args:
-        shared: the other one; None for that of the system's temporary files.
+        parent: the other one; None for that of the system's temporary files.
         restore: see ``finish_killed_runs``.
 
     Raises:
         OutputError: it cannot be written to.
     """
-    shared = shared or Path(tempfile.gettempdir())
-    finish_killed_runs(shared, restore)
-    with trying_to(f"write to '{shared}'"):
-        private, lock = _locked_directory(shared)
+    parent = parent or Path(tempfile.gettempdir())
+    finish_killed_runs(parent, restore)
+    with as_output_error(f"write to '{parent}'"):
+        private, lock = _locked_directory(parent)
     try:
         yield private
     finally:
@@ -185,16 +185,16 @@ def finish_killed_runs(directory: Path, restore: bool = True) -> None:
 
 def _restore(directory: Path, private: Path) -> None:
     """Move what a killed run stored and recorded to its place."""
-    stored = [path for path in private.iterdir() if path.name != _OF_RUN]
-    own, latest = OwnFiles(directory), dict[Path, Result]()
-    for record in read_records(directory) if stored else ():
+    temporaries = [path for path in private.iterdir() if path.name != _OF_RUN]
+    own_files, latest = OwnFiles(directory), dict[Path, Result]()
+    for record in read_records(directory) if temporaries else ():
         latest.update((private / stored_name(Path(result.path)), result) for result in record.results)
-    for temporary in stored:
+    for temporary in temporaries:
         result = latest.get(temporary)
         if result is None or file_digest(temporary) != result.sha256 or first_link(directory, Path(result.path)):
             continue
         path = directory / result.path
-        if not os.path.lexists(path) or path in own:
+        if not os.path.lexists(path) or path in own_files:
             temporary.replace(path)
 
 

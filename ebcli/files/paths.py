@@ -17,8 +17,8 @@ from ebcli.errors import check_value
 SLOWEST = 20  # timeouts that a whole file may take
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters: C: is a drive
 # What stands for parts of a URL that paths drop; no URL has parts like these
-_DROPPED = {"": "%", ".": "%."}
-_STANDS_FOR = {stand_in: part for part, stand_in in _DROPPED.items()}
+_STAND_INS = {"": "%", ".": "%."}
+_STANDS_FOR = {stand_in: part for part, stand_in in _STAND_INS.items()}
 # What S3, Google Cloud, CloudFront and others sign URLs with, anew each time; and Azure
 _SIGNATURE = re.compile(
     r"x-(amz|cos|goog|ms|obs|oss)-.*|signature|expires|policy|key-pair-id|[a-z]+accesskeyid|googleaccessid", re.I
@@ -27,7 +27,7 @@ _AZURE = re.compile(r"s([eprstv]|dd|es|ig|ip|pr|rt|k[estv]|koid|ktid)|s[ac]oid|s
 _SECRET = re.compile(r"auth|cred|jwt|key|pass|pwd|secret|session|sig|token", re.I)
 
 
-class Stamp(NamedTuple):
+class FileState(NamedTuple):
     """The state of a file: its size in bytes and its modification time; 0 if a server does not report it."""
 
     bytes: int
@@ -101,20 +101,22 @@ def too_large(limit: int) -> OSError:
 
 def path_of(name: str) -> Path:
     """The path that stands for a local path or a URL, see ``url_of``."""
-    scheme, separator, rest = name.partition("://")
+    scheme, separator, remainder = name.partition("://")
     if not separator or not _SCHEME.fullmatch(f"{scheme}:") or scheme == "file":
         return Path(name)
-    address, mark, query = rest.partition("?" if scheme in ("http", "https") else "\0")
+    address, mark, query = remainder.partition("?" if scheme in ("http", "https") else "\0")
     *folders, last = address.strip("/").split("/")
-    return Path(f"{scheme}:", *(_DROPPED.get(part, part) for part in folders), last + mark + query.replace("/", "%2F"))
+    return Path(
+        f"{scheme}:", *(_STAND_INS.get(part, part) for part in folders), last + mark + query.replace("/", "%2F")
+    )
 
 
 def url_of(path: Path) -> str | None:
     """The URL that a path stands for; None for a local path."""
-    scheme, *rest = path.parts or ("",)
+    scheme, *parts = path.parts or ("",)
     if not _SCHEME.fullmatch(scheme):
         return None
-    return f"{scheme}//{'/'.join(_STANDS_FOR.get(part, part) for part in rest)}"
+    return f"{scheme}//{'/'.join(_STANDS_FOR.get(part, part) for part in parts)}"
 
 
 def without_secrets(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Path, RemoteOptions]:
@@ -123,26 +125,26 @@ def without_secrets(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Path,
     Signatures are dropped, so that a URL that is signed again is the same file. Other parameters that are named like
     secrets may as well tell files apart, so hashes take their places.
     """
-    scheme, *rest = path.parts or ("",)
+    scheme, *parts = path.parts or ("",)
     if url_of(path) is None or scheme == "file:":
         return path, options
-    address, mark, query = "/".join(rest).partition("?" if scheme in ("http:", "https:") else "\0")
-    host, *below = address.split("/")
+    address, mark, query = "/".join(parts).partition("?" if scheme in ("http:", "https:") else "\0")
+    host, *folders = address.split("/")
     login, _, host = host.rpartition("@")
-    shown = "&".join(_shown(query))
-    public = Path(scheme, "/".join([host, *below]) + mark * bool(shown) + shown)
-    return public, replace(options, login=login, query=query if shown != query else "")
+    public_query = "&".join(_public_parameters(query))
+    public = Path(scheme, "/".join([host, *folders]) + mark * bool(public_query) + public_query)
+    return public, replace(options, login=login, query=query if public_query != query else "")
 
 
-def _shown(query: str) -> list[str]:
+def _public_parameters(query: str) -> list[str]:
     """The parameters of a query, as they may be shown."""
-    shown = []
-    parameters = [one.partition("=") for one in query.split("&")]
+    public = []
+    parameters = [text.partition("=") for text in query.split("&")]
     is_azure = any(name == "sig" for name, _, _ in parameters)
     for name, equals, value in parameters:
         if _SIGNATURE.fullmatch(name) or (is_azure and _AZURE.fullmatch(name)):
             continue
         is_secret = value and _SECRET.search(name)
         digest = hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()[:16]
-        shown.append(f"{name}{equals}~{digest}" if is_secret else f"{name}{equals}{value}")
-    return shown
+        public.append(f"{name}{equals}~{digest}" if is_secret else f"{name}{equals}{value}")
+    return public

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args
 
+from ebcli.datatypes.explanation import HARDLY_ANY, OF_NOISE, Box, strength_words
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS, is_raw
-from ebcli.files.paths import Stamp, safe_open
-from ebcli.nouns.explanation import HARDLY_ANY, OF_NOISE, Box, strength_told
+from ebcli.files.paths import FileState, safe_open
 
 SCHEMA = 1
 
@@ -84,18 +84,18 @@ class ClassRecord:
     channels: tuple[float, ...] = ()
 
     @classmethod
-    def parse(cls, written: dict[str, Any]) -> "ClassRecord":
+    def parse(cls, values: dict[str, Any]) -> "ClassRecord":
         """That of a JSON object."""
-        written["channels"] = tuple(written.get("channels", ()))
-        for place in (written, written.get("region") or {}):
+        values["channels"] = tuple(values.get("channels", ()))
+        for place in (values, values.get("region") or {}):
             if place.get("box") is not None:
-                place["box"] = Box.of_size(*place["box"])
-        return cls(**written)
+                place["box"] = Box.from_xywh(*place["box"])
+        return cls(**values)
 
     @property
-    def told(self) -> list[str]:
+    def evidence_words(self) -> list[str]:
         """The strength and the evidence in words, as far as they are known."""
-        return strength_told(self.strength, self.times_noise, self.evidence)
+        return strength_words(self.strength, self.times_noise, self.evidence)
 
     @property
     def only_score_is_poor(self) -> bool | None:
@@ -109,10 +109,10 @@ class ClassRecord:
             raise ValueError(self.index)
         numbers = [*(self.box or ()), *self.channels]
         if self.sufficiency is not None:
-            rest = {**self.sufficiency}
-            if (type(rest.pop("suffices")), type(rest.pop("words"))) != (bool, str):
+            sufficiency = {**self.sufficiency}
+            if (type(sufficiency.pop("suffices")), type(sufficiency.pop("words"))) != (bool, str):
                 raise TypeError(self.sufficiency)
-            numbers += rest.values()
+            numbers += sufficiency.values()
         if self.region is not None:
             numbers += [*self.region["box"], self.region["area"], *(self.region["polygon"] or ())]
         _check(numbers)
@@ -139,7 +139,7 @@ class Record:
         output_sha256: the checksums of the result files.
         label, predicted: with ``--labels``, the indices of the true class and of the most likely one.
         image_size: with ``--annotations``, the width and height of the upright image.
-        clips: the explained clips of a video, see ``ebcli.files.frame_ranges.Clips``.
+        clips: the explained clips of a video, see ``ebcli.files.clips.Clips``.
         fit: how the image was fitted into the network's input: ``whole``, ``crop``, ``squash`` or ``pad``.
         tiles: the number of tiles that were explained and joined; 0 if the image was not cut.
         seen: the share of the image that the network saw, 0 to 1.
@@ -184,25 +184,25 @@ class Record:
         """
         try:
             text = line.decode()
-            found, end = _decoder.raw_decode(text)
-            is_known = found.pop("schema") == SCHEMA and _WRITTEN - _LATER.keys() <= found.keys() <= _WRITTEN
+            values, end = _decoder.raw_decode(text)
+            is_known = values.pop("schema") == SCHEMA and _FIELD_NAMES - _LATER.keys() <= values.keys() <= _FIELD_NAMES
             if text[end:].strip() or not is_known:
                 return None
-            found |= {name: tuple(found[name]) for name in _TUPLES}
-            found["classes"] = tuple([ClassRecord.parse(one) for one in found["classes"]])
+            values |= {name: tuple(values[name]) for name in _TUPLES}
+            values["classes"] = tuple([ClassRecord.parse(class_values) for class_values in values["classes"]])
             record = object.__new__(cls)
-            vars(record).update(_LATER | found)  # setting frozen fields one by one would take as long as all else
+            vars(record).update(_LATER | values)  # setting frozen fields one by one would take as long as all else
             record._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return record
 
     @property
-    def stamp(self) -> Stamp | None:
+    def stamp(self) -> FileState | None:
         """The state of the input; None if it could not be read."""
         if self.input_bytes is None or self.input_mtime_ns is None:
             return None
-        return Stamp(self.input_bytes, self.input_mtime_ns)
+        return FileState(self.input_bytes, self.input_mtime_ns)
 
     @property
     def results(self) -> list[Result]:
@@ -213,17 +213,26 @@ class Record:
 
     def _check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""
-        for one in self.classes:
-            one.check()
-        found = vars(self)
-        _check([found[name] for name in _OF_RECORD], _OF_RECORD.values())
-        layers, names = [one.layer for one in self.classes], [path.rpartition(os.sep)[2] for path in self.output]
-        texts = [value for name, value in found.items() if type(value) is str and name != "error"]
-        joined = "".join((*texts, *layers, *names, *self.output_sha256))  # raises for other types
-        if not joined.isascii():
-            os.fsencode(joined)  # raises for characters that paths cannot hold
+        for class_record in self.classes:
+            class_record.check()
+        values = vars(self)
+        _check([values[name] for name in _OF_RECORD], _OF_RECORD.values())
+        layers, names = (
+            [class_record.layer for class_record in self.classes],
+            [path.rpartition(os.sep)[2] for path in self.output],
+        )
+        texts = [value for name, value in values.items() if type(value) is str and name != "error"]
+        joined_text = "".join((*texts, *layers, *names, *self.output_sha256))  # raises for other types
+        if not joined_text.isascii():
+            os.fsencode(joined_text)  # raises for characters that paths cannot hold
         parts = f"/{self.place.replace(os.sep, '/')}/"
-        if "\0" in joined or "//" in parts or "/./" in parts or "/../" in parts or (os.name == "nt" and ":" in parts):
+        if (
+            "\0" in joined_text
+            or "//" in parts
+            or "/./" in parts
+            or "/../" in parts
+            or (os.name == "nt" and ":" in parts)
+        ):
             raise ValueError(self.place)
         stem = self.place.rpartition(os.sep)[2] + "."
         if any(not name.startswith(stem) for name in names) or len(self.output_sha256) != len(names):
@@ -248,29 +257,29 @@ class Record:
 
 def _scalars(record: type[ClassRecord] | type[Record]) -> dict[str, set[Any]]:
     """The fields that have one value, with its types in JSON, where 1.0 can be 1."""
-    kinds = {one.name: {*(get_args(one.type) or (one.type,))} for one in fields(record)}
+    kinds = {field.name: {*(get_args(field.type) or (field.type,))} for field in fields(record)}
     kinds = {name: kind for name, kind in kinds.items() if kind <= {bool, int, float, str, NoneType}}
     return {name: kind | {int} if float in kind else kind for name, kind in kinds.items()}
 
 
 _OF_CLASS, _OF_RECORD = _scalars(ClassRecord), _scalars(Record)
-_WRITTEN = {one.name for one in fields(Record)}
+_FIELD_NAMES = {field.name for field in fields(Record)}
 _LATER = {"question": "", "answer": None}  # which records of earlier versions lack
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 
 
 def _check(values: Iterable[Any], kinds: Iterable[Collection[type]] = repeat(_NUMBERS)) -> None:
     """Raise TypeError unless each value is of one of its kinds, and no huge number."""
-    for value, allowed in zip(values, kinds):  # noqa: B905 - kinds may be endless
+    for value, value_kinds in zip(values, kinds):  # noqa: B905 - kinds may be endless
         kind = type(value)
-        if kind not in allowed or (kind in _NUMBERS and not -_HUGE < value < _HUGE):
+        if kind not in value_kinds or (kind in _NUMBERS and not -_HUGE < value < _HUGE):
             raise TypeError(value)
 
 
 def _finite(value: Any) -> Any:
     """JSON has no NaN: null instead; boxes as files have them."""
     if isinstance(value, Box):
-        value = value.sized
+        value = value.xywh
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -285,10 +294,10 @@ def read_records(directory: Path) -> Iterator[Record]:
         OSError: there are none, or they are not a regular file.
     """
     with safe_open(directory / RECORDS, follow=False) as file:
-        whole = True
+        is_complete = True
         while line := file.readline(_LONGEST_LINE):
-            starts, whole = whole, line.endswith(b"\n") or len(line) < _LONGEST_LINE
-            if starts and whole and (record := Record.parse(line)) is not None:
+            starts, is_complete = is_complete, line.endswith(b"\n") or len(line) < _LONGEST_LINE
+            if starts and is_complete and (record := Record.parse(line)) is not None:
                 yield record
 
 
@@ -311,7 +320,9 @@ def latest_done(directory: Path, configuration: str) -> list[Record]:
     Raises:
         OSError: there are no records.
     """
-    done = (one for one in read_records(directory) if (one.configuration, one.status) == (configuration, "done"))
+    done = (
+        record for record in read_records(directory) if (record.configuration, record.status) == (configuration, "done")
+    )
     latest = {record.input: record for record in done}
     return [latest[name] for name in sorted(latest)]
 
@@ -334,9 +345,9 @@ def append_lines(path: Path, *lines: str) -> None:
             os.lseek(number, end - 1, os.SEEK_SET)
             content = content if os.read(number, 1) == b"\n" else b"\n" + content
         try:
-            written = os.write(number, content)
-            if written < len(content):  # the file system is full: the rest would say why
-                os.write(number, content[written:])
+            count = os.write(number, content)
+            if count < len(content):  # the file system is full: the rest would say why
+                os.write(number, content[count:])
         except OSError:
             os.ftruncate(number, end)
             raise

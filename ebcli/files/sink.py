@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import AUTO
-from ebcli.files.ownership import scratch, trying_to
+from ebcli.files.ownership import as_output_error, private_directory
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 
@@ -48,14 +48,16 @@ class Sink(contextlib.AbstractContextManager["Sink"]):
         """Whether it has all results of a file, from its present state and with an equal configuration."""
         return False
 
-    def refuse(self, sources: Sequence[Source], accepts: IsImage, is_result: IsResult, others: Iterable[Path]) -> None:
+    def refuse(
+        self, sources: Sequence[Source], accepts: IsImage, is_result: IsResult, extra_files: Iterable[Path]
+    ) -> None:
         """Refuse a run that would write what it may not.
 
         Args:
             sources: the files to work on.
             accepts: whether a file is an image.
             is_result: whether the run may write a file of this name.
-            others: other files that it writes, below the directory.
+            extra_files: other files that it writes, below the directory.
 
         Raises:
             ConfigurationError: it would replace files of others, or two of its inputs would have the same results.
@@ -100,8 +102,8 @@ class OneFile(Sink):
 
     def write(self, files: Mapping[Path, bytes], record: Record) -> Record:
         if record.output:
-            content = _only(files, record, self.format, str(self.path))
-            with replacing(self.path) as temporary:
+            content = _only_picture(files, record, self.format, str(self.path))
+            with atomic_write(self.path) as temporary:
                 temporary.write_bytes(content)
         return replace(record, output=(str(self.path),) if record.output else ())
 
@@ -119,20 +121,20 @@ class Stdout(Sink):
 
     def write(self, files: Mapping[Path, bytes], record: Record) -> Record:
         if record.output:
-            self._put(_only(files, record, self.format, "stdout"))
+            self._put(_only_picture(files, record, self.format, "stdout"))
         return replace(record, output=())
 
 
-def _only(files: Mapping[Path, bytes], record: Record, format_: str, name: str) -> bytes:
+def _only_picture(files: Mapping[Path, bytes], record: Record, format_: str, name: str) -> bytes:
     """The one picture among the results of an image: videos and volumes have a contact sheet beside them."""
     suffix = _VIDEO if format_ == AUTO else f".{format_}"
-    found = [content for path, content in files.items() if path.suffix == suffix]
-    if len(found) >= len(record.classes) > 1:
+    pictures = [content for path, content in files.items() if path.suffix == suffix]
+    if len(pictures) >= len(record.classes) > 1:
         advice = "add --panel to draw them in one figure, add --top-k 1, or name a directory with -o"
-        raise OutputError(f"{record.input} has {len(found)} maps: {advice}")
-    if not found:
+        raise OutputError(f"{record.input} has {len(pictures)} maps: {advice}")
+    if not pictures:
         raise OutputError(f"'{name}' cannot hold a picture, and {record.model} explains images: choose .png")
-    return found[0]
+    return pictures[0]
 
 
 def check_writable(directory: Path, file: Path | None = None) -> None:
@@ -146,12 +148,12 @@ def check_writable(directory: Path, file: Path | None = None) -> None:
         OutputError: it cannot.
     """
     target = f"to '{directory}'" if file is None else f"'{file}'"
-    there = directory
-    while not os.path.lexists(there) and there != there.parent:  # a working directory may not be searchable
-        there = there.parent
-    if os.path.lexists(there) and not os.path.isdir(there):
-        raise OutputError(f"cannot write {target}: '{there}' is not a directory")
-    with trying_to(f"write {target}"), tempfile.TemporaryFile(dir=there):
+    ancestor = directory
+    while not os.path.lexists(ancestor) and ancestor != ancestor.parent:  # a working directory may not be searchable
+        ancestor = ancestor.parent
+    if os.path.lexists(ancestor) and not os.path.isdir(ancestor):
+        raise OutputError(f"cannot write {target}: '{ancestor}' is not a directory")
+    with as_output_error(f"write {target}"), tempfile.TemporaryFile(dir=ancestor):
         pass
 
 
@@ -163,25 +165,25 @@ def check_file(path: Path, overwrite: bool, is_own: Callable[[], bool], option: 
         OutputError: its directory cannot be written to.
     """
     if os.path.lexists(path) and not overwrite:
-        known = False
+        is_ours = False
         with contextlib.suppress(OSError, ValueError):  # of files of other kinds
-            known = is_own()
-        if not known:
+            is_ours = is_own()
+        if not is_ours:
             foreign = f"'{path}' would be replaced, but this program did not write it"
             raise ConfigurationError(f"{foreign}: choose another {option}, or pass --overwrite")
     check_writable(path.parent, path)
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A file to write, which then replaces the one at a path: that is complete, or as it was before.
 
     Raises:
         OutputError: it cannot be written.
     """
-    with trying_to(f"write '{path}'"):
+    with as_output_error(f"write '{path}'"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch(path.parent) as private:
+        with private_directory(path.parent) as private:
             temporary = private / "result"
             yield temporary
             temporary.replace(path)  # atomic

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ebcli.errors import ImageError
-from ebcli.files.media.medium import MEDIA, Medium
+from ebcli.files.media.medium import INPUT_FORMATS, InputFormat
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath
 from ebcli.files.ownership import OwnResults
-from ebcli.files.paths import DEFAULT, RemoteOptions, Stamp, url_of, without_secrets
-from ebcli.files.storage import Span, members, read, stamp_of, walk, without_file_scheme
+from ebcli.files.paths import DEFAULT, FileState, RemoteOptions, url_of, without_secrets
+from ebcli.files.storage import Span, list_remote, read, stamp_of, tar_members, without_file_scheme
 
-_COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_COMPRESSED_TARS = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACK = "it is a compressed tar file, whose files cannot be read one by one: unpack it, or make it a plain .tar"
 
 
@@ -40,7 +40,7 @@ class Source:
 
     Attributes:
         path: its path; for remote files and members of tar files, see ``ebcli.files.storage``.
-        named: whether the user named it; False if it was found in a directory or a tar file.
+        is_explicit: whether the user named it; False if it was found in a directory or a tar file.
         span: the position of its bytes, if it is in a tar file.
         content: its bytes, if it is no file: an image on stdin, or an upload.
         problem: why it cannot be read, if that is known already.
@@ -51,7 +51,7 @@ class Source:
 
     path: Path
     _: KW_ONLY
-    named: bool = True
+    is_explicit: bool = True
     span: Span | None = None
     content: bytes | None = field(default=None, repr=False)
     problem: str | None = None
@@ -60,12 +60,12 @@ class Source:
     root: Root | None = None
 
     @property
-    def place(self) -> Path:
+    def relpath(self) -> Path:
         """Its path below the output directory, after which its results are named."""
         if self.root is None or self.path == self.root.path:
             return output_relpath(self.path)
-        below = self.root.name / self.path.relative_to(self.root.path)
-        return safe_relpath(below if url_of(self.path) is None else portable(below))
+        relpath = self.root.name / self.path.relative_to(self.root.path)
+        return safe_relpath(relpath if url_of(self.path) is None else portable(relpath))
 
     @property
     def name(self) -> str:
@@ -77,22 +77,22 @@ class Source:
         """Whether it is a file or directory of this machine."""
         return self.span is None and self.content is None and url_of(self.path) is None
 
-    def stamp(self) -> Stamp:
+    def stamp(self) -> FileState:
         """Its present state, or that of its tar file. Raises OSError if it does not exist."""
         if self.content is not None:
-            return Stamp(len(self.content), 0)
-        if self.is_local and (files := _parts(self.path, MEDIA)):
+            return FileState(len(self.content), 0)
+        if self.is_local and (files := _parts(self.path, INPUT_FORMATS)):
             states = [stamp_of(file) for file in files]
-            return Stamp(sum(one.bytes for one in states), max(one.mtime_ns for one in states))
+            return FileState(sum(state.bytes for state in states), max(state.mtime_ns for state in states))
         return stamp_of(self.path if self.span is None else self.span.tar, self.remote)
 
-    def version(self) -> Stamp | None:
+    def version(self) -> FileState | None:
         """Its present state if it can be had without a server, for caches."""
         with suppress(OSError):
             return self.stamp() if self.is_local else None
         return None
 
-    def opened(self) -> tuple[Stamp, Path | BytesIO]:
+    def open_content(self) -> tuple[FileState, Path | BytesIO]:
         """Its present state, and its path if it is a local file, else its bytes.
 
         Raises:
@@ -113,15 +113,15 @@ class Source:
             raise ImageError(error.strerror or str(error)) from error
 
 
-def find(
+def find_sources(
     paths: Iterable[Path],
-    without: Path | None = None,
+    hidden_directory: Path | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     remote: RemoteOptions = DEFAULT,
     shard: tuple[int, int] | None = None,
     stdin: bytes | None = None,
-    as_one: Sequence[Medium] = (),
+    as_one: Sequence[InputFormat] = (),
 ) -> list[Source]:
     """Find every file of ``paths`` once, in the order of ``paths``; the files of a directory are sorted by path.
 
@@ -138,7 +138,7 @@ def find(
 
     Args:
         paths: files and directories.
-        without: a directory that is skipped inside ``paths``, the output directory.
+        hidden_directory: a directory that is skipped inside ``paths``, the output directory.
         include: take only files that match one of these patterns, if there are any. A pattern matches the end of
             the path of a file, or of a directory that contains it, below the directory in ``paths``: ``*.jpg``,
             ``holiday``, ``2024/*.png``.
@@ -148,60 +148,63 @@ def find(
         stdin: the bytes that the path ``-`` stands for; None if it is a path like others.
         as_one: kinds of data of which a local directory can be one input, such as numbered frames.
     """
-    folders = _Walk(without, exclude, shard, as_one)
-    found: dict[str, Source] = {}
-    skipped, own = [], OwnResults()
-    given = [without_secrets(without_file_scheme(path), remote) for path in paths]
-    remote_files = {path: walk(path, how) for path, how in given if url_of(path) is not None}
-    named = [path for path, _ in given if path.suffix.lower() == ".tar" or os.path.isdir(path)]
-    named += [path for path, (below, _) in remote_files.items() if below != [path]]
-    is_several = len({canonical(path) for path in named}) > 1
-    roots = {path: Root(path, Path(_named(path).name if is_several else "")) for path in named}
-    for path, how in given:
+    folders = _Walk(hidden_directory, exclude, shard, as_one)
+    sources: dict[str, Source] = {}
+    skipped_names, own_results = [], OwnResults()
+    inputs = [without_secrets(without_file_scheme(path), remote) for path in paths]
+    remote_files = {path: list_remote(path, options) for path, options in inputs if url_of(path) is not None}
+    containers = [path for path, _ in inputs if path.suffix.lower() == ".tar" or os.path.isdir(path)]
+    containers += [path for path, (files, _) in remote_files.items() if files != [path]]
+    is_several = len({canonical(path) for path in containers}) > 1
+    roots = {path: Root(path, Path(_with_name(path).name if is_several else "")) for path in containers}
+    for path, options in inputs:
         root = roots.get(path)
         files = [(Source(path, root=root), path)]
         if stdin is not None and path == STDIN:
             files = [(Source(Path("stdin"), content=stdin), Path("stdin"))]
         elif path in remote_files:
-            below, problem = remote_files[path]
-            files = [(Source(file, named=file == path, root=root), file.relative_to(path)) for file in sorted(below)]
+            remote_paths, problem = remote_files[path]
+            files = [
+                (Source(file, is_explicit=file == path, root=root), file.relative_to(path))
+                for file in sorted(remote_paths)
+            ]
             files += [(Source(path, problem=problem), path)] if problem is not None else []
         elif root is not None and os.path.isdir(path):
             files = list(folders.files(root))
-        for source, relative in _unpacked(files, how):
+        for source, relative in _unpack_tars(files, options):
             is_left_out = (include and not _matches(relative, include)) or _matches(relative, exclude)
             if is_left_out or not _is_in(shard, source):
                 continue
-            if source.is_local and source.path in own:
-                skipped += [source.name] if source.named else []
+            if source.is_local and source.path in own_results:
+                skipped_names += [source.name] if source.is_explicit else []
                 continue
-            found.setdefault(os.path.abspath(canonical(source.path)), source)  # noqa: PTH100 - links stay links
-    if skipped:
-        count = "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
-        warnings.warn(f"skipped {count} that this program wrote, such as '{skipped[0]}'", stacklevel=2)
-    return list(found.values())
+            sources.setdefault(os.path.abspath(canonical(source.path)), source)  # noqa: PTH100 - links stay links
+    if skipped_names:
+        count = "1 file" if len(skipped_names) == 1 else f"{len(skipped_names)} files"
+        warnings.warn(f"skipped {count} that this program wrote, such as '{skipped_names[0]}'", stacklevel=2)
+    return list(sources.values())
 
 
-def _parts(folder: Path, media: Iterable[Medium]) -> list[Path]:
+def _parts(folder: Path, media: Iterable[InputFormat]) -> list[Path]:
     """The files of a directory that is one input; none of other paths."""
     return next((files for medium in media if (files := medium.files(folder))), []) if os.path.isdir(folder) else []
 
 
-def _named(folder: Path) -> Path:
+def _with_name(folder: Path) -> Path:
     return folder if folder.name not in ("", os.pardir) else folder.resolve()
 
 
-def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> Iterator[tuple[Source, Path]]:
+def _unpack_tars(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> Iterator[tuple[Source, Path]]:
     """The same files, with tar files replaced by their members."""
     for source, relative in files:
         if source.path.suffix.lower() != ".tar":
-            is_packed = source.named and source.path.name.lower().endswith(_COMPRESSED)
+            is_packed = source.is_explicit and source.path.name.lower().endswith(_COMPRESSED_TARS)
             yield replace(source, problem=_UNPACK if is_packed else source.problem, remote=remote), relative
             continue
-        found, problem = members(source.path, remote)
-        for path, span in found.items():
-            below = relative / path.relative_to(source.path)
-            yield Source(path, named=False, span=span, remote=remote, root=source.root), below
+        spans, problem = tar_members(source.path, remote)
+        for path, span in spans.items():
+            member = relative / path.relative_to(source.path)
+            yield Source(path, is_explicit=False, span=span, remote=remote, root=source.root), member
         if problem is not None:
             yield Source(source.path, problem=problem), relative
 
@@ -209,7 +212,7 @@ def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> It
 def _is_in(shard: tuple[int, int] | None, source: Source) -> bool:
     if shard is None:
         return True
-    digest = hashlib.blake2b(os.fsencode(source.place), digest_size=8).digest()
+    digest = hashlib.blake2b(os.fsencode(source.relpath), digest_size=8).digest()
     return int.from_bytes(digest, "big") % shard[1] == shard[0] - 1
 
 
@@ -219,48 +222,56 @@ def _matches(path: Path, patterns: Sequence[str]) -> bool:
 
 class _Walk:
     def __init__(
-        self, without: Path | None, exclude: Sequence[str], shard: tuple[int, int] | None, as_one: Sequence[Medium]
+        self,
+        hidden_directory: Path | None,
+        exclude: Sequence[str],
+        shard: tuple[int, int] | None,
+        as_one: Sequence[InputFormat],
     ) -> None:
-        self._without = None if without is None else _identity(without)
+        self._hidden = None if hidden_directory is None else _identity(hidden_directory)
         self._exclude, self._shard, self._as_one = exclude, shard, as_one
-        self._entered: set[tuple[int, int] | None] = set()
+        self._identities: set[tuple[int, int] | None] = set()
 
-    def files(self, named: Root) -> Iterator[tuple[Source, Path]]:
+    def files(self, container: Root) -> Iterator[tuple[Source, Path]]:
         """The files below a directory, each with its path relative to that."""
-        root = named.path
+        root = container.path
         links = deque([root])
         while links:
-            found, linked, waiting = list[Source](), list[Path](), [links.popleft()]
+            sources, new_links, waiting = list[Source](), list[Path](), [links.popleft()]
             while waiting:  # trees can be deeper than Python's stack
                 folder = waiting.pop()
                 if _parts(folder, self._as_one):
-                    found.append(Source(_named(folder), named=folder == root, root=None if folder == root else named))
+                    sources.append(
+                        Source(
+                            _with_name(folder), is_explicit=folder == root, root=None if folder == root else container
+                        )
+                    )
                     continue
                 try:
                     entries = [*os.scandir(folder)] if self._enters(folder, root) else []
                 except OSError:
                     entries = []
-                    found.append(Source(folder, root=named))
+                    sources.append(Source(folder, root=container))
                 for entry in entries:
                     path, is_link = Path(folder, entry.name), entry.is_symlink()
                     # of a link into a directory that may not be searched, is_dir() raises
                     if os.path.isdir(path) if is_link else entry.is_dir():
-                        (linked if is_link else waiting).append(path)
-                    elif path.suffix.lower() == ".tar" or _is_in(self._shard, Source(path, root=named)):
-                        found.append(Source(path, named=False, root=named))
-            links += sorted(linked)
-            for source in sorted(found, key=lambda one: one.path):
+                        (new_links if is_link else waiting).append(path)
+                    elif path.suffix.lower() == ".tar" or _is_in(self._shard, Source(path, root=container)):
+                        sources.append(Source(path, is_explicit=False, root=container))
+            links += sorted(new_links)
+            for source in sorted(sources, key=lambda source: source.path):
                 is_below = root in source.path.parents
                 yield source, source.path.relative_to(root) if is_below else Path(source.path.name)
 
     def _enters(self, folder: Path, root: Path) -> bool:
         identity = _identity(folder)
         if folder != root:
-            hidden = PRIVATE_NAME.fullmatch(folder.name) is not None or (identity and identity == self._without)
+            hidden = PRIVATE_NAME.fullmatch(folder.name) is not None or (identity and identity == self._hidden)
             if hidden or _matches(folder.relative_to(root), self._exclude):
                 return False
-        is_new = identity not in self._entered
-        self._entered |= {identity} - {None}
+        is_new = identity not in self._identities
+        self._identities |= {identity} - {None}
         return is_new
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.files.paths import DEFAULT, SLOWEST, RemoteOptions, Stamp, path_of, safe_open, too_large, url_of
+from ebcli.files.paths import DEFAULT, SLOWEST, FileState, RemoteOptions, path_of, safe_open, too_large, url_of
 
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
 _WEB = ("http://", "https://")
@@ -29,20 +29,20 @@ def _web() -> ModuleType:
     return web
 
 
-def stamp_of(path: Path, options: RemoteOptions = DEFAULT) -> Stamp:
+def stamp_of(path: Path, options: RemoteOptions = DEFAULT) -> FileState:
     """The present state of a local or remote file. Raises OSError if it does not exist."""
     url = url_of(path)
     if url is None:
         status = path.stat()
-        return Stamp(status.st_size, status.st_mtime_ns)
+        return FileState(status.st_size, status.st_mtime_ns)
     if url.startswith(_WEB):
-        return Stamp(*_web().head(url, options))
+        return FileState(*_web().head(url, options))
     with _remote(url, options) as (system, name, limit):
         try:
-            changed = int(system.modified(name).timestamp() * 1e9)
+            mtime_ns = int(system.modified(name).timestamp() * 1e9)
         except (NotImplementedError, AttributeError):  # the server does not say
-            changed = 0
-        return Stamp(int(system.info(name, **limit)["size"] or 0), changed)
+            mtime_ns = 0
+        return FileState(int(system.info(name, **limit)["size"] or 0), mtime_ns)
 
 
 class Span(NamedTuple):
@@ -81,13 +81,13 @@ def without_file_scheme(path: Path) -> Path:
     return Path(url2pathname("/" + "/".join(path.parts[1:]))) if path.parts[:1] == ("file:",) else path
 
 
-def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Stamp, bytes]:
+def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[FileState, bytes]:
     """A remote file's state and bytes, in one request. Raises OSError if it cannot be read, or is too large."""
     url = url_of(path)
     assert url is not None
     if url.startswith(_WEB):
         headers, content = _web().fetch(url, options)
-        return Stamp(*_web().state(headers)), content
+        return FileState(*_web().state(headers)), content
     stamp = stamp_of(path, options)
     if stamp.bytes > options.max_bytes:
         raise too_large(options.max_bytes)
@@ -95,7 +95,7 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Stamp, bytes]:
         return stamp, bytes(system.cat_file(name, **limit))
 
 
-def walk(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path], str | None]:
+def list_remote(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path], str | None]:
     """The remote files below a directory; the path itself if it is a file, or if nothing is found.
 
     Returns:
@@ -106,23 +106,23 @@ def walk(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path], str 
     """
     url = url_of(path)
     assert url is not None
-    found, problem = list[Path](), None
+    files, problem = list[Path](), None
     if url.startswith(_WEB):
         if path.suffix or "?" in path.name:  # to look for links in it would be to fetch it
             return [path], None
         try:
-            found.extend(map(path_of, _web().files_below(url, options)))
+            files.extend(map(path_of, _web().files_below(url, options)))
         except OSError as error:
             problem = error.strerror
     else:
         with contextlib.suppress(OSError), _remote(url, options) as (system, name, limit):  # reading the file will tell
             all_pages = {key: SLOWEST * seconds for key, seconds in limit.items()}
-            found = [path_of(system.unstrip_protocol(file)) for file in system.find(name, **all_pages)]
-    found = [file for file in found if file.is_relative_to(path)]
-    return found if found or problem else [path], problem
+            files = [path_of(system.unstrip_protocol(file)) for file in system.find(name, **all_pages)]
+    files = [file for file in files if file.is_relative_to(path)]
+    return files if files or problem else [path], problem
 
 
-class _Checked(tarfile.TarInfo):
+class _SafeTarInfo(tarfile.TarInfo):
     """A member whose header cannot make the reader go back, or read more than a header's worth of metadata."""
 
     def _block(self, count: int) -> int:
@@ -131,7 +131,7 @@ class _Checked(tarfile.TarInfo):
         return int(super()._block(count))  # type: ignore[misc]
 
 
-def members(path: Path, options: RemoteOptions = DEFAULT) -> tuple[dict[Path, Span], str | None]:
+def tar_members(path: Path, options: RemoteOptions = DEFAULT) -> tuple[dict[Path, Span], str | None]:
     """The files in a tar file, local or remote, with paths as if it were a directory.
 
     As in an extracted tar file, the last of several members of one name counts, hard links are files, and a leading
@@ -140,27 +140,30 @@ def members(path: Path, options: RemoteOptions = DEFAULT) -> tuple[dict[Path, Sp
     Returns:
         The files, and the reason why there may be more, or None.
     """
-    found: dict[Path, Span] = {}
-    skipped = 0
+    spans: dict[Path, Span] = {}
+    num_outside = 0
     try:
-        with _opened(path, options) as file, tarfile.open(fileobj=file, mode="r:", tarinfo=_Checked) as archive:
+        with (
+            _open_remote(path, options) as file,
+            tarfile.open(fileobj=file, mode="r:", tarinfo=_SafeTarInfo) as archive,
+        ):
             size = file.seek(0, os.SEEK_END)
             for member in archive:
                 name = _inside(path, member.name)
                 target = _inside(path, member.linkname) if member.islnk() else None
                 span = Span(path, member.offset_data, member.size) if member.isreg() else None
-                span = found.get(target) if target is not None else span
+                span = spans.get(target) if target is not None else span
                 if name is None and (member.isreg() or member.islnk()):
-                    skipped += 1
+                    num_outside += 1
                 elif name is not None and span is not None:
-                    found[name] = span
+                    spans[name] = span
                     if span.start + span.size > size:
                         raise tarfile.ReadError("unexpected end of data")
     except OSError as error:
-        return found, error.strerror or str(error)
+        return spans, error.strerror or str(error)
     except (tarfile.TarError, ValueError, OverflowError, MemoryError) as error:
-        return found, f"it cannot be read to its end as an uncompressed tar file ({error or type(error).__name__})"
-    return found, f"it has {skipped} files with .. in their names, which were skipped" if skipped else None
+        return spans, f"it cannot be read to its end as an uncompressed tar file ({error or type(error).__name__})"
+    return spans, f"it has {num_outside} files with .. in their names, which were skipped" if num_outside else None
 
 
 def _inside(tar: Path, name: str) -> Path | None:
@@ -169,7 +172,7 @@ def _inside(tar: Path, name: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, options: RemoteOptions) -> Iterator[IO[bytes]]:
+def _open_remote(path: Path, options: RemoteOptions) -> Iterator[IO[bytes]]:
     """A local or remote file, to read parts of it."""
     url = url_of(path)
     if url is None:
@@ -219,8 +222,8 @@ def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[s
         reason = f"the server did not send it within {longest:g} s: raise EB_SALIENCY_TIMEOUT"
         raise OSError(errno.EIO, reason) from error
     except FileNotFoundError as error:  # whose message is only the name
-        why = error.__cause__ or "the server has no such file"
-        raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({why})") from error
+        cause = error.__cause__ or "the server has no such file"
+        raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({cause})") from error
     except (OSError, tarfile.TarError):
         raise
     except Exception as error:

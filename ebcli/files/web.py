@@ -33,11 +33,11 @@ _LONGEST_TAG = 4096  # characters
 _INVALID = "the URL, or what the server answers, is not valid: open it in a browser to see"
 
 
-class _Timed(io.RawIOBase):
+class _TimedStream(io.RawIOBase):
     """What a connection receives, until the time for a response is over."""
 
-    def __init__(self, received: io.RawIOBase, connection: socket.socket) -> None:
-        self._received, self._connection = received, connection
+    def __init__(self, stream: io.RawIOBase, connection: socket.socket) -> None:
+        self._stream, self._connection = stream, connection
         self.timeout = connection.gettimeout() or 0.0
         self.allow(self.timeout)
 
@@ -52,10 +52,10 @@ class _Timed(io.RawIOBase):
         if left <= 0:
             raise TimeoutError
         self._connection.settimeout(min(left, self.timeout))
-        return self._received.readinto(buffer)
+        return self._stream.readinto(buffer)
 
     def close(self) -> None:
-        self._received.close()
+        self._stream.close()
         super().close()
 
 
@@ -67,12 +67,12 @@ class _Response(HTTPResponse):
 
     def __init__(self, connection: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(connection, *args, **kwargs)
-        self._timed = _Timed(self.fp.detach(), connection)
-        self.fp = io.BufferedReader(self._timed)
+        self._timed_stream = _TimedStream(self.fp.detach(), connection)
+        self.fp = io.BufferedReader(self._timed_stream)
 
     def begin(self) -> None:
         super().begin()
-        self._timed.allow(SLOWEST * self._timed.timeout)
+        self._timed_stream.allow(SLOWEST * self._timed_stream.timeout)
 
 
 class _Connection(HTTPConnection):
@@ -96,7 +96,7 @@ class _Links(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.hrefs: list[str] = []
         for tag in page.split("<"):  # one by one: on some pages, the parser takes quadratic time
             if tag.startswith(("a", "A")):
                 self.reset()
@@ -104,7 +104,7 @@ class _Links(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "a":
-            self.found += [value for name, value in attrs if name == "href" and value]
+            self.hrefs += [value for name, value in attrs if name == "href" and value]
 
 
 class _Retry(urllib3.Retry):
@@ -138,10 +138,10 @@ def state(headers: Mapping[str, str]) -> tuple[int, int]:
     """The size and the modification time in nanoseconds that a response reports."""
     date = headers.get("Last-Modified")
     try:
-        changed = int(parsedate_to_datetime(date).timestamp()) * 10**9 if date else 0
+        mtime_ns = int(parsedate_to_datetime(date).timestamp()) * 10**9 if date else 0
     except (ValueError, OverflowError):
-        changed = 0
-    return _number(headers.get("Content-Length", "")), changed
+        mtime_ns = 0
+    return _number(headers.get("Content-Length", "")), mtime_ns
 
 
 def _number(header: str) -> int:
@@ -157,33 +157,38 @@ def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
         OSError: a listing below it cannot be read, or there are too many of them.
     """
     root = quote_url(url.rstrip("/")) + "/"
-    seen, listings = {root}, [root]
+    visited_urls, listings = {root}, [root]
     longest = SLOWEST * options.timeout
     ends = time.monotonic() + longest
     for number, listing in enumerate(listings):
         if number == _MOST_LISTINGS:
             raise OSError(errno.EIO, f"it has more than {_MOST_LISTINGS} directories: name some of them instead")
         if time.monotonic() > ends:
-            why = f"listing its directories took longer than {longest:g} s: raise EB_SALIENCY_TIMEOUT"
-            raise OSError(errno.EIO, why)
+            reason = f"listing its directories took longer than {longest:g} s: raise EB_SALIENCY_TIMEOUT"
+            raise OSError(errno.EIO, reason)
         try:
             page = _response("GET", listing, options, _LARGEST_LISTING)[1]
         except OSError as error:
             if listing == root:
                 return
             raise OSError(errno.EIO, f"'{listing.removeprefix(root)}' cannot be listed: {error.strerror}") from error
-        for link in _Links(page.decode(errors="replace")).found:
+        for link in _Links(page.decode(errors="replace")).hrefs:
             target = listing
             with suppress(ValueError):  # not an address
                 target, _ = urldefrag(urljoin(listing, link))
-            below = target.removeprefix(root)
-            if target in seen or below == target or "?" in below or {".", ".."} & set(unquote(below).split("/")):
+            relative = target.removeprefix(root)
+            if (
+                target in visited_urls
+                or relative == target
+                or "?" in relative
+                or {".", ".."} & set(unquote(relative).split("/"))
+            ):
                 continue
-            seen.add(target)
+            visited_urls.add(target)
             if target.endswith("/"):
                 listings.append(target)
             else:
-                yield f"{url.rstrip('/')}/{below}"
+                yield f"{url.rstrip('/')}/{relative}"
 
 
 def quote_url(url: str) -> str:
@@ -245,7 +250,9 @@ def _body(response: urllib3.BaseHTTPResponse, limit: int, is_part: bool) -> byte
         if response.status in (404, 410):
             raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({answer})")
         history = response.retries.history if response.retries else ()
-        raise OSError(errno.EIO, answer + _tried(1 + sum(not one.redirect_location for one in history)))
+        raise OSError(
+            errno.EIO, answer + _attempts_words(1 + sum(not attempt.redirect_location for attempt in history))
+        )
     if is_part and response.status != 206:
         raise OSError(errno.EIO, "the server cannot send parts of a file")
     size, content = state(response.headers)[0], io.BytesIO()
@@ -259,18 +266,18 @@ def _body(response: urllib3.BaseHTTPResponse, limit: int, is_part: bool) -> byte
 
 
 def _reason(error: exceptions.HTTPError, options: RemoteOptions) -> str:
-    tried = _tried(options.retries + 1 if isinstance(error, exceptions.MaxRetryError) else 1)
+    attempts = _attempts_words(options.retries + 1 if isinstance(error, exceptions.MaxRetryError) else 1)
     cause: Any = getattr(error, "reason", None) or error
     if isinstance(cause, exceptions.LocationParseError):  # whose message has the whole address
         return _INVALID
     if isinstance(cause, exceptions.TimeoutError) and not isinstance(cause, exceptions.NewConnectionError):
-        return f"the server did not answer within {options.timeout:g} s{tried}"
+        return f"the server did not answer within {options.timeout:g} s{attempts}"
     cause = cause.__cause__ or cause
-    what = "it ended early" if isinstance(cause, exceptions.IncompleteRead) else cause
-    return f"the connection failed: {what}{tried}"
+    failure = "it ended early" if isinstance(cause, exceptions.IncompleteRead) else cause
+    return f"the connection failed: {failure}{attempts}"
 
 
-def _tried(count: int) -> str:
+def _attempts_words(count: int) -> str:
     return f" (tried {count} times)" if count > 1 else ""
 
 

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.overlay import beside, fitted_size, heatmap, picture
+from ebcli.datatypes.explanation import Box
+from ebcli.drawing.overlay import fitted_size, heatmap, picture, side_by_side
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
-from ebcli.gallery.comparison import below, latest_records, read_maps, roots_of
-from ebcli.nouns.explanation import Box
+from ebcli.gallery.comparison import latest_records, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 
 CELLS = 14  # a side, of the grid that each map is reduced to
@@ -30,7 +30,8 @@ LEAST = 5  # photos
 _CORNER, _EDGE = 4, 2  # cells
 _RESTS = 0.5  # of a photo's map, in a place that it rests on
 _SHARE = 0.3  # of a class's photos, in a finding
-_ALIKE, _SAME_LOOK = 0.8, 0.04  # of a group: cosine with the mean map; mean difference of its peaks from the mean look
+# of a group: cosine with the mean map; mean difference of its peaks from the mean look
+_MIN_COSINE, _MAX_LOOK_DIFFERENCE = 0.8, 0.04
 _PIXELS = 4  # a cell's side in the small photo from which looks are taken
 _GROUPS = 8
 _THIRDS = (
@@ -48,8 +49,8 @@ def _places() -> dict[str, Mask]:
     rows = {"upper": from_start[:, None], "lower": from_start[::-1, None]}
     columns = {"left": from_start[None], "right": from_start[None, ::-1]}
     corners = {f"{v} {h} corner": (rows[v] < _CORNER) & (columns[h] < _CORNER) for v in rows for h in columns}
-    whole = np.ones((CELLS, CELLS), bool)
-    return corners | {f"{name} edge": whole & (distance < _EDGE) for name, distance in (rows | columns).items()}
+    everywhere = np.ones((CELLS, CELLS), bool)
+    return corners | {f"{name} edge": everywhere & (distance < _EDGE) for name, distance in (rows | columns).items()}
 
 
 PLACES = _places()
@@ -57,7 +58,7 @@ BORDER = np.pad(np.zeros((CELLS - 2, CELLS - 2), bool), 1, constant_values=True)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Seen:
+class AuditPhoto:
     """A photo of a run, reduced to what an audit needs.
 
     Attributes:
@@ -84,13 +85,13 @@ class Candidate(NamedTuple):
     """Photos of a class whose maps rest on the same place.
 
     Attributes:
-        where: the place, in words.
+        place_words: the place, in words.
         photos: the photos, those that rest on it most first, each with the cells of the place.
         total: the number of photos of the class.
     """
 
-    where: str
-    photos: Sequence[tuple[Seen, Mask]]
+    place_words: str
+    photos: Sequence[tuple[AuditPhoto, Mask]]
     total: int
 
 
@@ -103,28 +104,28 @@ def read_boxes(path: Path) -> Boxes:
     try:
         content = json.loads(path.read_bytes())
         names = {image["id"]: Path(image["file_name"]).name for image in content["images"]}
-        found: dict[str, list[Box]] = {}
-        for one in content["annotations"]:
-            found.setdefault(names[one["image_id"]], []).append(Box.of_size(*map(float, one["bbox"])))
+        boxes: dict[str, list[Box]] = {}
+        for annotation in content["annotations"]:
+            boxes.setdefault(names[annotation["image_id"]], []).append(Box.from_xywh(*map(float, annotation["bbox"])))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"cannot read '{path}' as annotations in COCO's format: {error!r}") from error
-    return found
+    return boxes
 
 
-def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> dict[str, list[Seen]]:
+def read_photos(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> dict[str, list[AuditPhoto]]:
     """The photos of a run with raw maps, by their classes; only those below ``inputs`` are read.
 
     Raises:
         ConfigurationError: the directory has no records.
     """
-    roots, classes = roots_of(inputs), dict[str, list[Seen]]()
+    roots, classes = roots_of(inputs), dict[str, list[AuditPhoto]]()
     for record in latest_records(directory).values():
-        path, found = below(record.input, roots), read_maps(directory, record)
-        if path is None or found is None or not found[1]:
+        path, size_and_maps = path_below(record.input, roots), read_maps(directory, record)
+        if path is None or size_and_maps is None or not size_and_maps[1]:
             continue
-        size, maps = found
-        map_ = next((one for one in maps if one.subject.index == record.predicted), maps[0])
-        region = map_.placement.scaled(size, (CELLS, CELLS))
+        size, maps = size_and_maps
+        map_ = next((item for item in maps if item.subject.index == record.predicted), maps[0])
+        region = map_.placement.rescale(size, (CELLS, CELLS))
         grid = heatmap(map_.values, region, (CELLS, CELLS), signed=False, zero=None)
         if not (np.isfinite(grid).all() and grid.any()):
             continue
@@ -137,10 +138,10 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> dict[str
         if path.name in boxes:
             outside = np.ones((CELLS, CELLS), bool)
             for box in boxes[path.name]:
-                low_x, low_y, high_x, high_y = box.scaled(size, (CELLS, CELLS))
+                low_x, low_y, high_x, high_y = box.rescale(size, (CELLS, CELLS))
                 outside[int(low_y) : math.ceil(high_y), int(low_x) : math.ceil(high_x)] = False
         subject = map_.subject
-        seen = Seen(
+        audit_photo = AuditPhoto(
             input=record.input,
             path=path,
             state=(record.configuration, record.input_bytes, record.input_mtime_ns),
@@ -150,7 +151,7 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> dict[str
             look=_look(np.asarray(small, np.float32) / 255, grid),
             outside=outside,
         )
-        classes.setdefault(seen.name, []).append(seen)
+        classes.setdefault(audit_photo.name, []).append(audit_photo)
     return classes
 
 
@@ -158,12 +159,12 @@ def _look(small: NDArray[Any], grid: NDArray[np.float32]) -> NDArray[np.float32]
     """The colors of 3 x 3 cells around the peak, (CELLS * 4, CELLS * 4, 3) -> (108,)."""
     cells = small.reshape(CELLS, _PIXELS, CELLS, _PIXELS, 3)
     halves = cells.reshape(CELLS, 2, 2, CELLS, 2, 2, 3).mean((2, 5))  # 2 x 2 colors a cell
-    row, column = (int(np.clip(at, 1, CELLS - 2)) for at in np.unravel_index(grid.argmax(), grid.shape))
+    row, column = (int(np.clip(index, 1, CELLS - 2)) for index in np.unravel_index(grid.argmax(), grid.shape))
     return halves[row - 1 : row + 2, :, column - 1 : column + 2].ravel()
 
 
 def candidates(
-    photos: Sequence[Seen], clusters: Callable[[NDArray[np.float32], int], NDArray[np.int64]]
+    photos: Sequence[AuditPhoto], clusters: Callable[[NDArray[np.float32], int], NDArray[np.int64]]
 ) -> Iterator[Candidate]:
     """What many photos of one class rest on: a corner, an edge, what is outside of the boxes, or a place of one look.
 
@@ -172,22 +173,22 @@ def candidates(
         clusters: finds so many groups of rows (photos, numbers), and returns the group of each.
     """
     enough = max(LEAST, _SHARE * len(photos))
-    known: list[set[int]] = []
+    photo_sets: list[set[int]] = []
 
-    def candidate(where: str, masks: Mapping[int, Mask], order: Mapping[int, float]) -> Iterator[Candidate]:
-        if len(masks) >= enough and all(len(masks.keys() & other) < 0.8 * len(masks) for other in known):
-            known.append({*masks})
+    def candidate(place_words: str, masks: Mapping[int, Mask], order: Mapping[int, float]) -> Iterator[Candidate]:
+        if len(masks) >= enough and all(len(masks.keys() & other) < 0.8 * len(masks) for other in photo_sets):
+            photo_sets.append({*masks})
             chosen = sorted(masks, key=lambda i: -order[i])
-            yield Candidate(where, [(photos[i], masks[i]) for i in chosen], len(photos))
+            yield Candidate(place_words, [(photos[i], masks[i]) for i in chosen], len(photos))
 
-    places: dict[str, list[Mask | None]] = {f"the {where}": [mask] * len(photos) for where, mask in PLACES.items()}
-    for where, masks in (places | {"what is outside of the boxes": [one.outside for one in photos]}).items():
-        there = {i: mask for i, mask in enumerate(masks) if mask is not None}
-        shares = {i: float(photos[i].grid[mask].sum()) for i, mask in there.items()}
-        yield from candidate(where, {i: there[i] for i, share in shares.items() if share >= _RESTS}, shares)
+    places: dict[str, list[Mask | None]] = {f"the {name}": [mask] * len(photos) for name, mask in PLACES.items()}
+    for place_words, masks in (places | {"what is outside of the boxes": [photo.outside for photo in photos]}).items():
+        given_masks = {i: mask for i, mask in enumerate(masks) if mask is not None}
+        shares = {i: float(photos[i].grid[mask].sum()) for i, mask in given_masks.items()}
+        yield from candidate(place_words, {i: given_masks[i] for i, share in shares.items() if share >= _RESTS}, shares)
     if len(photos) < 2 * LEAST:
         return
-    grids, looks = (np.stack([getattr(one, name) for one in photos]) for name in ("grid", "look"))
+    grids, looks = (np.stack([getattr(photo, name) for photo in photos]) for name in ("grid", "look"))
     flat = grids.reshape(len(photos), -1)
     flat = flat / np.linalg.norm(flat, axis=1, keepdims=True)
     groups = clusters(np.concatenate([flat, looks], axis=1), min(_GROUPS, len(photos) // LEAST))
@@ -195,11 +196,14 @@ def candidates(
         members = np.flatnonzero(groups == group)
         mean = flat[members].mean(0)
         cosines = flat[members] @ mean / np.linalg.norm(mean)
-        if cosines.mean() < _ALIKE or np.abs(looks[members] - looks[members].mean(0)).mean() > _SAME_LOOK:
+        if (
+            cosines.mean() < _MIN_COSINE
+            or np.abs(looks[members] - looks[members].mean(0)).mean() > _MAX_LOOK_DIFFERENCE
+        ):
             continue
         mask = _core(mean)
         order = dict(zip(members.tolist(), cosines.tolist(), strict=True))
-        row, column = (int(at.mean() * 3 / CELLS) for at in np.nonzero(mask))  # of the middle
+        row, column = (int(indices.mean() * 3 / CELLS) for indices in np.nonzero(mask))  # of the middle
         yield from candidate(f"the same thing {_THIRDS[row][column]}", dict.fromkeys(order, mask), order)
 
 
@@ -213,13 +217,13 @@ def _core(values: NDArray[np.float32]) -> Mask:
     return np.any([wide[i : i + CELLS, j : j + CELLS] for i in range(3) for j in range(3)], axis=0)
 
 
-_SHOWN = 8  # photos of a finding
+_MAX_PHOTOS = 8  # photos of a finding
 _SIDE, _GAP, _SMALL = 180, 6, 84  # pixels
 _CORNERS = [name for name in PLACES if name.endswith("corner")]
 
 
 def write_audit(
-    directory: Path, findings: Sequence[tuple[str, Candidate]], classes: Mapping[str, Sequence[Seen]]
+    directory: Path, findings: Sequence[tuple[str, Candidate]], classes: Mapping[str, Sequence[AuditPhoto]]
 ) -> Path:
     """Write the page and its pictures into ``audit/`` below the directory of a run, all or none of them.
 
@@ -236,17 +240,21 @@ def write_audit(
     """
     files: dict[Path, bytes] = {}
 
-    def picture_of(drawn: Image.Image) -> dict[str, Any]:
-        content = encode_picture(drawn, "png")
+    def picture_of(image: Image.Image) -> dict[str, Any]:
+        content = encode_picture(image, "png")
         name = f"{hashlib.sha256(content).hexdigest()[:24]}.png"
         files[AUDIT.with_name(name)] = content
-        return {"picture": name, "width": drawn.width}
+        return {"picture": name, "width": image.width}
 
     files[AUDIT] = page(
         "audit.html",
         findings=[
-            {"words": words, "photos": [one.input for one, _ in found.photos[:_SHOWN]], **picture_of(_strip(found))}
-            for words, found in findings
+            {
+                "words": words,
+                "photos": [photo.input for photo, _ in candidate.photos[:_MAX_PHOTOS]],
+                **picture_of(_strip(candidate)),
+            }
+            for words, candidate in findings
         ],
         classes=[
             {"name": name, "photos": len(photos), "shares": _shares(photos), **picture_of(_mean_map(photos))}
@@ -261,31 +269,31 @@ def write_audit(
     return directory / AUDIT
 
 
-def _shares(photos: Sequence[Seen]) -> list[float | None]:
+def _shares(photos: Sequence[AuditPhoto]) -> list[float | None]:
     """The mean share of the maps at the border, in each corner, and outside of the boxes, if there are any."""
-    mean = np.mean([one.grid for one in photos], axis=0)
-    beyond = [float(one.grid[one.outside].sum()) for one in photos if one.outside is not None]
+    mean = np.mean([photo.grid for photo in photos], axis=0)
+    outside_shares = [float(photo.grid[photo.outside].sum()) for photo in photos if photo.outside is not None]
     shares = [float(mean[mask].sum()) for mask in (BORDER, *(PLACES[name] for name in _CORNERS))]
-    return [*shares, float(np.mean(beyond)) if beyond else None]
+    return [*shares, float(np.mean(outside_shares)) if outside_shares else None]
 
 
-def _mean_map(photos: Sequence[Seen]) -> Image.Image:
-    mean = np.mean([one.grid for one in photos], axis=0)
+def _mean_map(photos: Sequence[AuditPhoto]) -> Image.Image:
+    mean = np.mean([photo.grid for photo in photos], axis=0)
     white = Image.new("RGB", (_SMALL, _SMALL), "white")
     return picture(white, mean, Box(0, 0, _SMALL, _SMALL), DrawingStyle("heatmap"))
 
 
-def _strip(found: Candidate) -> Image.Image:
+def _strip(candidate: Candidate) -> Image.Image:
     """The first photos side by side, with their maps and a frame around the place."""
     tiles = []
-    for one, mask in found.photos[:_SHOWN]:
+    for photo_seen, mask in candidate.photos[:_MAX_PHOTOS]:
         with suppress(ImageError):
-            photo = decode(one.path)
+            photo = decode(photo_seen.path)
             small = photo.resize(fitted_size(photo.size, _SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
-            drawn = picture(small, one.grid, Box(0, 0, *small.size), DrawingStyle())
+            tile = picture(small, photo_seen.grid, Box(0, 0, *small.size), DrawingStyle())
             rows, columns = np.nonzero(mask)
             place = Box(columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-            left, top, right, bottom = map(int, place.scaled((CELLS, CELLS), small.size))
-            ImageDraw.Draw(drawn).rectangle((left, top, right - 1, bottom - 1), outline="white", width=2)
-            tiles.append(drawn)
-    return beside(tiles or [Image.new("RGB", (_SIDE, _SIDE), "white")], _GAP)
+            left, top, right, bottom = map(int, place.rescale((CELLS, CELLS), small.size))
+            ImageDraw.Draw(tile).rectangle((left, top, right - 1, bottom - 1), outline="white", width=2)
+            tiles.append(tile)
+    return side_by_side(tiles or [Image.new("RGB", (_SIDE, _SIDE), "white")], _GAP)

@@ -14,17 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.legend import bar
-from ebcli.drawing.overlay import Pixels, beside, covered, fitted_size, interpolated, is_blank, picture, ranks
+from ebcli.drawing.overlay import (
+    Pixels,
+    covered_pixels,
+    fitted_size,
+    interpolate,
+    is_blank,
+    picture,
+    ranks,
+    side_by_side,
+)
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError, check_value
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture, read_arrays
 from ebcli.files.images import decode
-from ebcli.files.naming import COMPARISON, canonical, numbered, output_relpath
+from ebcli.files.naming import COMPARISON, canonical, output_relpath, with_numbers
 from ebcli.files.paths import first_link, url_of
 from ebcli.files.records import ClassRecord, Record, records_of_run
-from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.pages.shell import page
 
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared
@@ -58,8 +67,8 @@ def read_maps(directory: Path, record: Record) -> tuple[tuple[int, int], list[Ma
     if relpath is None or first_link(directory, relpath):
         return None
     layers: dict[str, list[ClassRecord]] = {}
-    for one in record.classes:
-        layers.setdefault(one.layer, []).append(one)
+    for class_ in record.classes:
+        layers.setdefault(class_.layer, []).append(class_)
     names = {layer: f"maps@{layer}" if len(layers) > 1 else "maps" for layer in layers}
     maps: list[Map] = []
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
@@ -68,27 +77,30 @@ def read_maps(directory: Path, record: Record) -> tuple[tuple[int, int], list[Ma
         place = Box(*map(float, arrays["crop"]))
         indices = arrays["classes"].tolist()
         for layer, classes in layers.items():
-            for index, one, values in zip(indices, classes, arrays[names[layer]], strict=True):
-                if index != one.index or values.ndim != 2 or not values.size or min(size) < 1:
+            for index, class_, values in zip(indices, classes, arrays[names[layer]], strict=True):
+                if index != class_.index or values.ndim != 2 or not values.size or min(size) < 1:
                     return None
-                score, outlines = math.nan if one.score is None else one.score, [one.box.outline] if one.box else ()
+                score, outlines = (
+                    math.nan if class_.score is None else class_.score,
+                    [class_.box.outline] if class_.box else (),
+                )
                 maps.append(
                     Map(
-                        subject=Subject(index, one.name, score, outlines=outlines),
+                        subject=Subject(index, class_.name, score, outlines=outlines),
                         layer=layer,
                         values=values,
-                        mass=one.mass,
+                        mass=class_.mass,
                         placement=place,
                         method=record.method,
-                        against=one.against or "",
-                        is_two_sided=one.against is not None,
+                        against=class_.against or "",
+                        is_two_sided=class_.against is not None,
                     )
                 )
         return size, maps
     return None
 
 
-def read_pairs(one: Path, other: Path) -> Iterator[MapPair]:
+def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
     """Every class and layer that both runs have of an image; of two runs with one layer each, these two.
 
     The latest record of each image counts.
@@ -96,33 +108,36 @@ def read_pairs(one: Path, other: Path) -> Iterator[MapPair]:
     Raises:
         ConfigurationError: a directory has no records.
     """
-    first, second = latest_records(one), latest_records(other)
+    first, second = latest_records(first_run), latest_records(second_run)
     for place in sorted(first.keys() & second.keys()):
         records = first[place], second[place]
-        found, others = read_maps(one, records[0]), read_maps(other, records[1])
-        if found is None or others is None or found[0] != others[0]:  # not of the same size: another image
+        found_first, found_second = read_maps(first_run, records[0]), read_maps(second_run, records[1])
+        # not of the same size: another image
+        if found_first is None or found_second is None or found_first[0] != found_second[0]:
             continue
-        single = all(len({map_.layer for map_ in maps}) == 1 for _, maps in (found, others))
+        single = all(len({map_.layer for map_ in maps}) == 1 for _, maps in (found_first, found_second))
         sides = []
-        for _, maps in (found, others):  # detections of a class are told apart by their order
-            keys = numbered((map_.subject.index, "" if single else map_.layer) for map_ in maps)
+        for _, maps in (found_first, found_second):  # detections of a class are told apart by their order
+            keys = with_numbers((map_.subject.index, "" if single else map_.layer) for map_ in maps)
             sides.append(dict(zip(keys, maps, strict=True)))
         for key, map_ in sides[0].items():
             if key in sides[1]:
-                both = map_, sides[1][key]
-                about = [f"{r.model} ({r.weights}), {m.layer}, {m.method}" for r, m in zip(records, both, strict=True)]
-                yield MapPair(records[1].input, found[0], both, (about[0], about[1]))
+                pair = map_, sides[1][key]
+                run_names = [
+                    f"{r.model} ({r.weights}), {m.layer}, {m.method}" for r, m in zip(records, pair, strict=True)
+                ]
+                yield MapPair(records[1].input, found_first[0], pair, (run_names[0], run_names[1]))
 
 
-def aligned(pair: MapPair) -> tuple[NDArray[np.float32], NDArray[np.float32], Pixels]:
+def align(pair: MapPair) -> tuple[NDArray[np.float32], NDArray[np.float32], Pixels]:
     """Two maps on the grid on which they are compared: the pixels of a small image that both cover, and their box."""
     size = fitted_size(pair.size, SIDE)
-    regions = [one.placement.scaled(pair.size, size) for one in pair.maps]
-    boxes = [covered(region, size) for region in regions]
-    both = max(boxes[0][0], boxes[1][0]), max(boxes[0][1], boxes[1][1]), *map(min, boxes[0][2:], boxes[1][2:])
-    box = (both[0], both[1], max(both[2], both[0] + 1), max(both[3], both[1] + 1))
-    one, other = (interpolated(map_.values, region, box) for map_, region in zip(pair.maps, regions, strict=True))
-    return one, other, box
+    regions = [map_.placement.rescale(pair.size, size) for map_ in pair.maps]
+    boxes = [covered_pixels(region, size) for region in regions]
+    common = max(boxes[0][0], boxes[1][0]), max(boxes[0][1], boxes[1][1]), *map(min, boxes[0][2:], boxes[1][2:])
+    box = (common[0], common[1], max(common[2], common[0] + 1), max(common[3], common[1] + 1))
+    first, other = (interpolate(map_.values, region, box) for map_, region in zip(pair.maps, regions, strict=True))
+    return first, other, box
 
 
 def latest_records(directory: Path) -> dict[str, Record]:
@@ -142,16 +157,16 @@ def _absolute(path: Path) -> Path:
 
 
 def roots_of(inputs: Sequence[Path]) -> set[Path]:
-    """The local ones of some files and directories, for ``below``."""
+    """The local ones of some files and directories, for ``path_below``."""
     return {_absolute(path) for path in inputs if url_of(path) is None}
 
 
-def below(name: str, roots: Set[Path]) -> Path | None:
+def path_below(name: str, roots: Set[Path]) -> Path | None:
     """The local file of a name if it is below one of the roots."""
     if url_of(Path(name)) is not None or "\0" in name:
         return None
-    whole = _absolute(Path(name))
-    return None if roots.isdisjoint((whole, *whole.parents)) else whole
+    path = _absolute(Path(name))
+    return None if roots.isdisjoint((path, *path.parents)) else path
 
 
 def write_comparison(
@@ -181,8 +196,8 @@ def write_comparison(
     roots, rows = roots_of(inputs), list[dict[str, Any]]()
     with OutputFolder(directory, overwrite=True) as folder:
         for pair in pairs:
-            row, drawn = _row(pair, correlation, below(pair.input, roots))
-            folder.add({COMPARISON.with_name(row["picture"]): encode_picture(drawn, "png")})
+            row, image = _row(pair, correlation, path_below(pair.input, roots))
+            folder.add({COMPARISON.with_name(row["picture"]): encode_picture(image, "png")})
             rows.append(row)
         if not rows:
             advice = "repeat both with --raw and the same --target"
@@ -199,16 +214,16 @@ def _row(
 ) -> tuple[dict[str, Any], Image.Image]:
     """A pair as JSON, and drawn: the photo, both maps and their difference."""
     size = fitted_size(pair.size, SIDE)
-    one, other, box = aligned(pair)
-    difference = _drawn(one) - _drawn(other)
+    first, second, box = align(pair)
+    difference = _draw(first) - _draw(second)
     subject = pair.maps[1].subject
     key = "\0".join((pair.input, str(subject.index), *pair.runs))
-    scores = [None if math.isnan(one.subject.score) else one.subject.score for one in pair.maps]
+    scores = [None if math.isnan(map_.subject.score) else map_.subject.score for map_ in pair.maps]
     row = {
         "input": pair.input,
         "class": subject.index,
         "name": subject.name,
-        "rank_correlation": round(correlation(one, other), 4),
+        "rank_correlation": round(correlation(first, second), 4),
         "mean_difference": round(float(np.abs(difference).mean()), 4),
         **{side: {"run": pair.runs[i], "score": scores[i]} for i, side in enumerate("ab")},
         "picture": f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.png",
@@ -216,15 +231,17 @@ def _row(
     small = None
     with suppress(ImageError):
         small = photo and decode(photo).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
-    row["photo"], under = small is not None, small or Image.new("RGB", size, "white")
-    tiles = [under] if small else []
-    tiles += [picture(under, one.values, one.placement.scaled(pair.size, size), _STYLES["maps"]) for one in pair.maps]
+    row["photo"], background = small is not None, small or Image.new("RGB", size, "white")
+    tiles = [background] if small else []
+    tiles += [
+        picture(background, map_.values, map_.placement.rescale(pair.size, size), _STYLES["maps"]) for map_ in pair.maps
+    ]
     if difference.any():
-        tiles.append(picture(under, difference, Box(*box), _STYLES["difference"]))
-    return row, beside(tiles, _GAP)
+        tiles.append(picture(background, difference, Box(*box), _STYLES["difference"]))
+    return row, side_by_side(tiles, _GAP)
 
 
-def _drawn(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def _draw(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """The positive part, scaled to its maximum, as maps are drawn."""
     return np.zeros_like(values) if is_blank(values) else np.maximum(values, 0) / values.max()
 
@@ -279,47 +296,50 @@ class Comparison(NamedTuple):
 
 def comparison_of(pair: MapPair, limits: Limits) -> Comparison:
     """How well two maps agree."""
-    one, other, _ = aligned(pair)
+    first, second, _ = align(pair)
     equal = np.array_equal(pair.maps[0].values, pair.maps[1].values)
-    is_flat = not (np.ptp(one) > 0 and np.ptp(other) > 0)
-    correlation = 1.0 if equal else 0.0 if is_flat else float(np.corrcoef(one.ravel(), other.ravel())[0, 1])
-    top, other_top = (ranks(values) < _TOP * values.size for values in (one, other))
+    is_flat = not (np.ptp(first) > 0 and np.ptp(second) > 0)
+    correlation = 1.0 if equal else 0.0 if is_flat else float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
+    top, other_top = (ranks(values) < _TOP * values.size for values in (first, second))
     overlap = float((top & other_top).sum() / (top | other_top).sum())
-    peaks = [np.array(np.unravel_index(values.argmax(), values.shape)) for values in (one, other)]
-    shift = float(np.linalg.norm(peaks[0] - peaks[1]) / np.linalg.norm(one.shape))
-    told = {
+    peaks = [np.array(np.unravel_index(values.argmax(), values.shape)) for values in (first, second)]
+    shift = float(np.linalg.norm(peaks[0] - peaks[1]) / np.linalg.norm(first.shape))
+    criteria = {
         f"correlation {correlation:.3f} (at least {limits.correlation:g})": correlation >= limits.correlation,
         f"overlap of the strongest fifth {overlap:.3f} (at least {limits.overlap:g})": overlap >= limits.overlap,
         f"peak moved by {shift:.3f} of the diagonal (at most {limits.shift:g})": shift <= limits.shift,
     }
     subject = pair.maps[0].subject
-    problems = tuple(words for words, is_right in told.items() if not is_right)
+    problems = tuple(words for words, is_right in criteria.items() if not is_right)
     return Comparison(pair.input, subject.name or f"class {subject.index}", correlation, problems, equal)
 
 
-def changes(baseline: Path, repeated: Path, limits: Limits, compared: Set[str]) -> Iterator[Comparison]:
+def changes(baseline: Path, repetition: Path, limits: Limits, inputs_compared: Set[str]) -> Iterator[Comparison]:
     """The images without maps in one of the runs, and those with another first class if these are too many.
 
     Args:
-        baseline, repeated: the directories of the runs.
+        baseline, repetition: the directories of the runs.
         limits: the share of images whose class may change.
-        compared: the inputs of which maps were compared.
+        inputs_compared: the inputs of which maps were compared.
     """
-    before, now = latest_records(baseline), latest_records(repeated)
-    first = [{place: [one.index for one in found.classes[:1]] for place, found in run.items()} for run in (before, now)]
-    changed = [place for place in before.keys() & now.keys() if first[0][place] != first[1][place]]
+    before, now = latest_records(baseline), latest_records(repetition)
+    first = [
+        {place: [class_.index for class_ in record.classes[:1]] for place, record in run.items()}
+        for run in (before, now)
+    ]
+    changed_places = [place for place in before.keys() & now.keys() if first[0][place] != first[1][place]]
     for place in sorted(before.keys() - now.keys()):
         yield Comparison(before[place].input, "", -3, ("not explained any more",))
     for place in sorted(before.keys() & now.keys()):
-        is_compared = now[place].input in compared or not before[place].classes
+        is_compared = now[place].input in inputs_compared or not before[place].classes
         if not is_compared and read_maps(baseline, before[place]) is None:
             yield Comparison(before[place].input, "", -3, ("its raw maps in the baseline are missing or damaged",))
-    for place in sorted(changed) if len(changed) > limits.changed * len(before) else ():
-        was, is_now = (_shown(records[place]) for records in (before, now))
-        yield Comparison(before[place].input, "", -2, (f"{was} before, {is_now} now",))
+    for place in sorted(changed_places) if len(changed_places) > limits.changed * len(before) else ():
+        class_before, class_now = (_first_class(records[place]) for records in (before, now))
+        yield Comparison(before[place].input, "", -2, (f"{class_before} before, {class_now} now",))
 
 
-def _shown(record: Record) -> str:
+def _first_class(record: Record) -> str:
     if not record.classes:
         return "nothing found"
     first = record.classes[0]

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from ebcli.datatypes.explanation import Map
 from ebcli.drawing.overlay import fitted_size, heatmap
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.naming import COCO, FIFTYONE_FILES
 from ebcli.files.paths import url_of
 from ebcli.files.records import Record, latest_done, read_records
-from ebcli.files.sink import check_file, replacing
+from ebcli.files.sink import atomic_write, check_file
 from ebcli.gallery.comparison import SIDE, read_maps
-from ebcli.nouns.explanation import Map
 
 _BOX = ("left", "top", "width", "height")
 _OF_RECORD = {
@@ -69,12 +69,12 @@ def write_table(path: Path, directory: Path, configuration: str) -> None:
         OSError: there are no records.
         OutputError: the file cannot be written.
     """
-    every = enumerate(read_records(directory))
-    latest = {record.input: number for number, record in every if record.configuration == configuration}
+    records = enumerate(read_records(directory))
+    latest = {record.input: number for number, record in records if record.configuration == configuration}
     chosen = {*latest.values()}
-    found = (record for number, record in enumerate(read_records(directory)) if number in chosen)
-    rows = (row for record in found for row in _rows(record))
-    with replacing(path) as temporary:
+    chosen_records = (record for number, record in enumerate(read_records(directory)) if number in chosen)
+    rows = (row for record in chosen_records for row in _rows(record))
+    with atomic_write(path) as temporary:
         if path.suffix.lower() == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as file:
                 table = csv.DictWriter(file, COLUMNS)
@@ -92,11 +92,11 @@ def _rows(record: Record) -> Iterator[dict[str, Any]]:
     """A row for each map of an input; one for an input without any."""
     common = {name: getattr(record, name) for name in _OF_RECORD}
     outputs = record.output if len(record.output) >= len(record.classes) else record.output[:1] * len(record.classes)
-    for one, output in zip(record.classes, outputs, strict=False):
-        box = one.box or (one.region or {}).get("box")
-        edges = dict(zip(_BOX, box.sized, strict=True)) if box else {}
-        known = {name: getattr(one, name) for name in _OF_MAP if name != "output"}
-        yield _printable({**common, **known, "output": output, **edges})
+    for class_, output in zip(record.classes, outputs, strict=False):
+        box = class_.box or (class_.region or {}).get("box")
+        edges = dict(zip(_BOX, box.xywh, strict=True)) if box else {}
+        map_fields = {name: getattr(class_, name) for name in _OF_MAP if name != "output"}
+        yield _printable({**common, **map_fields, "output": output, **edges})
     if not record.classes:
         yield _printable(common)
 
@@ -124,15 +124,15 @@ def coco_files(directory: Path, configuration: str) -> dict[Path, bytes]:
             continue
         width, height = record.image_size
         images.append({"id": len(images) + 1, "file_name": record.input, "width": width, "height": height})
-        for one in record.classes:
-            if one.region is None:
+        for class_ in record.classes:
+            if class_.region is None:
                 continue
-            names[one.index] = one.name or f"class {one.index}"
-            box, area, polygon = (one.region[name] for name in ("box", "area", "polygon"))
-            about = {"id": len(annotations) + 1, "image_id": len(images), "category_id": one.index}
+            names[class_.index] = class_.name or f"class {class_.index}"
+            box, area, polygon = (class_.region[name] for name in ("box", "area", "polygon"))
+            ids = {"id": len(annotations) + 1, "image_id": len(images), "category_id": class_.index}
             # none rather than an empty list, which Label Studio's converter takes for a polygon
             outline = {"segmentation": [polygon]} if polygon else {}
-            annotations.append({**about, "bbox": box.sized, "area": area, **outline, "iscrowd": 0, "score": one.score})
+            annotations.append({**ids, "bbox": box.xywh, "area": area, **outline, "iscrowd": 0, "score": class_.score})
     categories = [{"id": index, "name": names[index]} for index in sorted(names)]
     content = {"info": {"description": "eb-saliency"}, "images": images, "categories": categories}
     return {COCO: json.dumps({**content, "annotations": annotations}).encode()}
@@ -149,12 +149,12 @@ def fiftyone_files(directory: Path, configuration: str) -> dict[Path, bytes]:
     """
     samples, names = list[dict[str, Any]](), dict[str, None]()
     for record in latest_done(directory, configuration):
-        if (found := read_maps(directory, record)) is None:
+        if (size_and_maps := read_maps(directory, record)) is None:
             continue
-        maps = {f"saliency_{k}" if k > 1 else "saliency": one for k, one in enumerate(found[1], start=1)}
+        maps = {f"saliency_{k}" if k > 1 else "saliency": map_ for k, map_ in enumerate(size_and_maps[1], start=1)}
         place = url_of(Path(record.input)) or str(Path(record.input).absolute())
         sample = {"_id": _id(place), "_rand": int(_id(place)["$oid"][:8], 16) / 2**32, "_media_type": "image"}
-        heatmaps = {name: {"_id": _id(place, name), **_heatmap(one, found[0])} for name, one in maps.items()}
+        heatmaps = {name: {"_id": _id(place, name), **_heatmap(map_, size_and_maps[0])} for name, map_ in maps.items()}
         samples.append({**sample, "filepath": place, "tags": [], **heatmaps})
         names |= dict.fromkeys(maps)
     attributes = [_field(name, kind) for name, kind in _ATTRIBUTES.items()]
@@ -169,14 +169,14 @@ def fiftyone_files(directory: Path, configuration: str) -> dict[Path, bytes]:
 
 def _heatmap(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
     small = fitted_size(size, SIDE)
-    values = heatmap(map_.values, map_.placement.scaled(size, small), small, map_.is_two_sided)
+    values = heatmap(map_.values, map_.placement.rescale(size, small), small, map_.is_two_sided)
     peak = float(np.abs(values).max()) or 1.0
     file = io.BytesIO()
     np.save(file, np.rint(values / peak * _LEVELS) * np.float32(peak / _LEVELS))
     content = {"base64": b64encode(zlib.compress(file.getvalue())).decode(), "subType": "00"}
     low, class_ = -peak if map_.is_two_sided else 0.0, map_.subject.name or f"class {map_.subject.index}"
-    about = {"label": class_, "confidence": map_.subject.score, "layer": map_.layer}
-    return {"_cls": "Heatmap", "map": {"$binary": content}, "range": [low, peak], **about}
+    details = {"label": class_, "confidence": map_.subject.score, "layer": map_.layer}
+    return {"_cls": "Heatmap", "map": {"$binary": content}, "range": [low, peak], **details}
 
 
 def _field(name: str, kind: str) -> dict[str, Any]:

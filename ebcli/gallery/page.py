@@ -12,24 +12,25 @@ from urllib.parse import quote
 import numpy as np
 
 from ebcli.drawing.frame_maps import FrameMaps
-from ebcli.drawing.legend import bar, ends
-from ebcli.drawing.overlay import shrunk
+from ebcli.drawing.legend import bar, scale_labels
+from ebcli.drawing.overlay import downscale
 from ebcli.drawing.style import FINE, DrawingStyle
 from ebcli.drawing.thumbnails import THUMBNAILS, ThumbnailNames, map_thumbnail
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode, decoding_memory
-from ebcli.files.naming import PAGE, is_raw, numbered
+from ebcli.files.naming import PAGE, is_raw, with_numbers
 from ebcli.files.paths import first_link
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
 from ebcli.files.sources import Source
-from ebcli.gallery.comparison import below, read_maps, roots_of
+from ebcli.gallery.comparison import path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
 
 _STYLE = DrawingStyle()
-_OF_MAP = ("score", "mass", "told", "evidence", "sufficiency", "blank", "at_border", "against")
+_OF_MAP = {name: name for name in "score mass told evidence sufficiency blank at_border against".split()}
+_OF_MAP |= {"told": "evidence_words"}  # names on the page, and those of records
 _LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
 _AT_A_TIME = 64  # images, whose thumbnails are in memory
 
@@ -38,12 +39,12 @@ class MapEntry(NamedTuple):
     """One map of an input.
 
     Attributes:
-        recorded: its part of the record.
+        class_record: its part of the record.
         result: its picture or panel, relative to the output directory; None if it does not exist.
         map, overlay: its thumbnail, and what is shown in its place if that cannot be made.
     """
 
-    recorded: ClassRecord
+    class_record: ClassRecord
     result: Path | None
     map: Path
     overlay: Path
@@ -104,8 +105,8 @@ def read_entries(directory: Path) -> list[Entry]:
     for of_input in latest.values():
         outcomes: dict[tuple[str, str], Outcome] = {}
         for record in of_input.values():
-            there = {Path(result.path) for result in record.results if is_there(result, record)}
-            for outcome in _outcomes(record, there):
+            existing = {Path(result.path) for result in record.results if is_there(result, record)}
+            for outcome in _outcomes(record, existing):
                 outcomes.pop((outcome.layer, record.method), None)
                 outcomes[outcome.layer, record.method] = outcome
         if outcomes:  # none if no class scored above a threshold
@@ -113,7 +114,7 @@ def read_entries(directory: Path) -> list[Entry]:
     return entries
 
 
-def _outcomes(record: Record, there: Collection[Path]) -> Iterator[Outcome]:
+def _outcomes(record: Record, existing: Collection[Path]) -> Iterator[Outcome]:
     """One outcome per layer, with those result files that exist; of a failure, one."""
     if record.status == "failed" or record.stamp is None:
         yield Outcome(record, record.layer, (), seconds=record.seconds)
@@ -125,11 +126,13 @@ def _outcomes(record: Record, there: Collection[Path]) -> Iterator[Outcome]:
         pictures *= len(record.classes)
     pictures = pictures[len(pictures) - len(record.classes) :]  # the videos of the same maps stand before
     layers: dict[str, list[MapEntry]] = {}
-    each = numbered((one.layer, one.index) for one in record.classes)
-    for one, (key, number), picture in zip(record.classes, each, pictures, strict=True):
+    keys = with_numbers((shown_class.layer, shown_class.index) for shown_class in record.classes)
+    for class_record, (key, number), picture in zip(record.classes, keys, pictures, strict=True):
         thumbnails = names.map(*key, number), names.overlay(*key, number)
-        layers.setdefault(one.layer, []).append(MapEntry(one, picture if picture in there else None, *thumbnails))
-    raw = next((result for result in results if result.suffix == ".npz" and result in there), None)
+        layers.setdefault(class_record.layer, []).append(
+            MapEntry(class_record, picture if picture in existing else None, *thumbnails)
+        )
+    raw = next((result for result in results if result.suffix == ".npz" and result in existing), None)
     for layer, maps in reversed(layers.items()):  # the page shows the last outcome: that of the first layer
         # they were computed together
         yield Outcome(record, layer, tuple(maps), seconds=record.seconds / len(layers), raw=raw, photo=names.photo)
@@ -165,16 +168,16 @@ def write_gallery(
     refuse_foreign_files(directory, [PAGE], overwrite)
     with OutputFolder(directory, overwrite=True) as folder:
         count = processors() if workers is None else workers
-        there = _make_missing(entries, folder, style, count, inputs)
+        existing = _make_missing(entries, folder, style, count, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
         overlay = replace(style, name="overlay", cells=False)
         colors = np.asarray(bar(overlay, (_LEGEND_COLORS, 1)))[0].tolist()
-        look = {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE, has_faint=True)}
-        folder.add({PAGE: page("gallery.html", data={**look, **_data(name, entries, there)})})
+        look = {"alpha": style.alpha, "colors": colors, "ends": scale_labels(overlay, FINE, has_faint=True)}
+        folder.add({PAGE: page("gallery.html", data={**look, **_data(name, entries, existing)})})
     return directory / PAGE
 
 
-def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[str, Any]:
+def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> dict[str, Any]:
     """The page's data; repeated text is stored once in tables and referred to by its index."""
     tables: dict[str, dict[Any, int]] = {"classes": {}, "models": {}, "layers": {}, "methods": {}}
 
@@ -182,26 +185,26 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
         return tables[table].setdefault(value, len(tables[table]))
 
     def map_data(entry: MapEntry) -> dict[str, Any]:
-        one = entry.recorded
+        class_record = entry.class_record
         return {
-            "class": number("classes", (one.index, one.name)),
-            **{name: getattr(one, name) for name in _OF_MAP},
-            "map": _url(entry.map, there),
-            "overlay": _url(entry.overlay, there),
+            "class": number("classes", (class_record.index, class_record.name)),
+            **{name: getattr(class_record, attribute) for name, attribute in _OF_MAP.items()},
+            "map": _url(entry.map, existing),
+            "overlay": _url(entry.overlay, existing),
             "result": entry.result and _url(entry.result),
         }
 
     def outcome_data(outcome: Outcome) -> dict[str, Any]:
         record = outcome.record
         # what tells a wrong prediction from the true class comes first
-        maps = sorted(outcome.maps, key=lambda one: not one.recorded.against)
+        maps = sorted(outcome.maps, key=lambda map_entry: not map_entry.class_record.against)
         return {
             "model": number("models", (record.model, "untrained" if record.weights == "none" else record.weights)),
             "layer": number("layers", outcome.layer),
             "method": number("methods", record.method),
             "seconds": outcome.seconds,
             **{name: getattr(record, name) for name in ("error", "label", "predicted")},
-            "photo": outcome.photo and _url(outcome.photo, there),
+            "photo": outcome.photo and _url(outcome.photo, existing),
             "maps": [*map(map_data, maps)],
         }
 
@@ -209,12 +212,12 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
         {"name": entry.input, "outcomes": [outcome_data(outcome) for outcome in entry.outcomes]} for entry in entries
     ]
     classes = [{"index": index, "name": name} for index, name in tables.pop("classes")]
-    return {"name": name, "images": images, "classes": classes, **{key: list(one) for key, one in tables.items()}}
+    return {"name": name, "images": images, "classes": classes, **{key: list(values) for key, values in tables.items()}}
 
 
-def _url(path: Path, there: Collection[Path] | None = None) -> str | None:
+def _url(path: Path, existing: Collection[Path] | None = None) -> str | None:
     """The link to a file below the output directory; None if ``there`` does not contain it."""
-    if there is not None and path not in there:
+    if existing is not None and path not in existing:
         return None
     return quote(os.fsencode(Path(os.path.relpath(path, PAGE.parent)).as_posix()))
 
@@ -239,7 +242,7 @@ def _make_missing(
         ConfigurationError: matplotlib has no colormap of that name.
     """
     directory, roots = folder.directory, roots_of(inputs)
-    there = {path.relative_to(directory) for path in (directory / THUMBNAILS).rglob("*")}
+    existing = {path.relative_to(directory) for path in (directory / THUMBNAILS).rglob("*")}
     with Workers(workers, memory=decoding_memory()) as pool:
 
         def make(source: Path | None, outcome: Outcome, missing: Collection[Path]) -> dict[Path, bytes]:
@@ -251,22 +254,26 @@ def _make_missing(
                 return {}
 
         jobs = (
-            (below(entry.input, roots), outcome, missing)
+            (path_below(entry.input, roots), outcome, missing)
             for entry in entries
             for outcome in entry.outcomes
-            if (missing := _missing(outcome, there))
+            if (missing := _missing(outcome, existing))
         )
         while futures := [pool.submit(make, *job) for job in islice(jobs, _AT_A_TIME)]:
             for future in futures:
                 folder.add(future.result())
-                there.update(future.result())
-    return there
+                existing.update(future.result())
+    return existing
 
 
-def _missing(outcome: Outcome, there: Set[Path]) -> set[Path]:
+def _missing(outcome: Outcome, existing: Set[Path]) -> set[Path]:
     """The missing thumbnails: the photo, and each map that has no small overlay as its substitute."""
-    maps = (one.map for one in outcome.maps if not one.recorded.blank and one.overlay not in there)
-    return {*filter(None, [outcome.photo]), *maps} - there
+    maps = (
+        map_entry.map
+        for map_entry in outcome.maps
+        if not map_entry.class_record.blank and map_entry.overlay not in existing
+    )
+    return {*filter(None, [outcome.photo]), *maps} - existing
 
 
 def _make(
@@ -275,16 +282,16 @@ def _make(
     files, photo = dict[Path, bytes](), outcome.photo
     with suppress(ImageError, OSError):
         if photo and photo in missing and source and Source(source).stamp() == outcome.record.stamp:
-            files[photo] = encode_picture(shrunk(decode(Source(source).opened()[1])), "jpg")
+            files[photo] = encode_picture(downscale(decode(Source(source).open_content()[1])), "jpg")
     if outcome.raw is not None and (raw := read_maps(directory, outcome.record)) is not None:
         with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
             maps = (map_ for map_ in raw[1] if map_.layer == outcome.layer)
-            for number, (one, map_) in enumerate(zip(outcome.maps, maps, strict=True)):
-                drawn = FrameMaps.of(map_, raw[0], None, style, number)
-                if one.map in missing and (content := map_thumbnail(drawn, map_.values)):
-                    files[one.map] = content
-    for one in outcome.maps:
-        if one.map in missing and one.map not in files and one.result is not None:
+            for number, (map_entry, map_) in enumerate(zip(outcome.maps, maps, strict=True)):
+                frame_maps = FrameMaps.from_map(map_, raw[0], None, style, number)
+                if map_entry.map in missing and (content := map_thumbnail(frame_maps, map_.values)):
+                    files[map_entry.map] = content
+    for map_entry in outcome.maps:
+        if map_entry.map in missing and map_entry.map not in files and map_entry.result is not None:
             with suppress(ImageError):
-                files[one.overlay] = encode_picture(shrunk(decode(directory / one.result)), "jpg")
+                files[map_entry.overlay] = encode_picture(downscale(decode(directory / map_entry.result)), "jpg")
     return files

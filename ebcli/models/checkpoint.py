@@ -23,7 +23,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
 _DEEPEST = 10  # wrappers in wrappers; a dictionary may contain itself
-_SHOWN, _LONGEST = 3, 100  # how many names a message has, and of how many characters
+_MAX_NAMES, _LONGEST = 3, 100  # how many names a message has, and of how many characters
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -58,17 +58,17 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def without_prefixes(state: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+def without_prefixes(state: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Strip wrapper prefixes from the names of a state dict, as long as that makes more of them match the network.
 
     Args:
         state: tensors by name.
-        own: the network's names, which may themselves start with ``model.``.
+        names: the network's names, which may themselves start with ``model.``.
     """
     best, candidate = dict(state), dict(state)
     while prefix := next((p for p in PREFIXES if state and all(str(key).startswith(p) for key in candidate)), None):
         candidate = {key[len(prefix) :]: value for key, value in candidate.items()}
-        if len(candidate.keys() & own) > len(best.keys() & own):
+        if len(candidate.keys() & names) > len(best.keys() & names):
             best = candidate
     return best
 
@@ -84,16 +84,16 @@ def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> No
     Raises:
         ConfigurationError: keys are missing or unexpected, or shapes differ; the message names them.
     """
-    own: Any = net.state_dict()
-    fitting = type(own)(_modernized(without_prefixes(state, own)))
-    fitting._metadata = own._metadata  # the version, which MNASNet requires
+    network_state: Any = net.state_dict()
+    fitting = type(network_state)(_modernize(without_prefixes(state, network_state)))
+    fitting._metadata = network_state._metadata  # the version, which MNASNet requires
     try:
         result = net.load_state_dict(fitting, strict=False)
     except (RuntimeError, ValueError) as error:
         shapes = [
-            f"{key[:_LONGEST]} is {found} instead of {expected}"
-            for key, tensor in own.items()
-            if key in fitting and (found := _shape(fitting[key])) != (expected := _shape(tensor))
+            f"{key[:_LONGEST]} is {shape} instead of {network_shape}"
+            for key, tensor in network_state.items()
+            if key in fitting and (shape := _shape(fitting[key])) != (network_shape := _shape(tensor))
         ]
         check_match(source, shapes or [first_line(error)])
         raise
@@ -104,20 +104,18 @@ def _shape(value: Any) -> Any:
     return tuple(value.shape) if isinstance(value, Tensor) else f"of type {type(value).__name__}"
 
 
-def check_match(
-    source: str, misshapen: Sequence[str], missing: Sequence[str] = (), unexpected: Sequence[str] = ()
-) -> None:
+def check_match(source: str, misshapen: Sequence[str], missing: Sequence[str] = (), extra: Sequence[str] = ()) -> None:
     """Raise ConfigurationError unless a state dict matches its network.
 
     Args:
         source: what to call the state dict in messages.
         misshapen: descriptions of tensors with another shape.
-        missing, unexpected: names that only the network, or only the state dict, has.
+        missing, extra: names that only the network, or only the state dict, has.
     """
     # Batch counters matter in training only, and old files lack them
     missing = [key for key in missing if not key.endswith(".num_batches_tracked")]
-    found = {"tensor{} with another shape": misshapen, "missing key{}": missing, "unexpected key{}": unexpected}
-    if problems := [_counted(names, what) for what, names in found.items() if names]:
+    kinds = {"tensor{} with another shape": misshapen, "missing key{}": missing, "unexpected key{}": extra}
+    if problems := [_count_names(names, kind) for kind, names in kinds.items() if names]:
         raise ConfigurationError(f"{source} does not fit the network: {' and '.join(problems)}")
 
 
@@ -135,7 +133,7 @@ def check_finite(net: nn.Module, source: str) -> None:
         if not tensor.is_meta and tensor.is_floating_point() and not tensor.isfinite().all()
     ]
     if broken:
-        raise ConfigurationError(f"{source} cannot be used: {_counted(broken, 'tensor{} with NaN or infinity')}")
+        raise ConfigurationError(f"{source} cannot be used: {_count_names(broken, 'tensor{} with NaN or infinity')}")
 
 
 def classes_in(state: Mapping[str, Any], net: nn.Module, name: str = "") -> int | None:
@@ -146,11 +144,11 @@ def classes_in(state: Mapping[str, Any], net: nn.Module, name: str = "") -> int 
         net: a network of the same architecture, with any number of classes.
         name: of the classifier's weight, which has a row for each class; empty for that of the last weighted layer.
     """
-    own = net.state_dict()
-    weighted = [one for one, module in net.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
-    name = name or next((f"{one}.weight" for one in reversed(weighted)), "")
-    weight = without_prefixes(state, own).get(name)
-    if isinstance(weight, Tensor) and weight.numel() > 0 and weight.shape[1:] == own[name].shape[1:]:
+    network_state = net.state_dict()
+    layers = [layer for layer, module in net.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
+    name = name or next((f"{layer}.weight" for layer in reversed(layers)), "")
+    weight = without_prefixes(state, network_state).get(name)
+    if isinstance(weight, Tensor) and weight.numel() > 0 and weight.shape[1:] == network_state[name].shape[1:]:
         return len(weight)
     return None
 
@@ -167,16 +165,16 @@ def _check_unpacked_size(file: IO[bytes]) -> None:
 
 def _check_tensors(state: Mapping[Any, Any], path: Path) -> None:
     """Raise ConfigurationError if a state dict has other keys than text, or tensors that no network can take."""
-    most = path.stat().st_size + (1 << 28)  # an expanded buffer is larger than what the file has of it
+    max_bytes = path.stat().st_size + (1 << 28)  # an expanded buffer is larger than what the file has of it
 
     def is_usable(tensor: Tensor) -> bool:
         is_special = tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_complex()
-        return not is_special and tensor.nbytes <= most
+        return not is_special and tensor.nbytes <= max_bytes
 
-    unnamed = [reprlib.repr(key) for key in state if not isinstance(key, str)]
+    bad_keys = [reprlib.repr(key) for key in state if not isinstance(key, str)]
     special = [str(key) for key, value in state.items() if isinstance(value, Tensor) and not is_usable(value)]
-    found = {"key{} that must be text": unnamed, "sparse, quantized, complex or expanded tensor{}": special}
-    if problems := [_counted(names, what) for what, names in found.items() if names]:
+    kinds = {"key{} that must be text": bad_keys, "sparse, quantized, complex or expanded tensor{}": special}
+    if problems := [_count_names(names, kind) for kind, names in kinds.items() if names]:
         raise ConfigurationError(f"checkpoint {path} has {' and '.join(problems)}: save only the state_dict()")
 
 
@@ -187,13 +185,13 @@ def _unwrap(content: Any, path: Path, deepest: int = _DEEPEST) -> dict[str, Any]
     for key in WRAPPERS if is_dict and deepest else ():
         if isinstance(content.get(key), dict):
             return _unwrap(content[key], path, deepest - 1)
-    keys = f" with {_listed([*map(reprlib.repr, content)])}" if is_dict and content else ""
+    keys = f" with {_first_names([*map(reprlib.repr, content)])}" if is_dict and content else ""
     raise ConfigurationError(
         f"checkpoint {path} contains no state dict but a {type(content).__name__}{keys}: save only the state_dict()"
     )
 
 
-def _modernized(state: Mapping[str, Any]) -> dict[str, Any]:
+def _modernize(state: Mapping[str, Any]) -> dict[str, Any]:
     # torchvision's published DenseNet weights still use norm.1 for today's norm1
     return {
         re.sub(r"(denselayer\d+)\.(norm|conv)\.(\d)\.", r"\1.\2\3.", key): value
@@ -202,11 +200,11 @@ def _modernized(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _counted(names: Sequence[str], what: str) -> str:
+def _count_names(names: Sequence[str], kind: str) -> str:
     """Their number, and the first ones; ``{}`` in ``what`` is where the plural's s belongs."""
-    return f"{len(names)} {what.format('s' if len(names) > 1 else '')} ({_listed(names)})"
+    return f"{len(names)} {kind.format('s' if len(names) > 1 else '')} ({_first_names(names)})"
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..." for name in names[:_SHOWN]]
-    return ", ".join(shown) + ", ..." * (len(names) > _SHOWN)
+def _first_names(names: Sequence[str]) -> str:
+    short = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..." for name in names[:_MAX_NAMES]]
+    return ", ".join(short) + ", ..." * (len(names) > _MAX_NAMES)

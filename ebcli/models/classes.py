@@ -18,7 +18,7 @@ Names = Sequence[str] | None  # of classes, in the order of the network's output
 _MOST_BYTES = 1 << 24  # of a file of class names
 # Control characters and halves of characters; line and paragraph separators; overrides of the direction of text
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028-\u202e\u2066-\u2069]")
-_SHOWN = 5  # names in a message
+_MAX_NAMES = 5  # names in a message
 _HEADINGS = {"file", "filename", "image", "path"}
 _LONGEST_LINE = 1 << 20  # characters; the reader refuses fields of this length
 _LIKE = 0.6  # of 1: names to choose among, where a wrong one does no harm
@@ -41,12 +41,12 @@ def resolve_class(categories: Names, target: str | int, num_classes: int | None 
     Raises:
         ConfigurationError: no class matches, or several do; the message lists the closest or the matching names.
     """
-    found = matching_classes(categories, target, num_classes)
-    if len(found) > 1 and categories is not None:
-        shown = ", ".join(f"{index} {categories[index]!r}" for index in found[:_SHOWN])
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise ConfigurationError(f"class {str(target)!r} matches {shown}{more}: give the full name or the index")
-    return found[0]
+    indices = matching_classes(categories, target, num_classes)
+    if len(indices) > 1 and categories is not None:
+        matches = ", ".join(f"{index} {categories[index]!r}" for index in indices[:_MAX_NAMES])
+        suffix = f" and {len(indices) - _MAX_NAMES} more" if len(indices) > _MAX_NAMES else ""
+        raise ConfigurationError(f"class {str(target)!r} matches {matches}{suffix}: give the full name or the index")
+    return indices[0]
 
 
 def matching_classes(categories: Names, target: str | int, num_classes: int | None = None) -> tuple[int, ...]:
@@ -86,21 +86,21 @@ def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ..
     if categories is None:
         valid = "" if count is None else f", 0 to {count - 1}"
         raise ConfigurationError(f"the class names of this network are unknown: give {name!r} as an index{valid}")
-    folded = name.casefold()
-    word = re.compile(rf"(?<!\w){re.escape(folded)}(?!\w)")
+    lowercase = name.casefold()
+    word = re.compile(rf"(?<!\w){re.escape(lowercase)}(?!\w)")
     tests = (
         lambda category: category == name,
-        lambda category: category.casefold() == folded,
+        lambda category: category.casefold() == lowercase,
         lambda category: word.search(category.casefold()),
-        lambda category: folded in category.casefold(),
+        lambda category: lowercase in category.casefold(),
     )
-    for test in tests if folded else ():
+    for test in tests if lowercase else ():
         if matches := tuple(index for index, category in enumerate(categories) if test(category)):
             return matches
     usual = f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
     like = {category.casefold(): category for category in categories}
-    near = difflib.get_close_matches(folded, like, cutoff=_LIKE)
-    raise UnknownClassError(name, closest(name, categories) or usual, (like[found] for found in near))
+    near = difflib.get_close_matches(lowercase, like, cutoff=_LIKE)
+    raise UnknownClassError(name, closest(name, categories) or usual, (like[match] for match in near))
 
 
 def read_class_names(path: Path) -> list[str]:
@@ -123,10 +123,10 @@ def read_class_names(path: Path) -> list[str]:
     except (OSError, ValueError, RecursionError) as error:  # invalid UTF-8 or JSON; JSON nested too deeply
         raise ConfigurationError(f"cannot read class names from '{path}': {error}") from error
     if isinstance(content, dict):
-        expected = [str(index) for index in range(len(content))]
-        if set(content) != set(expected):
+        keys = [str(index) for index in range(len(content))]
+        if set(content) != set(keys):
             raise ConfigurationError(f'class names in \'{path}\' must have the keys "0" to "{len(content) - 1}"')
-        content = [content[index] for index in expected]
+        content = [content[index] for index in keys]
     entries = content if isinstance(content, list) else []
     names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in entries]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):

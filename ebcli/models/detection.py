@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ebcli.datatypes.explanation import Box
 from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError
-from ebcli.models.running import hooked
-from ebcli.nouns.explanation import Box
+from ebcli.models.running import hook_modules
 
 _PARTS = "cls_logits", "bbox_regression"  # of what the head of torchvision's detectors returns
 _OVERLAP = 0.7  # of two boxes, intersection over union, at which detectors of the YOLO kind drop the worse one
@@ -76,25 +76,25 @@ class Candidates(NamedTuple):
             size: the input's height and width.
             has_no_object: scores are a softmax with "no object"; else a sigmoid for each class.
         """
-        known = logits.detach()
-        scores = known.softmax(-1)[..., :-1] if has_no_object else known.sigmoid()
+        values = logits.detach()
+        scores = values.softmax(-1)[..., :-1] if has_no_object else values.sigmoid()
         corners = _corners(boxes.detach()) * boxes.new_tensor([size[1], size[0]] * 2)
         return cls(logits.mT[:, : scores.shape[-1]], corners, scores.mT)
 
     def detections(self, score: float) -> list[list[Detection]]:
         """The detections of each image that score at least this, best first; a candidate has its best class."""
-        found = []
+        results = []
         for boxes, scores in zip(self.boxes.float(), self.scores.float(), strict=True):
             best, labels = scores.max(0)
-            kept = (best >= score).nonzero()[:, 0]
-            kept = kept[best[kept].argsort(descending=True, stable=True)]
+            anchors = (best >= score).nonzero()[:, 0]
+            anchors = anchors[best[anchors].argsort(descending=True, stable=True)]
             if self.overlap is not None:
                 from torchvision.ops import batched_nms  # takes a second to import, which classifiers need not wait
 
-                kept = kept[batched_nms(boxes[kept], best[kept], labels[kept], self.overlap)]
-            values = zip(*(each[kept].tolist() for each in (labels, best, boxes)), kept.tolist(), strict=True)
-            found.append([Detection(label, value, Box(*box), anchor) for label, value, box, anchor in values])
-        return found
+                anchors = anchors[batched_nms(boxes[anchors], best[anchors], labels[anchors], self.overlap)]
+            values = zip(*(column[anchors].tolist() for column in (labels, best, boxes)), anchors.tolist(), strict=True)
+            results.append([Detection(label, value, Box(*box), anchor) for label, value, box, anchor in values])
+        return results
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class YoloOutput:
     is_transposed: bool
 
     @classmethod
-    def of(cls, output: Any, size: Sequence[int], num_classes: int = 0) -> "YoloOutput | None":
+    def from_output(cls, output: Any, size: Sequence[int], num_classes: int = 0) -> "YoloOutput | None":
         """How to read a network's output; None if it has not the shape of such an output.
 
         Args:
@@ -128,24 +128,24 @@ class YoloOutput:
         for is_transposed in (False, True) if len(shape) == 3 else ():
             rows, candidates = shape[:0:-1] if is_transposed else shape[1:]
             has_objectness = candidates not in counts
-            others = rows - 4 - has_objectness
-            if candidates in {*counts, *(3 * count for count in counts)} and others >= max(1, num_classes):
-                return cls(num_classes or others, has_objectness, is_transposed)
+            num_columns = rows - 4 - has_objectness
+            if candidates in {*counts, *(3 * count for count in counts)} and num_columns >= max(1, num_classes):
+                return cls(num_classes or num_columns, has_objectness, is_transposed)
         return None
 
     def __call__(self, _net: nn.Module, _inputs: Any, output: Any) -> Candidates:
         raw = single_tensor(output, "the output")
         raw = raw.mT if self.is_transposed else raw
-        known, logits = raw.detach(), raw[:, 4 + self.has_objectness :][:, : self.num_classes]
+        values, logits = raw.detach(), raw[:, 4 + self.has_objectness :][:, : self.num_classes]
         scores = logits.detach()
         if self.has_objectness:
-            scores = scores * known[:, 4:5]
+            scores = scores * values[:, 4:5]
             if self.num_classes == 1:  # such networks learn the objectness only
                 logits = raw[:, 4:5]
-        return Candidates(logits, _corners(known[:, :4].mT), scores, _OVERLAP)
+        return Candidates(logits, _corners(values[:, :4].mT), scores, _OVERLAP)
 
 
-def recognized(net: nn.Module, output: Any, size: Sequence[int], num_classes: int = 0) -> Any:
+def recognize(net: nn.Module, output: Any, size: Sequence[int], num_classes: int = 0) -> Any:
     """The output of a network, as candidates if it is a detector of the YOLO kind, which then returns them.
 
     Args:
@@ -153,7 +153,7 @@ def recognized(net: nn.Module, output: Any, size: Sequence[int], num_classes: in
         output: what it returned for images (1, C, H, W).
         size, num_classes: see ``YoloOutput.of``.
     """
-    reading = None if isinstance(output, Candidates) else YoloOutput.of(output, size, num_classes)
+    reading = None if isinstance(output, Candidates) else YoloOutput.from_output(output, size, num_classes)
     if reading is None:
         return output
     net.register_forward_hook(reading)
@@ -247,28 +247,28 @@ class DetectionScores(nn.Module):
         def keep(_module: nn.Module, _inputs: Any, output: Any) -> Any:
             of_head.update(zip(_PARTS, output, strict=True) if is_two_stage else output)
             if cut:
-                of_head.update({name: one.detach().requires_grad_() for name, one in of_head.items()})
+                of_head.update({name: tensor.detach().requires_grad_() for name, tensor in of_head.items()})
                 torch.set_grad_enabled(True)
             return tuple(of_head.values()) if is_two_stage else of_head
 
         head = detector.roi_heads.box_predictor if is_two_stage else detector.head
-        with hooked([detector.rpn] if is_two_stage else [], check), hooked([head], keep):
-            found = detector(list(images))
-        return found, [of_head[name] for name in _PARTS]
+        with hook_modules([detector.rpn] if is_two_stage else [], check), hook_modules([head], keep):
+            results = detector(list(images))
+        return results, [of_head[name] for name in _PARTS]
 
     def extent(self, height: int, width: int) -> tuple[float, float]:
         """The height and width, in pixels of an image of this size, of what its maps cover: the image and its padding.
 
         Detectors pad at the bottom and at the right.
         """
-        resized, padded = self.sizes(height, width)
-        return height * padded[0] / resized[0], width * padded[1] / resized[1]
+        inner, outer = self.sizes(height, width)
+        return height * outer[0] / inner[0], width * outer[1] / inner[1]
 
     def sizes(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Height and width of an image of this size after resizing, and after padding."""
-        found, _ = self._detector.transform([torch.zeros(3, height, width, device="meta")])
-        (resized,), padded = found.image_sizes, found.tensors.shape[-2:]
-        return resized, (padded[0], padded[1])
+        batch, _ = self._detector.transform([torch.zeros(3, height, width, device="meta")])
+        (inner,), outer = batch.image_sizes, batch.tensors.shape[-2:]
+        return inner, (outer[0], outer[1])
 
 
 def is_detector(net: nn.Module) -> bool:
@@ -308,14 +308,16 @@ def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[
         if not isinstance(candidates, Candidates):
             raise ConfigurationError(f"{type(net).__name__} is not a detector: it must return ebcli.Candidates")
         return candidates.detections(score)
-    found = []
+    results = []
     of_images, parts = net.run(images, cut=True)
     for i, of_image in enumerate(of_images):
-        is_kept, kept = of_image["scores"] >= score, []
+        is_kept, objects = of_image["scores"] >= score, []
         for box, label, value in zip(*(of_image[name][is_kept] for name in ("boxes", "labels", "scores")), strict=True):
             # a score near 1 has no slope, nor has a box that ends with the image
             slopes = torch.autograd.grad(value + box.sum(), parts, retain_graph=True)
             anchors = sum(slope.abs().amax(-1).reshape(len(images), -1)[i] for slope in slopes)
-            kept.append(Detection(int(label), value.item(), Box(*box.tolist()), int(torch.as_tensor(anchors).argmax())))
-        found.append(kept)
-    return found
+            objects.append(
+                Detection(int(label), value.item(), Box(*box.tolist()), int(torch.as_tensor(anchors).argmax()))
+            )
+        results.append(objects)
+    return results

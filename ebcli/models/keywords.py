@@ -3,7 +3,7 @@
 BUNDLED = "efficientnet_lite0"
 DEFAULT, UNTRAINED = "DEFAULT", "none"  # weights of any model
 FACTORY = "factory"  # the weights that a factory returned, which are perhaps random
-GIVEN = "in memory"  # the weights of a network that was given as an object
+IN_MEMORY = "in memory"  # the weights of a network that was given as an object
 IN_FILE = "file"  # the weights that are in the file of a network
 ALL, INPUT = "all", "input"  # accepted in place of a layer name
 METHODS = ("contrastive", "marginal", "gradient", "gradient-x-input", "grad-cam", "random", "center")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.files.ownership import file_digest
 from ebcli.imports import installed_version
 from ebcli.models.classes import printable
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DEFAULT, RAW, SIGMOID, SOFTMAX, UNTRAINED
 from ebcli.models.spec import Preprocessing
-from ebcli.nouns.input_spec import InputSpec
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # What is known of the bundled network before it is loaded
 NAME = "IMAGENET1K_V1"  # of its weights, as torchvision would call them
 DEFAULT_LAYER = "features.11"  # as ``default_layer`` finds it
-STRENGTH_ON_NOISE = 0.0018  # of contrastive maps at that layer, as ``ebcli.run.noise_and_sufficiency`` measures it
+STRENGTH_ON_NOISE = 0.0018  # of contrastive maps at that layer, as ``ebcli.run.controls`` measures it
 # (x - 127) / 128 for pixels of 0 to 255
 PRESET = InputSpec(
     (224, 224), mean=(127 / 255,) * 3, std=(128 / 255,) * 3, resample=Image.Resampling.BICUBIC, network=BUNDLED

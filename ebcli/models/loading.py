@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.imports import blamed, contained
+from ebcli.imports import guard_user_code, name_in_errors
 from ebcli.models import keywords
 from ebcli.models.checkpoint import check_finite, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
-from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognized
+from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognize
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import checked_device, output_shape, probe
 from ebcli.models.sources import is_network_file, source_of
@@ -27,7 +28,6 @@ from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.in_memory import source_given
 from ebcli.models.sources.similarity import ImageTower, check_texts, with_reference_pictures
 from ebcli.models.spec import Preprocessing
-from ebcli.nouns.input_spec import InputSpec
 
 _seeding = threading.RLock()  # of the generator that all threads share
 
@@ -106,44 +106,46 @@ def load_model(
         raise ConfigurationError(f"{name} has its own preprocessing: pass preprocessing= instead of transform=")
     if not isinstance(name, (str, ModelSource)):
         name = source_given(name, preprocessing if transform is None else transform)
-        with evaluating(name.given):
-            others: dict[str, Any] = {"class_names": class_names, "like": like, "preprocessing": preprocessing}
-            return load_model(name, weights, device, scores=scores, **others)
+        with evaluating(name.network_given):
+            options: dict[str, Any] = {"class_names": class_names, "like": like, "preprocessing": preprocessing}
+            return load_model(name, weights, device, scores=scores, **options)
     device = None if device is None and not isinstance(name, str) else checked_device(device or "cpu")
-    given = read_class_names(Path(class_names)) if isinstance(class_names, (str, os.PathLike)) else class_names
-    pictures = [Path(one) for one in ((like,) if isinstance(like, (str, os.PathLike)) else like)]
+    names_given = read_class_names(Path(class_names)) if isinstance(class_names, (str, os.PathLike)) else class_names
+    pictures = [Path(picture) for picture in ((like,) if isinstance(like, (str, os.PathLike)) else like)]
     name, source = source_of(name) if isinstance(name, str) else (name.name, name)
     source.headless = bool(pictures)
     if source.takes_texts() and not pictures:
-        check_texts(name, given)
-    with contained(name), blamed(name), _seeding, torch.random.fork_rng(devices=[]):
+        check_texts(name, names_given)
+    with guard_user_code(name), name_in_errors(name), _seeding, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         net, label, files = _with_weights(source, str(weights), name)
         check_finite(net, f"{label} for {name}")
         task = source.task(net) or (keywords.DETECTION if is_detector(net) else None)
         settings, towers = preprocessing or Preprocessing(), net
-        own = _own_spec(source, name, net, label, settings)
-        names = source.categories(net, label) if given is None else given
+        default_spec = _own_spec(source, name, net, label, settings)
+        names = source.categories(net, label) if names_given is None else names_given
         if pictures:
             if task not in (None, keywords.CLASSIFICATION):
                 raise ConfigurationError(f"{name} is for {task}, but --similar-to needs a classifier or features")
             backbone, scores = source.with_features(net, label), scores or keywords.RAW
-            spec = _fitted(source, name, backbone or net, replace(settings, tiles=None), own)
+            spec = _fit_input(source, name, backbone or net, replace(settings, tiles=None), default_spec)
             net = with_reference_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)
-            files, names = (*files, *pictures), given or list(map(str, pictures))
-        elif source.takes_texts() and given is not None:
+            files, names = (*files, *pictures), names_given or list(map(str, pictures))
+        elif source.takes_texts() and names_given is not None:
             scores = scores or keywords.RAW
-            net = source.with_texts(net, given, scores)
+            net = source.with_texts(net, names_given, scores)
         categories = None if names is None else tuple(map(printable, names))
         scores = scores or source.scores(net)
         net = net.eval() if device is None else net.eval().to(device)
         if is_detector(net):
             net = DetectionScores(net)
-    found, count = _tried(name, net, settings.applied_to(own), task, len(categories or ()))
-    fit = partial(_fitted, source, name, net, own=own, of_detector=found == keywords.DETECTION)
+    found_task, count = _probe_task(name, net, settings.apply(default_spec), task, len(categories or ()))
+    fit = partial(
+        _fit_input, source, name, net, default_spec=default_spec, of_detector=found_task == keywords.DETECTION
+    )
     spec = fit(settings)
-    if given is not None and len(given) != count:
-        raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
+    if names_given is not None and len(names_given) != count:
+        raise ConfigurationError(f"there are {len(names_given)} class names, but {name} has {count} classes")
     categories = categories if categories is not None and len(categories) == count else None
     scores = scores or (keywords.SIGMOID if count == 1 else keywords.SOFTMAX)
     return LoadedModel(
@@ -155,15 +157,17 @@ def load_model(
         num_classes=count,
         files=files,
         scores=scores,
-        task=found,
+        task=found_task,
         one_by_one=source.one_by_one,
         preprocessing=settings,
         fit=fit,
-        retold=partial(_retold, source, name, towers, net, scores) if isinstance(net, ImageTower) and given else None,
+        retold=partial(_with_new_texts, source, name, towers, net, scores)
+        if isinstance(net, ImageTower) and names_given
+        else None,
     )
 
 
-def _retold(
+def _with_new_texts(
     source: ModelSource, name: str, towers: nn.Module, net: nn.Module, scores: str, texts: Sequence[str]
 ) -> nn.Module:
     """The classifier by other texts, of the type and on the device of the first one, with which it shares a tower."""
@@ -177,19 +181,19 @@ def _own_spec(source: ModelSource, name: str, net: nn.Module, label: str, settin
         raise ConfigurationError(f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean, --std")
     if is_detector(net):
         return InputSpec.as_is()
-    own = replace(InputSpec.of(source.transforms(net, label)), network=name)
+    default_spec = replace(InputSpec.from_preset(source.transforms(net, label)), network=name)
     if source.assumption and label != keywords.UNTRAINED and settings.mean is None and settings.std is None:
         warnings.warn(f"{name} {source.assumption}", stacklevel=3)
-    settings.applied_to(own)  # or else the settings are at fault
-    return own
+    settings.apply(default_spec)  # or else the settings are at fault
+    return default_spec
 
 
-def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: int) -> tuple[str, int]:
+def _probe_task(name: str, net: nn.Module, spec: InputSpec, task: str | None, num_known: int) -> tuple[str, int]:
     """The task of a network and the number of its classes, of which so many are known, from a forward pass."""
     if isinstance(net, DetectionScores):
         return keywords.DETECTION, net.num_classes
     with torch.no_grad():
-        output = recognized(net, probe(name, net, spec, net), spec.shape, known)
+        output = recognize(net, probe(name, net, spec, net), spec.shape, num_known)
     if isinstance(output, Candidates):
         return keywords.DETECTION, output.logits.shape[1]
     if task == keywords.DETECTION:
@@ -198,13 +202,18 @@ def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: 
     return task or (keywords.CLASSIFICATION if len(shape) == 2 else keywords.SEGMENTATION), shape[1]
 
 
-def _fitted(
-    source: ModelSource, name: str, net: nn.Module, settings: Preprocessing, own: InputSpec, of_detector: bool = False
+def _fit_input(
+    source: ModelSource,
+    name: str,
+    net: nn.Module,
+    settings: Preprocessing,
+    default_spec: InputSpec,
+    of_detector: bool = False,
 ) -> InputSpec:
     """The network's own preprocessing with other settings; whole images only if the network takes any size."""
     if of_detector and settings.fit == keywords.WHOLE:
         settings = replace(settings, fit=None)  # lest objects be larger than those that the network was trained on
-    spec = settings.applied_to(own)
+    spec = settings.apply(default_spec)
     if spec.fit != keywords.WHOLE:
         return spec
     stride = max((module.stride[0] for module in net.modules() if isinstance(module, nn.Conv2d)), default=1)
@@ -217,7 +226,7 @@ def _fitted(
         if source.takes_any_size is None:
             probe(name, net, replace(spec, size=(side, side + side // spec.step * spec.step)), net)
             return spec
-    return settings.fixed(own)
+    return settings.apply_fixed_size(default_spec)
 
 
 def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:
@@ -225,8 +234,8 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Modu
     file = Path(weights)
     if weights.lower() == keywords.UNTRAINED:
         net, label = source.build(), keywords.UNTRAINED
-    elif (found := source.published(weights)) is not None:
-        net, label = source.pretrained(found), str(found)
+    elif (full_name := source.published(weights)) is not None:
+        net, label = source.pretrained(full_name), str(full_name)
     elif is_network_file(weights):
         raise ConfigurationError(f"{weights!r} is a network, not weights of {name}: give it to --model")
     elif os.path.isfile(file):

@@ -9,7 +9,7 @@ from ebcli.eb import excitation_backprop
 from ebcli.errors import LayerError, import_optional
 from ebcli.layouts import saliency_map
 from ebcli.models.keywords import METHODS
-from ebcli.models.running import hooked
+from ebcli.models.running import hook_modules
 
 # (net, inputs (1, 3, H, W), classes (1, K), layer) -> maps (K, h, w); the layer None is the input
 Method = Callable[[nn.Module, Tensor, Tensor, str | None], Tensor]
@@ -76,7 +76,7 @@ def _activation_and_slopes(net: nn.Module, inputs: Tensor, classes: Tensor, laye
         leaves.append(output.detach().requires_grad_())
         return leaves[-1].clone()  # later layers may modify it in place
 
-    with hooked([] if layer is None else [net.get_submodule(layer)], cut), torch.enable_grad():
+    with hook_modules([] if layer is None else [net.get_submodule(layer)], cut), torch.enable_grad():
         entry = cut(net, (), inputs) if layer is None else inputs
         scores = class_scores(net(entry))[0, classes[0]]
     slopes = [torch.autograd.grad(score, leaves[-1], retain_graph=True)[0] for score in scores]

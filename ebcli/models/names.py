@@ -11,7 +11,7 @@ from ebcli.models.keywords import BUNDLED, CLASSIFICATION
 from ebcli.models.sources import plugin_names
 
 # @register_model() or @register_model("name"), perhaps other decorators, and a function
-_REGISTERED = re.compile(r"^@register_model\((?:name=)?(?:[\"'](\w+)[\"'])?\)\n(?:.*\n)*?def (\w+)", re.MULTILINE)
+_REGISTRATION = re.compile(r"^@register_model\((?:name=)?(?:[\"'](\w+)[\"'])?\)\n(?:.*\n)*?def (\w+)", re.MULTILINE)
 
 # Of the family with less than 90% of its maps in the half of the picture with the object, measured on one small network
 _TRANSFORMER = re.compile(r"(^|[/_-])(vit|deit3?|beit(v2)?|dinov2|eva(02)?)([._-]|$)")
@@ -44,12 +44,12 @@ def torchvision_names(task: str = CLASSIFICATION) -> list[str]:
     """
     package = "" if task == CLASSIFICATION else task  # the other tasks have sub-packages
     sources = (file.read_text(encoding="utf-8") for file in source_files(f"{package}/*.py".lstrip("/")))
-    found = {given or function for source in sources for given, function in _REGISTERED.findall(source)}
-    if not found:
+    names = {name or function for source in sources for name, function in _REGISTRATION.findall(source)}
+    if not names:
         from torchvision import models
 
-        found.update(models.list_models(module=getattr(models, package) if package else models))
-    return sorted({*found, BUNDLED} if task == CLASSIFICATION else found)
+        names.update(models.list_models(module=getattr(models, package) if package else models))
+    return sorted({*names, BUNDLED} if task == CLASSIFICATION else names)
 
 
 def source_files(pattern: str) -> list[Path]:
@@ -67,8 +67,8 @@ def imagenet_classes() -> Sequence[str]:
     imported.
     """
     for file in source_files("_meta.py"):
-        if written := re.search(r"^_IMAGENET_CATEGORIES = (\[[^]]*\])", file.read_text(encoding="utf-8"), re.MULTILINE):
-            return ast.literal_eval(written[1])
+        if match := re.search(r"^_IMAGENET_CATEGORIES = (\[[^]]*\])", file.read_text(encoding="utf-8"), re.MULTILINE):
+            return ast.literal_eval(match[1])
     from torchvision.models import ResNet50_Weights
 
     return list(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])

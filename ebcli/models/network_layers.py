@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import layers_on_path
 from ebcli.eb.forward import evaluating
 from ebcli.errors import LayerError, closest
@@ -20,8 +21,7 @@ from ebcli.layouts import token_grid
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.running import blank, fitting_first_layer, hooked, probe
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.models.running import blank, fitting_first_layer, hook_modules, probe
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
 # through modules and look like maps
@@ -34,7 +34,7 @@ MAX_STRIDE = 16 * 1.25
 # A side of the map: with fewer cells, the maps of small images would be a few blocks
 LEAST_CELLS = 9
 
-_WEIGHTED = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d
+_WEIGHT_TYPES = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | N
     outputs, size = _outputs(model, batch), model.transforms.shape
     if isinstance(model.net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
         _, size = model.net.sizes(*size)
-    found = []
+    result = []
     for layer, output in outputs.items():
         shape = tuple(output.shape[1:])
         # none if windows of an image are stacked along the batch
         stride = _stride(shape, size) if len(output) == batch else None
-        found.append(Layer(layer, type(model.net.get_submodule(layer)).__name__, shape, stride))
-    return found
+        result.append(Layer(layer, type(model.net.get_submodule(layer)).__name__, shape, stride))
+    return result
 
 
 def resolve_layer(loaded: LoadedModel, name: str) -> str:
@@ -98,7 +98,7 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
     Raises:
         LayerError: it does not; the message gives the closest names.
     """
-    names = [known for known, _ in loaded.net.named_modules() if known]
+    names = [module_name for module_name, _ in loaded.net.named_modules() if module_name]
     if name not in names:
         hint = closest(name, names) or f"its first modules are {', '.join(names[:3])}; eb-saliency layers lists all"
         raise LayerError(f"{loaded.name} has no layer {name!r}: {hint}")
@@ -126,17 +126,19 @@ def _outputs(model: LoadedModel, batch: int) -> dict[str, Tensor]:
     calls: dict[str, list[Tensor | None]] = {}
 
     def record(module: nn.Module, _inputs: Any, output: Any) -> None:
-        one = output[0] if isinstance(output, tuple) and len(output) == 1 else output
-        is_mapped = isinstance(one, Tensor) and one.ndim > 1 and len(one) % batch == 0 and one.is_floating_point()
-        calls.setdefault(names[module], []).append(one.to("meta") if is_mapped else None)
+        tensor = output[0] if isinstance(output, tuple) and len(output) == 1 else output
+        is_mapped = (
+            isinstance(tensor, Tensor) and tensor.ndim > 1 and len(tensor) % batch == 0 and tensor.is_floating_point()
+        )
+        calls.setdefault(names[module], []).append(tensor.to("meta") if is_mapped else None)
 
     net, spec = model.net, model.transforms
     names = {module: layer for layer, module in net.named_modules() if layer}
     # training would add the blank images to batch norms' statistics
-    with hooked(names, record), torch.no_grad(), evaluating(net):
+    with hook_modules(names, record), torch.no_grad(), evaluating(net):
         probe(model.name, net, spec, net, batch)
-    mapped = {layer: one for layer, (one, *others) in calls.items() if one is not None and not others}
-    return {layer: mapped[layer] for layer in layers_on_path(net, blank(net, spec, batch), [*mapped])}
+    tensors = {layer: tensor for layer, (tensor, *later) in calls.items() if tensor is not None and not later}
+    return {layer: tensors[layer] for layer in layers_on_path(net, blank(net, spec, batch), [*tensors])}
 
 
 def _stride(shape: tuple[int, ...], size: tuple[int, ...]) -> float | None:
@@ -188,33 +190,35 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
         return _below_pyramid(net, "backbone.body")
     if task == SEGMENTATION and hasattr(getattr(net, "backbone", None), "return_layers"):
         return _below_pyramid(net, "backbone")
-    for pattern, choose in _SETTLED:
+    for pattern, choose in _DEFAULTS:
         if is_loaded and pattern.fullmatch(model.name):
             return choose(net)
-    listed = layers(model)
-    below = _below_classifier(net, listed)
-    if not below:
+    all_layers = layers(model)
+    candidates = _below_classifier(net, all_layers)
+    if not candidates:
         raise LayerError(f"{model.name} has no layer with a spatial layout below its classifier")
     if task == DETECTION:  # tokens may be queries
-        below = [layer for layer in below if len(layer[2]) > 2] or below
-    blocks = _transformer_blocks(net, below)
+        candidates = [layer for layer in candidates if len(layer[2]) > 2] or candidates
+    blocks = _transformer_blocks(net, candidates)
     if len(blocks) > 1:
-        return _first_tokens(blocks[0], below)
-    is_flat = not any(isinstance(one, (nn.Sequential, nn.ModuleList)) for one in net.modules())
-    if is_flat and (tokens := _tokens_before_norms(listed)):
+        return _first_tokens(blocks[0], candidates)
+    is_flat = not any(isinstance(module, (nn.Sequential, nn.ModuleList)) for module in net.modules())
+    if is_flat and (tokens := _tokens_before_norms(all_layers)):
         return tokens
     side = min(spec.shape[-2:])
     if task == SEGMENTATION:  # above the coarsest features, each cell is explained by itself
-        coarsest = max(stride for _, stride, _ in below)
-        stage = min((layer for layer, stride, _ in below if stride == coarsest), key=lambda layer: layer.count("."))
-        below = list(takewhile(lambda layer: layer[0] != stage, below)) or below
+        coarsest = max(stride for _, stride, _ in candidates)
+        stage = min(
+            (layer for layer, stride, _ in candidates if stride == coarsest), key=lambda layer: layer.count(".")
+        )
+        candidates = list(takewhile(lambda layer: layer[0] != stage, candidates)) or candidates
     if task in (DETECTION, SEGMENTATION) or isinstance(net, GraphModule):
-        only = partial(layers_on_path, net, layers=[name for name, *_ in below], only_way=True)
-        shared = probe(model.name, net, spec, only)
-        below = [layer for layer in below if layer[0] in shared] or below
-    strides = [stride for _, stride, _ in below]
-    chosen = max((one for one in strides if one <= min(MAX_STRIDE, side / LEAST_CELLS)), default=min(strides))
-    return _last_outermost(net, [name for name, stride, _ in below if stride == chosen])
+        find_shared = partial(layers_on_path, net, layers=[name for name, *_ in candidates], only_way=True)
+        common = probe(model.name, net, spec, find_shared)
+        candidates = [layer for layer in candidates if layer[0] in common] or candidates
+    strides = [stride for _, stride, _ in candidates]
+    chosen = max((stride for stride in strides if stride <= min(MAX_STRIDE, side / LEAST_CELLS)), default=min(strides))
+    return _last_outermost(net, [name for name, stride, _ in candidates if stride == chosen])
 
 
 def layer_per_resolution(loaded: LoadedModel) -> list[str]:
@@ -230,23 +234,23 @@ def layer_per_resolution(loaded: LoadedModel) -> list[str]:
     stages: dict[int, list[str]] = {}
     for name, stride, _ in _below_classifier(loaded.net, layers(loaded)):
         stages.setdefault(round(math.log2(stride)), []).append(name)
-    ordered = [stage for _, stage in sorted(stages.items(), reverse=True)]
-    return [default if default in stage else _last_outermost(loaded.net, stage) for stage in ordered]
+    by_stride = [stage for _, stage in sorted(stages.items(), reverse=True)]
+    return [default if default in stage else _last_outermost(loaded.net, stage) for stage in by_stride]
 
 
-def _below_classifier(net: nn.Module, listed: Sequence[Layer]) -> list[tuple[str, float, tuple[int, ...]]]:
+def _below_classifier(net: nn.Module, all_layers: Sequence[Layer]) -> list[tuple[str, float, tuple[int, ...]]]:
     """Names, strides and shapes of the layers below the classifier that have a spatial layout."""
-    weighted = [i for i, layer in enumerate(listed) if isinstance(net.get_submodule(layer.name), _WEIGHTED)]
-    below = listed[: weighted[-1]] if weighted else listed
-    return [(layer.name, layer.stride, layer.shape) for layer in below if layer.stride is not None]
+    indices = [i for i, layer in enumerate(all_layers) if isinstance(net.get_submodule(layer.name), _WEIGHT_TYPES)]
+    candidates = all_layers[: indices[-1]] if indices else all_layers
+    return [(layer.name, layer.stride, layer.shape) for layer in candidates if layer.stride is not None]
 
 
-def _transformer_blocks(net: nn.Module, below: Sequence[tuple[str, float, tuple[int, ...]]]) -> list[str]:
+def _transformer_blocks(net: nn.Module, candidates: Sequence[tuple[str, float, tuple[int, ...]]]) -> list[str]:
     """The blocks of a vision transformer in order, taken from its outermost container; empty for other networks.
 
     Transformers that reduce their tokens, such as Swin, count as other networks.
     """
-    tokens = [(name, stride) for name, stride, shape in below if len(shape) == 2]
+    tokens = [(name, stride) for name, stride, shape in candidates if len(shape) == 2]
     if len({stride for _, stride in tokens}) != 1:
         return []
     containers: dict[str, list[str]] = {}
@@ -257,23 +261,23 @@ def _transformer_blocks(net: nn.Module, below: Sequence[tuple[str, float, tuple[
     return min(containers.values(), key=lambda blocks: blocks[0].count("."), default=[])
 
 
-def _first_tokens(block: str, below: Sequence[tuple[str, float, tuple[int, ...]]]) -> str:
+def _first_tokens(block: str, candidates: Sequence[tuple[str, float, tuple[int, ...]]]) -> str:
     """The tokens that the first block reads, with the class token if there is one; else what the block returns."""
-    tokens = [(name, shape) for name, _, shape in below if len(shape) == 2]
+    tokens = [(name, shape) for name, _, shape in candidates if len(shape) == 2]
     start = next(i for i, (name, _) in enumerate(tokens) if name == block or name.startswith(f"{block}."))
     (shape,) = {shape for name, shape in tokens if name == block}
-    before = [name for name, found in tokens[:start] if found == shape]
+    before = [name for name, other_shape in tokens[:start] if other_shape == shape]
     return before[-1] if before else block
 
 
-def _tokens_before_norms(listed: Sequence[Layer]) -> str | None:
+def _tokens_before_norms(all_layers: Sequence[Layer]) -> str | None:
     """What the first norm reads in a vision transformer without containers of blocks, as from a file."""
-    tokens = Counter(layer.shape for layer in listed if len(layer.shape) == 2 and layer.stride is not None)
-    if 3 * sum(tokens.values()) < len(listed):
+    tokens = Counter(layer.shape for layer in all_layers if len(layer.shape) == 2 and layer.stride is not None)
+    if 3 * sum(tokens.values()) < len(all_layers):
         return None
     stream = max(tokens, key=lambda shape: tokens[shape])
     last: Layer | None = None
-    for layer in listed:
+    for layer in all_layers:
         if "Norm" in layer.type or (last and last.shape == stream != layer.shape):  # norms may be spelled out
             break
         if layer.stride is not None:
@@ -291,9 +295,9 @@ def _last_outermost(net: nn.Module, names: Sequence[str]) -> str:
 def _below_pyramid(net: nn.Module, body: str) -> str:
     """The first features that the heads read: all probability passes through them, but not through later ones."""
     modules = dict(net.named_modules())
-    returned = getattr(modules.get(body), "return_layers", None)  # of torchvision's IntermediateLayerGetter
-    if returned:
-        first = next(iter(returned))
+    outputs = getattr(modules.get(body), "return_layers", None)  # of torchvision's IntermediateLayerGetter
+    if outputs:
+        first = next(iter(outputs))
         # MobileNet's blocks are numbered; the one that a detector reads first starts the stage of stride 32
         is_coarse = first.isdecimal() and isinstance(net, DetectionScores)
         return f"{body}.{int(first) - 1 if is_coarse else first}"
@@ -313,7 +317,7 @@ def _stem(net: nn.Module) -> str:
 
 
 # Publications draw Excitation Backprop at VGG-16's pool4 (features.23) and ResNet's layer3
-_SETTLED: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
+_DEFAULTS: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
     (re.compile(r"(timm/)?vgg\d+[\w.]*"), _fourth_max_pool),
     (re.compile(r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*"), lambda _net: "layer3"),
     # measured on a small trained MC3; later layers blur time

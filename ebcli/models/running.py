@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating, single_tensor
 from ebcli.errors import ConfigurationError, EbcliError, first_line
-from ebcli.imports import contained, printing_to
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.imports import guard_user_code, printing_to
 
 # Larger batches take more memory for little more speed: on CPUs, at most a tenth beyond 8.
 _CPU_BATCH, _GPU_BATCH = 8, 32
@@ -47,29 +47,29 @@ def default_batch_size(device: str) -> int:
 def is_out_of_memory(error: Exception) -> bool:
     """Whether memory ran out: CPU allocators and some devices raise no class of their own."""
     words = ("out of memory", "not enough memory", "can't allocate")
-    return isinstance(error, MemoryError) or any(one in str(error).lower() for one in words)
+    return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in words)
 
 
 def checked_device(device: str | torch.device) -> torch.device:
     """A device that is there. Raises ConfigurationError if it is not."""
     try:
-        found = torch.device(device)
+        result = torch.device(device)
     except RuntimeError as error:
         raise ConfigurationError(f"unknown device {str(device)!r}: use cpu, cuda, cuda:1 or mps") from error
     try:
-        torch.empty(0, device=found)
+        torch.empty(0, device=result)
     except (RuntimeError, AssertionError, ImportError) as error:  # torch without CUDA asserts
         reason = re.split(r"[.;] ", first_line(error))[0]  # advice and links follow
         raise ConfigurationError(f"device {str(device)!r} is not available: {reason}; use --device cpu") from error
-    return found
+    return result
 
 
-class Reached(Exception):  # noqa: N818 - no error
+class ReachedLayer(Exception):  # noqa: N818 - no error
     """What a hook was for was seen, so the rest of the forward pass is not needed."""
 
 
 @contextmanager
-def hooked(modules: Iterable[nn.Module], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
+def hook_modules(modules: Iterable[nn.Module], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
     """Call a hook in this thread's forward passes through some modules.
 
     Args:
@@ -79,13 +79,13 @@ def hooked(modules: Iterable[nn.Module], hook: Callable[..., Any], *, before: bo
     """
     thread = get_ident()
 
-    def own(*seen: Any) -> Any:
-        return hook(*seen) if get_ident() == thread else None
+    def run_hook(*arguments: Any) -> Any:
+        return hook(*arguments) if get_ident() == thread else None
 
     with ExitStack() as hooks:
         for module in modules:
             register = module.register_forward_pre_hook if before else module.register_forward_hook
-            hooks.callback(register(own).remove)
+            hooks.callback(register(run_hook).remove)
         yield
 
 
@@ -110,24 +110,24 @@ def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T]
     """
     try:
         images = blank(net, spec, batch)
-        with contained(name):
+        with guard_user_code(name):
             return run(images)
     except EbcliError:
         raise
     except Exception as error:  # user-defined networks can raise anything
-        what, part = {"HW": ("image", ""), "THW": ("clip", "frames"), "DHW": ("volume", "slices")}[spec.axes]
+        noun, part = {"HW": ("image", ""), "THW": ("clip", "frames"), "DHW": ("volume", "slices")}[spec.axes]
         *first, height, width = spec.shape
         size = "".join(f"{count} {part} of " for count in first) + f"{height} x {width} pixels"
         if spec.channels != 3:
             size += f" with {spec.channels} channel{'s' * (spec.channels > 1)}"
-        reason, one = f"{type(error).__name__}: {first_line(error)}", f"a{'' if first else 'n'} {what} of {size}"
+        reason, example = f"{type(error).__name__}: {first_line(error)}", f"a{'' if first else 'n'} {noun} of {size}"
         if is_out_of_memory(error):
             raise ConfigurationError(
-                f"there is not enough memory for {name} on {one}: choose a smaller --resize and --crop"
+                f"there is not enough memory for {name} on {example}: choose a smaller --resize and --crop"
             ) from error
         if isinstance(error, (RuntimeError, ValueError, AssertionError)) and _MISFIT.search(str(error)):
-            raise ConfigurationError(f"{name} does not accept {what}s of {size} ({reason})") from error
-        raise ConfigurationError(f"{name} failed on {one} ({reason}; --debug shows the traceback)") from error
+            raise ConfigurationError(f"{name} does not accept {noun}s of {size} ({reason})") from error
+        raise ConfigurationError(f"{name} failed on {example} ({reason}; --debug shows the traceback)") from error
 
 
 def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
@@ -135,21 +135,21 @@ def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
 
     If the network fails before, that is the first one that it defines. Values are then from 0 to 1.
     """
-    defined = [module for module in net.modules() if isinstance(module, _ConvNd)]
-    if not defined:
+    convolutions = [module for module in net.modules() if isinstance(module, _ConvNd)]
+    if not convolutions:
         return spec
-    reached: list[tuple[_ConvNd, tuple[int, ...]]] = []
+    calls: list[tuple[_ConvNd, tuple[int, ...]]] = []
 
     def note(module: _ConvNd, operands: tuple[Tensor, ...]) -> None:
-        reached.append((module, tuple(operands[0].shape)))
-        raise Reached
+        calls.append((module, tuple(operands[0].shape)))
+        raise ReachedLayer
 
     # the probe reports what fails, and shows what is printed
     silently = printing_to(io.StringIO())
-    with hooked(defined, note, before=True), torch.no_grad(), evaluating(net), suppress(Exception), silently:
+    with hook_modules(convolutions, note, before=True), torch.no_grad(), evaluating(net), suppress(Exception), silently:
         net(blank(net, spec))
         return spec
-    first, shape = reached[0] if reached else (defined[0], ())
+    first, shape = calls[0] if calls else (convolutions[0], ())
     is_volume = isinstance(first, nn.Conv3d) and spec.axes == "HW"
     if shape[1:2] == (first.in_channels,) and not is_volume:
         return spec
@@ -164,14 +164,16 @@ def strides_of_cells(net: nn.Module) -> Iterator[dict[tuple[int, ...], int]]:
         How many cells apart those are that are read, by the layer's (height, width); filled by forward passes in this
         context.
     """
-    found: dict[tuple[int, ...], int] = {}
+    strides: dict[tuple[int, ...], int] = {}
 
     def note(convolution: nn.Conv2d, operands: tuple[Tensor, ...]) -> None:
-        found[tuple(operands[0].shape[-2:])] = max(convolution.stride)
+        strides[tuple(operands[0].shape[-2:])] = max(convolution.stride)
 
-    convolutions = [one for one in net.modules() if isinstance(one, nn.Conv2d) and one.kernel_size < one.stride]
-    with hooked(convolutions, note, before=True):
-        yield found
+    convolutions = [
+        module for module in net.modules() if isinstance(module, nn.Conv2d) and module.kernel_size < module.stride
+    ]
+    with hook_modules(convolutions, note, before=True):
+        yield strides
 
 
 def output_shape(name: str, output: Any, *, is_dense: bool = False) -> tuple[int, ...]:

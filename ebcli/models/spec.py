@@ -13,7 +13,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import BUNDLED, CROP, DEFAULT, FITS, PAD, WHOLE
 
 if TYPE_CHECKING:
-    from ebcli.nouns.input_spec import InputSpec
+    from ebcli.datatypes.input_spec import InputSpec
 
 Channels = float | Sequence[float]
 
@@ -70,17 +70,17 @@ class Preprocessing:
         if self.tiles is not None and self.fit not in (None, WHOLE):
             raise ConfigurationError(f"tiles cover the whole image: drop --fit {self.fit}, or --tiles")
         for name in ("resize", "crop", "depth", "tiles"):
-            count, most = getattr(self, name), _MOST_TILES if name == "tiles" else _LARGEST_SIDE
-            if count is not None and not 1 <= count <= most:
-                raise ConfigurationError(f"{name} is {count}, but it must be between 1 and {most}")
+            count, maximum = getattr(self, name), _MOST_TILES if name == "tiles" else _LARGEST_SIDE
+            if count is not None and not 1 <= count <= maximum:
+                raise ConfigurationError(f"{name} is {count}, but it must be between 1 and {maximum}")
         for name, low in (("mean", -inf), ("std", 0.0)):
             value = getattr(self, name)
             if value is None:
                 continue
             values = (float(value),) if isinstance(value, (int, float)) else tuple(map(float, value))
-            if not values or not all(low < one < inf for one in values):
-                what = "a number above 0" if name == "std" else "a number"
-                raise ConfigurationError(f"{name} is {value}, but must be {what}, or one for each channel")
+            if not values or not all(low < number < inf for number in values):
+                noun = "a number above 0" if name == "std" else "a number"
+                raise ConfigurationError(f"{name} is {value}, but must be {noun}, or one for each channel")
             # one number and three equal ones compare equal
             object.__setattr__(self, name, values[:1] if len({*values}) == 1 else values)
 
@@ -92,15 +92,15 @@ class Preprocessing:
             if numbers is None:
                 continue
             if not numbers or min(numbers) < 1 or (name == "bands" and len(numbers) not in (1, 3)):
-                which = "one channel or three" if name == "bands" else "channels"
-                raise ConfigurationError(f"{name} is {numbers}, but must be {which}, numbered from 1")
+                noun = "one channel or three" if name == "bands" else "channels"
+                raise ConfigurationError(f"{name} is {numbers}, but must be {noun}, numbered from 1")
             object.__setattr__(self, name, tuple(map(int, numbers)))
         if self.range is not None:
             if len(self.range) != 2 or not -inf < self.range[0] < self.range[1] < inf:
                 raise ConfigurationError(f"range is {self.range}, but must be two numbers, the lower one first")
             object.__setattr__(self, "range", tuple(map(float, self.range)))
 
-    def applied_to(self, spec: InputSpec) -> InputSpec:
+    def apply(self, spec: InputSpec) -> InputSpec:
         """The same preprocessing with these settings.
 
         Raises:
@@ -132,24 +132,24 @@ class Preprocessing:
             raise ConfigurationError(
                 f"the crop of {size[0]} pixels is larger than the resized image of {min(resize)}: set --resize, too"
             )
-        changed: dict[str, Any] = {"depth": self.depth or spec.depth, "range": self.range or spec.range}
-        changed |= {"selected": self.channels or spec.selected, "bands": self.bands or spec.bands}
+        changes: dict[str, Any] = {"depth": self.depth or spec.depth, "range": self.range or spec.range}
+        changes |= {"selected": self.channels or spec.selected, "bands": self.bands or spec.bands}
         for name in ("mean", "std"):
             values = getattr(self, name) or getattr(spec, name)
             if len(values) not in (1, spec.channels):
-                found = f"--{name} has {len(values)} values"
-                raise ConfigurationError(f"{found}, but {spec.network} takes {spec.channels} channels")
-            changed[name] = tuple(values) * (spec.channels if len(values) == 1 else 1)
+                problem = f"--{name} has {len(values)} values"
+                raise ConfigurationError(f"{problem}, but {spec.network} takes {spec.channels} channels")
+            changes[name] = tuple(values) * (spec.channels if len(values) == 1 else 1)
         longest = spec.longest if self.resize is None else None
-        return replace(spec, size=size, resize=resize, fit=fit, tiles=self.tiles or 0, longest=longest, **changed)
+        return replace(spec, size=size, resize=resize, fit=fit, tiles=self.tiles or 0, longest=longest, **changes)
 
-    def fixed(self, spec: InputSpec) -> InputSpec:
+    def apply_fixed_size(self, spec: InputSpec) -> InputSpec:
         """The same preprocessing for networks that do not take images of any size.
 
         In place of ``"whole"``, images are squashed or padded as by the network's own preprocessing, or padded if it
         crops them.
         """
-        return replace(self, fit=PAD if spec.fit == CROP else spec.fit).applied_to(spec)
+        return replace(self, fit=PAD if spec.fit == CROP else spec.fit).apply(spec)
 
 
 def as_classes(targets: Sequence[str], against: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -158,10 +158,10 @@ def as_classes(targets: Sequence[str], against: Sequence[str]) -> tuple[tuple[st
     Raises:
         ConfigurationError: one is to be both.
     """
-    if both := {*targets} & {*against}:
-        raise ConfigurationError(f"{min(both)!r} is explained, so it cannot be contrasted with: change --against")
+    if common := {*targets} & {*against}:
+        raise ConfigurationError(f"{min(common)!r} is explained, so it cannot be contrasted with: change --against")
     classes = list(dict.fromkeys((*targets, *against)))
-    return tuple(classes), *(tuple(str(classes.index(one)) for one in chosen) for chosen in (targets, against))
+    return tuple(classes), *(tuple(str(classes.index(text)) for text in names) for names in (targets, against))
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class ModelSpec:
             raise ConfigurationError(f"the file of class names '{self.class_names}' does not exist")
 
     @property
-    def described(self) -> tuple[str, ...]:
+    def descriptions(self) -> tuple[str, ...]:
         """The texts or pictures that are the classes; empty if the model has classes of its own."""
         if self.like:
             return tuple(map(str, self.like))

@@ -53,8 +53,8 @@ def run(plan: RunPlan, sink: Sink | None = None) -> Run:
     cluster = Cluster(execution)
     work = prepare(replace(plan, execution=replace(execution, device="cpu")), sink)  # this machine may have no GPU
     device = "cuda" if cluster.gpus else "cpu"
-    most = max(1, len(work.sources) + len(work.skipped))
-    batch_size = min(execution.batch_size or default_batch_size(device), most)
+    maximum = max(1, len(work.sources) + len(work.skipped))
+    batch_size = min(execution.batch_size or default_batch_size(device), maximum)
     workers = max(1, cluster.cpus - 1)  # the network takes one
     execution = replace(execution, device=device, batch_size=batch_size, workers=workers)
     # tasks need none of the images, which can be millions, and load the network themselves
@@ -119,27 +119,27 @@ class ClusterRun(Run):
         # at least four parts per network, so that all finish at about the same time
         size = batch_size * max(1, min(_BATCHES_PER_PART, total // (4 * count * batch_size)))
         parts = deque(self.sources[start : start + size] for start in range(0, total, size))
-        started, deadline, error = 0, math.inf, None
+        num_running, deadline, error = 0, math.inf, None
         with self.sink as folder, closing(self.cluster) as cluster:
             folder.start(as_settings(self.plan))
             running = folder.private / "running"
             running.touch()
             stop = ray_process.StopFile(running)
-            given = cluster.cpus, cluster.gpus, Path.cwd(), replace(self.job, stopping=stop)
-            while (parts or started) and time.monotonic() < deadline:
+            setup = cluster.cpus, cluster.gpus, Path.cwd(), replace(self.job, stopping=stop)
+            while (parts or num_running) and time.monotonic() < deadline:
                 if deadline == math.inf and (self.stopping.is_set() or stop.is_set()):
                     deadline = time.monotonic() + _STOP_TIMEOUT
                     self.stopping.set()
                     stop.set()
                     parts.clear()
-                new = [parts.popleft() for _ in range(min(len(parts), count - started))]
-                done = cluster.call(ray_process.finished, *given, new)
-                started += len(new) - len(done)
+                new = [parts.popleft() for _ in range(min(len(parts), count - num_running))]
+                done = cluster.call(ray_process.start_parts, *setup, new)
+                num_running += len(new) - len(done)
                 for records, failure in done:
                     for record in records:
                         if record.status != "not an image":
                             folder.record(record)
-                            self.recorded[record.status] += 1
+                            self.counts[record.status] += 1
                         yield record
                     if failure is not None:
                         error = error or failure

@@ -17,21 +17,21 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from ebcli.datatypes.explanation import Box, Explanation
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.overlay import heatmap
 from ebcli.eb import excitation_backprop
 from ebcli.errors import ConfigurationError, ImageError, LayerError
-from ebcli.files.frame_ranges import ClipOptions
+from ebcli.files.clips import ClipOptions
 from ebcli.files.images import decode, to_rgb
 from ebcli.files.media.array import NumPy
-from ebcli.files.media.medium import Shown
-from ebcli.files.paths import Stamp
+from ebcli.files.media.medium import DisplayFrame
+from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
 from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
 from ebcli.models.running import default_batch_size, resolve_device
 from ebcli.models.sources.in_memory import FunctionOfTensor
-from ebcli.nouns.explanation import Box, Explanation
-from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.explainer import Explainer
 from ebcli.run.network_description import in_a_sentence
 from ebcli.run.plan import RunPlan
@@ -146,89 +146,97 @@ def explain(
         >>> [one.heatmap().shape for one in ebcli.explain(net, torch.rand(2, 3, 64, 64), target=3)]
         [(1, 64, 64), (1, 64, 64)]
     """
-    found, several = listed(images)
-    tensors = [tuple(one.shape) if is_input(one) else None for one in found]
+    all_images, is_list = as_list(images)
+    tensors = [tuple(image.shape) if is_input(image) else None for image in all_images]
     if None in tensors and set(tensors) != {None}:
         raise ConfigurationError("tensors of floats are inputs, the other images are not: pass them in two calls")
     if fit is not None and None not in tensors:
         raise ConfigurationError("a tensor of floats is the network's input as it is: drop fit")
     layers = (layer,) if isinstance(layer, (str, nn.Module)) else tuple(layer or ())
-    places = [Box(*map(float, one)) for one in getattr(boxes, "xyxy", () if boxes is None else boxes)]
+    places = [Box(*map(float, corners)) for corners in getattr(boxes, "xyxy", () if boxes is None else boxes)]
     values: dict[str, Any] = {"contrastive": contrastive, "top_k": top_k, "style": style, "fit": fit}
     values |= {"images": (Path("image"),), "target": _flat(*classes, target, targets), "against": _flat(against)}
     values["where"] = next(iter(places), None)
     results: dict[int, Saliency] = {}
     for shape in dict.fromkeys(tensors):  # inputs of each size by themselves
         spec = None if shape is None else InputSpec.as_is(shape[-2:], shape[0] if len(shape) == 3 else 1)
-        plan, loaded = _planned(model, transform, categories, layers, spec, values)
-        numbers = [i for i, one in enumerate(tensors) if one == shape]
-        made = _explained(plan, loaded, [found[i] for i in numbers], places[1:])
-        results |= dict(zip(numbers, made, strict=True))
-    return [results[i] for i in range(len(found))] if several else results[0]
+        plan, model_loaded = _make_plan(model, transform, categories, layers, spec, values)
+        numbers = [i for i, input_shape in enumerate(tensors) if input_shape == shape]
+        saliencies = _explain(plan, model_loaded, [all_images[i] for i in numbers], places[1:])
+        results |= dict(zip(numbers, saliencies, strict=True))
+    return [results[i] for i in range(len(all_images))] if is_list else results[0]
 
 
 def _flat(*targets: Targets) -> tuple[str, ...]:
     """Names and indices, some of them in lists, as texts."""
-    each = (some if isinstance(some, (list, tuple)) else (some,) for some in targets if some is not None)
-    return tuple(str(one) for some in each for one in some)
+    groups = (target if isinstance(target, (list, tuple)) else (target,) for target in targets if target is not None)
+    return tuple(str(target) for group in groups for target in group)
 
 
-def _planned(
+def _make_plan(
     model: Any, transform: Any, categories: Any, layers: Sequence[Any], spec: InputSpec | None, values: dict[str, Any]
 ) -> tuple[RunPlan, LoadedModel]:
     """The plan, and the network with its preprocessing; with a `spec` if it gets inputs of that size as they are."""
     if isinstance(model, LoadedModel) and (transform is not None or categories is not None):
         raise ConfigurationError(f"{model.name} is loaded already: pass transform and categories to load_model()")
-    loaded, own = model if isinstance(model, LoadedModel) else None, {"model": model}
-    modules = [one for one in layers if isinstance(one, nn.Module)]
-    if loaded is None and not (isinstance(model, str) and categories is None):
+    network, settings = model if isinstance(model, LoadedModel) else None, {"model": model}
+    modules = [layer for layer in layers if isinstance(layer, nn.Module)]
+    if network is None and not (isinstance(model, str) and categories is None):
         if modules and callable(model) and not isinstance(model, nn.Module) and not hasattr(model, "image_processor"):
             model = FunctionOfTensor(model, modules)
         as_is = None if isinstance(model, str) else spec
-        loaded = load_model(model, class_names=categories, transform=as_is or transform)
-    if loaded is not None:  # texts that are its classes are so already
-        own = {"model": loaded.name, "class_names": (), **vars(loaded.preprocessing)}
-        if values["fit"] is not None and loaded.transforms.function is not None:
+        network = load_model(model, class_names=categories, transform=as_is or transform)
+    if network is not None:  # texts that are its classes are so already
+        settings = {"model": network.name, "class_names": (), **vars(network.preprocessing)}
+        if values["fit"] is not None and network.transforms.function is not None:
             raise ConfigurationError("transform says how images are fitted: drop fit")
-    values = own | {name: value for name, value in values.items() if value is not None}
+    values = settings | {name: value for name, value in values.items() if value is not None}
     values |= {"fit": CROP} if spec else {}
-    names = {} if loaded is None else {module: name for name, module in loaded.net.named_modules()}
-    if missing := [one for one in modules if one not in names]:
+    names = {} if network is None else {module: name for name, module in network.net.named_modules()}
+    if missing := [module for module in modules if module not in names]:
         raise LayerError(f"this {type(missing[0]).__name__} is not a module of the network: give the layer's name")
-    plan = RunPlan.of(**values, layer=tuple(one if isinstance(one, str) else names[one] for one in layers))
-    if loaded is None:
-        loaded = load_model(device=resolve_device("auto"), **vars(plan.model))
-    if spec is not None and loaded.task != DETECTION:
-        return plan, replace(loaded, transforms=replace(spec, network=loaded.name), fit=None)
-    return plan, loaded.with_preprocessing(plan.model.preprocessing)
+    plan = RunPlan.from_values(
+        **values, layer=tuple(layer if isinstance(layer, str) else names[layer] for layer in layers)
+    )
+    if network is None:
+        network = load_model(device=resolve_device("auto"), **vars(plan.model))
+    if spec is not None and network.task != DETECTION:
+        return plan, replace(network, transforms=replace(spec, network=network.name), fit=None)
+    return plan, network.with_preprocessing(plan.model.preprocessing)
 
 
-def _explained(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]) -> list[Saliency]:
-    both = read_all(images, loaded.transforms)
-    inputs = [one for one, _ in both]
-    largest = max(Counter(one.form for one in inputs).values())  # the number of images that can share a batch
+def _explain(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]) -> list[Saliency]:
+    pairs = read_all(images, loaded.transforms)
+    inputs = [item for item, _ in pairs]
+    largest = max(Counter(item.form for item in inputs).values())  # the number of images that can share a batch
     device = next(loaded.net.parameters(), torch.empty(0)).device
-    plan = plan.but(batch_size=min(largest, default_batch_size(str(device))))
+    plan = plan.replace(batch_size=min(largest, default_batch_size(str(device))))
     explainer = Explainer(plan, len(images), loaded)
     order = sorted(range(len(inputs)), key=lambda i: repr(inputs[i].form))
-    asked = [explainer, *(explainer.asked(replace(plan.maps, where=box)) for box in other_boxes)]
-    found = dict(zip(order, zip(*(one.explain([inputs[i] for i in order]) for one in asked), strict=True), strict=True))
-    about, several = in_a_sentence(explainer.network.provenance_of_picture()), len(images) > 1
+    explainers = [explainer, *(explainer.with_options(replace(plan.maps, where=box)) for box in other_boxes)]
+    by_image = dict(
+        zip(
+            order,
+            zip(*(each_explainer.explain([inputs[i] for i in order]) for each_explainer in explainers), strict=True),
+            strict=True,
+        )
+    )
+    subtitle, is_several = in_a_sentence(explainer.network.provenance_of_picture()), len(images) > 1
     results = []
-    for i, (_, shown) in enumerate(both):
-        which, made = f"image {i + 1} of {len(both)}: " * several, list[Explanation]()
-        for one in found[i]:  # of several boxes
-            if isinstance(one, ImageError):
-                raise ImageError(f"{which}{one}") from one
-            made.append(one)
-        if not made[0].maps:
-            raise ImageError(f"{which}{loaded.name} finds nothing to explain: name a class")
-        maps = [map_ for one in made for map_ in one.maps]
-        results.append(Saliency(replace(made[0], maps=maps), shown, plan, about))
+    for i, (_, frame) in enumerate(pairs):
+        prefix, explanations = f"image {i + 1} of {len(pairs)}: " * is_several, list[Explanation]()
+        for explanation in by_image[i]:  # of several boxes
+            if isinstance(explanation, ImageError):
+                raise ImageError(f"{prefix}{explanation}") from explanation
+            explanations.append(explanation)
+        if not explanations[0].maps:
+            raise ImageError(f"{prefix}{loaded.name} finds nothing to explain: name a class")
+        maps = [map_ for explanation in explanations for map_ in explanation.maps]
+        results.append(Saliency(replace(explanations[0], maps=maps), frame, plan, subtitle))
     return results
 
 
-def listed(images: Any) -> tuple[list[Any], bool]:
+def as_list(images: Any) -> tuple[list[Any], bool]:
     """Each image, and whether these are several: a list, a tuple or a batch."""
     if isinstance(images, (list, tuple)):
         return [*images], True
@@ -240,7 +248,7 @@ def is_input(image: Any) -> bool:
     return isinstance(image, Tensor) and image.is_floating_point()
 
 
-def read_all(images: Sequence[Any], spec: InputSpec) -> list[tuple[NetworkInput, Shown]]:
+def read_all(images: Sequence[Any], spec: InputSpec) -> list[tuple[NetworkInput, DisplayFrame]]:
     """What the network gets of each image, and what its maps are drawn over.
 
     Raises:
@@ -248,25 +256,25 @@ def read_all(images: Sequence[Any], spec: InputSpec) -> list[tuple[NetworkInput,
         ImageError: an image cannot be read; the message names it.
     """
     if spec.axes != "HW":
-        what = "videos" if spec.frames is not None else "volumes"
-        raise ConfigurationError(f"{spec.network} is for {what}, explain() for images: use the command")
-    found = []
+        kind = "videos" if spec.frames is not None else "volumes"
+        raise ConfigurationError(f"{spec.network} is for {kind}, explain() for images: use the command")
+    inputs = []
     for number, image in enumerate(images, 1):
         try:
-            found.append(_read(image, spec))
+            inputs.append(_read(image, spec))
         except ImageError as error:
             name = f"'{image}'" if isinstance(image, (str, os.PathLike)) else f"image {number} of {len(images)}"
             raise ImageError(f"{name}: {error}") from error
-    return found
+    return inputs
 
 
-def _read(image: Any, spec: InputSpec) -> tuple[NetworkInput, Shown]:
+def _read(image: Any, spec: InputSpec) -> tuple[NetworkInput, DisplayFrame]:
     if isinstance(image, (str, os.PathLike)) and not os.path.isdir(image):
         reader, source = Reader(spec), Source(Path(image))
-        loaded = reader.load(source)
-        assert loaded is not None  # which only files in directories are
-        (shown,) = reader.frames(source, loaded)
-        return loaded, shown
+        network_input = reader.load(source)
+        assert network_input is not None  # which only files in directories are
+        (frame,) = reader.frames(source, network_input)
+        return network_input, frame
     if isinstance(image, Tensor):
         values = (image.float() if is_input(image) else image).detach().cpu().numpy()
         return _of_array(values[None] if values.ndim == 2 else values, spec, is_input(image))
@@ -278,25 +286,27 @@ def _read(image: Any, spec: InputSpec) -> tuple[NetworkInput, Shown]:
     if not isinstance(image, Image.Image):
         raise ConfigurationError(f"image is {reprlib.repr(image)}, but explain() takes {_KINDS}, or a list of these")
     upright = to_rgb(image)
-    return NetworkInput.of(upright, spec), Shown(upright)
+    return NetworkInput.from_image(upright, spec), DisplayFrame(upright)
 
 
-def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> tuple[NetworkInput, Shown]:
+def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> tuple[NetworkInput, DisplayFrame]:
     """The same of an array (C, H, W)."""
     if not is_input and len(values) in _COLORS and spec.channels in _COLORS:
         if spec.range is None and values.dtype not in (np.uint8, np.uint16) and values.max(initial=0) > 1:
-            kind, most = values.dtype, values.max()
-            raise ImageError(f"it is {kind} with values up to {most:g}: pass integers of 8 bits, or floats from 0 to 1")
+            kind, maximum = values.dtype, values.max()
+            raise ImageError(
+                f"it is {kind} with values up to {maximum:g}: pass integers of 8 bits, or floats from 0 to 1"
+            )
         if values.dtype != np.uint8 and spec.function is not None:
-            values = (255 * spec.scaled(values).clip(0, 1)).round().astype(np.uint8)
+            values = (255 * spec.to_unit_range(values).clip(0, 1)).round().astype(np.uint8)
         if values.dtype == np.uint8:
             return _read(Image.fromarray(values[0] if len(values) == 1 else np.moveaxis(values, 0, -1)), spec)
         values = values.repeat(spec.channels, 0) if len(values) == 1 else values
     file, medium, all_of_it = io.BytesIO(), NumPy("HW"), ClipOptions()
     np.save(file, values)  # as a file of it is read
     pixels, size, _ = medium.read(file, spec, all_of_it)
-    (shown,) = medium.frames(file, spec, all_of_it, None)
-    return NetworkInput(pixels=pixels, stamp=Stamp(0, 0), seconds=0.0, size=size), shown
+    (frame,) = medium.frames(file, spec, all_of_it, None)
+    return NetworkInput(pixels=pixels, stamp=FileState(0, 0), seconds=0.0, size=size), frame
 
 
 def quantus_explain(
@@ -307,7 +317,7 @@ def quantus_explain(
     layer: str | nn.Module | None = None,
     contrastive: bool = True,
     device: Any = None,
-    **_others: Any,
+    **_extras: Any,
 ) -> NDArray[np.float32]:
     """Maps as Quantus' ``explain_func`` returns them: the positive parts at the size of the inputs, (B, 1, H, W).
 
@@ -330,6 +340,6 @@ def quantus_explain(
     images = torch.as_tensor(np.asarray(inputs)).to(device or parameter.device, parameter.dtype)
     height, width = images.shape[-2:]
     chosen = default_layer(model, (height, width)) if layer is None else layer
-    found = excitation_backprop(model, images, np.asarray(targets).tolist(), chosen, contrastive=contrastive)
-    maps, whole = found.maps.float().cpu().numpy(), Box(0, 0, width, height)
-    return np.stack([heatmap(one, whole, (width, height), signed=False)[None] for one in maps])
+    result = excitation_backprop(model, images, np.asarray(targets).tolist(), chosen, contrastive=contrastive)
+    maps, region = result.maps.float().cpu().numpy(), Box(0, 0, width, height)
+    return np.stack([heatmap(map_, region, (width, height), signed=False)[None] for map_ in maps])

@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import ebcli.run.tasks  # noqa: F401 - registers them
+from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.forward import evaluating, single_tensor
 from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_line
-from ebcli.imports import contained
+from ebcli.imports import guard_user_code
 from ebcli.models import LoadedModel, load_model
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.models.running import is_out_of_memory, resolve_device
-from ebcli.nouns.explanation import Explanation, Map, Subject
-from ebcli.run import noise_and_sufficiency
+from ebcli.run import controls
 from ebcli.run.maps import Tiles, batch_sizes, in_sequence, maps_of, priors
-from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, described, method_in_words
+from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, describe, method_in_words
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import NetworkInput
-from ebcli.run.tasks.task import REGISTERED, Asked, check_options
+from ebcli.run.tasks.task import REGISTRY, ImageRequest, check_options
 
 Targets = Tensor | Callable[[Tensor], Tensor]
 Join = Callable[[NDArray[np.float32], Sequence[Map]], Map]
@@ -70,14 +70,14 @@ class Explainer:
             else:
                 from ebcli.models.sources.vision_language import VisionLanguage
 
-                self.loaded = VisionLanguage(model.name, self.device, self._dtype).loaded()
+                self.loaded = VisionLanguage(model.name, self.device, self._dtype).as_loaded()
         else:
             parameter = next(loaded.net.parameters(), torch.empty(0))
             self.loaded = loaded.with_preprocessing(model.preprocessing)
             self.device, self._dtype = str(parameter.device), parameter.dtype
-        if self.loaded.task not in REGISTERED:
+        if self.loaded.task not in REGISTRY:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
-        self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
+        self._task, self._is_video = REGISTRY[self.loaded.task], self.loaded.task == VIDEO
         self._keep_relevance = plan.output.raw and not self._is_video
         # most convolutions are faster in channels_last, on CPUs and on GPUs; a network that others use stays as it is
         if loaded is None and self.loaded.transforms.axes == "HW" and self._task.explain is None:
@@ -86,34 +86,36 @@ class Explainer:
         self.batch_size, self._pieces = sizes
         self._joint, self._lock, self._stopping = self._task.joint, Lock(), Event()
         check_options(plan, self.loaded)
-        known = NetworkDescription.of_bundled(plan) if loaded is None else None
-        if known is not None and not known.against:  # the first picture need not wait for what is known
-            self.network = replace(known, loaded=self.loaded)
+        description = NetworkDescription.of_bundled(plan) if loaded is None else None
+        if description is not None and not description.against:  # the first picture need not wait for what is known
+            self.network = replace(description, loaded=self.loaded)
         else:
-            self.network = described(plan, self.loaded, self._task.layer)
-            self.network = self.network if self._task.layer else self._tried(maps)
-        self._asked = Asked(self.network, maps, labeled=plan.inputs.labels is not None, words=plan.words)
-        self._width = self._task.width(self._asked)
+            self.network = describe(plan, self.loaded, self._task.layer)
+            self.network = self.network if self._task.layer else self._probe(maps)
+        self._request_template = ImageRequest(
+            self.network, maps, labeled=plan.inputs.labels is not None, words=plan.words
+        )
+        self._width = self._task.width(self._request_template)
 
-    def asked(self, maps: MapOptions) -> "Explainer":
+    def with_options(self, maps: MapOptions) -> "Explainer":
         """The same network at the same layers, asked about other classes."""
         other = copy(self)
         classes, against = chosen_classes(maps, self.loaded)
         other.network = replace(self.network, classes=classes, against=against)
         if other.network.against:  # how strong maps of noise are depends on both
-            other.network = other._tried(maps)
-        other._asked = replace(self._asked, network=other.network, maps=maps)
-        other._width = self._task.width(other._asked)
+            other.network = other._probe(maps)
+        other._request_template = replace(self._request_template, network=other.network, maps=maps)
+        other._width = self._task.width(other._request_template)
         return other
 
     def subjects(self, image: NetworkInput) -> list[Subject]:
         """What the maps of an image are about, before they are computed."""
-        about, tiles = self._about(image), self._tiles(image)
-        with self._lock, evaluating(self.loaded.net), contained(self.loaded.name), torch.no_grad():
+        request, tiles = self._request(image), self._tiles(image)
+        with self._lock, evaluating(self.loaded.net), guard_user_code(self.loaded.name), torch.no_grad():
             if self._task.run is not None:
-                return self._task.subjects(self._task.run(self._inputs(image.pixels[None]), [about])[0], about)
+                return self._task.subjects(self._task.run(self._inputs(image.pixels[None]), [request])[0], request)
             pieces = [image.pixels] if tiles is None else tiles.cut(image.pixels)
-            return self._task.subjects(self._scores_of(self._batches(pieces)).mean(0), about)
+            return self._task.subjects(self._scores_of(self._batches(pieces)).mean(0), request)
 
     def explain(self, images: Sequence[NetworkInput], stopping: Event | None = None) -> list[Explanation | ImageError]:
         """The maps of each of any number of images or videos; or its error. Threads wait for each other.
@@ -126,24 +128,24 @@ class Explainer:
             CancelledError: it was given up.
             ConfigurationError: there is not enough memory for a single image.
         """
-        found: list[Explanation | ImageError] = []
+        results: list[Explanation | ImageError] = []
         with self._lock, evaluating(self.loaded.net):
             self._stopping = stopping or Event()
-            while len(found) < len(images):
-                batch = self._next(images[len(found) :])
-                explained = self._within_memory(batch)
-                if explained is None:
+            while len(results) < len(images):
+                batch = self._next(images[len(results) :])
+                batch_results = self._try_batch(batch)
+                if batch_results is None:
                     self._halve_batches(batch[0])
                 else:
-                    found += explained
-        return found
+                    results += batch_results
+        return results
 
     def _halve_batches(self, image: NetworkInput) -> None:
         """After memory ran out at an image. Raises ConfigurationError if a batch has only one already."""
         is_in_pieces = self._is_video or self._tiles(image) is not None
         if (self._pieces if is_in_pieces else self.batch_size) == 1:
-            what = "clip" if self._is_video else "tile" if is_in_pieces else "image"
-            raise ConfigurationError(f"{self.device} has not enough memory for a single {what}: try another --device")
+            piece = "clip" if self._is_video else "tile" if is_in_pieces else "image"
+            raise ConfigurationError(f"{self.device} has not enough memory for a single {piece}: try another --device")
         self._pieces, self.batch_size = max(1, self._pieces // 2), max(1, self.batch_size // 2)
         size = self._pieces if is_in_pieces else self.batch_size
         warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size}", stacklevel=3)
@@ -157,21 +159,21 @@ class Explainer:
 
     def _tiles(self, image: NetworkInput) -> Tiles | None:
         """The tiles in which an image is explained; None if it is explained at once."""
-        return Tiles.needed(self.loaded.transforms, image.pixels.shape) if self._task.in_batches else None
+        return Tiles.if_needed(self.loaded.transforms, image.pixels.shape) if self._task.in_batches else None
 
-    def _about(self, image: NetworkInput) -> Asked:
-        asked = replace(self._asked, label=image.label, size=image.size)
-        place = self.loaded.transforms.place(image.size) if self._task.place is None else self._task.place(asked)
-        return replace(asked, place=place)
+    def _request(self, image: NetworkInput) -> ImageRequest:
+        request = replace(self._request_template, label=image.label, size=image.size)
+        place = self.loaded.transforms.place(image.size) if self._task.place is None else self._task.place(request)
+        return replace(request, place=place)
 
-    def _within_memory(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError] | None:
+    def _try_batch(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError] | None:
         """The maps of at most one batch of images; None if memory runs out.
 
         A method of its own, so that the tensors of a failed attempt are freed before the next one.
         """
         try:
-            with contained(self.loaded.name):
-                return self._finite(images)
+            with guard_user_code(self.loaded.name):
+                return self._explain_or_split(images)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 if self.loaded.transforms.depth != 0:
@@ -182,37 +184,37 @@ class Explainer:
             torch.cuda.empty_cache()
         return None
 
-    def _finite(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
+    def _explain_or_split(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
         """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
         try:
             if self._is_video and len(images) == 1:
-                return [self._explained_in_pieces(images[0], [*images[0].pixels], lambda _, clips: in_sequence(clips))]
+                return [self._explain_in_pieces(images[0], [*images[0].pixels], lambda _, clips: in_sequence(clips))]
             if (tiles := self._tiles(images[0])) is not None:
-                found = self._explained_in_pieces(images[0], tiles.cut(images[0].pixels), tiles.joined)
-                return [replace(found, tiles=len(tiles.corners))]
+                explanation = self._explain_in_pieces(images[0], tiles.cut(images[0].pixels), tiles.join)
+                return [replace(explanation, tiles=len(tiles.corners))]
             if self._task.in_batches or len(images) == 1:
-                return [*self._explained(images)]
+                return [*self._explain_batch(images)]
         except (ImageError, NonFiniteError) as error:
             if len(images) == 1:
                 return [ImageError(str(error))]
-        return [found for image in images for found in self._finite([image])]
+        return [result for image in images for result in self._explain_or_split([image])]
 
-    def _explained(self, images: Sequence[NetworkInput]) -> list[Explanation]:
+    def _explain_batch(self, images: Sequence[NetworkInput]) -> list[Explanation]:
         """The maps of at most one batch of images."""
         start = time.perf_counter()
-        asked = [self._about(image) for image in images]
+        requests = [self._request(image) for image in images]
         if self._task.explain is not None:
-            return [self._task.explain(image, about) for image, about in zip(images, asked, strict=True)]
+            return [self._task.explain(image, request) for image, request in zip(images, requests, strict=True)]
         missing = self.batch_size - len(images) if self._task.in_batches else 0
         inputs = self._inputs(np.stack([image.pixels for image in images] + [images[-1].pixels] * missing))
         rows: list[list[Subject]] = []
-        predicted: list[int | None] = [None] * len(images)
+        best_classes: list[int | None] = [None] * len(images)
 
         def find(outputs: Iterable[Any]) -> None:
-            for i, (output, about) in enumerate(zip(outputs, asked, strict=False)):  # some only fill the batch
-                rows.append(self._task.subjects(output, about))
-                if about.label is not None:
-                    predicted[i] = int(output.argmax())
+            for i, (output, request) in enumerate(zip(outputs, requests, strict=False)):  # some only fill the batch
+                rows.append(self._task.subjects(output, request))
+                if request.label is not None:
+                    best_classes[i] = int(output.argmax())
 
         def targets(first: int, logits: Tensor) -> Tensor:
             if not rows:
@@ -221,28 +223,28 @@ class Explainer:
             return priors(chosen, self._width if self._task.in_batches else 1, logits)
 
         if self._task.run is not None:
-            find(self._task.run(inputs, asked))
+            find(self._task.run(inputs, requests))
         maps: list[list[Map]] = [[] for _ in images]
         first = 0
         while not rows or first < max(map(len, rows)):
-            results = self._backprop(inputs, partial(targets, first), self._asked.maps)
+            results = self._backprop(inputs, partial(targets, first), self._request_template.maps)
             chosen = [row[first : first + self._width] for row in rows]
-            explained = maps_of(asked, inputs, results, chosen, self._keep_relevance)
-            for of_image, found in zip(maps, explained, strict=True):
-                of_image.extend(found)
+            new_maps = maps_of(requests, inputs, results, chosen, self._keep_relevance)
+            for of_image, layer_maps in zip(maps, new_maps, strict=True):
+                of_image.extend(layer_maps)
             first += self._width
-        if self._asked.maps.sufficiency:
-            noise_and_sufficiency.measure_sufficiency(inputs, maps, asked)
-        for i, (about, best) in enumerate(zip(asked, predicted, strict=True)):
-            for found in self._against_label(inputs[i : i + 1], rows[i], about, best):
-                maps[i].extend(found)
+        if self._request_template.maps.sufficiency:
+            controls.measure_sufficiency(inputs, maps, requests)
+        for i, (request, best) in enumerate(zip(requests, best_classes, strict=True)):
+            for layer_maps in self._against_label(inputs[i : i + 1], rows[i], request, best):
+                maps[i].extend(layer_maps)
         seconds = (time.perf_counter() - start) / len(images)
         return [
-            Explanation(maps=of_image, seconds=seconds, label=about.label, predicted=best)
-            for of_image, about, best in zip(maps, asked, predicted, strict=True)
+            Explanation(maps=of_image, seconds=seconds, label=request.label, predicted=best)
+            for of_image, request, best in zip(maps, requests, best_classes, strict=True)
         ]
 
-    def _explained_in_pieces(self, image: NetworkInput, pieces: Sequence[NDArray[np.uint8]], join: Join) -> Explanation:
+    def _explain_in_pieces(self, image: NetworkInput, pieces: Sequence[NDArray[np.uint8]], join: Join) -> Explanation:
         """The maps of one video or photo: scores averaged over its clips or tiles choose the subjects.
 
         Each piece is then explained for these. Torchvision's evaluation of videos averages scores, too.
@@ -252,39 +254,46 @@ class Explainer:
             pieces: what the network gets of each piece.
             join: makes one map of the maps of all pieces, given their scores (pieces, num_classes).
         """
-        start, asked = time.perf_counter(), self._about(image)
+        start, request = time.perf_counter(), self._request(image)
         batches = self._batches(pieces)
-        each = self._scores_of(batches)
-        scores = each.mean(0)
-        row, maps = self._task.subjects(scores, asked), list[Map]()
+        piece_scores = self._scores_of(batches)
+        scores = piece_scores.mean(0)
+        row, maps = self._task.subjects(scores, request), list[Map]()
 
-        def joined(found: Iterable[Sequence[Sequence[Map]]]) -> list[Map]:
-            return [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*chain(*found), strict=True)]
+        def join_maps(batches_of_maps: Iterable[Sequence[Sequence[Map]]]) -> list[Map]:
+            return [
+                join(piece_scores.cpu().numpy(), of_pieces) for of_pieces in zip(*chain(*batches_of_maps), strict=True)
+            ]
 
         for first in range(0, len(row), self._width):
             chosen = row[first : first + self._width]
-            maps += joined(self._maps(inputs, chosen, asked) for inputs in self._unless_stopping(batches))
-        best = None if asked.label is None else int(scores.argmax())
-        maps += joined(self._against_label(part, row, asked, best) for part in self._unless_stopping(batches))
-        return Explanation(maps=maps, seconds=time.perf_counter() - start, label=asked.label, predicted=best)
+            maps += join_maps(self._maps(inputs, chosen, request) for inputs in self._unless_stopping(batches))
+        best = None if request.label is None else int(scores.argmax())
+        maps += join_maps(self._against_label(part, row, request, best) for part in self._unless_stopping(batches))
+        return Explanation(maps=maps, seconds=time.perf_counter() - start, label=request.label, predicted=best)
 
-    def _against_label(self, inputs: Tensor, row: Sequence[Subject], asked: Asked, best: int | None) -> list[list[Map]]:
+    def _against_label(
+        self, inputs: Tensor, row: Sequence[Subject], request: ImageRequest, best: int | None
+    ) -> list[list[Map]]:
         """Of a wrong prediction, what tells it from the true class in each of the inputs, layer by layer; else none."""
-        label, maps = asked.label, self._asked.maps
+        label, maps = request.label, self._request_template.maps
         if label is None or best == label or self.network.against or not maps.contrastive:
             return []
-        predicted = replace(next(one for one in row if one.index == best))  # a subject of its own
-        found = self._maps(inputs, [predicted], asked, [label])
+        subject = replace(next(candidate for candidate in row if candidate.index == best))  # a subject of its own
+        rows_of_maps = self._maps(inputs, [subject], request, [label])
         name = class_labels(self.loaded, [label])[0]
-        return [[replace(one, against=name, is_two_sided=True, noise=None, beside={}) for one in of] for of in found]
+        return [
+            [replace(map_, against=name, is_two_sided=True, noise=None, method_maps={}) for map_ in image_maps]
+            for image_maps in rows_of_maps
+        ]
 
     def _maps(
-        self, inputs: Tensor, subjects: Sequence[Subject], asked: Asked, against: list[int] | None = None
+        self, inputs: Tensor, subjects: Sequence[Subject], request: ImageRequest, against: list[int] | None = None
     ) -> list[list[Map]]:
         """The maps of the same subjects in each of the inputs."""
-        results = self._backprop(inputs, partial(priors, [subjects], 1), self._asked.maps, against)
+        results = self._backprop(inputs, partial(priors, [subjects], 1), self._request_template.maps, against)
         count = len(inputs)
-        return maps_of([asked] * count, inputs, results, [subjects] * count, self._keep_relevance)
+        return maps_of([request] * count, inputs, results, [subjects] * count, self._keep_relevance)
 
     def _batches(self, pieces: Sequence[NDArray[np.uint8]]) -> list[Sequence[NDArray[np.uint8]]]:
         return [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]
@@ -323,12 +332,12 @@ class Explainer:
             track_lost_mass=maps.track_lost_mass,
         )
 
-    def _tried(self, maps: MapOptions) -> NetworkDescription:
-        """The network's description after noise was explained; for errors, see ``noise_and_sufficiency.tried``."""
+    def _probe(self, maps: MapOptions) -> NetworkDescription:
+        """The network's description after noise was explained; for errors, see ``controls.probe_noise``."""
         network, explain = self.network, partial(self._backprop, maps=maps)
         if self._task.run is not None:  # noise has no detections
             return replace(network, method=method_in_words(maps, network.labels_against, joint=bool(self._joint)))
-        found, first = noise_and_sufficiency.tried(network, maps, explain)
+        description, first = controls.probe_noise(network, maps, explain)
         self._joint = first[0].joint if len({result.joint for result in first}) == 1 else None  # saves a forward pass
         is_measured = maps.contrastive and self._task.in_batches and self.loaded.trained
-        return replace(found, noise=noise_and_sufficiency.references(network, first, explain) if is_measured else {})
+        return replace(description, noise=controls.references(network, first, explain) if is_measured else {})

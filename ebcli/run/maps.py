@@ -11,15 +11,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from ebcli.datatypes.explanation import Map, Subject
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import ExcitationResult
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.running import default_batch_size
-from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import InputSpec
-from ebcli.run.tasks.task import Asked
+from ebcli.run.tasks.task import ImageRequest
 
 Rows = Sequence[Sequence[Subject]]  # of each image
 Arrays = Mapping[str, NDArray[np.float32]]
@@ -39,54 +39,64 @@ def priors(rows: Rows, count: int, logits: Tensor) -> Tensor:
     """
     count = max(count, *map(len, rows))
     device = "cpu" if logits.ndim == 2 else logits.device  # one by one, small numbers are written faster on the CPU
-    found = torch.zeros((len(logits), count, *logits.shape[1:]), dtype=logits.dtype, device=device)
-    for i, of_image in enumerate(found):
+    starts = torch.zeros((len(logits), count, *logits.shape[1:]), dtype=logits.dtype, device=device)
+    for i, of_image in enumerate(starts):
         row = [*rows[min(i, len(rows) - 1)]] or [Subject(0, None, 0.0)]
         for subject, prior in zip(row + row[:1] * count, of_image, strict=False):
             if isinstance(subject.where, tuple):
                 prior[subject.index][subject.where] = 1
             else:
                 prior[subject.index] = torch.from_numpy(subject.where).to(prior) / int(subject.where.sum())
-    return found.to(logits.device)
+    return starts.to(logits.device)
 
 
 def maps_of(
-    asked: Sequence[Asked], inputs: Tensor, results: Sequence[ExcitationResult], rows: Rows, keep_relevance: bool
+    requests: Sequence[ImageRequest],
+    inputs: Tensor,
+    results: Sequence[ExcitationResult],
+    rows: Rows,
+    keep_relevance: bool,
 ) -> list[list[Map]]:
     """The maps of each image, subject by subject and layer by layer, with those of other methods beside them.
 
     Args:
-        asked: what is asked of each image.
+        requests: what is asked of each image.
         inputs: what the network got, (B, C, ...); the last ones may only fill the batch.
         results: one for each layer of the network.
         rows: the subjects of each image.
         keep_relevance: whether maps have their relevance.
     """
-    network, maps = asked[0].network, asked[0].maps
+    network, maps = requests[0].network, requests[0].maps
     method, against = "contrastive" if maps.contrastive else "marginal", ", ".join(network.labels_against)
-    known = [[subject.index for subject in row] for row in rows]
-    width = max(map(len, known))
-    targets = torch.tensor([(row + row[:1] * width)[:width] or [0] * width for row in known])
+    indices = [[subject.index for subject in row] for row in rows]
+    width = max(map(len, indices))
+    targets = torch.tensor([(row + row[:1] * width)[:width] or [0] * width for row in indices])
     by_image: list[list[list[Map]]] = [[] for _ in rows]
     for layer, result in zip(network.layers, results, strict=True):
         values, mass = result.maps.float().cpu().numpy(), None if result.mass is None else result.mass.tolist()
-        lost = None if result.lost_mass is None else {name: one.tolist() for name, one in result.lost_mass.items()}
+        lost_mass = (
+            None if result.lost_mass is None else {name: losses.tolist() for name, losses in result.lost_mass.items()}
+        )
         relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
         of_channels = _channel_shares(result.relevance) if layer == INPUT else None
-        others = compared_maps(network.loaded.net, maps.beside if width else (), inputs[: len(rows)], targets, layer)
-        for found, row, about, i in zip(by_image, rows, asked, range(len(rows)), strict=True):
-            found.append(
+        method_maps = compared_maps(
+            network.loaded.net, maps.beside if width else (), inputs[: len(rows)], targets, layer
+        )
+        for image_maps, row, request, i in zip(by_image, rows, requests, range(len(rows)), strict=True):
+            image_maps.append(
                 [
                     Map(
                         subject=subject,
                         layer=layer,
                         values=values[i, k].copy(),  # a view would keep the maps of the whole batch in memory
                         mass=None if mass is None else mass[i][k],
-                        placement=about.place,
-                        lost_mass=None if lost is None else {name: one[i][k] for name, one in lost.items()},
+                        placement=request.place,
+                        lost_mass=None
+                        if lost_mass is None
+                        else {name: losses[i][k] for name, losses in lost_mass.items()},
                         relevance=None if relevance is None else relevance[i, k].copy(),
                         method=method,
-                        beside={name: one[i, k].copy() for name, one in others.items()},
+                        method_maps={name: array[i, k].copy() for name, array in method_maps.items()},
                         noise=network.noise.get(layer),
                         stride=network.strides.get(layer, 1),
                         against=against,
@@ -103,19 +113,19 @@ def _channel_shares(relevance: Tensor) -> list[list[list[float]]] | None:
     if relevance.shape[2] <= 3:
         return None
     sums = relevance.float().clamp(min=0).flatten(3).sum(3)
-    found: list[list[list[float]]] = (sums / sums.sum(2, keepdim=True).clamp(min=torch.finfo().tiny)).tolist()
-    return found
+    shares: list[list[list[float]]] = (sums / sums.sum(2, keepdim=True).clamp(min=torch.finfo().tiny)).tolist()
+    return shares
 
 
 def compared_maps(net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str) -> Arrays:
     """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
-    found, where = {}, None if layer == INPUT else layer
+    by_method, layer_name = {}, None if layer == INPUT else layer
     for name in methods:
         pairs = zip(inputs.split(1), targets.to(inputs.device).split(1), strict=True)
-        maps = torch.stack([IMPLEMENTED[name](net, image, classes, where) for image, classes in pairs]).float()
+        maps = torch.stack([IMPLEMENTED[name](net, image, classes, layer_name) for image, classes in pairs]).float()
         total = maps.clamp(min=0).sum((-2, -1), keepdim=True)
-        found[name] = (maps if name == "marginal" else maps / total.where(total > 0, 1)).detach().cpu().numpy()
-    return found
+        by_method[name] = (maps if name == "marginal" else maps / total.where(total > 0, 1)).detach().cpu().numpy()
+    return by_method
 
 
 def batch_sizes(loaded: LoadedModel, chosen: int | None, device: str, total: int, in_batches: bool) -> tuple[int, int]:
@@ -135,8 +145,8 @@ def batch_sizes(loaded: LoadedModel, chosen: int | None, device: str, total: int
     pieces = chosen or (max(1, usual // _FRAMES) if is_video else usual)
     # a batch is never larger than the run; of few images that differ in size, most batches would be half empty
     differ = chosen is None and loaded.transforms.fit == WHOLE
-    most = 1 if is_video else min(total, max(2, total // 4)) if differ else total
-    return min(chosen or usual, most), pieces
+    limit = 1 if is_video else min(total, max(2, total // 4)) if differ else total
+    return min(chosen or usual, limit), pieces
 
 
 def in_sequence(clips: Sequence[Map]) -> Map:
@@ -145,16 +155,18 @@ def in_sequence(clips: Sequence[Map]) -> Map:
         layer = clips[0].layer
         raise ConfigurationError(f"the map of layer {layer!r} has no time: choose a layer that keeps all frames")
     values = np.concatenate([clip.values / np.float32(len(clips)) for clip in clips])
-    return _mixed(clips, [1 / len(clips)] * len(clips), values)
+    return _mix(clips, [1 / len(clips)] * len(clips), values)
 
 
-def _mixed(maps: Sequence[Map], shares: Sequence[float], values: NDArray[np.float32]) -> Map:
+def _mix(maps: Sequence[Map], shares: Sequence[float], values: NDArray[np.float32]) -> Map:
     """A map with these values; of the maps that it is made of, each has a share of its mass, and of what was lost."""
     first, lost = maps[0], defaultdict[str, float](float)
     for share, map_ in zip(shares, maps, strict=True):
         for name, amount in (map_.lost_mass or {}).items():
             lost[name] += share * amount
-    mass = None if first.mass is None else sum(share * (one.mass or 0) for share, one in zip(shares, maps, strict=True))
+    mass = (
+        None if first.mass is None else sum(share * (map_.mass or 0) for share, map_ in zip(shares, maps, strict=True))
+    )
     return replace(first, values=values, mass=mass, lost_mass=None if first.lost_mass is None else dict(lost))
 
 
@@ -172,15 +184,15 @@ class Tiles(NamedTuple):
     size: tuple[int, int]
 
     @classmethod
-    def needed(cls, spec: InputSpec, shape: Sequence[int]) -> "Tiles | None":
+    def if_needed(cls, spec: InputSpec, shape: Sequence[int]) -> "Tiles | None":
         """The tiles in which pixels of a shape (height, width, ...) are explained; None if they are at once."""
         size = height, width = shape[0], shape[1]
         if spec.fit != WHOLE or not (spec.tiles or max(size) > _LONGEST * min(size)):
             return None
-        return cls.of((height, width), spec.shape[0], spec.step)
+        return cls.covering((height, width), spec.shape[0], spec.step)
 
     @classmethod
-    def of(cls, size: tuple[int, int], side: int, step: int) -> "Tiles":
+    def covering(cls, size: tuple[int, int], side: int, step: int) -> "Tiles":
         """Tiles that overlap by about half; their corners are multiples of a step, so that cells coincide."""
         rows, columns = (_starts(length, side, step) for length in size)
         return cls([(row, column) for row in rows for column in columns], side, size)
@@ -189,7 +201,7 @@ class Tiles(NamedTuple):
         """The tiles (side, side, 3) of the resized photo (height, width, 3), without a copy."""
         return [pixels[top : top + self.side, left : left + self.side] for top, left in self.corners]
 
-    def joined(self, scores: ArrayLike, maps: Sequence[Map]) -> Map:
+    def join(self, scores: ArrayLike, maps: Sequence[Map]) -> Map:
         """The map of a photo from the maps of its tiles for one subject.
 
         The score of the photo is the mean over its tiles, so by Equation 4 of Zhang et al. each tile gets its share of
@@ -201,16 +213,18 @@ class Tiles(NamedTuple):
             maps: one for each tile.
         """
         first = maps[0]
-        own = np.maximum(np.asarray(scores)[:, first.subject.index], 0)
-        shares = own / own.sum() if own.sum() > 0 else np.full(len(maps), 1 / len(maps))
+        tile_scores = np.maximum(np.asarray(scores)[:, first.subject.index], 0)
+        shares = tile_scores / tile_scores.sum() if tile_scores.sum() > 0 else np.full(len(maps), 1 / len(maps))
         return replace(
-            _mixed(maps, shares.tolist(), self._averaged(shares, [map_.values for map_ in maps])),
+            _mix(maps, shares.tolist(), self._average(shares, [map_.values for map_ in maps])),
             relevance=None,
             channels=tuple(shares @ [map_.channels for map_ in maps]) if first.channels else (),
-            beside={name: self._averaged(shares, [map_.beside[name] for map_ in maps]) for name in first.beside},
+            method_maps={
+                name: self._average(shares, [map_.method_maps[name] for map_ in maps]) for name in first.method_maps
+            },
         )
 
-    def _averaged(self, shares: NDArray[np.float64], maps: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    def _average(self, shares: NDArray[np.float64], maps: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         """Maps (h, w) of tiles as one map (H, W) that sums to about as much as they do, each times its share."""
         height, width = cells = maps[0].shape
         size = [round(length * count / self.side) for length, count in zip(self.size, cells, strict=True)]

@@ -46,8 +46,8 @@ class NetworkDescription:
     @property
     def possible(self) -> list[int]:
         """All classes that can be explained."""
-        every = range(self.loaded.num_classes)
-        return [*every] if self.classes is None else [index for group in self.classes for index in group]
+        all_classes = range(self.loaded.num_classes)
+        return [*all_classes] if self.classes is None else [index for group in self.classes for index in group]
 
     @property
     def labels_against(self) -> list[str]:
@@ -57,19 +57,19 @@ class NetworkDescription:
     @property
     def provenance(self) -> dict[str, Any]:
         """How maps are made, as records have it: the model, its weights, the layer, the method and the fit."""
-        loaded = self.loaded
+        model = self.loaded
         return {
-            "model": loaded.name,
-            "weights": loaded.weights,
+            "model": model.name,
+            "weights": model.weights,
             "layer": ", ".join(self.layers),
             "method": self.method,
-            "fit": loaded.transforms.fit if loaded.transforms.size else WHOLE,
+            "fit": model.transforms.fit if model.transforms.size else WHOLE,
         }
 
-    def provenance_of_picture(self, beside: Sequence[str] = ()) -> dict[str, Any]:
+    def provenance_of_picture(self, other_methods: Sequence[str] = ()) -> dict[str, Any]:
         """The same in the words of a picture, with other methods whose maps are in it."""
-        drawn = "; beside: ".join(filter(None, (self.method, ", ".join(beside))))
-        return self.provenance | {"method": drawn} | ({} if self.loaded.trained else {"weights": "untrained"})
+        methods = "; beside: ".join(filter(None, (self.method, ", ".join(other_methods))))
+        return self.provenance | {"method": methods} | ({} if self.loaded.trained else {"weights": "untrained"})
 
     @classmethod
     def of_bundled(cls, plan: RunPlan) -> "NetworkDescription | None":
@@ -81,28 +81,28 @@ class NetworkDescription:
         model = plan.model
         if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME) or model.class_names or model.like:
             return None
-        loaded = _unloaded(BUNDLED, NAME, model.scores, tuple(imagenet_classes()))
+        loaded = _without_network(BUNDLED, NAME, model.scores, tuple(imagenet_classes()))
         classes, against = chosen_classes(plan.maps, loaded)
         if plan.maps.layers or plan.maps.beside or model.preprocessing.crop is not None:
             return None
-        loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET), preprocessing=model.preprocessing)
+        loaded = replace(loaded, transforms=model.preprocessing.apply(PRESET), preprocessing=model.preprocessing)
         method = method_in_words(plan.maps, class_labels(loaded, against))
         noise = {} if against or not plan.maps.contrastive else {DEFAULT_LAYER: STRENGTH_ON_NOISE}
-        about: dict[str, Any] = {"classes": classes, "against": against, "method": method, "noise": noise}
-        return cls(loaded=loaded, layers=(DEFAULT_LAYER,), default_layer=DEFAULT_LAYER, **about)
+        fields: dict[str, Any] = {"classes": classes, "against": against, "method": method, "noise": noise}
+        return cls(loaded=loaded, layers=(DEFAULT_LAYER,), default_layer=DEFAULT_LAYER, **fields)
 
     @classmethod
     def of_plan(cls, plan: RunPlan) -> "NetworkDescription":
         """As the user named it, for records of files that cannot be read."""
         model, maps = plan.model, plan.maps
-        against = [model.described[int(index)] for index in maps.against] if model.described else maps.against
-        loaded = _unloaded(model.name, model.weights, model.scores)
+        against = [model.descriptions[int(index)] for index in maps.against] if model.descriptions else maps.against
+        loaded = _without_network(model.name, model.weights, model.scores)
         return cls(loaded=loaded, layers=maps.layers, method=method_in_words(maps, against))
 
 
-def _unloaded(name: str, weights: str, scores: str | None, names: tuple[str, ...] | None = None) -> LoadedModel:
-    known: dict[str, Any] = {"categories": names, "num_classes": len(names or ()), "scores": scores or SOFTMAX}
-    return LoadedModel(name, _NOT_LOADED, transforms=PRESET, weights=weights, **known)
+def _without_network(name: str, weights: str, scores: str | None, names: tuple[str, ...] | None = None) -> LoadedModel:
+    fields: dict[str, Any] = {"categories": names, "num_classes": len(names or ()), "scores": scores or SOFTMAX}
+    return LoadedModel(name, _NOT_LOADED, transforms=PRESET, weights=weights, **fields)
 
 
 def in_a_sentence(provenance: Mapping[str, str]) -> str:
@@ -119,12 +119,12 @@ def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[list[tuple[in
     names, count = loaded.categories, loaded.num_classes
     against = [*dict.fromkeys(models.resolve_class(names, name, count) for name in maps.against)]
     meant = dict.fromkeys(models.matching_classes(names, name, count) for name in maps.targets)  # two can mean the same
-    found = [tuple(index for index in group if index not in against) for group in meant]
-    for group, left in zip(meant, found, strict=True):
+    groups = [tuple(index for index in group if index not in against) for group in meant]
+    for group, left in zip(meant, groups, strict=True):
         if not left:
             label = class_labels(loaded, group)[0]
             raise ConfigurationError(f"{label} is both --target and --against: choose another class to contrast with")
-    return found or None, against or None
+    return groups or None, against or None
 
 
 def class_labels(loaded: LoadedModel, indices: Sequence[int] | None) -> list[str]:
@@ -148,31 +148,31 @@ def method_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = F
     return f"{words}, over the cells of the map" if over_cells else words
 
 
-def described(plan: RunPlan, loaded: LoadedModel, own: str | None) -> NetworkDescription:
+def describe(plan: RunPlan, loaded: LoadedModel, own_layer: str | None) -> NetworkDescription:
     """What is asked of a network: its layers, or its task's own one, and classes; not yet the method, if it varies."""
     maps = plan.maps
-    if own is not None:
+    if own_layer is not None:
         method = plan.words.method if plan.words else ""
-        return NetworkDescription(loaded=loaded, layers=(own,), default_layer=own, method=method)
+        return NetworkDescription(loaded=loaded, layers=(own_layer,), default_layer=own_layer, method=method)
     layers = chosen_layers(maps.layers, loaded)
     usual = None if maps.layers else layers[0]
     if len(layers) == 1 and maps.layers:
         with suppress(LayerError):  # this layer may do nevertheless
             usual = models.default_layer(loaded)
     counts = Counter(map(slug, layers))
-    alike = [repr(name) for name in layers if counts[slug(name)] > 1]
-    if alike and not plan.output.panel:
-        raise ConfigurationError(f"the layers {' and '.join(alike)} share a file name: run them one at a time")
+    same_slugs = [repr(name) for name in layers if counts[slug(name)] > 1]
+    if same_slugs and not plan.output.panel:
+        raise ConfigurationError(f"the layers {' and '.join(same_slugs)} share a file name: run them one at a time")
     classes, against = chosen_classes(maps, loaded)
     return NetworkDescription(loaded=loaded, layers=layers, default_layer=usual, classes=classes, against=against)
 
 
 def chosen_layers(names: Sequence[str], loaded: LoadedModel) -> tuple[str, ...]:
     """The layers that are asked for, each once; the model's default layer if none are."""
-    found: list[str] = []
+    chosen: list[str] = []
     for name in names or (models.default_layer(loaded),):
         if name == ALL:
-            found += [*models.layer_per_resolution(loaded), INPUT]
+            chosen += [*models.layer_per_resolution(loaded), INPUT]
         else:
-            found.append(name if name == INPUT else models.resolve_layer(loaded, name))
-    return tuple(dict.fromkeys(found))
+            chosen.append(name if name == INPUT else models.resolve_layer(loaded, name))
+    return tuple(dict.fromkeys(chosen))

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
-from ebcli.files.frame_ranges import Slices
+from ebcli.files.clips import Slices
 from ebcli.files.images import decoding_memory
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source
-from ebcli.nouns.explanation import Explanation
 from ebcli.run.plan import RunPlan, as_settings
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.run.rendering import RenderOptions, render
@@ -38,7 +38,7 @@ _BATCHES_AHEAD = 2  # loaded while the network is busy
 _BATCHES_BEHIND = 2  # rendered and written meanwhile
 _BATCHES_APART = 8  # an image waits no longer for others of its size, as records come in order
 _LARGE = 1 << 23  # bytes; larger images do not wait at all
-_Numbered = tuple[int, Source, NetworkInput]
+_NumberedInput = tuple[int, Source, NetworkInput]
 
 
 @dataclass(kw_only=True)
@@ -57,7 +57,7 @@ class Run:
         task: what the network does.
         device: the device, or those of a cluster, in words.
         stopping: set it, from any thread or a signal handler, to finish the images in progress and start no others.
-        recorded: the number of records written so far, by status; after an interrupt more than were yielded.
+        counts: the number of records written so far, by status; after an interrupt more than were yielded.
         workers: the processes that load and render images, while there are results.
     """
 
@@ -72,7 +72,7 @@ class Run:
     task: str
     device: str
     stopping: Event = field(default_factory=Event)
-    recorded: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     workers: Workers = field(init=False)
 
     @property
@@ -89,25 +89,25 @@ class Run:
         elif self.sources:
             with self.sink, workers_for(self.plan, len(self.sources) if self.explainer else 0) as self.workers:
                 self.sink.start(as_settings(self.plan) if self.plan.words is None else None)  # those of the command
-                yield from self.work_on(self.sources)
+                yield from self.process(self.sources)
 
-    def record(self, source: Source, status: str, **known: Any) -> Record:
+    def record(self, source: Source, status: str, **fields: Any) -> Record:
         """The record of a file, with these fields."""
-        place = str(source.place)
-        return replace(self.common, input=source.name, place=place, status=status, **known)  # type: ignore[arg-type]
+        place = str(source.relpath)
+        return replace(self.common, input=source.name, place=place, status=status, **fields)  # type: ignore[arg-type]
 
-    def work_on(self, sources: Iterable[Source]) -> Iterator[Record]:
+    def process(self, sources: Iterable[Source]) -> Iterator[Record]:
         """The record of each file, in order; none for files that were not started before a stop. See ``results``."""
         error: Exception | None = None
         waiting: deque[tuple[int, Future[Record]]] = deque()
         ready, following = dict[int, Record](), 0
         limit = _BATCHES_BEHIND * self._batch_size
         try:
-            for number, future in self._started(sources):
+            for number, future in self._submit(sources):
                 waiting.append((number, future))
                 while waiting and (len(waiting) > limit or waiting[0][1].done()):
-                    first, finished = waiting.popleft()
-                    ready[first] = finished.result()
+                    first, done = waiting.popleft()
+                    ready[first] = done.result()
                     if self.plan.execution.fail_fast and ready[first].status == "failed":
                         self.stopping.set()
                 while following in ready:
@@ -128,37 +128,37 @@ class Run:
         if error is not None:
             raise error
 
-    def _started(self, sources: Iterable[Source]) -> Iterator[tuple[int, Future[Record]]]:
+    def _submit(self, sources: Iterable[Source]) -> Iterator[tuple[int, Future[Record]]]:
         """The number and the future of each image, as soon as the network is done with it.
 
         An image waits for others of its size, so that the network gets full batches.
         """
         batch_size = self._batch_size
-        groups: dict[tuple[object, ...], list[_Numbered]] = {}
+        groups: dict[tuple[object, ...], list[_NumberedInput]] = {}
         for number, source, item in self._read(sources):
             if isinstance(item, Record):
-                known: Future[Record] = Future()
-                known.set_result(item)
-                yield number, known
+                ready_record: Future[Record] = Future()
+                ready_record.set_result(item)
+                yield number, ready_record
                 continue
             group = groups.setdefault(item.form, [])
             group.append((number, source, item))
             oldest = number - _BATCHES_APART * batch_size
-            for form, others in [*groups.items()]:
-                is_large = item.pixels.nbytes > _LARGE and others is group
-                if len(others) == batch_size or is_large or others[0][0] <= oldest:
-                    yield from self._explained(groups.pop(form))
+            for form, waiting_group in [*groups.items()]:
+                is_large = item.pixels.nbytes > _LARGE and waiting_group is group
+                if len(waiting_group) == batch_size or is_large or waiting_group[0][0] <= oldest:
+                    yield from self._explain(groups.pop(form))
         for group in groups.values():
-            yield from self._explained(group)
+            yield from self._explain(group)
 
     def _read(self, sources: Iterable[Source]) -> Iterator[tuple[int, Source, NetworkInput | Record]]:
         """Each image and its number, in order."""
-        rest = iter(enumerate(sources))
+        remaining = iter(enumerate(sources))
         batch_size = self._batch_size
         ahead: deque[list[tuple[int, Source, Future[NetworkInput | Record]]]] = deque()
         while True:
             if not self.stopping.is_set():
-                while len(ahead) <= _BATCHES_AHEAD and (batch := list(islice(rest, batch_size))):
+                while len(ahead) <= _BATCHES_AHEAD and (batch := list(islice(remaining, batch_size))):
                     ahead.append([(n, source, self.workers.submit(self._load, source)) for n, source in batch])
             if not ahead:
                 return
@@ -167,7 +167,7 @@ class Run:
                 if not (self.stopping.is_set() and future.cancel()):
                     yield number, source, future.result()
 
-    def _explained(self, images: Sequence[_Numbered]) -> Iterator[tuple[int, Future[Record]]]:
+    def _explain(self, images: Sequence[_NumberedInput]) -> Iterator[tuple[int, Future[Record]]]:
         if self.stopping.is_set() or self.explainer is None:  # these have appeared since, and are left to the next run
             return
         try:
@@ -185,50 +185,54 @@ class Run:
         """What the network gets of an image; or the record of a file that failed, or is not an image."""
         start = perf_counter()
         try:
-            loaded: NetworkInput | None = self.workers.call(self.reader.load, source)
+            network_input: NetworkInput | None = self.workers.call(self.reader.load, source)
         except Exception as error:
             return self._failed(source, error, perf_counter() - start)
-        return self.record(source, "not an image") if loaded is None else loaded
+        return self.record(source, "not an image") if network_input is None else network_input
 
-    def _render(self, source: Source, loaded: NetworkInput, explanation: Explanation | ImageError) -> Record:
+    def _render(self, source: Source, network_input: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
         start = perf_counter()
         if isinstance(explanation, ImageError):
-            return self._failed(source, explanation, loaded.seconds)
-        before = loaded.seconds + explanation.seconds
-        stamp = {"input_bytes": loaded.stamp.bytes, "input_mtime_ns": loaded.stamp.mtime_ns}
+            return self._failed(source, explanation, network_input.seconds)
+        before = network_input.seconds + explanation.seconds
+        stamp = {"input_bytes": network_input.stamp.bytes, "input_mtime_ns": network_input.stamp.mtime_ns}
         if not explanation.maps:  # no class scores above the threshold
-            return self._written({}, self.record(source, "done", seconds=round(before, 4), **stamp))
-        relpath, names = source.place, None
+            return self._store({}, self.record(source, "done", seconds=round(before, 4), **stamp))
+        relpath, names = source.relpath, None
         if self.plan.output.report:
-            names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
+            names = ThumbnailNames(str(relpath), network_input.stamp, self.common.configuration, self.common.method)
         try:
-            seen = replace(loaded, pixels=np.empty(0, np.uint8))  # rendering needs none
-            drawn = self.workers.call(render, source, seen, self.reader, self.options, explanation, names)
+            without_pixels = replace(network_input, pixels=np.empty(0, np.uint8))  # rendering needs none
+            rendered_files = self.workers.call(
+                render, source, without_pixels, self.reader, self.options, explanation, names
+            )
         except Exception as error:
             return self._failed(source, error, before + perf_counter() - start)
         maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
-        results = self.options.names.of(relpath, maps, drawn.placed)
+        results = self.options.names.relpaths(relpath, maps, rendered_files.coordinate_suffix)
         record = self.record(
             source,
             "done",
             output=tuple(map(str, results)),
-            output_bytes=tuple(map(len, drawn.files)),
-            output_sha256=tuple(sha256(content).hexdigest() for content in drawn.files),
-            classes=drawn.classes,
+            output_bytes=tuple(map(len, rendered_files.files)),
+            output_sha256=tuple(sha256(content).hexdigest() for content in rendered_files.files),
+            classes=rendered_files.classes,
             seconds=round(before + perf_counter() - start, 4),
             **stamp,
-            image_size=None if self.options.regions is None else loaded.size,
+            image_size=None if self.options.regions is None else network_input.size,
             label=explanation.label,
             predicted=explanation.predicted,
-            clips=None if loaded.clips is None or isinstance(loaded.clips, Slices) else asdict(loaded.clips),
+            clips=None
+            if network_input.clips is None or isinstance(network_input.clips, Slices)
+            else asdict(network_input.clips),
             tiles=explanation.tiles,
-            seen=round(explanation.maps[0].placement.share_of(loaded.size), 4),
-            pages=loaded.pages,
+            seen=round(explanation.maps[0].placement.share_of(network_input.size), 4),
+            pages=network_input.pages,
             question=explanation.question,
             answer=explanation.answer,
         )
-        return self._written(dict(zip(results, drawn.files, strict=True)) | drawn.thumbnails, record)
+        return self._store(dict(zip(results, rendered_files.files, strict=True)) | rendered_files.thumbnails, record)
 
     def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
         if isinstance(error, (OutputError, CancelledError)):
@@ -237,12 +241,12 @@ class Run:
         if isinstance(error, MemoryError):
             reason = "not enough memory to decode and draw it"
         record = self.record(source, "failed", error=" ".join(reason.split()), seconds=round(seconds, 4))
-        return self._written({}, record)
+        return self._store({}, record)
 
-    def _written(self, files: Mapping[Path, bytes], record: Record) -> Record:
-        written = self.sink.write(files, record)
-        self.recorded[record.status] += 1
-        return written
+    def _store(self, files: Mapping[Path, bytes], record: Record) -> Record:
+        stored_record = self.sink.write(files, record)
+        self.counts[record.status] += 1
+        return stored_record
 
 
 def workers_for(plan: RunPlan, files: int) -> Workers:

@@ -12,9 +12,10 @@ from dataclasses import KW_ONLY, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.style import ATLAS, UNSIGNED_STYLES, DrawingStyle
 from ebcli.errors import DISTRIBUTION, ConfigurationError, import_optional
-from ebcli.files.frame_ranges import ClipOptions
+from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML, STDOUT
 from ebcli.files.paths import RemoteOptions, url_of, without_secrets
 from ebcli.imports import installed_version
@@ -22,7 +23,6 @@ from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO, WHOLE
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, Preprocessing, as_classes
-from ebcli.nouns.explanation import Box
 from ebcli.run.plan_parts import PICTURES, ExecutionOptions, InputOptions, MapOptions, OutputOptions, WordOptions
 
 T = TypeVar("T")
@@ -37,10 +37,10 @@ _OPTION_OF = {
     (DrawingStyle, "name"): "style",
     (OutputOptions, "directory"): "output",
 }
-_WITHIN = {"remote", "clips", "preprocessing"}  # which are parts
+_PART_FIELDS = {"remote", "clips", "preprocessing"}  # which are parts
 _SCALE = ("vmin", "vmax", "percentile")  # and the scale of `OutputOptions` are one value
 # What a run gets beside its values, what only its records show, and the question of `ask`
-_UNTOLD = {"stdin", "login", "query", "track_lost_mass", "words", *_SCALE}
+_HIDDEN = {"stdin", "login", "query", "track_lost_mass", "words", *_SCALE}
 ATLAS_CLASSES = 20  # compared in an atlas, unless classes are chosen
 CHOOSING = ("target", "similar_to", "top_k", "above", "labels")
 PREFIX = "EB_SALIENCY_"  # of the variables that set options
@@ -56,14 +56,14 @@ _SEPARATORS = {"shard": "/", "threshold": ":"}
 
 def values_of(*parts: type[Any]) -> dict[str, Field[Any]]:
     """The names of the values of some parts of a plan, each with its field."""
-    own = [(part, one) for part in parts for one in fields(part) if one.name not in _WITHIN]
-    return {_OPTION_OF.get((part, one.name), one.name): one for part, one in own}
+    names = [(part, item) for part in parts for item in fields(part) if item.name not in _PART_FIELDS]
+    return {_OPTION_OF.get((part, item.name), item.name): item for part, item in names}
 
 
-def part_of(kind: type[T], values: Mapping[str, Any], **made: Any) -> T:
+def part_of(kind: type[T], values: Mapping[str, Any], **parts: Any) -> T:
     """A part of a plan, with those of some values that are its own."""
-    given = {one.name: values[value] for value, one in values_of(kind).items() if value in values}
-    return kind(**{**given, **made})
+    arguments = {item.name: values[value] for value, item in values_of(kind).items() if value in values}
+    return kind(**{**arguments, **parts})
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class RunPlan:
     words: WordOptions | None = None
 
     @classmethod
-    def of(cls, *, usual_fit: str | None = WHOLE, **values: Any) -> "RunPlan":
+    def from_values(cls, *, usual_fit: str | None = WHOLE, **values: Any) -> "RunPlan":
         """The plan of some values; what follows from them is derived here, and nowhere else.
 
         Args:
@@ -95,13 +95,13 @@ class RunPlan:
         Raises:
             ConfigurationError: a value is wrong, or two exclude each other.
         """
-        if unknown := values.keys() - VALUES - _UNTOLD:
+        if unknown := values.keys() - VALUES - _HIDDEN:
             raise TypeError(f"a plan has no value {min(unknown)!r}")
         values = {name: value for name, value in values.items() if value is not None}
         choosing = [name for name in CHOOSING if values.get(name, ()) != ()]
         if len(choosing) > 1:
-            one, other = (f"--{name.replace('_', '-')}" for name in choosing[:2])
-            raise ConfigurationError(f"{one} and {other} both choose the classes: drop one of them")
+            first, other = (f"--{name.replace('_', '-')}" for name in choosing[:2])
+            raise ConfigurationError(f"{first} and {other} both choose the classes: drop one of them")
         values |= OutputOptions.of_scale(values.get("scale", OutputOptions.scale)) | {"format": _format(values)}
         is_atlas = values["format"] == HTML or values.get("at") is not None
         if is_atlas and values.get("style", DrawingStyle.name) == DrawingStyle.name:
@@ -115,10 +115,10 @@ class RunPlan:
             values["fit"] = usual_fit
         if "words" in values:  # an answer is one figure
             values |= {"panel": True, "format": "png" if values["format"] == AUTO else values["format"]}
-        described = values.get("similar_to") or values.get("target") or ()
+        descriptions = values.get("similar_to") or values.get("target") or ()
         is_text = "class_names" not in values and takes_texts(values.get("model", ModelSpec.name))
-        if values.get("similar_to") or (described and is_text):
-            classes, values["target"], values["against"] = as_classes([*map(str, described)], against)
+        if values.get("similar_to") or (descriptions and is_text):
+            classes, values["target"], values["against"] = as_classes([*map(str, descriptions)], against)
             if values.get("similar_to"):
                 values["similar_to"] = tuple(map(Path, classes))
             else:
@@ -138,19 +138,24 @@ class RunPlan:
     def values(self) -> dict[str, Any]:
         """All values of the plan; `of` makes the same plan of them."""
         model, style = self.model, self.style
-        named = ((part, values_of(type(part)).items()) for part in self._parts)
-        found = {value: getattr(part, one.name) for part, own in named for value, one in own if value not in _UNTOLD}
+        part_items = ((part, values_of(type(part)).items()) for part in self._parts)
+        all_values = {
+            value: getattr(part, item.name)
+            for part, items in part_items
+            for value, item in items
+            if value not in _HIDDEN
+        }
         end = style.vmax if style.percentile is None else f"{style.percentile!r}%"
         end = self.output.scale if end is None else end
-        found["scale"] = f"{style.vmin!r},{end}" if style.vmin else str(end)
-        if model.described:
+        all_values["scale"] = f"{style.vmin!r},{end}" if style.vmin else str(end)
+        if model.descriptions:
             for name in ("target", "against"):
-                found[name] = tuple(model.described[int(index)] for index in found[name])
+                all_values[name] = tuple(model.descriptions[int(index)] for index in all_values[name])
             if model.like:
-                found |= {"similar_to": tuple(map(Path, found["target"])), "target": ()}
+                all_values |= {"similar_to": tuple(map(Path, all_values["target"])), "target": ()}
             else:
-                found["class_names"] = None
-        return found
+                all_values["class_names"] = None
+        return all_values
 
     @property
     def _parts(self) -> tuple[Any, ...]:
@@ -158,9 +163,9 @@ class RunPlan:
         of_model = (model, model.preprocessing, self.maps)
         return inputs, inputs.clips, inputs.remote, *of_model, self.output, self.style, self.execution
 
-    def but(self, **values: Any) -> "RunPlan":
+    def replace(self, **values: Any) -> "RunPlan":
         """The plan with other values."""
-        return self.of(**self.values | values)
+        return self.from_values(**self.values | values)
 
     def __post_init__(self) -> None:
         style, output = self.style, self.output
@@ -196,8 +201,10 @@ class RunPlan:
         finds = self.model.name.lower() in {*torchvision_names(DETECTION), *torchvision_names(SEGMENTATION)}
         is_one = maps.top_k == 1 or maps.where is not None or not finds
         of_all = maps.above is not None or self.inputs.labels is not None
-        several = of_all or not is_one or max(len(maps.targets), maps.most, len(maps.layers)) > 1 or ALL in maps.layers
-        if several and not output.panel:
+        has_many = (
+            of_all or not is_one or max(len(maps.targets), maps.max_classes, len(maps.layers)) > 1 or ALL in maps.layers
+        )
+        if has_many and not output.panel:
             return f"there are several maps: add --panel to draw them in one figure, or {directory}"
         for name in ("raw", "report", "annotations", "records", "skip_existing"):
             if getattr(output, name):
@@ -219,7 +226,7 @@ def _check_atlas(maps: MapOptions) -> None:
 
 
 FIELDS = values_of(*map(type, RunPlan(InputOptions((Path(),)))._parts))  # of all values
-VALUES = FIELDS.keys() - _UNTOLD
+VALUES = FIELDS.keys() - _HIDDEN
 
 
 def _format(values: Mapping[str, Any]) -> str:
@@ -254,16 +261,16 @@ def as_settings(plan: RunPlan) -> str:
     if len(valid) < len(names):
         lines.append(f"# Inputs whose names are not valid UTF-8 are missing: {len(names) - len(valid)}")
     lines.append(f"images = {_toml(valid)}")
-    given = {name: value for name, value in values.items() if value not in (None, ())}
-    lines += [f"{_option(name)} = {_toml(_text(name, value))}" for name, value in given.items()]
+    set_values = {name: value for name, value in values.items() if value not in (None, ())}
+    lines += [f"{_option(name)} = {_toml(_text(name, value))}" for name, value in set_values.items()]
     return "\n".join(lines) + "\n"
 
 
 def as_command(plan: RunPlan, environment: Mapping[str, str] = os.environ) -> str:
     """The shortest command line that makes a plan, whatever options the environment sets."""
     values = _without(plan, [name for name in plan.values if name != "images"])
-    unlisted = [(name, values.pop(name)) for name in [*values] if name in SETTINGS_ONLY]
-    settings = [f"{PREFIX}{name.upper()}={_text(name, value)}" for name, value in unlisted]
+    variables = [(name, values.pop(name)) for name in [*values] if name in SETTINGS_ONLY]
+    settings = [f"{PREFIX}{name.upper()}={_text(name, value)}" for name, value in variables]
     set_otherwise = [word for name in environment if name.startswith(PREFIX) for word in ("-u", name)]
     words = ["env", *set_otherwise, *settings] if set_otherwise or settings else []
     words += ["eb-saliency", *map(_operand, values.pop("images"))]
@@ -272,18 +279,18 @@ def as_command(plan: RunPlan, environment: Mapping[str, str] = os.environ) -> st
         if isinstance(value, bool):
             words.append(flag if value else f"--{NEGATED[name]}")
             continue
-        for one in value if name in REPEATED else [value]:
-            words += [flag, str(_text(name, one))]
+        for item in value if name in REPEATED else [value]:
+            words += [flag, str(_text(name, item))]
     return shlex.join(words)
 
 
 def _without(plan: RunPlan, names: Iterable[str]) -> dict[str, Any]:
     """The values of a plan without those of some that follow from the others, or are the default."""
-    told = values = plan.values
+    all_values = values = plan.values
     for name in names:
         fewer = {other: value for other, value in values.items() if other != name}
         with suppress(ConfigurationError):
-            if RunPlan.of(**fewer).values == told:
+            if RunPlan.from_values(**fewer).values == all_values:
                 values = fewer
     return values
 
@@ -300,9 +307,9 @@ def _operand(path: Path) -> str:
 
 def _text(name: str, value: Any) -> Any:
     """A value as files and options give it: several numbers are one text."""
-    value = value.sized if isinstance(value, Box) else value
+    value = value.xywh if isinstance(value, Box) else value
     if isinstance(value, tuple) and name not in REPEATED:
-        return _SEPARATORS.get(name, ",").join(str(one) for one in value)
+        return _SEPARATORS.get(name, ",").join(str(number) for number in value)
     return value
 
 

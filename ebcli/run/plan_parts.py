@@ -8,11 +8,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError, check_at_least
-from ebcli.files.frame_ranges import ClipOptions
+from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML, STDOUT
 from ebcli.files.paths import RemoteOptions
-from ebcli.nouns.explanation import Box
 
 FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS, HTML)
 PICTURES = {f".{name}": name for name in FORMATS[1:]} | {".jpeg": "jpg", ".mp4": AUTO}  # by a file's suffix
@@ -30,7 +30,7 @@ class InputOptions:
 
     Attributes:
         images: files, directories, tar files and URLs, as the user named them.
-        include, exclude: glob patterns; see ``ebcli.files.sources.find``.
+        include, exclude: glob patterns; see ``ebcli.files.sources.find_sources``.
         shard: (i, n) for the i-th, from 1, of n shards; None for all images.
         remote: limits for files behind URLs and in tar files.
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit, 179 million.
@@ -107,7 +107,7 @@ class MapOptions:
     sufficiency: bool = False
 
     @property
-    def most(self) -> int:
+    def max_classes(self) -> int:
         """The number of classes per image, if they are the most likely ones."""
         return self.top_k or 1
 
@@ -222,8 +222,8 @@ class OutputOptions:
                 "scale": end if end in SCALES else IMAGE,
             }
         except ValueError as error:
-            what = "image, run, a number or a percentile such as 99%; or LOW and one of these, as in 1,run"
-            raise ConfigurationError(f"--scale is {text!r}, but it must be {what}") from error
+            choices = "image, run, a number or a percentile such as 99%; or LOW and one of these, as in 1,run"
+            raise ConfigurationError(f"--scale is {text!r}, but it must be {choices}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.painters import palette, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError
+from ebcli.files.clips import ClipOptions
 from ebcli.files.encoding import video_format
-from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import limit_pixels
 from ebcli.files.naming import AUTO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
-from ebcli.files.sources import Source, find
+from ebcli.files.sources import Source, find_sources
 from ebcli.imports import installed_version
 from ebcli.models import LoadedModel, matching_classes, resolve_class
 from ebcli.models.classes import Labels, read_labels
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
 from ebcli.models.loaded import configuration_hash, content_hash, network_settings
 from ebcli.models.names import caveat
-from ebcli.nouns.explanation import Explanation
 from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
 from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
@@ -44,9 +44,9 @@ from ebcli.workers import warm
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
 
-_NAMED = 5  # classes in a message
+_MAX_NAMES = 5  # classes in a message
 # options of the output that change no picture, record or array
-_ELSEWHERE = "directory report scale skip_existing overwrite annotations threshold records".split()
+_OUTPUT_ONLY = "directory report scale skip_existing overwrite annotations threshold records".split()
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 FOLDERS = Path("folders")  # in place of a file: an image's class is its directory's name
@@ -71,7 +71,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     if not plan.execution.dry_run:
         sink.check()
     listing = partial(
-        find, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
+        find_sources, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
 
     sources = listing(shard=inputs.shard)
@@ -80,38 +80,38 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     if is_work and style.cmap is not None:
         palette(style.cmap)  # may import matplotlib
     if is_work and (network is None or output.scale == RUN):
-        explainer = _loaded(plan, len(sources))
+        explainer = _load_explainer(plan, len(sources))
         network = explainer.network
     network = network or NetworkDescription.of_plan(plan)
-    loaded = network.loaded
-    if loaded.task != VIDEO and inputs.clips != ClipOptions():
-        raise ConfigurationError(f"--start, --duration and every are for videos, but {loaded.name} explains images")
-    has_figures = output.panel or loaded.transforms.axes != "HW"  # contact sheets of videos and volumes
+    model = network.loaded
+    if model.task != VIDEO and inputs.clips != ClipOptions():
+        raise ConfigurationError(f"--start, --duration and every are for videos, but {model.name} explains images")
+    has_figures = output.panel or model.transforms.axes != "HW"  # contact sheets of videos and volumes
     if (style.cell_size, style.dpi) != (DrawingStyle.cell_size, DrawingStyle.dpi) and not has_figures:
         raise ConfigurationError("--cell-size and --dpi are for figures: add --panel, or drop them")
-    reader = Reader(loaded.transforms, inputs.clips, inputs.max_pixels)
-    if loaded.transforms.axes != "HW":
-        listing = partial(listing, as_one=reader.taken)
+    reader = Reader(model.transforms, inputs.clips, inputs.max_pixels)
+    if model.transforms.axes != "HW":
+        listing = partial(listing, as_one=reader.formats)
         sources = listing(shard=inputs.shard)
-    sources = with_labels(sources, inputs, loaded, reader)
+    sources = with_labels(sources, inputs, model, reader)
     if output.scale == RUN and explainer is not None:
-        everything = sources if inputs.shard is None else with_labels(listing(), inputs, loaded, reader)
+        all_sources = sources if inputs.shard is None else with_labels(listing(), inputs, model, reader)
         with workers_for(plan, 1) as workers:
-            style = replace(style, vmax=run_vmax(explainer, everything, partial(workers.call, reader.load), style))
+            style = replace(style, vmax=run_vmax(explainer, all_sources, partial(workers.call, reader.load), style))
     _warn_of(network, plan.maps.targets)
     configuration, against = configuration_hash(_settings(plan, network, style)), tuple(network.against or ())
     common = Record(input="", status="planned", configuration=configuration, against=against, **network.provenance)
-    total, skipped = len(sources), list[Path]()
+    total, skipped_paths = len(sources), list[Path]()
     if output.skip_existing:
         done = [sink.has_finished(source, common.configuration) for source in sources]
-        skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
+        skipped_paths = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
     options = render_options(plan, network, style)
-    others = [SETTINGS, *(ANNOTATIONS[output.annotations] if output.annotations else ())]
-    class_names = {index: loaded.category(index) for index in network.possible}
-    sink.refuse(sources, reader.accepts, lambda path: options.names.matches(path, class_names), others)
+    extra_files = [SETTINGS, *(ANNOTATIONS[output.annotations] if output.annotations else ())]
+    class_names = {index: model.category(index) for index in network.possible}
+    sink.refuse(sources, reader.accepts, lambda path: options.names.matches(path, class_names), extra_files)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
-        explainer = _loaded(plan, total)
+        explainer = _load_explainer(plan, total)
     return Run(
         plan=plan,
         sink=sink,
@@ -120,8 +120,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         options=options,
         common=common,
         sources=sources,
-        skipped=skipped,
-        task=loaded.task,
+        skipped=skipped_paths,
+        task=model.task,
         device=explainer.device if explainer else plan.execution.device,
     )
 
@@ -133,7 +133,7 @@ def _may_be_work(source: Source) -> bool:
     return (not source.is_local or os.path.lexists(source.path)) and medium_of(source) is not None
 
 
-def _loaded(plan: RunPlan, total: int) -> Explainer:
+def _load_explainer(plan: RunPlan, total: int) -> Explainer:
     if plan.execution.workers != 0 and not plan.execution.dry_run:
         warm(render.__module__)  # while PyTorch is imported
     from ebcli.run.explainer import Explainer
@@ -156,7 +156,11 @@ def run_vmax(
         load: reads an image or a video.
         style: whether maps are drawn signed.
     """
-    images = [one for one in sources if one.named or has_known_suffix(one.path) or os.path.isdir(one.path)]
+    images = [
+        source
+        for source in sources
+        if source.is_explicit or has_known_suffix(source.path) or os.path.isdir(source.path)
+    ]
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest, sample = 0.0, list[NetworkInput]()
     for i in chosen:
@@ -165,7 +169,7 @@ def run_vmax(
     sample.sort(key=lambda image: (len(image.form), image.form))
     for explanation in explainer.explain(sample):
         for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
-            for values in (map_.values, *map_.beside.values()):
+            for values in (map_.values, *map_.method_maps.values()):
                 finite = visible(np.nan_to_num(values, nan=0, posinf=0, neginf=0), style)
                 largest = max(largest, float(finite.max(initial=0)) * values.size)  # in units of a uniform map
     return _rounded_up(largest) if largest else 1.0
@@ -195,7 +199,7 @@ def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
     words = {matching_classes(loaded.categories, word, loaded.num_classes): word for word in targets}  # in their order
     for word, group in zip(words.values(), network.classes, strict=True):
         if len(group) > 1:
-            names = ", ".join(class_labels(loaded, group[:_NAMED])) + ", ..." * (len(group) > _NAMED)
+            names = ", ".join(class_labels(loaded, group[:_MAX_NAMES])) + ", ..." * (len(group) > _MAX_NAMES)
             warnings.warn(
                 f"{word!r} means {len(group)} classes ({names}): of these, the one that scores highest is explained",
                 stacklevel=2,
@@ -210,7 +214,7 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     maps["top_k"] = None if maps["top_k"] == 1 and network.loaded.task in (CLASSIFICATION, VIDEO) else maps["top_k"]
     if isinstance(plan.maps.where, Path):
         maps["where"] = content_hash(plan.maps.where)
-    for name in _ELSEWHERE:
+    for name in _OUTPUT_ONLY:
         del output[name]
     return {
         **network_settings(network.loaded),
@@ -228,12 +232,14 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
 
 def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> RenderOptions:
     """How the results of a run are rendered."""
-    output, made = plan.output, network.provenance_of_picture(plan.maps.beside)
+    output, provenance = plan.output, network.provenance_of_picture(plan.maps.beside)
     method = "" if plan.maps.contrastive else "marginal"
-    described = bool(plan.model.described)
+    has_descriptions = bool(plan.model.descriptions)
     if network.against:
-        others = class_labels(network.loaded, network.against) if described else map(str, network.against)
-        method = f"against {' '.join(map(distinct_slug, others) if described else others)}"
+        contrast_names = (
+            class_labels(network.loaded, network.against) if has_descriptions else map(str, network.against)
+        )
+        method = f"against {' '.join(map(distinct_slug, contrast_names) if has_descriptions else contrast_names)}"
     needs_transparency = plan.style.name == "mask" and not output.panel
     figure = "layers" if plan.maps.layers == (ALL,) else ATLAS if plan.style.name == ATLAS else "panel"
     names = ResultNames(
@@ -243,7 +249,7 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         layers=network.layers,
         default_layer=network.default_layer,
         method=method,
-        described=described,
+        described=has_descriptions,
         video=video_format(output.format) if network.loaded.task == VIDEO else "",
         volumes=network.loaded.transforms.depth is not None,
         question=None if plan.words is None else plan.words.question,
@@ -251,8 +257,8 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     return RenderOptions(
         style=style,
         names=names,
-        about=in_a_sentence(made),
-        provenance=made | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"},
+        subtitle=in_a_sentence(provenance),
+        provenance=provenance | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"},
         raw_provenance=_raw_provenance(network) if output.raw else None,
         regions=_region_options(plan),
         max_side=output.max_side,
@@ -264,11 +270,11 @@ def _raw_provenance(network: NetworkDescription) -> dict[str, NDArray[np.str_]]:
     """What raw files say about their making, as arrays."""
     from importlib.metadata import version
 
-    made = network.provenance
+    fields = network.provenance
     if len(network.layers) > 1:
-        made["layer"] = network.layers
-    made["versions"] = [f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]
-    return {name: np.array(value) for name, value in made.items()}
+        fields["layer"] = network.layers
+    fields["versions"] = [f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]
+    return {name: np.array(value) for name, value in fields.items()}
 
 
 def with_labels(sources: list[Source], inputs: InputOptions, loaded: LoadedModel, reader: Reader) -> list[Source]:
@@ -292,8 +298,10 @@ def with_labels(sources: list[Source], inputs: InputOptions, loaded: LoadedModel
         return [replace(source, label=of_folder.get(_folder(source.path))) for source in sources]
     table = read_labels(labels, loaded.categories, loaded.num_classes)
     keys = [_key(source.path, table) for source in sources]
-    found = [replace(one, label=table[key].label if key else None) for one, key in zip(sources, keys, strict=True)]
-    missing = [source for source in found if source.label is None and reader.accepts(source)]
+    result = [
+        replace(source, label=table[key].label if key else None) for source, key in zip(sources, keys, strict=True)
+    ]
+    missing = [source for source in result if source.label is None and reader.accepts(source)]
     if missing and not any(keys):
         raise ConfigurationError(
             f"'{labels}' names none of the images, such as '{missing[0].name}': name files by the end of their paths"
@@ -301,13 +309,15 @@ def with_labels(sources: list[Source], inputs: InputOptions, loaded: LoadedModel
     if missing:
         images = "1 image has" if len(missing) == 1 else f"{len(missing)} images have"
         warnings.warn(f"{images} no label in '{labels}', such as '{missing[0].name}'", stacklevel=2)
-    used = set(keys)
-    unused = [key for key in table if key not in used] if inputs.shard is None and sources else []
-    if unused:
-        rows = "1 row" if len(unused) == 1 else f"{len(unused)} rows"
-        where = f"'{Path(*unused[0])}' in line {table[unused[0]].line}"
-        warnings.warn(f"{rows} of '{labels}' match{'es' * (len(unused) == 1)} no image, such as {where}", stacklevel=2)
-    return found
+    used_keys = set(keys)
+    unused_keys = [key for key in table if key not in used_keys] if inputs.shard is None and sources else []
+    if unused_keys:
+        rows = "1 row" if len(unused_keys) == 1 else f"{len(unused_keys)} rows"
+        example = f"'{Path(*unused_keys[0])}' in line {table[unused_keys[0]].line}"
+        warnings.warn(
+            f"{rows} of '{labels}' match{'es' * (len(unused_keys) == 1)} no image, such as {example}", stacklevel=2
+        )
+    return result
 
 
 def _key(path: Path, table: Labels) -> tuple[str, ...] | None:
@@ -327,12 +337,12 @@ def _folders(sources: Sequence[Source], loaded: LoadedModel) -> dict[str, int]:
     names = sorted({_folder(source.path) for source in sources})
     if loaded.categories is None and len(names) == loaded.num_classes and not all(name.isdecimal() for name in names):
         return {name: index for index, name in enumerate(names)}
-    found = {}
+    by_name = {}
     for name in names:
-        spaced = name.replace("_", " ")
+        class_name = name.replace("_", " ")
         try:
-            found[name] = resolve_class(loaded.categories, spaced, loaded.num_classes)
+            by_name[name] = resolve_class(loaded.categories, class_name, loaded.num_classes)
         except ConfigurationError as error:
-            reason = str(error).replace(repr(spaced), repr(name))
+            reason = str(error).replace(repr(class_name), repr(name))
             raise ConfigurationError(f"the directory '{name}' is not named after a class ({reason})") from error
-    return found
+    return by_name

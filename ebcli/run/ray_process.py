@@ -27,7 +27,7 @@ from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan_parts import ExecutionOptions
 from ebcli.workers import processors
 
-Explained = tuple[list[Record], EbcliError | None]  # of a part of the list, and the error that ended it
+PartResult = tuple[list[Record], EbcliError | None]  # of a part of the list, and the error that ended it
 
 _RETRIES = 2  # of a part whose process or machine is lost
 _CONNECT_TIMEOUT, _POLL = 30, 0.1  # seconds
@@ -65,28 +65,28 @@ def connect(execution: ExecutionOptions) -> tuple[int, float, int]:
         "RAY_gcs_rpc_server_reconnect_timeout_s": _OWN_HEAD_TIMEOUT if is_own else _HEAD_TIMEOUT,
     }
     # two CPUs, as there must be more than tasks
-    own: dict[str, Any] = {"num_cpus": max(2, processors()), "include_dashboard": False} if is_own else {}
+    options: dict[str, Any] = {"num_cpus": max(2, processors()), "include_dashboard": False} if is_own else {}
     ray = import_optional("ray")
     with Path(os.devnull).open("wb") as nowhere:  # for Ray's logs
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     try:
-        ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, **own)
+        ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
     except Exception as error:  # Ray also raises plain ones
-        what = "Ray does not start on this machine" if is_own else f"no Ray cluster answers at '{address}'"
-        raise ConfigurationError(f"{what}: {' '.join(str(error).split())}") from error
+        problem = "Ray does not start on this machine" if is_own else f"no Ray cluster answers at '{address}'"
+        raise ConfigurationError(f"{problem}: {' '.join(str(error).split())}") from error
     import psutil  # that of Ray
 
     Finalize(None, _leave, [psutil.Process().children(recursive=True)], exitpriority=1)
     return allocation(execution, [node["Resources"] for node in ray.nodes() if node["Alive"]])
 
 
-def _leave(started: Sequence[Any]) -> None:
+def _leave(processes: Sequence[Any]) -> None:
     """Leave the cluster, and end what was started of it here: some processes would go on for a minute."""
     import ray
 
     ray.shutdown()
-    for process in started:
+    for process in processes:
         with suppress(Exception):  # it has ended
             process.kill()
 
@@ -104,10 +104,10 @@ def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -
         gpus = 0.0
     elif gpus is None:
         gpus = 1.0 if all_gpus or execution.device == "cuda" else 0.0
-    most = min(cpus - 1, math.floor(all_gpus / gpus) if gpus else cpus)
+    maximum = min(cpus - 1, math.floor(all_gpus / gpus) if gpus else cpus)
     # without GPUs, the networks take about as long as everything else
-    count = execution.workers or (most if gpus else max(1, cpus // 2))
-    if not 0 < count <= most:
+    count = execution.workers or (maximum if gpus else max(1, cpus // 2))
+    if not 0 < count <= maximum:
         raise ConfigurationError(
             f"the cluster has {cpus} CPUs and {all_gpus:g} GPUs, but {max(1, count)} workers need {gpus:g} GPUs each "
             "and at least one more CPU than workers: lower --workers or EB_SALIENCY_GPUS_PER_WORKER"
@@ -115,7 +115,7 @@ def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -
 
     def has_room(share: int) -> bool:
         """Whether all fit with so many CPUs each."""
-        return sum(min(n // share, math.floor(own / gpus) if gpus else n) for n, own in machines) >= count
+        return sum(min(n // share, math.floor(node_gpus / gpus) if gpus else n) for n, node_gpus in machines) >= count
 
     return count, gpus, next(filter(has_room, range(cpus // count, 1, -1)), 1)
 
@@ -128,7 +128,7 @@ def _task(cpus: int, gpus: float) -> Any:
     return ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")(explain_part)
 
 
-def finished(cpus: int, gpus: float, cwd: Path, job: Run, parts: Sequence[Sequence[Source]]) -> list[Explained]:
+def start_parts(cpus: int, gpus: float, cwd: Path, job: Run, parts: Sequence[Sequence[Source]]) -> list[PartResult]:
     """Start some parts of the list, and wait a moment for any that were started.
 
     Args:
@@ -180,7 +180,7 @@ class StopFile(Event):
         self.path.unlink(missing_ok=True)
 
 
-def explain_part(cwd: Path, job: Run, sources: Sequence[Source]) -> Explained:
+def explain_part(cwd: Path, job: Run, sources: Sequence[Source]) -> PartResult:
     """The records of a part of the list, and the error that ended it.
 
     Errors are returned, because Ray cannot raise one that names a path which is not UTF-8.
@@ -194,7 +194,7 @@ def explain_part(cwd: Path, job: Run, sources: Sequence[Source]) -> Explained:
     try:
         if not _jobs:
             _jobs.append(_made_ready(cwd, job))
-        for record in _jobs[0].work_on(sources):
+        for record in _jobs[0].process(sources):
             records.append(record)  # what comes before an error counts
     except EbcliError as error:
         return records, error

@@ -10,14 +10,14 @@ from typing import Any
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError
+from ebcli.files.clips import ClipOptions, Clips
 from ebcli.files.coordinates import Coordinates
-from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import limit_pixels
-from ebcli.files.media.medium import MEDIA, Medium, Shown
-from ebcli.files.paths import Stamp
+from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, InputFormat
+from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
-from ebcli.nouns.input_spec import InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class NetworkInput:
     """
 
     pixels: NDArray[Any]
-    stamp: Stamp
+    stamp: FileState
     seconds: float
     size: tuple[int, int]
     label: int | None = None
@@ -44,9 +44,9 @@ class NetworkInput:
     pages: int = 1
 
     @classmethod
-    def of(cls, image: Image.Image, spec: InputSpec) -> "NetworkInput":
+    def from_image(cls, image: Image.Image, spec: InputSpec) -> "NetworkInput":
         """An RGB image that is no file."""
-        return cls(pixels=spec.read(image), stamp=Stamp(0, 0), seconds=0.0, size=image.size)
+        return cls(pixels=spec.read(image), stamp=FileState(0, 0), seconds=0.0, size=image.size)
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -68,17 +68,17 @@ class Reader:
     spec: InputSpec
     part: ClipOptions = field(default_factory=ClipOptions)
     max_pixels: int | None = None
-    media: Sequence[Medium] = field(default_factory=lambda: [*MEDIA])
+    media: Sequence[InputFormat] = field(default_factory=lambda: [*INPUT_FORMATS])
 
     @property
     def unit(self) -> str:
         """What a file is called, such as ``"image"``."""
-        return self.taken[0].unit
+        return self.formats[0].unit
 
     @property
-    def taken(self) -> list[Medium]:
+    def formats(self) -> list[InputFormat]:
         """The kinds of data that the network gets."""
-        return [medium for medium in self.media if medium.takes(self.spec)]
+        return [medium for medium in self.media if medium.supports(self.spec)]
 
     def accepts(self, source: Source) -> bool:
         """Whether to work on a file."""
@@ -95,9 +95,9 @@ class Reader:
         medium = medium_of(source, self.spec, self.media)
         if medium is None:
             return None
-        stamp, file = source.opened()
+        stamp, file = source.open_content()
         for other in self.media:
-            if other.network and not other.takes(self.spec) and other.has_suffix(source.path):
+            if other.network and not other.supports(self.spec) and other.has_suffix(source.path):
                 kind = f"a{'n' * (medium.unit[0] in 'aeiou')} {medium.unit}"
                 raise ImageError(f"it is a {other.unit}, not {kind}: choose {other.network}")
         pixels, size, clips = medium.read(file, self.spec, self.part)
@@ -106,7 +106,7 @@ class Reader:
             pixels=pixels, stamp=stamp, seconds=seconds, size=size, label=source.label, clips=clips, pages=pages
         )
 
-    def frames(self, source: Source, loaded: NetworkInput) -> Iterator[Shown]:
+    def frames(self, source: Source, network_input: NetworkInput) -> Iterator[DisplayFrame]:
         """The frames to draw, all of one size. They are decoded a second time: keeping thousands of photos until the
         network is done with them would take far more memory than decoding takes time.
 
@@ -115,13 +115,17 @@ class Reader:
         """
         limit_pixels(self.max_pixels)
         medium = medium_of(source, self.spec, self.media)
-        now, file = source.opened()
-        if now != loaded.stamp or medium is None:
+        now, file = source.open_content()
+        if now != network_input.stamp or medium is None:
             raise ImageError("the file changed during the run")
-        with closing(medium.frames(file, self.spec, self.part, loaded.clips)) as found:
-            for shown in found:
-                image = shown.image
-                yield shown if image.size == loaded.size else shown._replace(image=image.resize(loaded.size))
+        with closing(medium.frames(file, self.spec, self.part, network_input.clips)) as frames:
+            for frame in frames:
+                image = frame.image
+                yield (
+                    frame
+                    if image.size == network_input.size
+                    else frame._replace(image=image.resize(network_input.size))
+                )
 
     def coordinates(self, source: Source) -> Coordinates | None:
         """Where in space the pixels of a file lie; None if it does not say.
@@ -130,23 +134,25 @@ class Reader:
             ImageError: it cannot be read any more.
         """
         medium = medium_of(source, self.spec, self.media)
-        return None if medium is None else medium.coordinates(source.opened()[1], self.spec)
+        return None if medium is None else medium.coordinates(source.open_content()[1], self.spec)
 
 
 def has_known_suffix(path: Path) -> bool:
     """Whether a file's name says that it is of some kind of data."""
-    return any(medium.has_suffix(path) for medium in MEDIA)
+    return any(medium.has_suffix(path) for medium in INPUT_FORMATS)
 
 
-def medium_of(source: Source, spec: InputSpec | None = None, media: Sequence[Medium] = MEDIA) -> Medium | None:
+def medium_of(
+    source: Source, spec: InputSpec | None = None, media: Sequence[InputFormat] = INPUT_FORMATS
+) -> InputFormat | None:
     """The kind of data of a file, among those that a network gets; None for a file that is not to be worked on.
 
     A file is worked on if the user named it or if it looks like data: local ones by their content as well, remote ones
     by their suffixes only, as opening every one would be slow.
     """
-    fitting = [medium for medium in media if spec is None or medium.takes(spec)]
+    fitting = [medium for medium in media if spec is None or medium.supports(spec)]
     for medium in reversed(fitting):  # of TIFF files, photos are only some
         if medium.has_suffix(source.path):
             return medium
-    found = next((medium for medium in fitting if source.is_local and medium.recognizes(source.path)), None)
-    return fitting[0] if found is None and source.named else found
+    recognized_format = next((medium for medium in fitting if source.is_local and medium.recognizes(source.path)), None)
+    return fitting[0] if recognized_format is None and source.is_explicit else recognized_format

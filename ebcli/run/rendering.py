@@ -9,27 +9,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ebcli.datatypes.atlas import Atlas
+from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
-from ebcli.drawing.legend import ends
-from ebcli.drawing.overlay import shrunk
+from ebcli.drawing.legend import scale_labels
+from ebcli.drawing.overlay import downscale
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
+from ebcli.files.clips import Clips, Slices
 from ebcli.files.coordinates import Interval
 from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
-from ebcli.files.frame_ranges import Clips, Slices
-from ebcli.files.media.medium import Shown
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.naming import HTML, ResultNames
 from ebcli.files.paths import url_of
 from ebcli.files.records import ClassRecord
 from ebcli.files.sources import Source
 from ebcli.models.classes import printable
-from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.explanation import Explanation, Map, Subject
 from ebcli.run.reading import NetworkInput, Reader
 
-_Drawing = tuple[Sequence[Shown], Sequence[FrameMaps], str, str]  # frames, maps, the title and the subtitle of a figure
+# frames, maps, the title and the subtitle of a figure
+_Drawing = tuple[Sequence[DisplayFrame], Sequence[FrameMaps], str, str]
 _OF_MAP = "mass layer peak strength times_noise evidence share channels".split()  # which its record has, too
 
 
@@ -40,7 +41,7 @@ class RenderOptions:
     Attributes:
         style: how maps are drawn.
         names: the names of the result files, and so what is rendered: pictures or a panel, and in which format.
-        about: the subtitle of panels: model, layer and method.
+        subtitle: the subtitle of panels: model, layer and method.
         provenance: what pictures say about their making; see ``ebcli.files.encoding.FACTS``.
         raw_provenance: the same as arrays by name, for raw files; None if none are written.
         regions: how regions are found; None if they are not.
@@ -50,7 +51,7 @@ class RenderOptions:
 
     style: DrawingStyle
     names: ResultNames
-    about: str
+    subtitle: str
     provenance: Mapping[str, str]
     raw_provenance: Mapping[str, NDArray[np.str_]] | None
     regions: RegionOptions | None = None
@@ -66,18 +67,18 @@ class RenderedFiles:
         files: the contents of the result files.
         classes: the record of each map.
         thumbnails: their contents by path, and that of the page of an answer.
-        placed: the suffix of the last files, the maps with coordinates; empty if there are none.
+        coordinate_suffix: the suffix of the last files, the maps with coordinates; empty if there are none.
     """
 
     files: list[bytes]
     classes: tuple[ClassRecord, ...]
     thumbnails: dict[Path, bytes]
-    placed: str = ""
+    coordinate_suffix: str = ""
 
 
 def render(
     source: Source,
-    loaded: NetworkInput,
+    network_input: NetworkInput,
     reader: Reader,
     options: RenderOptions,
     explanation: Explanation,
@@ -93,75 +94,81 @@ def render(
     """
     from ebcli.drawing.figure import sheet_frames, small_frame
 
-    size, clips = loaded.size, loaded.clips
+    size, clips = network_input.size, network_input.clips
     subjects = explanation.subjects
-    maps = [FrameMaps.of(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps]
+    maps = [
+        FrameMaps.from_map(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps
+    ]
     tiles = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
     common = {**options.provenance, "input": file_name(source), **tiles}
-    suffix = options.names.suffix(source.place)
-    writers, figures = list[_Drawn](), [[one] for one in maps]
+    suffix = options.names.suffix(source.relpath)
+    writers, figures = list[_MapFile](), [[map_] for map_ in maps]
     if options.names.figure:
         figures = [maps]
     else:
-        writers = [_Drawn(options, suffix, one, common | about([one])) for one in maps]
+        writers = [_MapFile(options, suffix, map_, common | metadata([map_])) for map_ in maps]
         figures = [] if clips is None else figures
     numbers = [0] if clips is None else sheet_frames(clips)
     middle = Orthogonal(maps[0], clips).peak[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
-    kept, small = list[Shown](), dict[Path, bytes]()
-    for shown in reader.frames(source, loaded):
+    frames, small = list[DisplayFrame](), dict[Path, bytes]()
+    for frame in reader.frames(source, network_input):
         for writer in writers:
-            writer.add(shown)
-        if figures and shown.number in numbers:
-            kept.append(shown if clips is None else shown._replace(image=small_frame(shown.image, options.style)))
-        if names is not None and shown.number == middle:
-            small = thumbnails(names, shown, maps)
-    if figures and len(kept) < len(numbers):
+            writer.add(frame)
+        if figures and frame.number in numbers:
+            frames.append(frame if clips is None else frame._replace(image=small_frame(frame.image, options.style)))
+        if names is not None and frame.number == middle:
+            small = thumbnails(names, frame, maps)
+    if figures and len(frames) < len(numbers):
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
     if explanation.answer is not None:
         from ebcli.drawing.pages import answer_page
 
-        for path in options.names.pages(source.place):
-            small[path] = answer_page(explanation, kept, maps, source.name, options.about)
+        for path in options.names.pages(source.relpath):
+            small[path] = answer_page(explanation, frames, maps, source.name, options.subtitle)
     for rows in figures:
-        drawn = kept, rows, source.name, options.about
-        files.append(_figure(options, explanation, drawn, suffix, common | about(rows)))
-    placed = ""
+        drawing = frames, rows, source.name, options.subtitle
+        files.append(_figure(options, explanation, drawing, suffix, common | metadata(rows)))
+    coordinate_suffix = ""
     if options.raw_provenance is not None:
         arrays = {**tiles, **arrays_of(explanation, clips)}
         files.append(encode_arrays({**options.raw_provenance, "image_size": np.array(size), **arrays}))
         coordinates = clips.affine if isinstance(clips, Slices) else reader.coordinates(source)
         if coordinates is not None:
-            placed = coordinates.suffix
+            coordinate_suffix = coordinates.suffix
             files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
     shares = None if options.at is None else _shares(explanation, options.at, size)
-    return RenderedFiles(files, tuple(recorded(one, options.regions, shares) for one in maps), small, placed)
+    return RenderedFiles(
+        files, tuple(class_record(map_, options.regions, shares) for map_ in maps), small, coordinate_suffix
+    )
 
 
 def _figure(
-    options: RenderOptions, explanation: Explanation, drawn: _Drawing, suffix: str, facts: Mapping[str, str]
+    options: RenderOptions, explanation: Explanation, drawing: _Drawing, suffix: str, facts: Mapping[str, str]
 ) -> bytes:
     """The content of the figure of some frames and maps."""
     if suffix == HTML:
         from ebcli.drawing.pages import atlas_page
 
-        return atlas_page(*drawn, facts, options.at)
+        return atlas_page(*drawing, facts, options.at)
     if options.style.name == ATLAS:
         from ebcli.drawing.atlas import atlas_figure
 
-        return atlas_figure(*drawn, options.at).encoded(suffix, facts)
+        return atlas_figure(*drawing, options.at).encode(suffix, facts)
     from ebcli.drawing.figure import answer_figure, contact_sheet, panel
 
     if explanation.answer is not None:
-        return answer_figure(explanation, *drawn).encoded(suffix, facts)
-    return (panel if drawn[1][0].clips is None else contact_sheet)(*drawn).encoded(suffix, facts)
+        return answer_figure(explanation, *drawing).encode(suffix, facts)
+    return (panel if drawing[1][0].clips is None else contact_sheet)(*drawing).encode(suffix, facts)
 
 
-def _shares(explanation: Explanation, at: tuple[int, int], size: tuple[int, int]) -> dict[Subject, float]:
+def _shares(explanation: Explanation, pixel: tuple[int, int], size: tuple[int, int]) -> dict[Subject, float]:
     """The shares of the classes at a pixel of an image (width, height)."""
-    if not (at[0] < size[0] and at[1] < size[1]):
-        raise ImageError(f"the pixel {at[0]},{at[1]} is outside of it: choose one within {size[0]} x {size[1]} pixels")
-    return dict(Atlas.of(explanation.maps).at(*at))
+    if not (pixel[0] < size[0] and pixel[1] < size[1]):
+        raise ImageError(
+            f"the pixel {pixel[0]},{pixel[1]} is outside of it: choose one within {size[0]} x {size[1]} pixels"
+        )
+    return dict(Atlas.from_maps(explanation.maps).classes_at(*pixel))
 
 
 def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
@@ -170,24 +177,24 @@ def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
     return [(left, right), (top, bottom), (0, clips.total if clips else 1)][: map_.values.ndim]
 
 
-def recorded(
+def class_record(
     maps: FrameMaps, options: RegionOptions | None = None, shares: Mapping[Subject, float] | None = None
 ) -> ClassRecord:
     """The record of a map; with options, also the region that it marks; with shares at a pixel, also its own."""
     map_, subject = maps.map, maps.map.subject
-    found = None
+    region = None
     if options is not None and not map_.is_two_sided:
-        found = largest_region(map_.values, map_.placement, maps.size, options)
+        region = largest_region(map_.values, map_.placement, maps.size, options)
     return ClassRecord(
         subject.index,
         subject.name,
         subject.score,
         blank=maps.is_blank,
         losses=map_.lost_mass,
-        region=None if found is None else asdict(found),
+        region=None if region is None else asdict(region),
         at_border=maps.at_border,
         box=subject.box,
-        sufficiency=None if map_.sufficiency is None else map_.sufficiency.recorded,
+        sufficiency=None if map_.sufficiency is None else map_.sufficiency.record_fields,
         share_at=None if shares is None else round(shares.get(subject, 0.0), 4),
         position=subject.position,
         against=map_.against if map_.is_two_sided else None,
@@ -195,7 +202,7 @@ def recorded(
     )
 
 
-class _Drawn:
+class _MapFile:
     """The file of a map: drawn over each frame, or over three slices of a volume."""
 
     def __init__(self, options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> None:
@@ -208,34 +215,34 @@ class _Drawn:
         if clips is not None and self._volume is None:
             self._video = video_writer(options.names.video, clips.frame_rate, facts)
 
-    def add(self, shown: Shown) -> None:
+    def add(self, frame: DisplayFrame) -> None:
         if self._volume is not None:
-            self._volume.add(shown)
+            self._volume.add(frame)
             return
-        photo = shown if self._longest is None else shown._replace(image=shrunk(shown.image, self._longest))
-        self._picture = self._maps.drawn(photo)
+        photo = frame if self._longest is None else frame._replace(image=downscale(frame.image, self._longest))
+        self._picture = self._maps.draw(photo)
         if self._video is not None:
             self._video.add(self._picture)
 
     def finish(self) -> bytes:
         if self._video is not None:
             return self._video.finish()
-        picture = self._picture if self._volume is None else self._volume.drawn(self._longest)
+        picture = self._picture if self._volume is None else self._volume.draw(self._longest)
         return encode_picture(picture, self._suffix, self._facts)
 
 
 def file_name(source: Source) -> str:
     """An input's name; without its directory and a URL's query, as pictures are passed on, but these are private."""
-    name = source.place.name
+    name = source.relpath.name
     return printable(name if url_of(source.path) is None else name.partition("?")[0])
 
 
-def about(drawn: Sequence[FrameMaps]) -> dict[str, str]:
+def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
     """The layer, class, score, strength, sufficiency and color scale of the maps in a picture or figure."""
-    maps, whose = [one.map for one in drawn], "each map's " if len(drawn) > 1 else ""
-    low, high = ends(drawn[0].style, max(map_.values.size for map_ in maps), whose)
+    maps, owner = [item.map for item in frame_maps], "each map's " if len(frame_maps) > 1 else ""
+    low, high = scale_labels(frame_maps[0].style, max(map_.values.size for map_ in maps), owner)
     subjects = list(dict.fromkeys(map_.subject for map_ in maps))
-    strengths = [", ".join(map_.told).removeprefix("strength ") for map_ in maps]
+    strengths = [", ".join(map_.evidence_words).removeprefix("strength ") for map_ in maps]
     return {
         **({"strength": "; ".join(strengths)} if all(strengths) else {}),
         **({} if (test := maps[0].sufficiency) is None else {"sufficiency": test.words}),
@@ -262,14 +269,16 @@ def arrays_of(explanation: Explanation, clips: Clips | None) -> dict[str, ArrayL
         arrays["boxes"] = np.array([subject.box for subject in subjects], np.float32)
     by_layer = explanation.by_layer
     for layer, maps in by_layer.items():
-        where = f"@{layer}" if len(by_layer) > 1 else ""
-        arrays[f"maps{where}"] = np.stack([map_.values for map_ in maps])
+        suffix = f"@{layer}" if len(by_layer) > 1 else ""
+        arrays[f"maps{suffix}"] = np.stack([map_.values for map_ in maps])
         if maps[0].mass is not None:
-            arrays[f"mass{where}"] = np.array([map_.mass for map_ in maps], np.float32)
+            arrays[f"mass{suffix}"] = np.array([map_.mass for map_ in maps], np.float32)
         if relevance := [map_.relevance for map_ in maps if map_.relevance is not None]:
-            arrays[f"relevance{where}"] = np.stack(relevance)
+            arrays[f"relevance{suffix}"] = np.stack(relevance)
         if clips is not None and not isinstance(clips, Slices):
             depth = len(maps[0].values) // len(clips.starts)
             centers = (np.arange(depth) + 0.5) * clips.frames / depth - 0.5
-            arrays[f"times{where}"] = np.array([clips.time(start + at) for start in clips.starts for at in centers])
+            arrays[f"times{suffix}"] = np.array(
+                [clips.time(start + center) for start in clips.starts for center in centers]
+            )
     return arrays

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.atlas import Atlas
+from ebcli.datatypes.explanation import Box, Explanation
 from ebcli.drawing.atlas import atlas_figure
 from ebcli.drawing.figure import panel
 from ebcli.drawing.frame_maps import FrameMaps
@@ -20,9 +22,7 @@ from ebcli.drawing.pages import notebook_view
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, AnyStyle, DrawingStyle
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.files.media.medium import Shown
-from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.explanation import Box, Explanation
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.run.plan import RunPlan
 
 
@@ -46,7 +46,7 @@ class Saliency:
     """
 
     explanation: Explanation
-    photo: Shown
+    photo: DisplayFrame
     plan: RunPlan
     about: str
 
@@ -62,8 +62,8 @@ class Saliency:
         Raises:
             ConfigurationError: the layers' maps differ in size; those of each layer are in ``explanation.by_layer``.
         """
-        maps = [one.values for one in self.explanation.maps]
-        if len({one.shape for one in maps}) > 1:
+        maps = [map_.values for map_ in self.explanation.maps]
+        if len({values.shape for values in maps}) > 1:
             raise ConfigurationError(
                 "the layers' maps differ in size: take them from explanation.by_layer, or at one size from heatmap()"
             )
@@ -77,9 +77,11 @@ class Saliency:
         Args:
             size: (width, height); None for the photo's own.
         """
-        whole, maps, signed = self.photo.image.size, self.explanation.maps, self.style.signed
-        size = size or whole
-        return np.stack([heatmap(one.drawn_values, one.placement.scaled(whole, size), size, signed) for one in maps])
+        photo_size, maps, signed = self.photo.image.size, self.explanation.maps, self.style.signed
+        size = size or photo_size
+        return np.stack(
+            [heatmap(map_.display_values, map_.placement.rescale(photo_size, size), size, signed) for map_ in maps]
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self.heatmap().astype(dtype or np.float32, copy=False)
@@ -87,12 +89,12 @@ class Saliency:
     def boxes(self, threshold: float = 0.5) -> list[Box | None]:
         """The box around the largest region above a share of each map's maximum, in pixels; None if a map is blank."""
         options, size = RegionOptions("max", threshold, masks=False), self.photo.image.size
-        found = [largest_region(one.drawn_values, one.placement, size, options) for one in self.explanation.maps]
-        return [None if region is None else region.box for region in found]
+        regions = [largest_region(map_.display_values, map_.placement, size, options) for map_ in self.explanation.maps]
+        return [None if region is None else region.box for region in regions]
 
     @cached_property
     def _atlas(self) -> Atlas:
-        return Atlas.of(self.explanation.maps)
+        return Atlas.from_maps(self.explanation.maps)
 
     def at(self, x: float, y: float) -> list[tuple[str, float]]:
         """The classes with evidence at a pixel of the photo, each with its share of it, 0 to 1, best first.
@@ -107,7 +109,7 @@ class Saliency:
         Raises:
             ConfigurationError: the maps are not contrastive maps of classes at one layer.
         """
-        return [(subject.name or f"class {subject.index}", share) for subject, share in self._atlas.at(x, y)]
+        return [(subject.name or f"class {subject.index}", share) for subject, share in self._atlas.classes_at(x, y)]
 
     def regions(self) -> tuple[NDArray[np.str_], NDArray[np.float32]]:
         """The class with the most evidence at each cell, and this evidence.
@@ -120,67 +122,77 @@ class Saliency:
             ConfigurationError: as for `at`.
         """
         evidence = self._atlas.evidence
-        return np.array([*self.classes, ""])[self._atlas.named(evidence)], evidence.max(0)
+        return np.array([*self.classes, ""])[self._atlas.winners(evidence)], evidence.max(0)
 
     def detections(self, threshold: float = 0.5) -> Any:
         """The maps that are not blank as `Detections` of supervision: detections' own boxes, else those of `boxes`.
 
         Their ``data`` has ``class_name`` and ``strength``.
         """
-        both = zip(self.explanation.maps, self.boxes(threshold), strict=True)
-        found = [(one, one.subject.box or box) for one, box in both if one.subject.box or box]
-        subjects = [one.subject for one, _ in found]
+        pairs = zip(self.explanation.maps, self.boxes(threshold), strict=True)
+        with_boxes = [(map_, map_.subject.box or box) for map_, box in pairs if map_.subject.box or box]
+        subjects = [map_.subject for map_, _ in with_boxes]
         return import_optional("supervision").Detections(
-            xyxy=np.array([box for _, box in found], np.float32).reshape(-1, 4),
-            confidence=np.array([one.score for one in subjects], np.float32),
-            class_id=np.array([one.index for one in subjects], int),
-            data={"class_name": [one.name for one in subjects], "strength": [one.strength for one, _ in found]},
+            xyxy=np.array([box for _, box in with_boxes], np.float32).reshape(-1, 4),
+            confidence=np.array([subject.score for subject in subjects], np.float32),
+            class_id=np.array([subject.index for subject in subjects], int),
+            data={
+                "class_name": [subject.name for subject in subjects],
+                "strength": [map_.strength for map_, _ in with_boxes],
+            },
         )
 
     @property
     def classes(self) -> list[str]:
         """The name of each map's class."""
-        return [one.subject.name or f"class {one.subject.index}" for one in self.explanation.maps]
+        return [map_.subject.name or f"class {map_.subject.index}" for map_ in self.explanation.maps]
 
     @property
     def scores(self) -> list[float]:
         """The score of each map's class, detection or segment, 0 to 1."""
-        return [one.subject.score for one in self.explanation.maps]
+        return [map_.subject.score for map_ in self.explanation.maps]
 
     @property
     def mass(self) -> list[float | None]:
         """The sum of each marginal map, 0 to 1; None where it was not computed."""
-        return [one.mass for one in self.explanation.maps]
+        return [map_.mass for map_ in self.explanation.maps]
 
     @property
     def channels(self) -> list[tuple[float, ...]]:
         """Each channel's share of each map, for maps at the input of a network with more than three channels."""
-        return [one.channels for one in self.explanation.maps]
+        return [map_.channels for map_ in self.explanation.maps]
 
     @property
     def strength(self) -> list[float | None]:
         """How strong each map is, 0 to 1; None for marginal maps."""
-        return [one.strength for one in self.explanation.maps]
+        return [map_.strength for map_ in self.explanation.maps]
 
     @property
     def evidence(self) -> list[str | None]:
         """How much each map rests on: ``clear``, ``weak`` or ``hardly any``; None if that is unknown."""
-        return [one.evidence for one in self.explanation.maps]
+        return [map_.evidence for map_ in self.explanation.maps]
 
     @cached_property
     def picture(self) -> Image.Image:
         """The photo under its map, or a panel of several maps."""
-        return self._drawn(self.style)
+        return self._draw(self.style)
 
-    def _drawn(self, style: DrawingStyle) -> Image.Image:
-        drawn = self._frames(style)
+    def _draw(self, style: DrawingStyle) -> Image.Image:
+        frame_maps = self._frames(style)
         if style.name == ATLAS:
-            return atlas_figure([self.photo], drawn, "", self.about).image()
-        return drawn[0].drawn(self.photo) if len(drawn) == 1 else panel([self.photo], drawn, "", self.about).image()
+            return atlas_figure([self.photo], frame_maps, "", self.about).image()
+        return (
+            frame_maps[0].draw(self.photo)
+            if len(frame_maps) == 1
+            else panel([self.photo], frame_maps, "", self.about).image()
+        )
 
     def _frames(self, style: DrawingStyle) -> list[FrameMaps]:
-        found, size = self.explanation, self.photo.image.size
-        return [FrameMaps.of(one, size, None, style, found.subjects.index(one.subject)) for one in found.maps]
+        explanation, size = self.explanation, self.photo.image.size
+        return [
+            FrameMaps.from_map(map_, size, None, style, explanation.subjects.index(map_.subject))
+            for map_ in explanation.maps
+        ]
 
     def save(self, path: str | os.PathLike[str], style: AnyStyle | None = None) -> None:
         """Write the picture to a file of any format that Pillow writes, also in another style.
@@ -189,13 +201,15 @@ class Saliency:
             ConfigurationError: there is no such style, or the format cannot hold it.
         """
         suffix = Path(path).suffix.lower().removeprefix(".").replace("jpeg", "jpg")
-        others = {} if style is None else {"style": style, "signed": None}
-        plan = self.plan.but(format=suffix if suffix == "jpg" else None, panel=len(self.explanation.maps) > 1, **others)
-        self._drawn(plan.style).save(path)
+        changes = {} if style is None else {"style": style, "signed": None}
+        plan = self.plan.replace(
+            format=suffix if suffix == "jpg" else None, panel=len(self.explanation.maps) > 1, **changes
+        )
+        self._draw(plan.style).save(path)
 
     def _repr_html_(self) -> str:
         return notebook_view(self._frames(self.style), self.photo, self.about)
 
     def __repr__(self) -> str:
-        found = ", ".join(dict.fromkeys(one.subject.title for one in self.explanation.maps))
-        return f"<Saliency of {found}; {self.about}>"
+        titles = ", ".join(dict.fromkeys(map_.subject.title for map_ in self.explanation.maps))
+        return f"<Saliency of {titles}; {self.about}>"

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.figure import COLUMNS, arranged, map_tile, small_frame, wrapped
+from ebcli.drawing.figure import COLUMNS, lay_out, map_tile, small_frame, split_rows
 from ebcli.drawing.frame_maps import FrameMaps
-from ebcli.drawing.legend import ends
+from ebcli.drawing.legend import scale_labels
 from ebcli.errors import DISTRIBUTION, ConfigurationError, import_optional
-from ebcli.files.sink import check_file, replacing
+from ebcli.files.sink import atomic_write, check_file
 from ebcli.pages.shell import page
 from ebcli.run.saliency import Saliency
 
@@ -85,15 +85,15 @@ class Watch:
             return None
         from ebcli.run.explain import explain  # not before something is explained
 
-        found: list[Saliency] = explain(net, self._photos, **self._options)
-        curves = {"strength": float(np.mean([one.strength[0] or 0.0 for one in found]))}
-        maps = [np.maximum(one.heatmap()[0], 0) for one in found]
+        saliencies: list[Saliency] = explain(net, self._photos, **self._options)
+        curves = {"strength": float(np.mean([saliency.strength[0] or 0.0 for saliency in saliencies]))}
+        maps = [np.maximum(saliency.heatmap()[0], 0) for saliency in saliencies]
         if self._before is not None:
             curves["agreement"] = float(np.mean([*map(_correlation, maps, self._before)]))
         if self._boxes is not None:
             curves["inside"] = float(np.mean([*map(_inside, maps, self._boxes)]))
         self._before = maps
-        self._log(self._to if to is None else to, epoch, curves, _drawn(found, epoch))
+        self._log(self._to if to is None else to, epoch, curves, _draw_maps(saliencies, epoch))
         return curves
 
     def callback(self) -> Any:
@@ -109,28 +109,28 @@ class Watch:
         return WatchCallback()
 
     def _log(self, to: Any, epoch: int, curves: dict[str, float], picture: Image.Image) -> None:
-        named = {f"saliency/{name}": value for name, value in curves.items()}
+        values = {f"saliency/{name}": value for name, value in curves.items()}
         if hasattr(to, "add_scalar"):
             to.add_image("saliency/maps", np.asarray(picture), epoch, dataformats="HWC")
-            for name, value in named.items():
+            for name, value in values.items():
                 to.add_scalar(name, value, epoch)
         elif hasattr(to, "log"):
-            to.log(named | {"saliency/maps": import_optional("wandb").Image(picture)}, step=epoch)
+            to.log(values | {"saliency/maps": import_optional("wandb").Image(picture)}, step=epoch)
         elif isinstance(to, Path):
             name = f"epoch-{epoch:04d}.png"
             self._rows.append({"epoch": epoch, "picture": name, **curves})
-            with replacing(to / name) as temporary:
+            with atomic_write(to / name) as temporary:
                 picture.save(temporary, "PNG")
-            with replacing(to / "index.html") as temporary:
+            with atomic_write(to / "index.html") as temporary:
                 temporary.write_bytes(page("watch.html", rows=self._rows, curves=[*curves]))
         else:
             raise ConfigurationError(f"cannot log to {to!r}: give a folder, or a writer of TensorBoard or wandb")
 
 
-def _correlation(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+def _correlation(first: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     """Pearson's; 0 if a map is flat."""
-    one, other = one - one.mean(), other - other.mean()
-    return float((one * other).sum() / max(_LEAST, float(np.sqrt((one**2).sum() * (other**2).sum()))))
+    first, other = first - first.mean(), other - other.mean()
+    return float((first * other).sum() / max(_LEAST, float(np.sqrt((first**2).sum() * (other**2).sum()))))
 
 
 def _inside(values: NDArray[np.float32], box: Sequence[float]) -> float:
@@ -138,12 +138,15 @@ def _inside(values: NDArray[np.float32], box: Sequence[float]) -> float:
     return float(values[top:bottom, left:right].sum() / max(_LEAST, float(values.sum())))
 
 
-def _drawn(found: Sequence[Saliency], epoch: int) -> Image.Image:
+def _draw_maps(saliencies: Sequence[Saliency], epoch: int) -> Image.Image:
     """The first map of each image."""
-    tiles, style = [], found[0].style
-    for number, one in enumerate(found, 1):
-        map_, shown = one.explanation.maps[0], one.photo._replace(image=small_frame(one.photo.image, one.style))
-        drawn = FrameMaps.of(map_, one.photo.image.size, None, style)
-        tiles.append(map_tile(drawn, shown, f"{number}: {map_.title}"))
-    scale = ends(style, max(one.explanation.maps[0].values.size for one in found))
-    return arranged(f"epoch {epoch}", found[0].about, wrapped("", tiles, COLUMNS), style, scale).image()
+    tiles, style = [], saliencies[0].style
+    for number, saliency in enumerate(saliencies, 1):
+        map_, frame = (
+            saliency.explanation.maps[0],
+            saliency.photo._replace(image=small_frame(saliency.photo.image, saliency.style)),
+        )
+        frame_maps = FrameMaps.from_map(map_, saliency.photo.image.size, None, style)
+        tiles.append(map_tile(frame_maps, frame, f"{number}: {map_.title}"))
+    scale = scale_labels(style, max(saliency.explanation.maps[0].values.size for saliency in saliencies))
+    return lay_out(f"epoch {epoch}", saliencies[0].about, split_rows("", tiles, COLUMNS), style, scale).image()

@@ -57,18 +57,18 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that is not passed on."""
         if len(self.connections) > _MOST_CONNECTIONS:
-            return _refused(503, "too many ask at once: try again in a moment")
+            return _refuse(503, "too many ask at once: try again in a moment")
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self._is_name(host):
-            return _refused(400, "this server does not answer to that name: open the address that the terminal shows")
+            return _refuse(400, "this server does not answer to that name: open the address that the terminal shows")
         # of a browser; another site may link to the page, but neither embed nor ask anything
         is_page = scope["method"] == "GET" and scope["path"] == "/"
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
-        own = URL(scope=scope)
-        is_foreign = site not in ("none", "same-origin") or origin not in (None, f"{own.scheme}://{host}")
+        url = URL(scope=scope)
+        is_foreign = site not in ("none", "same-origin") or origin not in (None, f"{url.scheme}://{host}")
         if is_foreign and not is_page:
-            return _refused(403, "another site may not ask this server")
+            return _refuse(403, "another site may not ask this server")
         return self._without_token(scope, headers)
 
     def _is_name(self, host: str) -> bool:
@@ -81,8 +81,8 @@ class Guard:
     def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
         """The answer to a request without a cookie that has the token: a page that knows it gets the cookie."""
         name = f"{_COOKIE}-{scope['server'][1]}"  # cookies do not tell ports apart
-        given = QueryParams(scope["query_string"]).get(_TOKEN)
-        if given is not None and scope["path"] == "/" and _same(given, self.token):
+        token_given = QueryParams(scope["query_string"]).get(_TOKEN)
+        if token_given is not None and scope["path"] == "/" and _equal_tokens(token_given, self.token):
             address = URL(scope=scope).remove_query_params(_TOKEN)
             answer = RedirectResponse(f"/?{address.query}" if address.query else "/", 303)
             answer.set_cookie(name, self.token, httponly=True, samesite="strict")
@@ -91,14 +91,14 @@ class Guard:
             cookie = SimpleCookie(headers.get("cookie", "")).get(name)
         except CookieError:
             cookie = None
-        if cookie is not None and _same(cookie.value, self.token):
+        if cookie is not None and _equal_tokens(cookie.value, self.token):
             return None
-        return _refused(403, "this server needs its token: open the address that the terminal shows")
+        return _refuse(403, "this server needs its token: open the address that the terminal shows")
 
 
-def _same(given: str, token: str) -> bool:
-    return secrets.compare_digest(given.encode(errors="replace"), token.encode())
+def _equal_tokens(value: str, token: str) -> bool:
+    return secrets.compare_digest(value.encode(errors="replace"), token.encode())
 
 
-def _refused(status: int, sentence: str) -> Response:
+def _refuse(status: int, sentence: str) -> Response:
     return JSONResponse({"problem": sentence}, status)

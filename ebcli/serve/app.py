@@ -17,14 +17,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from ebcli.datatypes.atlas import Atlas
+from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.pages import atlas_data
 from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError, in_words
 from ebcli.files.sources import Source
-from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.explanation import Explanation, Map, Subject
 from ebcli.pages.shell import page
 from ebcli.run.plan import RunPlan
 from ebcli.serve.network import Network
@@ -33,7 +33,7 @@ from ebcli.workers import Workers
 
 T = TypeVar("T")
 
-_FAILED = "this failed: the terminal of eb-saliency serve says why"
+_FAILURE = "this failed: the terminal of eb-saliency serve says why"
 _STYLES = {"unsigned": DrawingStyle(), "signed": DrawingStyle(signed=True)}  # of color scales
 _NO_FRAMES = {"content-security-policy": "frame-ancestors 'none'"}  # which only a header can say; the page has the rest
 
@@ -83,12 +83,12 @@ class Page:
 
     async def _load(self, network: Network) -> None:
         try:
-            await self._computed(network.load)
+            await self._compute(network.load)
         except EbcliError as error:
             network.problem = str(error)
             self._tell(network.problem)
 
-    async def _computed(self, work: Callable[[], T], request: Request | None = None) -> T:
+    async def _compute(self, work: Callable[[], T], request: Request | None = None) -> T:
         """The result of some work when its turn has come.
 
         Raises:
@@ -103,13 +103,13 @@ class Page:
                 raise
             except Exception as error:  # a network can fail in any way, on one photo
                 self._tell(in_words(error))
-                raise ImageError(_FAILED) from error
+                raise ImageError(_FAILURE) from error
 
-    async def _decoded(self, work: Callable[..., T], *arguments: object) -> T:
+    async def _decode(self, work: Callable[..., T], *arguments: object) -> T:
         """The result of some work on photos."""
         return await asyncio.wrap_future(self._workers.submit(work, *arguments))
 
-    def _asked(self, request: Request) -> tuple[RunPlan, Network, Source]:
+    def _parse_request(self, request: Request) -> tuple[RunPlan, Network, Source]:
         query = request.query_params
         network = self._network(request)
         return network.plan(query), network, self._photos.source(query.get("photo", ""))
@@ -122,67 +122,69 @@ class Page:
 
     async def _fail(self, _request: Request, error: Exception) -> Response:
         self._tell(in_words(error))
-        return JSONResponse({"problem": _FAILED}, 500)
+        return JSONResponse({"problem": _FAILURE}, 500)
 
     async def _index(self, _request: Request) -> Response:
         return HTMLResponse(page("live.html"), headers=_NO_FRAMES)
 
     async def _colors(self, _request: Request) -> Response:
-        return JSONResponse(await self._decoded(colors))
+        return JSONResponse(await self._decode(colors))
 
     async def _status(self, _request: Request) -> Response:
-        networks = [*map(_about, self._networks)]
-        return JSONResponse({"networks": networks, "photos": self._photos.names, "more": self._photos.more})
+        networks = [*map(_network_status, self._networks)]
+        return JSONResponse({"networks": networks, "photos": self._photos.names, "more": self._photos.num_hidden})
 
     async def _classes(self, request: Request) -> Response:
         return JSONResponse(self._network(request).loaded.categories or [])
 
     async def _photo(self, request: Request) -> Response:
         longest = SMALL if "small" in request.query_params else SIDE
-        content = await self._decoded(self._photos.shown, request.path_params["key"], longest)
+        content = await self._decode(self._photos.encode_photo, request.path_params["key"], longest)
         return Response(content, media_type="image/jpeg")
 
     async def _subjects(self, request: Request) -> Response:
-        plan, network, source = self._asked(request)
-        return JSONResponse(told(await self._computed(partial(network.subjects, plan, source), request)))
+        plan, network, source = self._parse_request(request)
+        return JSONResponse(subjects_json(await self._compute(partial(network.subjects, plan, source), request)))
 
     async def _maps(self, request: Request) -> Response:
-        plan, network, source = self._asked(request)
-        content = await self._computed(lambda: encoded(network.explain(plan, source), network.size(source)), request)
+        plan, network, source = self._parse_request(request)
+        content = await self._compute(lambda: encode_maps(network.explain(plan, source), network.size(source)), request)
         return Response(content, media_type="application/octet-stream")
 
     async def _atlas(self, request: Request) -> Response:
-        _, network, source = self._asked(request)
-        plan = network.compared()
+        _, network, source = self._parse_request(request)
+        plan = network.atlas_plan()
 
         def work() -> bytes:
-            found, size = network.explain(plan, source), network.size(source)
-            return encoded(found, size, atlas=atlas_data(Atlas.of(found.maps), size))
+            explanation, size = network.explain(plan, source), network.size(source)
+            return encode_maps(explanation, size, atlas=atlas_data(Atlas.from_maps(explanation.maps), size))
 
-        return Response(await self._computed(work, request), media_type="application/octet-stream")
+        return Response(await self._compute(work, request), media_type="application/octet-stream")
 
     async def _command(self, request: Request) -> Response:
-        plan, network, _ = self._asked(request)
+        plan, network, _ = self._parse_request(request)
         return JSONResponse({"command": network.command(plan, self._name(request))})
 
     def _name(self, request: Request) -> str:
         return self._photos.names[request.query_params["photo"]]
 
     async def _picture(self, request: Request) -> Response:
-        plan, network, source = self._asked(request)
+        plan, network, source = self._parse_request(request)
         name = network.file_name(plan, self._name(request))
-        content = await self._computed(partial(network.picture, plan, source), request)
+        content = await self._compute(partial(network.picture, plan, source), request)
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(content, headers=headers, media_type="image/png")
 
     async def _upload(self, request: Request) -> Response:
-        content, most = bytearray(), self._photos.most_bytes
+        content, max_bytes = bytearray(), self._photos.most_bytes
         async for part in request.stream():
             content += part
-            if len(content) > most:
-                return JSONResponse({"problem": f"it is larger than {most} bytes: raise EB_SALIENCY_MAX_BYTES"}, 413)
+            if len(content) > max_bytes:
+                return JSONResponse(
+                    {"problem": f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES"}, 413
+                )
         name = request.query_params.get("name", "")
-        return JSONResponse({"key": await self._decoded(self._photos.add, name, bytes(content))})
+        return JSONResponse({"key": await self._decode(self._photos.add, name, bytes(content))})
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
@@ -192,7 +194,7 @@ async def _refuse(_request: Request, error: Exception) -> Response:
     return JSONResponse(answer, 400)
 
 
-def _about(network: Network) -> dict[str, Any]:
+def _network_status(network: Network) -> dict[str, Any]:
     """What the page is told of a network."""
     return {
         "name": network.spec.name,
@@ -216,44 +218,44 @@ def colors() -> dict[str, Any]:
     return {"scales": scales, "alpha": DrawingStyle.alpha}
 
 
-def told(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
+def subjects_json(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
     """Subjects with their boxes and outlines, in pixels of the photo."""
     return [
         {
-            "index": one.index,
-            "name": one.name,
-            "score": one.score,
-            "box": one.box and one.box.sized,
-            "outlines": [np.asarray(line).round(1).tolist() for line in one.outlines],
+            "index": subject.index,
+            "name": subject.name,
+            "score": subject.score,
+            "box": subject.box and subject.box.xywh,
+            "outlines": [np.asarray(line).round(1).tolist() for line in subject.outlines],
         }
-        for one in subjects
+        for subject in subjects
     ]
 
 
-def encoded(explanation: Explanation, size: tuple[int, int], **more: Any) -> bytes:
+def encode_maps(explanation: Explanation, size: tuple[int, int], **fields: Any) -> bytes:
     """The maps of a photo of a size (width, height): a description in JSON, then their values, 32-bit floats.
 
     More can be in the description. The first four bytes are its length, which spaces make a multiple of four.
     """
-    found = [_described(map_, size) for map_ in explanation.maps]
-    about = {"size": size, "subjects": told(explanation.subjects), "maps": found, **more}
-    text = json.dumps(about).encode()
+    maps = [_describe_map(map_, size) for map_ in explanation.maps]
+    description = {"size": size, "subjects": subjects_json(explanation.subjects), "maps": maps, **fields}
+    text = json.dumps(description).encode()
     text += b" " * (-len(text) % 4)
-    values = [map_.drawn_values.astype("<f4").tobytes() for map_ in explanation.maps]
+    values = [map_.display_values.astype("<f4").tobytes() for map_ in explanation.maps]
     return b"".join([len(text).to_bytes(4, "little"), text, *values])
 
 
-def _described(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
+def _describe_map(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
     """What is said of a map; the ends of its scales, None for one on which it is blank, are in the map's own units."""
     scales = {}
     for name, style in _STYLES.items():
-        frame = FrameMaps.of(map_, size, None, style)
-        scales[name] = None if frame.is_blank else limits(map_.drawn_values, frame.faded)
+        frame = FrameMaps.from_map(map_, size, None, style)
+        scales[name] = None if frame.is_blank else limits(map_.display_values, frame.faded_style)
     return {
         "layer": map_.layer,
         "shape": map_.values.shape,
         "place": map_.placement,
         "mass": map_.mass,
-        "told": map_.told,
+        "told": map_.evidence_words,
         "scales": scales,
     }

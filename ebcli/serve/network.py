@@ -8,17 +8,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ebcli.datatypes.explanation import Box, Explanation, Subject
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
-from ebcli.files.paths import Stamp
+from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT
 from ebcli.models.names import caveat
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
-from ebcli.nouns.explanation import Box, Explanation, Subject
 from ebcli.run.plan import ATLAS_CLASSES, RunPlan, as_command
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 from ebcli.run.reading import NetworkInput, Reader
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ebcli.models import LoadedModel
     from ebcli.run.explainer import Explainer
 
-EVERY = "every"  # in place of a layer: all that the page offers
-_EXPLAINERS, _KEPT = 32, 16  # in memory; the latter are inputs and explanations
+ALL_LAYERS = "every"  # in place of a layer: all that the page offers
+_EXPLAINERS, _CACHE_SIZE = 32, 16  # in memory; the latter are inputs and explanations
 _ANY_TEXT = ("a photo",)
 _UNDRAWN: dict[str, Any] = {"style": DrawingStyle(), "output": OutputOptions()}
 
@@ -50,18 +50,18 @@ class Network:
     """
 
     def __init__(self, plan: RunPlan, workers: Workers) -> None:
-        self._usual, self.spec, self._workers = plan, plan.model, workers
+        self._base_plan, self.spec, self._workers = plan, plan.model, workers
         self.problem: str | None = None
         self.doubt: str | None = None
         self.layers: tuple[str, ...] = ()
         self.default = ""
         self.takes_texts = self.spec.class_names is None and takes_texts(self.spec.name)
-        self._loaded: LoadedModel | None = None
+        self._loaded_model: LoadedModel | None = None
         # each set of texts is a network of its own
         self._with_texts = lru_cache(1)(self._loaded_with_texts)
         self._explainer_of = lru_cache(2 if self.takes_texts else _EXPLAINERS)(self._new_explainer)
-        self._read_once = lru_cache(_KEPT)(self._read)
-        self._explained_once = lru_cache(_KEPT)(self._explained)
+        self._read_once = lru_cache(_CACHE_SIZE)(self._read)
+        self._explain_cached = lru_cache(_CACHE_SIZE)(self._explain)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -70,14 +70,14 @@ class Network:
         Raises:
             ConfigurationError: it is not loaded.
         """
-        if self._loaded is None:
+        if self._loaded_model is None:
             raise ConfigurationError(self.problem or f"{self.spec.name} is still loading: try again in a moment")
-        return self._loaded
+        return self._loaded_model
 
     @property
     def is_ready(self) -> bool:
         """Whether it is loaded."""
-        return self._loaded is not None
+        return self._loaded_model is not None
 
     def load(self) -> None:
         """Load the network.
@@ -89,44 +89,49 @@ class Network:
         from ebcli.run.explainer import Explainer
         from ebcli.run.network_description import chosen_layers
 
-        named = self._usual.maps.layers
-        first = Explainer(self._usual.but(layer=named[:1], target=_ANY_TEXT if self.takes_texts else ()), 1)
-        loaded = first.loaded
-        if loaded.transforms.axes != "HW" or loaded.transforms.frames is not None:
-            raise ConfigurationError(f"{loaded.name} is for {loaded.task}: the page is for images, the command is not")
-        order = {layer.name: at for at, layer in enumerate(layers(loaded))} | {INPUT: -1}
-        offered = chosen_layers((*named, *first.network.layers, ALL), loaded)
-        self.layers = tuple(sorted(offered, key=lambda layer: order.get(layer, len(order))))
+        layer_names = self._base_plan.maps.layers
+        first = Explainer(
+            self._base_plan.replace(layer=layer_names[:1], target=_ANY_TEXT if self.takes_texts else ()), 1
+        )
+        model = first.loaded
+        if model.transforms.axes != "HW" or model.transforms.frames is not None:
+            raise ConfigurationError(f"{model.name} is for {model.task}: the page is for images, the command is not")
+        order = {layer.name: position for position, layer in enumerate(layers(model))} | {INPUT: -1}
+        layers_offered = chosen_layers((*layer_names, *first.network.layers, ALL), model)
+        self.layers = tuple(sorted(layers_offered, key=lambda layer: order.get(layer, len(order))))
         self.default = first.network.layers[0]
-        self.doubt = caveat(loaded.name) if loaded.trained else f"{loaded.name} is untrained: its maps are meaningless"
-        self._loaded = loaded
+        self.doubt = caveat(model.name) if model.trained else f"{model.name} is untrained: its maps are meaningless"
+        self._loaded_model = model
 
     def plan(self, query: Mapping[str, str]) -> RunPlan:
         """The plan that an address of the page stands for.
 
         Args:
-            query: ``target``, ``against``, ``box``, ``layer``, which can be `EVERY`, and how a map is drawn.
+            query: ``target``, ``against``, ``box``, ``layer``, which can be `ALL_LAYERS`, and how a map is drawn.
 
         Raises:
             ConfigurationError: it stands for none.
         """
-        given = {name: value for name, value in query.items() if value}
-        values: dict[str, Any] = {name: (given[name],) for name in ("target", "against") if name in given}
+        options = {name: value for name, value in query.items() if value}
+        values: dict[str, Any] = {name: (options[name],) for name in ("target", "against") if name in options}
         if self.takes_texts and not values.get("target"):
             raise ConfigurationError(f"{self.spec.name} compares images with texts: type one")
         try:
-            if "box" in given:
-                left, top, width, height = map(float, given["box"].split(","))
-                values["where"] = Box.of_size(left, top, width, height)
-            values["alpha"] = float(given["alpha"]) if "alpha" in given else None
+            if "box" in options:
+                left, top, width, height = map(float, options["box"].split(","))
+                values["where"] = Box.from_xywh(left, top, width, height)
+            values["alpha"] = float(options["alpha"]) if "alpha" in options else None
         except ValueError as error:
             raise ConfigurationError(f"this is no address of the page ({error}): open the page again") from error
-        values |= {"contrastive": given.get("marginal") != "1", "style": given.get("style")}
-        values |= {"signed": {"0": False, "1": True}.get(given.get("signed", "")), "cells": given.get("cells") == "1"}
-        layers = self.layers if given.get("layer") == EVERY else (given.get("layer", self.default),)
-        return self._usual.but(**values, layer=layers)
+        values |= {"contrastive": options.get("marginal") != "1", "style": options.get("style")}
+        values |= {
+            "signed": {"0": False, "1": True}.get(options.get("signed", "")),
+            "cells": options.get("cells") == "1",
+        }
+        layers = self.layers if options.get("layer") == ALL_LAYERS else (options.get("layer", self.default),)
+        return self._base_plan.replace(**values, layer=layers)
 
-    def compared(self) -> RunPlan:
+    def atlas_plan(self) -> RunPlan:
         """The plan for the likeliest classes of a photo, which its atlas compares.
 
         Raises:
@@ -134,13 +139,13 @@ class Network:
         """
         if self.loaded.task != CLASSIFICATION or self.takes_texts:
             raise ConfigurationError(f"{self.loaded.name} has no classes to compare at each place")
-        return self._usual.but(layer=(self.default,), top_k=ATLAS_CLASSES)
+        return self._base_plan.replace(layer=(self.default,), top_k=ATLAS_CLASSES)
 
     def subjects(self, plan: RunPlan, source: Source) -> list[Subject]:
         """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit."""
-        usual = (plan if self.takes_texts else self._usual).but(layer=(self.default,))
+        usual = (plan if self.takes_texts else self._base_plan).replace(layer=(self.default,))
         if self.loaded.task == CLASSIFICATION and not self.takes_texts:
-            usual = self.compared()
+            usual = self.atlas_plan()
         return self._explainer(usual).subjects(self._input(source))
 
     def explain(self, plan: RunPlan, source: Source) -> Explanation:
@@ -150,15 +155,15 @@ class Network:
             ConfigurationError: a class or a layer does not exist.
             ImageError: the photo cannot be read, or nothing is found.
         """
-        return self._explained_once(replace(plan, **_UNDRAWN), source, source.version())
+        return self._explain_cached(replace(plan, **_UNDRAWN), source, source.version())
 
-    def _explained(self, plan: RunPlan, source: Source, _version: Stamp | None) -> Explanation:
-        (found,) = self._explainer(plan).explain([self._input(source)])
-        if isinstance(found, ImageError):
-            raise found
-        if not found.maps:
+    def _explain(self, plan: RunPlan, source: Source, _version: FileState | None) -> Explanation:
+        (explanation,) = self._explainer(plan).explain([self._input(source)])
+        if isinstance(explanation, ImageError):
+            raise explanation
+        if not explanation.maps:
             raise ImageError(f"{self.loaded.name} finds nothing to explain: name a class")
-        return found
+        return explanation
 
     def size(self, source: Source) -> tuple[int, int]:
         """The width and height of a photo."""
@@ -169,19 +174,19 @@ class Network:
         from ebcli.run.prepare import render_options
         from ebcli.run.rendering import render
 
-        explanation, plan = self.explain(plan, source), plan.but(format="png")
+        explanation, plan = self.explain(plan, source), plan.replace(format="png")
         network = self._explainer(plan).network
         options, reader = render_options(plan, network, plan.style), self._reader
-        drawn = self._workers.call(render, source, self._input(source), reader, options, explanation, None)
-        return drawn.files[0]
+        rendered_files = self._workers.call(render, source, self._input(source), reader, options, explanation, None)
+        return rendered_files.files[0]
 
     def command(self, plan: RunPlan, name: str) -> str:
         """The command line that makes the picture of a plan for the photo at a path."""
         classes = {key: tuple(map(self._word, plan.values[key])) for key in ("target", "against")}
         # a single file takes a single map, and a photo can have several segments or detections
         is_one = len(plan.maps.layers) == 1 and self.loaded.task == CLASSIFICATION
-        written = {"output": Path(self.file_name(plan, name))} if is_one else {"format": "png"}
-        return as_command(plan.but(images=(Path(name),), **classes, **written))
+        output = {"output": Path(self.file_name(plan, name))} if is_one else {"format": "png"}
+        return as_command(plan.replace(images=(Path(name),), **classes, **output))
 
     def file_name(self, plan: RunPlan, name: str) -> str:
         """The name of the picture of a plan for a photo."""
@@ -192,8 +197,8 @@ class Network:
         names = self.loaded.categories
         if self.takes_texts:
             return target
-        index, *others = matching_classes(names, target, self.loaded.num_classes)
-        if others:  # the likeliest is meant
+        index, *other_matches = matching_classes(names, target, self.loaded.num_classes)
+        if other_matches:  # the likeliest is meant
             return target
         name = self.loaded.category(index)
         is_own = names is not None and name is not None and names.count(name) == 1 and not name.lstrip("+-").isdigit()
@@ -202,14 +207,14 @@ class Network:
     def _explainer(self, plan: RunPlan) -> Explainer:
         """The network, asked for the classes of a plan."""
         maps = MapOptions(layers=plan.maps.layers, contrastive=plan.maps.contrastive)
-        return self._explainer_of(replace(plan, maps=maps, **_UNDRAWN)).asked(plan.maps)
+        return self._explainer_of(replace(plan, maps=maps, **_UNDRAWN)).with_options(plan.maps)
 
     def _loaded_with_texts(self, spec: ModelSpec) -> LoadedModel:
         if self.loaded.retold is not None:
-            return self.loaded.with_texts(spec.described)
+            return self.loaded.with_texts(spec.descriptions)
         from ebcli.run.explainer import Explainer
 
-        return Explainer(replace(self._usual, model=spec, maps=MapOptions(layers=(self.default,))), 1).loaded
+        return Explainer(replace(self._base_plan, model=spec, maps=MapOptions(layers=(self.default,))), 1).loaded
 
     def _new_explainer(self, plan: RunPlan) -> Explainer:
         """A network that is ready to explain photos at some layers."""
@@ -219,13 +224,13 @@ class Network:
 
     @property
     def _reader(self) -> Reader:
-        return Reader(self.loaded.transforms, max_pixels=self._usual.inputs.max_pixels)
+        return Reader(self.loaded.transforms, max_pixels=self._base_plan.inputs.max_pixels)
 
     def _input(self, source: Source) -> NetworkInput:
         return self._read_once(source, source.version())
 
-    def _read(self, source: Source, _version: Stamp | None) -> NetworkInput:
-        found = self._workers.call(self._reader.load, source)
-        if found is None:
+    def _read(self, source: Source, _version: FileState | None) -> NetworkInput:
+        network_input = self._workers.call(self._reader.load, source)
+        if network_input is None:
             raise ImageError("it is not an image")
-        return found
+        return network_input

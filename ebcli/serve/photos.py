@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from ebcli.drawing.overlay import shrunk
+from ebcli.drawing.overlay import downscale
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode, limit_pixels
 from ebcli.files.media.medium import PHOTO
-from ebcli.files.paths import RemoteOptions, Stamp, url_of
-from ebcli.files.sources import Source, find
+from ebcli.files.paths import FileState, RemoteOptions, url_of
+from ebcli.files.sources import Source, find_sources
 from ebcli.models.classes import printable
 from ebcli.workers import Workers
 
-_MOST, _MOST_UPLOADS = 1000, 20
+_MAX_PHOTOS, _MOST_UPLOADS = 1000, 20
 _LONGEST_NAME = 100
 SIDE, SMALL = 1024, 160  # pixels, of photos on the page
-_KEPT = 64  # photos in memory, as files
+_CACHE_SIZE = 64  # photos in memory, as files
 
 
 class Photos:
@@ -36,27 +36,27 @@ class Photos:
     Attributes:
         names: the path of each photo, or an upload's name, by what the page calls it: a number, or ``u`` and a number.
         most_bytes: the size of the largest upload.
-        more: how many photos there are besides the first ones, which are shown.
+        num_hidden: how many photos there are besides the first ones, which are shown.
     """
 
     def __init__(self, paths: Sequence[Path], workers: Workers, remote: RemoteOptions, max_pixels: int | None) -> None:
         for path in paths:
             if url_of(path) is None and not os.path.lexists(path):
                 raise ConfigurationError(f"'{path}' does not exist: name photos or directories of photos")
-        found = [one for one in find(paths, remote=remote) if one.named or _is_photo(one)]
-        if paths and not found:
+        sources = [source for source in find_sources(paths, remote=remote) if source.is_explicit or _is_photo(source)]
+        if paths and not sources:
             raise ConfigurationError("there are no photos: name files, or directories that contain some")
-        self.more, self.most_bytes, self._count = len(found[_MOST:]), remote.max_bytes, 0
+        self.num_hidden, self.most_bytes, self._count = len(sources[_MAX_PHOTOS:]), remote.max_bytes, 0
         self._workers, self._max_pixels = workers, max_pixels
-        self._sources = {str(number): source for number, source in enumerate(found[:_MOST])}
+        self._sources = {str(number): source for number, source in enumerate(sources[:_MAX_PHOTOS])}
         self._uploads: dict[str, Source] = {}
-        self._drawn = lru_cache(_KEPT)(self._draw)
+        self._draw_cached = lru_cache(_CACHE_SIZE)(self._draw)
 
     @property
     def names(self) -> dict[str, str]:
-        named = {key: source.name for key, source in self._sources.items()}
-        named |= {key: source.path.name for key, source in self._uploads.items()}
-        return {key: printable(os.fsencode(name).decode(errors="replace")) for key, name in named.items()}
+        names = {key: source.name for key, source in self._sources.items()}
+        names |= {key: source.path.name for key, source in self._uploads.items()}
+        return {key: printable(os.fsencode(name).decode(errors="replace")) for key, name in names.items()}
 
     def source(self, key: str) -> Source:
         """The file of a photo.
@@ -64,21 +64,21 @@ class Photos:
         Raises:
             ImageError: there is no such photo.
         """
-        found = self._sources.get(key) or self._uploads.get(key)
-        if found is None:
+        source = self._sources.get(key) or self._uploads.get(key)
+        if source is None:
             raise ImageError("this photo is not here any more: choose another one")
-        return found
+        return source
 
-    def shown(self, key: str, longest: int) -> bytes:
+    def encode_photo(self, key: str, longest: int) -> bytes:
         """A photo as the page shows it, JPEG.
 
         Raises:
             ImageError: it cannot be read.
         """
         source = self.source(key)
-        return self._drawn(source, longest, source.version())
+        return self._draw_cached(source, longest, source.version())
 
-    def _draw(self, source: Source, longest: int, _version: Stamp | None = None) -> bytes:
+    def _draw(self, source: Source, longest: int, _version: FileState | None = None) -> bytes:
         return self._workers.call(_small, source, longest, self._max_pixels)
 
     def add(self, name: str, content: bytes) -> str:
@@ -93,7 +93,7 @@ class Photos:
         self._count += 1
         key = f"u{self._count}"
         self._uploads[key] = source
-        sizes = [len(one.content or b"") for one in self._uploads.values()]
+        sizes = [len(upload.content or b"") for upload in self._uploads.values()]
         while len(sizes) > _MOST_UPLOADS or sum(sizes) > self.most_bytes:
             del self._uploads[next(iter(self._uploads))]
             del sizes[0]
@@ -103,7 +103,7 @@ class Photos:
 def _small(source: Source, longest: int, max_pixels: int | None) -> bytes:
     limit_pixels(max_pixels)
     file = io.BytesIO()
-    shrunk(decode(source.opened()[1]), longest).save(file, "JPEG", quality=90)
+    downscale(decode(source.open_content()[1]), longest).save(file, "JPEG", quality=90)
     return file.getvalue()
 
 

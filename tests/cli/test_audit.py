@@ -20,10 +20,10 @@ from option_values import HOSTILE
 from PIL import Image
 from runs import tree
 
-from ebcli.cli.check_and_audit import Finding, _counted
+from ebcli.cli.check_and_audit import Finding, _count_changes
 from ebcli.cli.saliency import main
-from ebcli.gallery.audit import CELLS, PLACES, Candidate, Seen, candidates, read_boxes, read_seen, write_audit
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.datatypes.input_spec import InputSpec
+from ebcli.gallery.audit import CELLS, PLACES, AuditPhoto, Candidate, candidates, read_boxes, read_photos, write_audit
 
 COUNT = 12  # photos of each class
 FOUND = "12 of 12 'horse' maps share the lower left corner; covering it changes the class of 12"
@@ -138,15 +138,15 @@ def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.
         os.utime(path, ns=(1, 1))
     explained(trained / "tagged.pth", "photos", "--overwrite")
     with monkeypatch.context() as patched:
-        patched.setattr("ebcli.cli.check_and_audit._counted", lambda *_: (5, 0))
+        patched.setattr("ebcli.cli.check_and_audit._count_changes", lambda *_: (5, 0))
         assert "covering it changes the class of 5" in invoke("audit", "maps").stdout
     explained(trained / "plain.pth", "photos", "--overwrite")  # another network
     assert "changes the class" not in invoke("audit", "maps").stdout
 
 
-def seen(grid: np.ndarray, look: float = 0.5, outside: np.ndarray | None = None, number: int = 0) -> Seen:
+def seen(grid: np.ndarray, look: float = 0.5, outside: np.ndarray | None = None, number: int = 0) -> AuditPhoto:
     values = (grid / grid.sum()).astype(np.float32)
-    return Seen(
+    return AuditPhoto(
         input=f"{number}.png",
         path=Path(f"{number}.png"),
         state=("", None, None),
@@ -158,13 +158,13 @@ def seen(grid: np.ndarray, look: float = 0.5, outside: np.ndarray | None = None,
     )
 
 
-def found(photos: list[Seen]) -> list[tuple[str, int]]:
+def found(photos: list[AuditPhoto]) -> list[tuple[str, int]]:
     from sklearn.cluster import KMeans  # not before a test needs it
 
     def clusters(features: np.ndarray, count: int) -> np.ndarray:
         return KMeans(count, n_init=3, random_state=0).fit_predict(features)
 
-    return [(one.where, len(one.photos)) for one in candidates(photos, clusters)]
+    return [(one.place_words, len(one.photos)) for one in candidates(photos, clusters)]
 
 
 def spot(row: int, column: int) -> np.ndarray:
@@ -219,7 +219,7 @@ def test_a_place_that_overlaps_with_its_opposite_in_any_photo_is_compared_with_n
         pairs.append((seen(spot(2, 2), number=number), middle if number < overlapping else corner))
     spec, nothing = InputSpec.as_is((64, 96)), list[Any]()
     network: Any = SimpleNamespace(loaded=SimpleNamespace(transforms=spec), subjects=lambda _: nothing)
-    assert _counted(Candidate("here", pairs, 2), network) == (0, None if overlapping else 0)
+    assert _count_changes(Candidate("here", pairs, 2), network) == (0, None if overlapping else 0)
 
 
 def test_the_opposite_of_a_corner_is_across_the_photo() -> None:
@@ -235,7 +235,7 @@ def test_the_opposite_of_a_corner_is_across_the_photo() -> None:
     spec = InputSpec.as_is((64, 96))
     network: Any = SimpleNamespace(loaded=SimpleNamespace(transforms=spec), subjects=subjects)
     for corner, counted in (("upper left", (0, 1)), ("lower right", (1, 0)), ("upper right", (0, 0))):
-        assert _counted(Candidate("here", [(one, PLACES[f"{corner} corner"])], 1), network) == counted
+        assert _count_changes(Candidate("here", [(one, PLACES[f"{corner} corner"])], 1), network) == counted
 
 
 def test_names_are_data_on_the_page() -> None:
@@ -256,7 +256,7 @@ def test_memory_does_not_hold_the_maps() -> None:
     sizes = {}
     for count in (1, 2):  # modules are imported by the first
         tracemalloc.start()
-        (kept,) = read_seen(Path("maps"), [Path("photos")], {}).values()
+        (kept,) = read_photos(Path("maps"), [Path("photos")], {}).values()
         gc.collect()
         sizes[count] = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
@@ -272,10 +272,10 @@ def test_boxes_are_those_of_the_photo(box: tuple[int, ...], cells: tuple[int, ..
     add(Path("maps"), photo(Path("a.png"), (140, 70)), CATS[:1], keep=("raw",))
     content = {"images": [{"id": 7, "file_name": "train/a.png"}], "annotations": [{"image_id": 7, "bbox": box}]}
     Path("boxes.json").write_text(json.dumps(content))
-    ((one,),) = read_seen(Path("maps"), [Path("a.png")], read_boxes(Path("boxes.json"))).values()
+    ((one,),) = read_photos(Path("maps"), [Path("a.png")], read_boxes(Path("boxes.json"))).values()
     assert one.outside is not None
     assert np.argwhere(~one.outside).tolist() == [[row, column] for row in cells for column in cells]
-    assert read_seen(Path("maps"), [Path("b.png")], {}) == {}  # photos that were not named are not read
+    assert read_photos(Path("maps"), [Path("b.png")], {}) == {}  # photos that were not named are not read
 
 
 def test_what_cannot_be_audited_says_so(trained: Path) -> None:

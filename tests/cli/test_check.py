@@ -18,8 +18,8 @@ from option_values import HOSTILE
 from runs import invoke, photos, tiny_model, tree
 
 from ebcli.cli.settings import read_settings
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.gallery.comparison import Limits, MapPair, comparison_of, read_pairs
-from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.run.explainer import Explainer
 
 pytestmark = pytest.mark.usefixtures("working_directory")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from runs import Forked, photos
 
-from ebcli.files.ownership import scratch
+from ebcli.files.ownership import private_directory
 
 NET = """
 import os
@@ -121,9 +121,9 @@ def test_only_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "records.jsonl").write_text("\n")  # of anybody: all may write among the temporary files
     (tmp_path / ".eb-saliency-foreign0").mkdir()
     (tmp_path / ".eb-saliency-foreign0/file").touch()
-    with scratch() as first:
+    with private_directory() as first:
         (first / "file").touch()
-        with scratch() as second:
+        with private_directory() as second:
             assert (first / "file").exists()
             assert second != first
         assert not second.exists()

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 from runs import invoke, photos
 
-from ebcli.cli.other_names import HINTS
+from ebcli.cli.option_hints import HINTS
 from ebcli.cli.saliency import main, run
 from ebcli.run.plan import SETTINGS_ONLY
 

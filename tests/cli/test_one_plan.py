@@ -18,8 +18,8 @@ from plans import command_plan
 from ebcli.cli.check_and_audit import plan_of
 from ebcli.cli.options import OPTIONS
 from ebcli.cli.saliency import main, run
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError
-from ebcli.nouns.explanation import Box
 from ebcli.run.plan import VALUES as NAMES
 from ebcli.run.plan import RunPlan, as_command, as_settings
 
@@ -75,8 +75,8 @@ def test_a_plan_is_told_as_settings_and_as_a_command_line(
     for variable, text in HOSTILE.items():
         monkeypatch.setenv(variable, text)
     value = COMBINED.get(given) or {given: VALUES[given][1], **NEEDED.get(given, {})}
-    plan = RunPlan.of(**{"images": (Path("a.jpg"),), **value})
-    assert RunPlan.of(**plan.values) == plan
+    plan = RunPlan.from_values(**{"images": (Path("a.jpg"),), **value})
+    assert RunPlan.from_values(**plan.values) == plan
     Path("settings.toml").write_text(as_settings(plan))
     with click.Context(run):
         again = plan_of(Path())
@@ -94,7 +94,7 @@ def test_a_plan_is_told_as_settings_and_as_a_command_line(
 
 def test_a_command_line_says_no_more_than_is_needed() -> None:
     def told(**values: Any) -> str:
-        return as_command(RunPlan.of(images=(Path("a.jpg"),), **values), {})
+        return as_command(RunPlan.from_values(images=(Path("a.jpg"),), **values), {})
 
     assert told() == "eb-saliency a.jpg"
     assert told(against=("tabby",), signed=True, fit="whole") == "eb-saliency a.jpg --against tabby"
@@ -104,4 +104,4 @@ def test_a_command_line_says_no_more_than_is_needed() -> None:
 
 def test_two_ways_to_choose_the_classes_exclude_each_other() -> None:
     with pytest.raises(ConfigurationError, match="--target and --top-k both choose the classes: drop one of them"):
-        RunPlan.of(images=(Path("a.jpg"),), target=("tabby",), top_k=2)
+        RunPlan.from_values(images=(Path("a.jpg"),), target=("tabby",), top_k=2)

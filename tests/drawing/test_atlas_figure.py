@@ -7,13 +7,13 @@ import pytest
 from lightness import difference
 from PIL import Image
 
+from ebcli.datatypes.atlas import Atlas
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.atlas import COLORS, AtlasRegion, atlas_figure, places_of_labels, regions
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import font
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.media.medium import Shown
-from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.explanation import Box, Map, Subject
+from ebcli.files.media.medium import DisplayFrame
 
 # Machado, Oliveira and Fernandes 2009, severity 1, for linear RGB
 SEEN = {
@@ -40,7 +40,7 @@ def test_color_blind_readers_tell_the_colors_apart(how):
 def maps(*values, size=(80, 40)):
     names = ["left", "right", "nowhere", "a class with a name that is longer than the picture is wide " * 3]
     return [
-        FrameMaps.of(
+        FrameMaps.from_map(
             Map(
                 subject=Subject(i, names[i], 1.0),
                 layer="l",
@@ -58,7 +58,7 @@ def maps(*values, size=(80, 40)):
 
 
 def test_a_region_is_where_a_class_leads():
-    atlas = Atlas.of([one.map for one in maps([[1, 0, 0, 0]], [[0, 0, 0, 0.5]], [[0.5, 0, 0, 0.2]])])
+    atlas = Atlas.from_maps([one.map for one in maps([[1, 0, 0, 0]], [[0, 0, 0, 0.5]], [[0.5, 0, 0, 0.2]])])
     left, right = regions(atlas, (80, 40), (160, 80))
     assert (left.name, right.name) == ("left", "right")
     # cells are 20 wide; the lead of "left" falls from 0.5 at 10 to 0 at 30, and that of "right" rises from 0 at 50 to
@@ -70,15 +70,15 @@ def test_a_region_is_where_a_class_leads():
 
 
 def test_a_single_class_has_a_region_and_a_blank_photo_none():
-    (one,) = regions(Atlas.of([maps([[1, 1]])[0].map]), (80, 40), (80, 40))
+    (one,) = regions(Atlas.from_maps([maps([[1, 1]])[0].map]), (80, 40), (80, 40))
     assert one.share == 1
-    assert regions(Atlas.of([maps([[0, 0]])[0].map]), (80, 40), (80, 40)) == []
+    assert regions(Atlas.from_maps([maps([[0, 0]])[0].map]), (80, 40), (80, 40)) == []
 
 
 def test_pixels_of_regions_are_tinted_and_others_as_they_are():
     photo = Image.new("RGB", (80, 40), (128, 128, 128))
     both = maps([[1, 0, 0, 0]], [[0, 0, 0, 0.5]])
-    figure = atlas_figure([Shown(photo)], both, "photo", "about", at=(40, 20))
+    figure = atlas_figure([DisplayFrame(photo)], both, "photo", "about", at=(40, 20))
     (_, _, drawn), *swatches = figure.pictures
     drawn = np.asarray(drawn, float)
     assert (drawn[2, 45] == 128).all()  # between the regions
@@ -94,7 +94,7 @@ def test_pixels_of_regions_are_tinted_and_others_as_they_are():
 def test_the_mark_is_around_the_pixel_that_is_asked_for(at):
     """Of a photo that is drawn at half its size."""
     photo, both = Image.new("RGB", (160, 80), (128, 128, 128)), maps([[1, 0, 0, 0]], [[0, 0, 0, 0.5]], size=(160, 80))
-    plain, marked = (atlas_figure([Shown(photo)], both, "", "", where).pictures[0][2] for where in (None, at))
+    plain, marked = (atlas_figure([DisplayFrame(photo)], both, "", "", where).pictures[0][2] for where in (None, at))
     assert plain.size == (80, 40)
     changed = np.argwhere((np.asarray(plain) != np.asarray(marked)).any(2))[:, ::-1]
     middle = (np.array(at) + 0.5) / 2
@@ -105,7 +105,7 @@ def test_the_mark_is_around_the_pixel_that_is_asked_for(at):
 def test_words_stay_in_the_figure():
     for count in range(1, 5):
         values = [[[float(i == k) for k in range(count)]] for i in range(count)]
-        figure = atlas_figure([Shown(Image.new("RGB", (80, 40)))], maps(*values), "x" * 300, "y" * 300)
+        figure = atlas_figure([DisplayFrame(Image.new("RGB", (80, 40)))], maps(*values), "x" * 300, "y" * 300)
         for one in figure.words:
             assert one.left + font(one.size, one.bold).getlength(one.text) <= figure.width
             assert one.top + one.size <= figure.height

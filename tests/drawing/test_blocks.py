@@ -9,11 +9,11 @@ from PIL import Image
 from torch import nn
 
 import ebcli
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.media.medium import Shown
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.models.running import strides_of_cells
-from ebcli.nouns.explanation import Box, Map, Subject
 
 
 class Subsampled(nn.Module):
@@ -41,9 +41,9 @@ def drawn(values: np.ndarray, stride: int) -> np.ndarray:
         placement=Box(0, 0, side, side),
         stride=stride,
     )
-    maps = FrameMaps.of(map_, (side, side), None, DrawingStyle("heatmap"))
-    shown = Shown(Image.new("RGB", (side, side)), 0, 0, 0)
-    return np.asarray(maps.drawn(shown)).astype(float).mean(2)
+    maps = FrameMaps.from_map(map_, (side, side), None, DrawingStyle("heatmap"))
+    shown = DisplayFrame(Image.new("RGB", (side, side)), 0, 0, 0)
+    return np.asarray(maps.draw(shown)).astype(float).mean(2)
 
 
 def test_a_subsampled_layer_has_no_dots() -> None:
@@ -79,7 +79,7 @@ def test_a_block_has_what_its_cell_has_but_for_what_lies_beyond_the_edge() -> No
     expected[:2, 2:4], expected[4, 4] = 0.2, 0.1
     subject, place = Subject(0, None, 1.0), Box(0, 0, 80, 80)
     map_ = Map(subject=subject, layer="stem", values=values, mass=1.0, placement=place, stride=2)
-    np.testing.assert_allclose(map_.drawn_values, expected)
+    np.testing.assert_allclose(map_.display_values, expected)
 
 
 def test_which_grids_are_subsampled() -> None:

@@ -11,13 +11,13 @@ from galleries import framed
 from lightness import difference
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.figure import panel
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import with_bars
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.files.media.medium import Shown
-from ebcli.nouns.explanation import Box, Map, Subject
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import InputOptions, OutputOptions
 
@@ -28,7 +28,7 @@ SPOT[2, 3] = 1
 def drawn(size: tuple[int, int], style: DrawingStyle, values: np.ndarray = SPOT) -> Image.Image:
     map_ = Map(subject=Subject(3, "tabby", 0.625), layer="5", values=values, mass=0.5, placement=Box(0, 0, *size))
     (one,) = framed([map_], size, style)
-    return one.drawn(Shown(Image.new("RGB", size, (90, 140, 60))))
+    return one.draw(DisplayFrame(Image.new("RGB", size, (90, 140, 60))))
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -73,7 +73,7 @@ def test_the_scale_of_two_classes_ends_at_the_one_that_its_color_speaks_for(
         for values in (np.ones((7, 7), np.float32), -np.ones((7, 7), np.float32))
     ]
     for_it, against_it = (
-        one.drawn(Shown(Image.new("RGB", size, (150, 150, 150)))) for one in framed(maps, size, style)
+        one.draw(DisplayFrame(Image.new("RGB", size, (150, 150, 150)))) for one in framed(maps, size, style)
     )
     (low, _, _), (high, top, _) = sorted(written[1:3])
     assert [text for *_, text in sorted(written[1:3])] == expected
@@ -119,7 +119,7 @@ def test_each_detection_has_a_color_of_its_own_and_says_class_and_score(
     written: list[tuple[float, float, str]],
 ) -> None:
     photo = Image.new("RGB", (300, 200), "white")
-    seen = [boxes_colors(one.drawn(Shown(photo)), [box])[0] for one, box in zip(detections(), BOXES, strict=True)]
+    seen = [boxes_colors(one.draw(DisplayFrame(photo)), [box])[0] for one, box in zip(detections(), BOXES, strict=True)]
     assert len(set(seen)) == 3
     assert all(max(color) - min(color) > 80 for color in seen)
     assert [text for *_, text in written] == [f"{name}, score 0.900" for name in ("cat", "dog", "cup")]
@@ -134,22 +134,24 @@ def test_labels_stay_in_the_picture(written: list[tuple[float, float, str]]) -> 
         (one,) = framed(
             [Map(subject=subject, layer="5", values=SPOT, mass=0.5, placement=Box(0, 0, 300, 200))], (300, 200)
         )
-        one.drawn(Shown(Image.new("RGB", (300, 200))))
+        one.draw(DisplayFrame(Image.new("RGB", (300, 200))))
     assert len(written) == 3 and all(0 <= x < 20 and 0 <= y < 20 and "…" in text for x, y, text in written)
 
 
 def test_side_by_side_has_boxes_on_both_sides() -> None:
     photo = Image.new("RGB", (300, 200), "white")
     one = detections(style="side-by-side")[1]
-    both = one.drawn(Shown(photo))
+    both = one.draw(DisplayFrame(photo))
     (left, top, right, bottom), shift = BOXES[1], both.width - 300
     assert boxes_colors(both, [BOXES[1]]) == boxes_colors(both, [(left + shift, top, right + shift, bottom)])
 
 
 def test_a_panel_s_photo_has_all_boxes() -> None:
     photo = Image.new("RGB", (300, 200), "white")
-    figure = panel([Shown(photo)], detections(), "a.jpg", "about").image()
-    alone = [boxes_colors(one.drawn(Shown(photo)), [box])[0] for one, box in zip(detections(), BOXES, strict=True)]
+    figure = panel([DisplayFrame(photo)], detections(), "a.jpg", "about").image()
+    alone = [
+        boxes_colors(one.draw(DisplayFrame(photo)), [box])[0] for one, box in zip(detections(), BOXES, strict=True)
+    ]
     pixels = np.asarray(figure)
     for color in alone:
         places = np.argwhere((pixels == color).all(-1))

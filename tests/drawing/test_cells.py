@@ -10,14 +10,14 @@ from galleries import framed, mapped
 from lightness import difference
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.figure import panel
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ConfigurationError
-from ebcli.files.media.medium import Shown
-from ebcli.files.paths import Stamp
-from ebcli.nouns.explanation import Box
+from ebcli.files.media.medium import DisplayFrame
+from ebcli.files.paths import FileState
 
 GRAY = Image.new("RGB", (280, 210), (120, 120, 120))
 
@@ -82,9 +82,9 @@ def test_a_single_strong_cell_stays_visible_where_cells_are_smaller_than_pixels(
 def test_it_stays_visible_in_thumbnails_of_the_gallery() -> None:
     values = np.zeros((1, 1200, 1200), np.float32)
     values[0, 300, 900] = 1
-    names = ThumbnailNames("a.jpg", Stamp(1, 2), "c", "m")
+    names = ThumbnailNames("a.jpg", FileState(1, 2), "c", "m")
     maps = framed(mapped({"5": values}, [7], Box(0, 0, 600, 600)), (600, 600), DrawingStyle(percentile=100))
-    files = thumbnails(names, Shown(Image.new("RGB", (600, 600))), maps)
+    files = thumbnails(names, DisplayFrame(Image.new("RGB", (600, 600))), maps)
     opacity = np.asarray(Image.open(io.BytesIO(files[names.map("5", 7)])).convert("RGBA"))[..., 3]
     assert opacity.max() > 0.85 * 255
 
@@ -103,7 +103,7 @@ def test_a_few_outliers_do_not_leave_a_fine_map_dark() -> None:
 def test_a_panel_s_legend_tells_of_fine_maps(written: list[tuple[float, float, str]]) -> None:
     for cells, end in ((99, "maximum"), (100, "maximum (fine maps: percentile 99.5)")):
         maps = framed(mapped({"5": np.ones((1, cells, cells))}, [7], Box(0, 0, 280, 210)), GRAY.size)
-        panel([Shown(GRAY)], maps, "a.jpg", "about").image()
+        panel([DisplayFrame(GRAY)], maps, "a.jpg", "about").image()
         assert written[-2][2] == f"each map's {end}"
 
 

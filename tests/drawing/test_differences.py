@@ -13,20 +13,20 @@ from galleries import framed, mapped
 from lightness import VALUES, difference, even, lab, middle
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.figure import panel
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
+from ebcli.files.clips import Clips, Slices
 from ebcli.files.encoding import encode_picture
-from ebcli.files.frame_ranges import Clips, Slices
-from ebcli.files.media.medium import Shown
-from ebcli.files.paths import Stamp
-from ebcli.nouns.explanation import Box, Map, Subject
+from ebcli.files.media.medium import DisplayFrame
+from ebcli.files.paths import FileState
 
 SAMPLES = sorted(Path(__file__).parents[2].joinpath("sample_images").glob("*.jpg"))
 SIGNED = DrawingStyle(signed=True)
 SIGNS = {"unsigned": (DrawingStyle(), 1), "for": (SIGNED, 1), "against": (SIGNED, -1)}
-NAMES = ThumbnailNames("photo.png", Stamp(1, 2), "c0ffee", "contrastive EB")
+NAMES = ThumbnailNames("photo.png", FileState(1, 2), "c0ffee", "contrastive EB")
 LEAST, FACTOR = 8, 1.5  # of the difference from the photo: from one fifth of the scale to the next; at the top
 SIZE, GRADIENT = (180, 120), Image.linear_gradient("L")
 
@@ -62,7 +62,7 @@ def even_map(image: Image.Image, value: float, style: DrawingStyle) -> FrameMaps
 def differences(image: Image.Image, sign: str) -> np.ndarray:
     """The mean difference of a photo from its overlay, at each of ``VALUES``."""
     style, side = SIGNS[sign]
-    drawn = [even_map(image, side * value, style).drawn(Shown(image)) for value in VALUES]
+    drawn = [even_map(image, side * value, style).draw(DisplayFrame(image)) for value in VALUES]
     return np.array([difference(middle(one), middle(image)).mean() for one in drawn])
 
 
@@ -100,12 +100,12 @@ def test_a_gallery_page_s_thumbnails_blended_as_the_page_does_it_are_the_exporte
     image, (style, side) = PHOTOS[name], SIGNS[sign]
     for value in VALUES:
         one = even_map(image, side * value, style)
-        files = thumbnails(NAMES, Shown(image), [one])
+        files = thumbnails(NAMES, DisplayFrame(image), [one])
         below = np.asarray(opened(files[NAMES.photo])).astype(float)
         over = np.asarray(opened(files[NAMES.map("5", 7)], "RGBA")).astype(float)
         share = 0.85 * over[..., 3:] / 255
         blended = Image.fromarray((share * over[..., :3] + (1 - share) * below).round().astype(np.uint8))
-        exported = opened(encode_picture(one.drawn(Shown(image)), "png"))
+        exported = opened(encode_picture(one.draw(DisplayFrame(image)), "png"))
         apart = np.abs(np.asarray(middle(blended)).astype(int) - np.asarray(middle(exported)).astype(int))
         assert apart.mean() < 2.5  # the thumbnail of the photo is a JPEG
 
@@ -113,21 +113,21 @@ def test_a_gallery_page_s_thumbnails_blended_as_the_page_does_it_are_the_exporte
 @pytest.mark.parametrize("signed", [False, True])
 def test_a_panel_s_legend_has_the_colors_of_overlays(signed: bool, written: list[tuple[float, float, str]]) -> None:
     style, gray = DrawingStyle(signed=signed), Image.new("RGB", (360, 240), (150, 150, 150))
-    figure = np.asarray(panel([Shown(gray)], [even_map(gray, 0.5, style)], "a.jpg", "about").image())
+    figure = np.asarray(panel([DisplayFrame(gray)], [even_map(gray, 0.5, style)], "a.jpg", "about").image())
     top = written[-2][1]  # of the upper end, beside the bar
     row = figure[int(top) + 8]
     parts = np.split(row, np.flatnonzero(np.diff((row != 255).any(-1))) + 1)
     bar = max((part for part in parts if (part[0] != 255).any()), key=len)
     ends = (-1, 1) if signed else (0, 1)
     for at, value in enumerate(np.linspace(*ends, 11)):
-        overlay = np.asarray(even_map(gray, value, style).drawn(Shown(gray))).astype(int)[120, 180]
+        overlay = np.asarray(even_map(gray, value, style).draw(DisplayFrame(gray))).astype(int)[120, 180]
         assert bar[round(at / 10 * (len(bar) - 1))].astype(int) == pytest.approx(overlay, abs=4)
 
 
 @pytest.mark.parametrize("signed", [False, True])
 def test_a_panel_s_photo_is_the_photo(signed: bool) -> None:
     image = PHOTOS["colorful 1"]
-    figure = panel([Shown(image)], [even_map(image, 0.5, DrawingStyle(signed=signed))], "a.jpg", "about")
+    figure = panel([DisplayFrame(image)], [even_map(image, 0.5, DrawingStyle(signed=signed))], "a.jpg", "about")
     shown = figure.pictures[0][2]
     assert difference(shown, image.resize(shown.size, Image.Resampling.LANCZOS)).max() < 3
 
@@ -140,9 +140,9 @@ def test_a_clip_that_only_speaks_against_its_class_is_drawn_in_the_frame_where_i
     map_ = Map(subject=Subject(7, None, 0.5), layer="5", values=values, mass=0.5, placement=place)
     clips = kind(starts=(0,), frames=2, frame_rate=1.0, total=2)
     for style in (SIGNED, DrawingStyle()):
-        maps = FrameMaps.of(map_, SIZE, clips, style)
+        maps = FrameMaps.from_map(map_, SIZE, clips, style)
         assert maps.is_blank is (not style.signed)
-        frames = [maps.drawn(Shown(image, number, 0, number)) for number in range(2)]
+        frames = [maps.draw(DisplayFrame(image, number, 0, number)) for number in range(2)]
         assert (frames[0].tobytes() == frames[1].tobytes()) is maps.is_blank
 
 
@@ -155,13 +155,13 @@ def test_the_slices_of_a_volume_cross_at_its_peak_and_have_one_scale(shape: tupl
 
     def planes(values: np.ndarray, told: bool) -> list[np.ndarray]:
         map_ = Map(subject=Subject(7, None, 0.5), layer="5", values=values, mass=0.5, placement=Box(0, 0, 24, 18))
-        maps = FrameMaps.of(map_, (24, 18), slices, style if not told else replace(style, alpha=0.0))
+        maps = FrameMaps.from_map(map_, (24, 18), slices, style if not told else replace(style, alpha=0.0))
         whole = Orthogonal(maps, slices)
         for z in range(8):
             y, x = np.mgrid[:18, :24]
             pixels = np.stack([x * 10, y * 10, np.full_like(x, z * 30)], -1).astype(np.uint8)
-            whole.add(Shown(Image.fromarray(pixels if told else np.full_like(pixels, 128)), z, 0, z))
-        picture = np.asarray(whole.drawn().convert("RGB")).astype(int)
+            whole.add(DisplayFrame(Image.fromarray(pixels if told else np.full_like(pixels, 128)), z, 0, z))
+        picture = np.asarray(whole.draw().convert("RGB")).astype(int)
         gaps = np.flatnonzero((picture[:20] == 255).all((0, 2)))
         return [part for part in np.split(picture, gaps, axis=1) if part.shape[1] > 9]
 

@@ -42,7 +42,7 @@ def numbers(text: str) -> list[float]:
 
 def test_svg_has_each_picture_pixel_by_pixel_at_its_place() -> None:
     one = figure("a")
-    root = ElementTree.fromstring(one.encoded("svg", {}))
+    root = ElementTree.fromstring(one.encode("svg", {}))
     assert numbers(root.attrib["viewBox"]) == [0, 0, 216, 144]  # 600 x 400 pixels at 200 dpi in points
     images = [*root.iter(f"{SVG}image")]
     assert len(images) == 2
@@ -63,7 +63,7 @@ def test_svg_has_each_picture_pixel_by_pixel_at_its_place() -> None:
 
 
 def test_svg_has_each_text_as_text_and_no_name_can_do_harm() -> None:
-    root = ElementTree.fromstring(figure(*HOSTILE).encoded("svg", {"class": "</dc:description>" + HOSTILE[0]}))
+    root = ElementTree.fromstring(figure(*HOSTILE).encode("svg", {"class": "</dc:description>" + HOSTILE[0]}))
     texts = [*root.iter(f"{SVG}text")]
     assert ["".join(one.itertext()) for one in texts] == [printable(text) for text in HOSTILE]
     assert not [*root.iter(f"{SVG}script")]
@@ -75,7 +75,7 @@ def test_svg_has_each_text_as_text_and_no_name_can_do_harm() -> None:
 
 
 def test_pdf_has_texts_and_the_font() -> None:
-    content = figure("tiger cat", "$x$ and Ж").encoded("pdf", {})
+    content = figure("tiger cat", "$x$ and Ж").encode("pdf", {})
     streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", content, re.DOTALL)
     page = next(plain for plain in map(unpacked, streams) if b"BT" in plain)
     letters = b"".join(re.findall(rb"\(([^)]*)\)", page)).replace(b"\0", b"")  # between them is their distance
@@ -98,9 +98,9 @@ def test_settings_of_matplotlib_in_the_working_directory_change_nothing(
     import matplotlib
 
     one = figure("a")
-    plain = one.encoded("svg", {})
+    plain = one.encode("svg", {})
     (tmp_path / "matplotlibrc").write_text("text.usetex: true\nsavefig.bbox: tight\nfont.family: serif\n")
     monkeypatch.chdir(tmp_path)
     with matplotlib.rc_context(fname=matplotlib.matplotlib_fname()):
         assert matplotlib.rcParams["text.usetex"]
-        assert one.encoded("svg", {}) == plain
+        assert one.encode("svg", {}) == plain

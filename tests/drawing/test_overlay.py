@@ -14,11 +14,11 @@ from PIL import Image
 from synthetic import noise
 from torchvision.transforms._presets import ImageClassification
 
-from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, peaks_at_border, picture
+from ebcli.datatypes.explanation import Box
+from ebcli.datatypes.input_spec import InputSpec
+from ebcli.drawing.overlay import covered_pixels, interpolate, is_blank, is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.images import decode
-from ebcli.nouns.explanation import Box
-from ebcli.nouns.input_spec import InputSpec
 
 PRESETS = [
     ImageClassification(crop_size=224, resize_size=256),
@@ -70,7 +70,7 @@ def shown_at(painted: Image.Image, size: tuple[int, int], style: str) -> Image.I
 def light_of_map(painted: Image.Image, size: tuple[int, int], style: str, place: Box) -> np.ndarray:
     """The light (h, w) that a map in gray adds to a black photo; neither the crop's frame nor the part outside it."""
     values = np.asarray(shown_at(painted, size, style)).astype(float).sum(-1)
-    left, top, right, bottom = covered(place, size)
+    left, top, right, bottom = covered_pixels(place, size)
     seen = np.zeros_like(values)
     inside = slice(top + 3, bottom - 3), slice(left + 3, right - 3)
     seen[inside] = values[inside]
@@ -86,12 +86,12 @@ SEEN = [*product(PRESETS, SIZES, STYLES[:1]), *product(PRESETS[:1], SIZES[:2], S
 @pytest.mark.parametrize(("preset", "size", "style"), SEEN)
 def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tuple[int, int], style: str) -> None:
     """An image of its own coordinates, seen through the preset, tells what lies in the cell's centre."""
-    cells, photo, place = 14, Image.new("RGB", size, "black"), InputSpec.of(preset).place(size)
+    cells, photo, place = 14, Image.new("RGB", size, "black"), InputSpec.from_preset(preset).place(size)
     for cell in ((3, 5), (6, 10), (9, 4)):
         expected = looked_at(preset, size, (cell[0] + 0.5) / cells, (cell[1] + 0.5) / cells)
         saliency = spot(cells, *cell)
-        left, top, *_ = box = covered(place, size)
-        heat = interpolated(saliency, place, box).clip(min=0)
+        left, top, *_ = box = covered_pixels(place, size)
+        heat = interpolate(saliency, place, box).clip(min=0)
         y, x = np.mgrid[: heat.shape[0], : heat.shape[1]] + 0.5
         assert ((x * heat).sum() / heat.sum() + left, (y * heat).sum() / heat.sum() + top) == pytest.approx(
             expected, abs=1
@@ -126,7 +126,7 @@ def test_a_hot_cell_lands_on_the_right_thing_in_a_turned_photo(orientation: int,
     assert upright.size == size
     preset = ImageClassification(crop_size=224, resize_size=256, mean=(0.0,) * 3, std=(1.0,) * 3)
     saliency = preset(upright)[0].numpy()  # the network's own view of the dot is the map
-    place = InputSpec.of(preset).place(upright.size)
+    place = InputSpec.from_preset(preset).place(upright.size)
     black = Image.new("RGB", size, "black")
     light = light_of_map(picture(black, saliency, place, DrawingStyle(style, cmap="gray")), size, style, place)
     rows, columns = np.nonzero(light > light.max() / 2)
@@ -144,7 +144,9 @@ def test_the_map_covers_the_crop_and_nothing_else(style: str) -> None:
     photo = Image.new("RGB", size, (100, 100, 100))
     saliency = np.random.default_rng(0).random((7, 7)) + 0.1
     look = DrawingStyle(style, alpha=1.0)
-    painted = np.asarray(shown_at(picture(photo, saliency, InputSpec.of(preset).place(size), look), size, style))
+    painted = np.asarray(
+        shown_at(picture(photo, saliency, InputSpec.from_preset(preset).place(size), look), size, style)
+    )
     changed = np.abs(painted.astype(int) - OUTSIDE[style]).max(-1) > 1
     rows, columns = np.nonzero(changed)
     assert (columns.min(), columns.max() + 1, rows.min(), rows.max() + 1) == (144, 368, 16, 240)
@@ -183,7 +185,7 @@ def test_strips_meet_without_a_seam(style: str, monkeypatch: pytest.MonkeyPatch)
 def test_tiny_and_narrow_images_have_a_picture_too(
     size: tuple[int, int], preset: ImageClassification, style: str
 ) -> None:
-    place = InputSpec.of(preset).place(size)
+    place = InputSpec.from_preset(preset).place(size)
     painted = picture(Image.new("RGB", size, "grey"), np.ones((7, 7)), place, DrawingStyle(style))
     assert painted.height == size[1]
     assert painted.width == size[0] or style == "side-by-side"
@@ -192,12 +194,12 @@ def test_tiny_and_narrow_images_have_a_picture_too(
 def test_upsampling_is_bicubic_and_exact_at_the_cells_own_size() -> None:
     saliency = np.random.default_rng(0).random((5, 5)).astype(np.float32)
     place = Box(2, 3, 7, 8)
-    assert covered(place, (10, 10)) == (2, 3, 7, 8)
-    same = interpolated(saliency, place, (2, 3, 7, 8))
+    assert covered_pixels(place, (10, 10)) == (2, 3, 7, 8)
+    same = interpolate(saliency, place, (2, 3, 7, 8))
     np.testing.assert_allclose(same, saliency, atol=1e-6)
     # Cubic convolution is exact for parabolas (Keys 1981), linear interpolation is not.
     parabola = np.tile(np.arange(10, dtype=np.float32) ** 2, (10, 1))
-    fine = interpolated(parabola, Box(0, 0, 100, 100), (0, 0, 100, 100))
+    fine = interpolate(parabola, Box(0, 0, 100, 100), (0, 0, 100, 100))
     np.testing.assert_allclose(fine[50, 30:70], ((np.arange(30, 70) + 0.5) / 10 - 0.5) ** 2, atol=1e-4)
 
 
@@ -263,7 +265,7 @@ def test_a_large_photo_takes_few_bytes_a_pixel() -> None:
 import resource, sys
 import numpy as np
 from PIL import Image
-from ebcli.nouns.explanation import Box
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.overlay import picture
 photo = Image.new("RGB", (4000, 2500), "red")

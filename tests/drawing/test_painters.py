@@ -9,10 +9,10 @@ from matplotlib import colormaps
 from PIL import Image
 from synthetic import noise
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.painters import CONTOURS, levels
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.nouns.explanation import Box
 
 BLACK = Image.new("RGB", (400, 300))
 PLACE = Box(0, 0, 400, 300)

@@ -13,11 +13,11 @@ from galleries import framed
 from PIL import Image
 
 from ebcli.cli.settings import PRESETS
+from ebcli.datatypes.explanation import Box, Map, Subject, Sufficiency
 from ebcli.drawing.figure import panel
-from ebcli.drawing.legend import fitted, font, printable
+from ebcli.drawing.legend import font, printable, truncate
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.files.media.medium import Shown
-from ebcli.nouns.explanation import Box, Map, Subject, Sufficiency
+from ebcli.files.media.medium import DisplayFrame
 
 GREEN = (0, 255, 0)
 
@@ -35,7 +35,7 @@ def explained(
             values=of[k],
             mass=0.5,
             placement=place,
-            beside={"marginal": of[k] * 2} if marginal else {},
+            method_maps={"marginal": of[k] * 2} if marginal else {},
         )
         for k, subject in enumerate(subjects)
         for layer, of in maps.items()
@@ -43,7 +43,7 @@ def explained(
 
 
 def drawn(photo: Image.Image, maps: Sequence[Map], style: DrawingStyle, name: str, about: str) -> Image.Image:
-    return panel([Shown(photo)], framed(maps, photo.size, style), name, about).image()
+    return panel([DisplayFrame(photo)], framed(maps, photo.size, style), name, about).image()
 
 
 def tiles(figure: Image.Image) -> list[tuple[int, int, int, int]]:
@@ -205,11 +205,11 @@ def test_names_are_data() -> None:
 def test_long_names_lose_their_middle(room: int) -> None:
     letters = font(13)
     name = "photos/" + "x" * 500 + "/cat.jpg"
-    shown = fitted(name, letters, room)
+    shown = truncate(name, letters, room)
     assert letters.getlength(shown) <= room
     assert shown[0] == "p"
     assert "…" in shown
-    assert fitted("cat", letters, 300) == "cat"
+    assert truncate("cat", letters, 300) == "cat"
 
 
 def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, float, str]]) -> None:
@@ -276,7 +276,7 @@ def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
         values=one,
         mass=0.5,
         placement=Box(0, 0, 300, 300),
-        beside={"marginal": other},
+        method_maps={"marginal": other},
     )
     figure = drawn(Image.new("RGB", (300, 300), GREEN), [both], DrawingStyle(cmap="cool", alpha=0.3), "a", "b")
     photo, *others = tiles(figure)
@@ -328,7 +328,7 @@ def test_the_mass_is_below_the_map_that_has_it(
     beside: tuple[str, ...], below: list[list[str]], written: list[tuple[float, float, str]]
 ) -> None:
     shown = explained({"5": np.ones((2, 7, 7), np.float32)}, Box(0, 0, 60, 60))
-    maps = [replace(one, beside=dict.fromkeys(beside, one.values)) for one in shown]
+    maps = [replace(one, method_maps=dict.fromkeys(beside, one.values)) for one in shown]
     drawn(Image.new("RGB", (60, 60), GREEN), maps, DrawingStyle(), "a.jpg", "about")
     grids = [(x, y) for x, y, line in written if line == "7 × 7 cells"]
     masses = [(x, y, line) for x, y, line in written if "mass" in line]

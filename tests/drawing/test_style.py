@@ -7,11 +7,11 @@ import pytest
 from matplotlib import colormaps
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.painters import limits, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.nouns.explanation import Box
 
 PHOTO = Image.new("RGB", (400, 400), (100, 140, 180))
 PLACE = Box(0, 0, 400, 400)

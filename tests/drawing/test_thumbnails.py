@@ -13,16 +13,16 @@ from galleries import framed, mapped
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
+from ebcli.datatypes.explanation import Box, Map, Subject
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
-from ebcli.files.media.medium import Shown
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.naming import parse_result_name
-from ebcli.files.paths import Stamp
-from ebcli.nouns.explanation import Box, Map, Subject
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.files.paths import FileState
 
-NAMES = ThumbnailNames("photos/cat.jpg", Stamp(1, 2), "c0ffee", "contrastive EB")
+NAMES = ThumbnailNames("photos/cat.jpg", FileState(1, 2), "c0ffee", "contrastive EB")
 
 
 def opened(files: Mapping[Path, bytes], path: Path) -> np.ndarray:
@@ -38,7 +38,7 @@ def made(
 ) -> dict[Path, bytes]:
     """The thumbnails of one map, of class 7 at features.23."""
     return thumbnails(
-        NAMES, Shown(photo), framed(mapped({"features.23": saliency[None]}, [7], place), photo.size, look)
+        NAMES, DisplayFrame(photo), framed(mapped({"features.23": saliency[None]}, [7], place), photo.size, look)
     )
 
 
@@ -65,7 +65,7 @@ def test_the_hottest_pixel_is_where_the_network_saw_it(size: tuple[int, int], cr
 
         saliency = np.full((cells, cells), -1.0)
         saliency[row, column] = 2.5
-        files = made(photo, saliency, InputSpec.of(preset).place(size))
+        files = made(photo, saliency, InputSpec.from_preset(preset).place(size))
 
         bright, heat = opened(files, NAMES.photo)[..., 0], opened(files, NAMES.map("features.23", 7))
         assert bright.shape == heat.shape[:2]
@@ -114,7 +114,7 @@ def test_each_class_at_each_layer_has_its_own() -> None:
     for k, at, column in ((0, 0, 0), (1, 0, 3), (0, 1, 1), (1, 1, 0)):
         hot[at][k, 0, column] = 1
     explained = mapped({"one": hot[0], "other": hot[1]}, [7, 9], whole((80, 20)))
-    files = thumbnails(NAMES, Shown(Image.new("RGB", (80, 20))), framed(explained, (80, 20)))
+    files = thumbnails(NAMES, DisplayFrame(Image.new("RGB", (80, 20))), framed(explained, (80, 20)))
     paths = [NAMES.map(layer, index) for layer in ("one", "other") for index in (7, 9)]
     found = [opened(files, path)[10, :, 3].argmax() for path in paths]
     assert len(files) == 5
@@ -149,7 +149,7 @@ HOSTILE = ["../../etc/passwd", "a/../../b", "x" * 250, "\udcff", "a\nb", "<img s
 
 @pytest.mark.parametrize("place", HOSTILE)
 def test_names_stay_below_the_report(place: str) -> None:
-    names = ThumbnailNames(place, Stamp(1, 2), "c", "m")
+    names = ThumbnailNames(place, FileState(1, 2), "c", "m")
     for path in (names.photo, names.map("l", 3), names.overlay("l", 3)):
         assert path.parts[:2] == ("report", "thumbnails")
         assert ".." not in path.parts
@@ -163,7 +163,7 @@ def test_names_never_meet() -> None:
     paths = []
     places = (*HOSTILE, "a", "a/b", "A")
     for place in places:
-        for stamp in (Stamp(1, 2), Stamp(12, 2), Stamp(1, 22)):
+        for stamp in (FileState(1, 2), FileState(12, 2), FileState(1, 22)):
             paths.append(ThumbnailNames(place, stamp, "c", "m").photo)
             for configuration, method, layer in (("c", "m", "l"), ("c", "ml", ""), ("cm", "", "l"), ("", "m", "l")):
                 names = ThumbnailNames(place, stamp, configuration, method)
@@ -182,7 +182,7 @@ def test_outlines_have_the_colors_and_the_halo_of_exported_pictures() -> None:
     photo, box = Image.new("RGB", (400, 300), (255, 255, 255)), (100.0, 60.0, 320.0, 240.0)
     subjects = [Subject(7, "cat", 0.9, outlines=[Box(*box).outline]) for _ in range(2)]
     maps = [
-        FrameMaps.of(
+        FrameMaps.from_map(
             Map(subject=one, layer="5", values=np.eye(7, dtype=np.float32), mass=0.5, placement=whole(photo.size)),
             photo.size,
             None,
@@ -191,10 +191,10 @@ def test_outlines_have_the_colors_and_the_halo_of_exported_pictures() -> None:
         )
         for i, one in enumerate(subjects)
     ]
-    files = thumbnails(NAMES, Shown(photo), maps)
+    files = thumbnails(NAMES, DisplayFrame(photo), maps)
     colors = set()
     for number, one in enumerate(maps, start=1):
-        thumbnail, exported = opened(files, NAMES.map("5", 7, number)), np.asarray(one.drawn(Shown(photo))) / 255
+        thumbnail, exported = opened(files, NAMES.map("5", 7, number)), np.asarray(one.draw(DisplayFrame(photo))) / 255
         line = slice(92, 108)  # across the left side of the box
         seen = (exported[150, line] == (0, 0, 0)).all(-1)  # the halo
         assert seen.sum() >= 2

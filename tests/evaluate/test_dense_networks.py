@@ -17,7 +17,7 @@ from benchmarks.trained.dense_training import NETWORKS
 from benchmarks.trained.pictures import SIDE
 from benchmarks.trained.rounded import restored
 from benchmarks.trained.scenes import CLASSES
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.datatypes.input_spec import InputSpec
 
 WEIGHTS = Path(__file__).with_name("weights")
 # Of the contrastive map, in the letter's half of the scene or of the frames

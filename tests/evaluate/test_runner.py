@@ -13,7 +13,7 @@ import pytest
 from runs import until
 
 from ebcli.errors import ImageError, OutputError
-from ebcli.evaluate.benchmark import Benchmark, Row, grouped, mean, run_benchmark, table
+from ebcli.evaluate.benchmark import Benchmark, Row, group_rows, mean, run_benchmark, table
 
 UNITS = [f"unit {number}" for number in range(12)]
 
@@ -129,12 +129,12 @@ def test_tables_are_markdown() -> None:
 
 def test_grouping_and_means() -> None:
     rows = [{"a": 1, "b": 2, "v": 4.0}, {"a": 0, "b": 2, "v": 1.0}, {"a": 1, "b": 2, "v": 5.0}]
-    groups = grouped(rows, "a", "b")
+    groups = group_rows(rows, "a", "b")
     assert list(groups) == [(1, 2), (0, 2)]
     assert mean(groups[1, 2], "v") == 4.5
     rows.append({"a": 0, "b": 3, "v": 0.0})
     rows.append({"a": 1, "b": 3, "v": 2.0})
-    assert list(grouped(rows, "a", "b")) == [(1, 2), (1, 3), (0, 2), (0, 3)]  # group by group
+    assert list(group_rows(rows, "a", "b")) == [(1, 2), (1, 3), (0, 2), (0, 3)]  # group by group
     assert mean([], "v") is None
 
 

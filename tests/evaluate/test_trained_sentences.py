@@ -21,7 +21,7 @@ from ebcli.models.sources.vision_language import VisionLanguage
 from ebcli.run.network_description import NetworkDescription
 from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput
-from ebcli.run.tasks.task import Asked
+from ebcli.run.tasks.task import ImageRequest
 from ebcli.run.tasks.words import LAYER, explain
 
 WEIGHTS = Path(__file__).with_name("weights") / "LLaVA.pt"
@@ -57,13 +57,13 @@ def test_a_question_is_explained_as_measured(net: Any, tmp_path: Path) -> None:
     """`ask` on photos gives the maps and shares of a network that was taken apart by hand."""
     sentences.save(net, tmp_path)
     model = VisionLanguage(str(tmp_path), "cpu", torch.float32)
-    loaded = model.loaded()
+    loaded = model.as_loaded()
     pictures = sentences.described(4, torch.Generator().manual_seed(4))
     halves = []
     for image, sentence, stacked in zip(pictures.images, pictures.sentences, pictures.stacked.tolist(), strict=True):
         words = WordOptions(question=sentences.QUESTION, answer=sentence, all_words=True)
-        asked = Asked(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), words=words)
-        found = explain(NetworkInput.of(_photo(image), loaded.transforms), asked)
+        asked = ImageRequest(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), words=words)
+        found = explain(NetworkInput.from_image(_photo(image), loaded.transforms), asked)
         pixels = model.read(_photo(image), sentences.QUESTION)["pixel_values"]
         told = sentences.answers([sentence])
         told_net = sentence_maps.Told(net, told, sentence_maps.mean_tokens(net, pixels))

@@ -15,11 +15,11 @@ from bright_nets import dicom_series, volume
 from PIL import Image
 from pydicom.data import get_testdata_file
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError
-from ebcli.files.frame_ranges import ClipOptions, Slices
-from ebcli.files.media.medium import Shown
+from ebcli.files.clips import ClipOptions, Slices
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.sources import Source
-from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.reading import Reader
 
 pytestmark = pytest.mark.usefixtures("watched")
@@ -41,7 +41,7 @@ def read(path: Path, spec: InputSpec) -> np.ndarray:
     return loaded.pixels
 
 
-def shown(path: Path, spec: InputSpec) -> list[Shown]:
+def shown(path: Path, spec: InputSpec) -> list[DisplayFrame]:
     reader = Reader(spec)
     loaded = reader.load(Source(path))
     assert loaded is not None
@@ -146,7 +146,7 @@ def test_nifti_is_read_with_its_scale_and_position(tmp_path: Path) -> None:
     assert loaded is not None and isinstance(loaded.clips, Slices)
     assert loaded.size == (10, 8) and loaded.clips.total == 6
     assert loaded.clips.spacing == (2, 2, 3)
-    assert loaded.clips.flipped == (False, True, True)  # to the left, the front and the top
+    assert loaded.clips.flips == (False, True, True)  # to the left, the front and the top
     example = Path(nibabel.__file__).parent / "tests/data/example4d.nii.gz"
     assert read(example, volumes(2)).shape == (24, 96, 128, 2)  # a fourth axis has channels
 
@@ -159,7 +159,7 @@ def test_a_dicom_series_is_ordered_by_position_and_rescaled(tmp_path: Path) -> N
     assert loaded is not None and isinstance(loaded.clips, Slices)
     assert loaded.clips.spacing == pytest.approx((0.5, 0.7, 3.0))
     assert loaded.stamp.bytes == sum(file.stat().st_size for file in (tmp_path / "ct").iterdir())
-    medium = Reader(volumes()).taken[-1]
+    medium = Reader(volumes()).formats[-1]
     assert len(medium.files(tmp_path / "ct")) == 5
     (tmp_path / "ct" / "notes.txt").write_text("not a slice")
     assert medium.files(tmp_path / "ct") == []
@@ -200,4 +200,4 @@ def test_a_volume_for_a_network_of_photos_is_named(tmp_path: Path) -> None:
     nibabel.save(nibabel.Nifti1Image(np.zeros((4, 4, 4)), np.eye(4)), tmp_path / "a.nii.gz")
     with pytest.raises(ImageError, match=r"^it is a volume, not an image: choose a network for volumes"):
         Reader(images(3)).load(Source(tmp_path / "a.nii.gz"))
-    assert Reader(images(3)).load(Source(tmp_path / "a.nii.gz", named=False)) is None
+    assert Reader(images(3)).load(Source(tmp_path / "a.nii.gz", is_explicit=False)) is None

@@ -23,9 +23,9 @@ from PIL import Image
 from pydicom.data import get_testdata_file
 from watch import WATCH
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError
 from ebcli.files.sources import Source
-from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.reading import Reader
 
 pytestmark = pytest.mark.usefixtures("watched")

@@ -20,9 +20,9 @@ from PIL import Image
 from pydicom.data import get_testdata_file
 from test_array_media import images, volumes
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError
 from ebcli.files.sources import Source
-from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.reading import Reader
 
 pytestmark = pytest.mark.usefixtures("watched")

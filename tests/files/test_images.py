@@ -17,9 +17,9 @@ from synthetic import noise
 from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms._presets import ImageClassification
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError
 from ebcli.files.images import decode, has_image_suffix, is_recognized, to_rgb
-from ebcli.nouns.input_spec import InputSpec
 
 pytestmark = pytest.mark.usefixtures("watched")
 
@@ -174,7 +174,7 @@ def test_the_placement_is_where_the_preset_really_looks(
     )
     seen = preprocessed(preset, fit, torch.stack([x, y, torch.ones_like(x)]))
     assert seen.shape == (3, crop, crop)
-    place = replace(InputSpec.of(preset), fit=fit).place(size)
+    place = replace(InputSpec.from_preset(preset), fit=fit).place(size)
     fraction = (torch.arange(crop) + 0.5) / crop
     expected_x = place.left + fraction * (place.right - place.left)
     expected_y = place.top + fraction * (place.bottom - place.top)
@@ -202,7 +202,7 @@ def test_the_network_sees_what_the_preset_makes_to_the_pixel(
     preset = ImageClassification(
         crop_size=crop, resize_size=resize, mean=(0.2, 0.45, 0.0), std=(1.0,) * 3, interpolation=mode
     )
-    spec = replace(InputSpec.of(preset), fit=fit)
+    spec = replace(InputSpec.from_preset(preset), fit=fit)
     torch.testing.assert_close(spec(image), preprocessed(preset, fit, image))
     pixels = preprocessed(preset, fit, image) + torch.tensor(preset.mean)[:, None, None]
     expected = (pixels * 255).round().byte().permute(1, 2, 0).numpy()
@@ -214,7 +214,7 @@ def test_of_a_long_strip_only_what_the_crop_keeps_is_resized(size: tuple[int, in
     """The preset can do these two as well, if slowly; of 10000 x 3 it would make 853333 x 256 pixels."""
     image, preset = photo(*size), ImageClassification(crop_size=224, mean=(0.0,) * 3, std=(1.0,) * 3)
     expected = (preset(image) * 255).round().permute(1, 2, 0).numpy()
-    seen = InputSpec.of(preset).read(image).astype(int)
+    seen = InputSpec.from_preset(preset).read(image).astype(int)
     assert np.abs(seen - expected).max() <= 1
     # the middle of a strip: the short side runs from black to full, the long one stays at its middle value
     grey = InputSpec((224, 224)).read(photo(10_000, 3))

@@ -12,7 +12,7 @@ from ebcli.files.naming import (
     ResultNames,
     distinct_slug,
     figure_relpath,
-    marks,
+    name_marks,
     output_relpath,
     parse_result_name,
     picture_relpath,
@@ -125,7 +125,7 @@ PLAIN = ResultNames(format="png", layers=("input",), default_layer="input")
 def test_the_results_of_an_image_and_no_other_files_match(
     names: ResultNames, maps: list[tuple[int, str | None, str]], expected: list[str]
 ) -> None:
-    assert names.of(Path("d/a.jpg"), maps) == [Path(name) for name in expected]
+    assert names.relpaths(Path("d/a.jpg"), maps) == [Path(name) for name in expected]
     others = "5-tiger-cat.png 5-cat.png 5-tiger-cat@x.png 7.png 5-tiger-cat.jpg npz panel.png panel.webp png".split()
     others += ["5-tiger-cat@input.png", "9@features-11.png", "9.png", "5-tiger-cat@features-11.png", "9@input.png"]
     others += [
@@ -140,7 +140,9 @@ def test_the_results_of_an_image_and_no_other_files_match(
     ]
     matching = {f"d/a.jpg.{end}" for end in others if names.matches(Path(f"d/a.jpg.{end}"), {5: "tiger cat", 9: None})}
     every = [(index, name, layer) for index, name in ((5, "tiger cat"), (9, None)) for layer in names.layers]
-    assert matching == {str(path) for path in names.of(Path("d/a.jpg"), every)} & {f"d/a.jpg.{end}" for end in others}
+    assert matching == {str(path) for path in names.relpaths(Path("d/a.jpg"), every)} & {
+        f"d/a.jpg.{end}" for end in others
+    }
     assert matching >= set(expected) & {f"d/a.jpg.{end}" for end in others}
 
 
@@ -246,7 +248,7 @@ def test_names_at_the_limit_of_the_file_system_stay_writable_and_apart(tmp_path:
             ["l" * 300 + "1"],
             ["layer.1", "layer.2", "layer.3", "layer.4", "layer.5", "input"],
         ):
-            mark = marks(layers, "against-" + "d" * 100)
+            mark = name_marks(layers, "against-" + "d" * 100)
             (tmp_path / picture_relpath(output_relpath(Path(name)), 999_999_999, "c" * 100, "webp", mark)).touch()
             (tmp_path / raw_relpath(output_relpath(Path(name)), mark)).touch()
     assert len(set(tmp_path.iterdir())) == 2 * 4 * len(long)
@@ -268,7 +270,7 @@ def test_a_video_has_a_video_and_a_sheet_per_map(name: str, suffix: str, picture
     names = ResultNames(format=picture, raw=True, layers=("a", "b"), default_layer="a", method="marginal", video=suffix)
     place = output_relpath(Path("d", name))
     maps = [(7, "w" * 80, "a"), (7, "w" * 80, "b"), (9, None, "a"), (9, None, "b")]
-    results = names.of(place, maps)
+    results = names.relpaths(place, maps)
     assert len(set(results)) == 2 * len(maps) + 1
     assert [parse_result_name(path) for path in results] == [(place, k) for k in (7, 7, 9, 9)] * 2 + [(place, None)]
     assert all(path.suffix == f".{suffix}" for path in results[:4])

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import OutputError
 from ebcli.files.directory import History
 from ebcli.files.naming import RECORDS
-from ebcli.files.paths import Stamp
+from ebcli.files.paths import FileState
 from ebcli.files.records import ClassRecord, Record, Result, append_lines
 from ebcli.files.sources import Source
 from ebcli.models.loaded import configuration_hash, content_hash
-from ebcli.nouns.explanation import Box
 
 
 def done(name: str, configuration: str, output: Path, size: int = 4, suffix: str = "1-cat.png") -> Record:
@@ -96,7 +96,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
 
 
 def test_a_record_reads_what_it_wrote() -> None:
-    region = {"box": Box.of_size(1, 2, 3, 4), "area": 5.5, "polygon": (1, 2, 3.5, 4)}
+    region = {"box": Box.from_xywh(1, 2, 3, 4), "area": 5.5, "polygon": (1, 2, 3.5, 4)}
     shown = ClassRecord(
         1,
         "cat",
@@ -108,7 +108,7 @@ def test_a_record_reads_what_it_wrote() -> None:
         peak=3.5,
         region=region,
         at_border=True,
-        box=Box.of_size(0, 1, 2, 3),
+        box=Box.from_xywh(0, 1, 2, 3),
         strength=0.25,
         evidence="weak",
     )
@@ -159,7 +159,7 @@ def test_a_failure_undoes_what_was_finished() -> None:
     append(first, Record("a.jpg", "failed", place="a.jpg", configuration="A", error="it is broken"))
     history = History.read(OUT)
     assert not history.is_finished(OUT, Source(Path("a.jpg")), "A")
-    assert "a.jpg.1-cat.png" in history.written  # the file is still ours
+    assert "a.jpg.1-cat.png" in history.outputs  # the file is still ours
 
 
 def test_a_file_belongs_to_the_configuration_that_wrote_it_last() -> None:
@@ -209,7 +209,7 @@ def test_a_true_line_is_read() -> None:
     record = Record.parse(json.dumps(GOOD).encode())
     assert record is not None
     assert record.results == [Result("d/b.jpg.1-cat.png", 4, "ab"), Result("d/b.jpg.npz", 5, "cd")]
-    assert (record.stamp, record.status, record.seconds) == (Stamp(1, 2), "done", 0.5)
+    assert (record.stamp, record.status, record.seconds) == (FileState(1, 2), "done", 0.5)
     failed = GOOD | {"status": "failed", "error": "broken", "output": [], "output_bytes": [], "output_sha256": []}
     failed |= {"classes": [], "input_bytes": None}
     assert Record.parse(json.dumps(failed).encode())
@@ -260,7 +260,7 @@ def test_a_line_that_cannot_be_true_is_as_if_it_were_not_there(line: bytes) -> N
     (OUT / RECORDS).write_bytes(line + b"\n")
     append(done("a.jpg", "A", OUT))
     history = History.read(OUT)
-    assert set(history.written) == {"a.jpg.1-cat.png"}
+    assert set(history.outputs) == {"a.jpg.1-cat.png"}
     assert history.is_finished(OUT, Source(Path("a.jpg")), "A")
 
 
@@ -301,7 +301,7 @@ def test_reading_records_takes_few_steps() -> None:
         file.writelines(template.replace("00000000", f"{number:08}") + "\n" for number in range(1000))
     with cProfile.Profile() as profile:
         history = History.read(OUT)
-    assert len(history.finished) == len(history.written) == 1000
+    assert len(history.results) == len(history.outputs) == 1000
     assert pstats.Stats(profile).total_calls < 100 * 1000  # type: ignore[attr-defined]
 
 

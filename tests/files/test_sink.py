@@ -11,7 +11,7 @@ import pytest
 from ebcli.errors import OutputError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import ClassRecord, Record, read_records
-from ebcli.files.sink import OneFile, Sink, Stdout, replacing
+from ebcli.files.sink import OneFile, Sink, Stdout, atomic_write
 
 CAT, DOG = (ClassRecord(index, None, 0.5, mass=1.0, blank=False) for index in (1, 2))
 FILES = {Path("a.jpg.1-cat.png"): b"picture"}
@@ -53,9 +53,9 @@ def test_what_a_run_does_is_the_same_for_all(tmp_path: Path) -> None:
 KILLED = """
 import os, signal
 from pathlib import Path
-from ebcli.files.sink import replacing
+from ebcli.files.sink import atomic_write
 
-with replacing(Path("one.png")) as file:
+with atomic_write(Path("one.png")) as file:
     file.write_bytes(b"half of a pict")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -64,7 +64,7 @@ with replacing(Path("one.png")) as file:
 def test_what_a_killed_process_left_of_one_file_is_removed_with_the_next(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, check=False)
     (left,) = tmp_path.iterdir()
-    with replacing(tmp_path / "one.png") as file:
+    with atomic_write(tmp_path / "one.png") as file:
         assert not left.exists()
         file.write_bytes(b"picture")
     assert [path.name for path in tmp_path.iterdir()] == ["one.png"]

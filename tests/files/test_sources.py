@@ -14,7 +14,7 @@ from rights import no_override
 
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
-from ebcli.files.sources import find
+from ebcli.files.sources import find_sources
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,8 @@ def make(*names: str) -> None:
 
 def names(paths: Sequence[str], without: str | None = None, **patterns: Sequence[str]) -> list[str]:
     return [
-        str(source.path) for source in find(map(Path, paths), None if without is None else Path(without), **patterns)
+        str(source.path)
+        for source in find_sources(map(Path, paths), None if without is None else Path(without), **patterns)
     ]  # type: ignore[arg-type]
 
 
@@ -47,7 +48,12 @@ def test_directories_are_sorted_by_path_and_the_results_left_out() -> None:
         "d/notes.txt",
         "gone.jpg",
     ]
-    assert [source.named for source in find([Path("gone.jpg"), Path("d/b")])] == [True, False, False, False]
+    assert [source.is_explicit for source in find_sources([Path("gone.jpg"), Path("d/b")])] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_a_directory_may_be_the_one_for_the_results_itself() -> None:
@@ -76,7 +82,7 @@ def test_what_cannot_be_an_image_is_not_passed_over_in_silence() -> None:
 def test_a_directory_that_cannot_be_listed_is_an_input_that_will_fail() -> None:
     Path("closed").mkdir(mode=0)
     with no_override():
-        assert [(source.path, source.named) for source in find([Path()])] == [(Path("closed"), True)]
+        assert [(source.path, source.is_explicit) for source in find_sources([Path()])] == [(Path("closed"), True)]
 
 
 def test_the_same_file_is_taken_once_however_it_is_spelt() -> None:
@@ -132,7 +138,7 @@ def test_directories_of_the_user_are_searched_whatever_their_names() -> None:
 def test_shards_are_disjoint_complete_and_about_equal() -> None:
     make(*(f"d/{number % 7}/{number}.jpg" for number in range(400)))
     whole = names(["d"])
-    parts = [[str(source.path) for source in find([Path("d")], shard=(i, 4))] for i in range(1, 5)]
+    parts = [[str(source.path) for source in find_sources([Path("d")], shard=(i, 4))] for i in range(1, 5)]
     assert sorted(path for part in parts for path in part) == sorted(whole)
     assert all(70 < len(part) < 130 for part in parts)  # 100 each, give or take 3.5 standard deviations
     assert all(part == [path for path in whole if path in part] for part in parts)
@@ -146,7 +152,7 @@ def test_the_same_file_is_in_the_same_shard_in_every_version(path: str, of_3: in
     make(path)
     for count, expected in ((3, of_3), (1000, of_1000)):
         shards = {1, 2, expected - 1, expected, expected + 1, count} & set(range(1, count + 1))
-        assert [i for i in shards if find([Path(path)], shard=(i, count))] == [expected]
+        assert [i for i in shards if find_sources([Path(path)], shard=(i, count))] == [expected]
 
 
 @pytest.mark.release
@@ -155,7 +161,7 @@ def test_a_shard_does_not_hold_the_whole_listing() -> None:
 
     def peak(shard: tuple[int, int] | None) -> int:
         tracemalloc.start()
-        found = find([Path("d")], shard=shard)
+        found = find_sources([Path("d")], shard=shard)
         size = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert found

@@ -208,7 +208,7 @@ def test_memory_urls_serve_tests(working_directory: Path, monkeypatch: pytest.Mo
     assert invoke("memory://dir", "-o", "maps").exit_code == 0
     limited = Source(Path("memory://dir/a.jpg"), remote=RemoteOptions(max_bytes=100))
     with pytest.raises(ImageError, match="larger than 100 bytes"):
-        limited.opened()
+        limited.open_content()
 
 
 def test_a_file_url_is_a_local_path(working_directory: Path) -> None:

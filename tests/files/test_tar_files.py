@@ -17,7 +17,7 @@ from shards import shard
 from watch import WATCH
 
 from ebcli.files.images import decode
-from ebcli.files.sources import Source, find
+from ebcli.files.sources import Source, find_sources
 
 pytestmark = pytest.mark.usefixtures("watched")
 
@@ -44,7 +44,7 @@ def pack(path: str, *files: tuple[str, str]) -> None:
 def colors(found: Sequence[Source]) -> dict[str, tuple[int, ...] | str]:
     """Of each file, its color, or the reason why it cannot be read."""
     return {
-        str(source.path): source.problem or decode(source.opened()[1]).getpixel((0, 0))  # type: ignore[misc]
+        str(source.path): source.problem or decode(source.open_content()[1]).getpixel((0, 0))  # type: ignore[misc]
         for source in found
     }
 
@@ -102,7 +102,7 @@ def test_names_that_climb_out_of_a_tar_file_are_skipped_with_a_word(working_dire
         link = tarfile.TarInfo("link.png")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
-    assert colors(find([Path("a.tar")])) == {
+    assert colors(find_sources([Path("a.tar")])) == {
         "a.tar/x.png": (255, 0, 0),
         "a.tar/etc/root.png": (255, 0, 0),
         "a.tar": "it has 2 files with .. in their names, which were skipped",
@@ -118,7 +118,7 @@ def test_tar_files_give_what_they_would_give_extracted(working_directory: Path) 
     with WATCH.over(None):
         subprocess.run(["tar", "-xf", "a.tar", "-C", "extracted"], stderr=subprocess.DEVNULL, check=False)
     extracted = {f"a.tar/{path.name}": decode(path).getpixel((0, 0)) for path in Path("extracted").iterdir()}
-    assert colors(find([Path("a.tar")])) == extracted
+    assert colors(find_sources([Path("a.tar")])) == extracted
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_patterns_are_about_the_whole_path_of_a_member(
 ) -> None:
     Path("d").mkdir()
     pack("d/a.tar", ("thumbs/a.png", "red"), ("b.png", "green"))
-    assert [str(source.path) for source in find([Path("d")], **patterns)] == expected  # type: ignore[arg-type]
+    assert [str(source.path) for source in find_sources([Path("d")], **patterns)] == expected  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.DIRTYPE])
@@ -150,7 +150,7 @@ def test_a_tar_header_with_an_impossible_size_fails_alone(working_directory: Pat
     header[148:156] = b"%06o\0 " % sum(header)
     end = 512 + (len(picture("red")) + 511) // 512 * 512
     Path("a.tar").write_bytes(bytes(content[:end] + header + content[:end]))
-    found = colors([source for source in find([Path("a.tar"), Path("here")]) if source.path.name != "b.png"])
+    found = colors([source for source in find_sources([Path("a.tar"), Path("here")]) if source.path.name != "b.png"])
     assert found["a.tar/a.png"] == (255, 0, 0)
     assert "here/0/0000.jpg" in found
     assert str(found.get("a.tar", "it cannot be read to its end")).startswith("it cannot be read to its end")

@@ -17,12 +17,12 @@ from torchvision.datasets.video_utils import VideoClips
 from torchvision.transforms._presets import VideoClassification
 from videos import SIDE, SQUARE, left, moving_square, write_frames, write_video
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.files.frame_ranges import ClipOptions
+from ebcli.files.clips import ClipOptions
 from ebcli.files.images import limit_pixels
-from ebcli.files.media.video import Frames, frame_files, frames, sampled
-from ebcli.files.sources import Source, find
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.files.media.video import Frames, frame_files, frames, sample_frames
+from ebcli.files.sources import Source, find_sources
 
 pytestmark = pytest.mark.usefixtures("watched")
 
@@ -33,7 +33,7 @@ CONTAINERS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "lib
 def positions(path: Path) -> list[int]:
     """Where the red square is in each frame that is sampled."""
     found = []
-    for frame in sampled(path, 10.0, ClipOptions()):
+    for frame in sample_frames(path, 10.0, ClipOptions()):
         red = np.asarray(frame.load())[4 : 4 + SQUARE, :, 0] > 128
         found.append(int(red.all(0).argmax()))
     return found
@@ -62,10 +62,10 @@ def test_a_directory_of_numbered_images_is_one_video(tmp_path: Path) -> None:
     write_frames(tmp_path / "clip", moving_square(12), first=3)
     assert [path.name for path in frame_files(tmp_path / "clip")] == [f"frame{i}.png" for i in range(3, 15)]
     assert positions(tmp_path / "clip") == list(range(12))
-    sources = find([tmp_path], as_one=[Frames()])
-    assert [(source.path, source.named) for source in sources] == [(tmp_path / "clip", False)]
-    assert find([tmp_path / "clip"], as_one=[Frames()]) == [Source(tmp_path / "clip")]
-    assert len(find([tmp_path])) == 12  # for networks that explain images
+    sources = find_sources([tmp_path], as_one=[Frames()])
+    assert [(source.path, source.is_explicit) for source in sources] == [(tmp_path / "clip", False)]
+    assert find_sources([tmp_path / "clip"], as_one=[Frames()]) == [Source(tmp_path / "clip")]
+    assert len(find_sources([tmp_path])) == 12  # for networks that explain images
     before = sources[0].stamp()
     Image.new("RGB", (SIDE, SIDE), "red").save(tmp_path / "clip/frame7.png")
     changed = sources[0].stamp()
@@ -93,7 +93,7 @@ def test_other_directories_are_searched(change: str, tmp_path: Path) -> None:
 def test_the_frames_are_those_that_torchvision_samples(rate: float, tmp_path: Path) -> None:
     path = tmp_path / "move.mp4"
     write_video(path, moving_square(30, (64, SIDE)))
-    shown = [round(10 * frame.time) for frame in sampled(path, rate, ClipOptions())]
+    shown = [round(10 * frame.time) for frame in sample_frames(path, rate, ClipOptions())]
     index = VideoClips._resample_video_idx(len(shown), 10.0, rate)
     expected = list(range(30))[index] if isinstance(index, slice) else index.tolist()
     assert shown == expected[: len(shown)]
@@ -111,7 +111,7 @@ def test_the_network_gets_what_the_preset_makes_of_a_frame(
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     preset = VideoClassification(crop_size=crop, resize_size=resize, mean=(0.0,) * 3, std=(1.0,) * 3)
     expected = 255 * preset(torch.from_numpy(pixels).permute(2, 0, 1)[None])[:, 0].permute(1, 2, 0).numpy()
-    found = InputSpec.of(preset, 16, 15).read(Image.fromarray(pixels))
+    found = InputSpec.from_preset(preset, 16, 15).read(Image.fromarray(pixels))
     differences = np.abs(found - expected)
     assert differences.max() < 1.01
     assert (differences > 0.01).mean() < 0.002  # where a sum in another order is rounded otherwise
@@ -135,9 +135,9 @@ def test_a_part_of_a_video_is_read(tmp_path: Path) -> None:
     path = tmp_path / "move.mp4"
     write_video(path, moving_square(40, (64, SIDE)))
     part = ClipOptions(start=1.5, duration=0.8)
-    assert [round(10 * frame.time) for frame in sampled(path, 10.0, part)] == list(range(15, 23))
+    assert [round(10 * frame.time) for frame in sample_frames(path, 10.0, part)] == list(range(15, 23))
     with pytest.raises(ImageError, match=r"it ends after 4\.0 s: lower --start"):
-        list(sampled(path, 10.0, ClipOptions(start=9)))
+        list(sample_frames(path, 10.0, ClipOptions(start=9)))
 
 
 @pytest.mark.one_in(3)

@@ -16,7 +16,7 @@ from web_server import ONCE_MORE, Server, photo, reason
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.paths import RemoteOptions
-from ebcli.files.sources import Source, find
+from ebcli.files.sources import Source, find_sources
 
 
 def test_a_photo_is_fetched_once_to_load_it_and_once_to_draw_on_it(working_directory: Path, server: Server) -> None:
@@ -100,7 +100,7 @@ def test_what_may_be_over_soon_is_tried_again_and_the_rest_is_not(server: Server
     server.answers["/down.png"] = lambda handler: handler.send_error(503, "Try \x1b[31mlater")
     server.answers["/secret.png"] = lambda handler: handler.send_error(403)
     server.answers["/cut.png"] = cut
-    assert Source(Path(f"{server.url}/busy.png"), remote=ONCE_MORE).opened()
+    assert Source(Path(f"{server.url}/busy.png"), remote=ONCE_MORE).open_content()
     assert reason(f"{server.url}/down.png") == "the server answered 503 Try [31mlater (tried 2 times)"
     assert reason(f"{server.url}/secret.png") == "the server answered 403 Forbidden"
     assert reason(f"{server.url}/gone.png") == "it cannot be found (the server answered 404 Not Found)"
@@ -181,7 +181,7 @@ def test_headers_without_end_are_given_up(start: bytes) -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         options = RemoteOptions(timeout=0.4, retries=1)
         assert reason(f"{url}/a.png", options) == "the server did not answer within 0.4 s (tried 2 times)"
-        assert [source.name for source in find([Path(url)], remote=options)] == [url]
+        assert [source.name for source in find_sources([Path(url)], remote=options)] == [url]
         stop.set()
 
 
@@ -210,7 +210,7 @@ def test_a_server_that_asks_to_wait_is_obeyed_within_limits(server: Server, monk
         return handler.end_headers()
 
     server.answers["/busy.png"] = busy_twice
-    assert Source(Path(f"{server.url}/busy.png"), remote=RemoteOptions(retries=2)).opened()
+    assert Source(Path(f"{server.url}/busy.png"), remote=RemoteOptions(retries=2)).open_content()
     assert waited == [7, 30]
 
 
@@ -225,7 +225,7 @@ def test_connections_are_reused(server: Server) -> None:
     server.answers["/a.png"] = answer
     source = Source(Path(f"{server.url}/a.png"), remote=ONCE_MORE)
     for _ in range(3):
-        assert source.opened()
+        assert source.open_content()
         assert source.stamp().bytes == len(photo())
     assert len(ports) == 1
     assert sum(server.requests.values()) == 6

@@ -13,7 +13,7 @@ from runs import invoke, records, tree
 from web_server import Server, photo
 
 from ebcli.files import web
-from ebcli.files.sources import find
+from ebcli.files.sources import find_sources
 
 
 def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directory: Path, server: Server) -> None:
@@ -45,14 +45,14 @@ def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directo
 def test_any_listing_is_read_in_no_time(server: Server, page: str) -> None:
     """Backtracking would take hours."""
     server.answers["/dir/"] = f"<a href='first.png'>{page * (300_000 // len(page))}".encode()
-    found = [source.name for source in find([Path(f"{server.url}/dir")])]
+    found = [source.name for source in find_sources([Path(f"{server.url}/dir")])]
     assert f"{server.url}/dir/first.png" in found
 
 
 def test_links_are_found_however_they_are_written(server: Server) -> None:
     server.answers["/dir/"] = b"""<A HREF=1.png> <a class=">" href='2.png' >2</a ><a
         title = x href = "a&amp;b%20&#99;.png"> <area href=no.png> <a name=no.png> text <a/href=3.png>"""
-    found = [source.name.rpartition("/")[2] for source in find([Path(f"{server.url}/dir")])]
+    found = [source.name.rpartition("/")[2] for source in find_sources([Path(f"{server.url}/dir")])]
     assert found == ["1.png", "2.png", "3.png", "a&b%20c.png"]
 
 
@@ -61,7 +61,7 @@ def test_listings_without_end_are_given_up(server: Server, monkeypatch: pytest.M
     server.answers["/dir/"] = b"<a href='deeper/'>x</a>"
     for depth in range(1, 40):
         server.answers["/dir/" + "deeper/" * depth] = b"<a href='deeper/'>x</a>"
-    (source,) = find([Path(f"{server.url}/dir")])
+    (source,) = find_sources([Path(f"{server.url}/dir")])
     assert source.name == f"{server.url}/dir"
     assert source.problem == "it has more than 20 directories: name some of them instead"
     assert sum(server.requests.values()) <= 21

@@ -19,10 +19,10 @@ from PIL import Image
 from benchmarks.trained import sentences
 from benchmarks.trained.rounded import restored
 from ebcli.cli.saliency import main
+from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
 from ebcli.drawing.pages import answer_page
-from ebcli.files.media.medium import Shown
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.records import read_records
-from ebcli.nouns.explanation import Box, Explanation, Map, Subject
 
 WEIGHTS = Path(__file__).parents[1] / "evaluate" / "weights" / "LLaVA.pt"
 RESULT = "maps/photo.png.answer+describe-the-picture"
@@ -172,7 +172,7 @@ def test_what_is_asked_and_answered_is_data_on_the_page(answer: str) -> None:
     values = np.eye(3, dtype=np.float32)
     map_ = Map(subject=subject, layer="5", values=values, mass=0.5, placement=Box(0, 0, 30, 20), share=0.25)
     explanation = Explanation(maps=[map_], seconds=1.0, question=hostile, answer=answer)
-    page = answer_page(explanation, [Shown(image)], framed([map_], image.size), hostile, hostile).decode()
+    page = answer_page(explanation, [DisplayFrame(image)], framed([map_], image.size), hostile, hostile).decode()
     assert page.count("<script") == 1 and "alert(1)" in page
     assert "<img src=x" not in page and "<b>" not in page
     text = html.unescape(re.sub(r"<[^>]*>", "", page.partition("<h1>")[2]))

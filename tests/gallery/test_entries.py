@@ -31,7 +31,7 @@ def test_an_input_comes_once_with_its_last_line_for_each_layer_and_method(maps: 
         ("features.23", "marginal EB"),
         ("features.23", "contrastive EB"),
     ]
-    assert first.outcomes[-1].maps[0].recorded.score == 0.75
+    assert first.outcomes[-1].maps[0].class_record.score == 0.75
 
 
 def test_a_line_of_several_layers_is_an_outcome_for_each(maps: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_line_of_several_layers_is_an_outcome_for_each(maps: Path) -> None:
     append(maps, together, replace(gone, layer="features.9", classes=both[1::2]))
     (entry,) = read_entries(maps)
     assert [outcome.layer for outcome in entry.outcomes] == ["features.23", "features.9"]
-    assert [[one.recorded.index for one in outcome.maps] for outcome in entry.outcomes] == [[282, 285]] * 2
+    assert [[one.class_record.index for one in outcome.maps] for outcome in entry.outcomes] == [[282, 285]] * 2
     assert [outcome.seconds for outcome in entry.outcomes] == [0.25, 0.5]  # half of what both took; the later line's
     results = [one.result for outcome in entry.outcomes for one in outcome.maps]
     assert results == [Path("a.png.282@features.23.png"), Path("a.png.285@features.23.png"), None, None]
@@ -79,7 +79,7 @@ def test_a_line_that_cannot_be_true_does_not_count(maps: Path) -> None:
 def test_numbers_that_json_lacks_are_none(maps: Path) -> None:
     add(maps, photo(Path("a.png")), [replace(CATS[0], score=float("nan"), mass=float("inf"))])
     (shown,) = read_entries(maps)[0].outcomes[0].maps
-    assert (shown.recorded.score, shown.recorded.mass) == (None, None)
+    assert (shown.class_record.score, shown.class_record.mass) == (None, None)
 
 
 def test_results_are_those_that_the_line_wrote(maps: Path) -> None:

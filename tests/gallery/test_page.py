@@ -9,9 +9,9 @@ from browser import Browser
 from galleries import CATS, add, append, photo
 from selenium.webdriver.common.keys import Keys
 
+from ebcli.datatypes.explanation import Sufficiency
 from ebcli.files.records import Record
 from ebcli.gallery.page import write_gallery
-from ebcli.nouns.explanation import Sufficiency
 
 
 def test_it_opens_from_disk_in_silence_and_asks_for_nothing_from_outside(page: Path, browser: Browser) -> None:
@@ -74,7 +74,7 @@ def test_it_tells_sufficiency_and_marks_maps_without(maps: Path, browser: Browse
     good = Sufficiency(part=0.2, shuffled=0.5, center=0.35, gradient=0.6, score=0.95, without=0.07, blurred=0.01)
     tested = {"cat.png": good, "dog.png": replace(good, part=0.5)}
     for name, sufficiency in tested.items():
-        add(maps, photo(Path(name)), [replace(CATS[0], sufficiency=sufficiency.recorded)])
+        add(maps, photo(Path(name)), [replace(CATS[0], sufficiency=sufficiency.record_fields)])
     browser.open(write_gallery(maps))
     assert [badge.text for badge in browser.all(".card .badge")] == ["sufficiency not shown"]
     browser.one(".card button").click()

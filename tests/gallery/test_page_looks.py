@@ -12,11 +12,11 @@ from lightness import difference, even, middle
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.records import ClassRecord
 from ebcli.gallery.page import write_gallery
-from ebcli.nouns.explanation import Box
 
 
 def test_the_slider_and_the_views_change_what_is_seen(page: Path, browser: Browser) -> None:

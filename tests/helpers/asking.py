@@ -31,7 +31,9 @@ told: list[str] = []  # on the terminal
 
 
 def network(name: str = "tiny", *layers: str, **more: Any) -> Network:
-    return Network(RunPlan.of(images=(Path("photo"),), model=name, layer=layers, device="cpu", **more), HERE_ONLY)
+    return Network(
+        RunPlan.from_values(images=(Path("photo"),), model=name, layer=layers, device="cpu", **more), HERE_ONLY
+    )
 
 
 def page(*networks: Network, paths: tuple[str, ...] = ("photos",), max_bytes: int = 1 << 20) -> Page:

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from torch import nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.models import LoadedModel
-from ebcli.nouns.input_spec import InputSpec
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 SIDE = 32

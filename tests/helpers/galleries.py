@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_arrays, encode_picture
-from ebcli.files.media.medium import Shown
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_relpath
-from ebcli.files.paths import Stamp
+from ebcli.files.paths import FileState
 from ebcli.files.records import ClassRecord, Record, append_lines
 from ebcli.files.storage import stamp_of
-from ebcli.nouns.explanation import Box, Map, Subject
 
 CATS = (
     ClassRecord(282, "tiger cat", 0.5, mass=0.25, blank=False),
@@ -88,7 +88,7 @@ def add(
     )
     if "thumbnails" in keep:
         explained = mapped({common.layer: maps}, [one.index for one in classes], whole)
-        files |= thumbnails(names_of(record), Shown(image), framed(explained, image.size, style))
+        files |= thumbnails(names_of(record), DisplayFrame(image), framed(explained, image.size, style))
     for path, content in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(content)
@@ -105,12 +105,12 @@ def wrote(record: Record, *output: str, content: bytes = b"1234") -> Record:
 def names_of(record: Record) -> ThumbnailNames:
     assert record.input_bytes is not None
     assert record.input_mtime_ns is not None
-    stamp = Stamp(record.input_bytes, record.input_mtime_ns)
+    stamp = FileState(record.input_bytes, record.input_mtime_ns)
     return ThumbnailNames(record.place, stamp, record.configuration, record.method)
 
 
 def framed(maps: Sequence[Map], size: tuple[int, int], style: DrawingStyle | None = None) -> list[FrameMaps]:
-    return [FrameMaps.of(map_, size, None, style or DrawingStyle()) for map_ in maps]
+    return [FrameMaps.from_map(map_, size, None, style or DrawingStyle()) for map_ in maps]
 
 
 def mapped(maps: dict[str, np.ndarray], classes: Sequence[int], place: Box) -> list[Map]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.frame_ranges import ClipOptions
+from ebcli.files.clips import ClipOptions
 from ebcli.files.paths import RemoteOptions
 from ebcli.models.spec import ModelSpec, Preprocessing
 from ebcli.run.plan import RunPlan

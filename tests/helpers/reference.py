@@ -6,8 +6,8 @@ explicit matrix z_ni = W_ni a_i, and for a neuron n with response y_n
 
     P(i | n) = max(s_n z_ni, 0) / sum_k max(s_n z_nk, 0),   s_n = sign(y_n)
 
-where the units of the classifier have s = +1 for a class and s = -1 for its dual. A batch norm behind a layer is a part
-of its neurons, also behind what routes values in between: s is the sign of the norm's response, times that of its scale.
+where the units of the classifier have s = +1 for a class and s = -1 for its dual. A batch norm behind a layer is a
+part of its neurons, also behind what routes values in between: s is the sign of its response, times that of its scale.
 """
 
 from __future__ import annotations

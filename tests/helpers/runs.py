@@ -35,8 +35,8 @@ def tiny_model(*_: object, **__: object) -> Any:
     import torch
     from torch import nn
 
+    from ebcli.datatypes.input_spec import InputSpec
     from ebcli.models import LoadedModel
-    from ebcli.nouns.input_spec import InputSpec
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -68,10 +68,10 @@ def invoke(*arguments: str, **limits: str) -> Result:
 
 def seen(pixels: Any) -> Any:
     """An image that is all that the network gets of it."""
-    from ebcli.files.paths import Stamp
+    from ebcli.files.paths import FileState
     from ebcli.run.reading import NetworkInput
 
-    return NetworkInput(pixels=pixels, stamp=Stamp(0, 0), seconds=0.0, size=(pixels.shape[1], pixels.shape[0]))
+    return NetworkInput(pixels=pixels, stamp=FileState(0, 0), seconds=0.0, size=(pixels.shape[1], pixels.shape[0]))
 
 
 class Forked:
@@ -131,11 +131,11 @@ def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: boo
     if packages is not None:
         sys.path.insert(0, str(packages))
     if tiny:
+        import ebcli.run.controls
         import ebcli.run.explainer
-        import ebcli.run.noise_and_sufficiency
 
         ebcli.run.explainer.load_model = tiny_model
-        ebcli.run.noise_and_sufficiency.references = no_references
+        ebcli.run.controls.references = no_references
     main(arguments)
 
 

@@ -73,5 +73,5 @@ class Server:
 
 def reason(url: str, options: RemoteOptions = ONCE_MORE) -> str:
     with pytest.raises(ImageError) as caught:
-        Source(Path(url), remote=options).opened()
+        Source(Path(url), remote=options).open_content()
     return str(caught.value)

@@ -22,8 +22,8 @@ from torchvision.models import SwinTransformer, VisionTransformer, detection, se
 from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
 import ebcli
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.models import LoadedModel, default_layer
-from ebcli.nouns.input_spec import InputSpec
 
 CLASSIFIERS = ebcli.model_names()
 VIDEO = models.list_models(module=video)

@@ -38,8 +38,8 @@ def random() -> torch.Generator:
     ],
 )
 def test_outputs_are_told_by_their_shapes(shape: tuple[int, ...], known: int, expected: YoloOutput | None) -> None:
-    assert YoloOutput.of(torch.zeros(shape), SIZE, known) == expected
-    assert YoloOutput.of([torch.zeros(shape), torch.zeros(1, 32, 16, 24)], SIZE, known) == expected
+    assert YoloOutput.from_output(torch.zeros(shape), SIZE, known) == expected
+    assert YoloOutput.from_output([torch.zeros(shape), torch.zeros(1, 32, 16, 24)], SIZE, known) == expected
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])
@@ -49,7 +49,7 @@ def test_an_output_with_objectness(num_classes: int, is_transposed: bool, random
     classes = torch.rand(2, num_classes, 378, generator=random)
     raw = torch.cat([boxes, objectness, classes], 1)
     raw = raw.mT if is_transposed else raw
-    reading = YoloOutput.of(raw, SIZE)
+    reading = YoloOutput.from_output(raw, SIZE)
     assert reading is not None
     found = reading(nn.Identity(), (), raw)
     assert torch.equal(found.scores, objectness * classes)
@@ -125,7 +125,7 @@ def test_maps_from_sigmoids_are_those_from_their_logits(joint: bool, contrastive
     ended = Scores(nn.Sigmoid()).eval()
     ended.load_state_dict(plain.state_dict())
     for net in (plain, ended):
-        reading = YoloOutput.of(net(images), SIZE)
+        reading = YoloOutput.from_output(net(images), SIZE)
         assert reading is not None
         net.register_forward_hook(reading)
     assert ended(images).logits[0, 2].min() > 0.999

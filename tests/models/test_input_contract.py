@@ -15,10 +15,10 @@ from torch import nn
 
 import ebcli
 from ebcli.cli.saliency import main
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
 from ebcli.models.running import fitting_first_layer
-from ebcli.nouns.input_spec import InputSpec
 
 NETS = """
 import ebcli

@@ -12,9 +12,9 @@ import zoo
 from test_zoo import each
 from torch import nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models import Layer, LoadedModel, default_layer, layer_per_resolution, layers, load_model, resolve_layer
-from ebcli.nouns.input_spec import InputSpec
 
 
 def shapes_only(name: str) -> LoadedModel:

@@ -14,9 +14,9 @@ from runs import Forked
 from torch import nn
 
 import ebcli
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.imports import load_plugin
-from ebcli.nouns.input_spec import InputSpec
 
 ROOT = Path(__file__).parents[2]
 

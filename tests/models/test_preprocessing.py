@@ -8,37 +8,37 @@ from torch import nn
 from torchvision.transforms import functional
 from torchvision.transforms._presets import ImageClassification
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.models import Preprocessing, load_model
 from ebcli.models.running import probe
-from ebcli.nouns.input_spec import InputSpec
 
 
 def test_settings_replace_those_of_the_preset() -> None:
-    preset = InputSpec.of(ImageClassification(crop_size=224, resize_size=256))
+    preset = InputSpec.from_preset(ImageClassification(crop_size=224, resize_size=256))
     photo = torch.rand(3, 90, 120)
-    changed = Preprocessing(resize=72, crop=64, mean=0.5, std=(0.25, 0.5, 0.125)).applied_to(preset)
+    changed = Preprocessing(resize=72, crop=64, mean=0.5, std=(0.25, 0.5, 0.125)).apply(preset)
     expected = ImageClassification(crop_size=64, resize_size=72, mean=(0.5,) * 3, std=(0.25, 0.5, 0.125))
     torch.testing.assert_close(changed(photo), expected(photo), rtol=0, atol=0)
     untouched = ImageClassification(crop_size=224, resize_size=256)
     torch.testing.assert_close(preset(photo), untouched(photo), rtol=0, atol=0)
-    torch.testing.assert_close(Preprocessing().applied_to(preset)(photo), untouched(photo), rtol=0, atol=0)
+    torch.testing.assert_close(Preprocessing().apply(preset)(photo), untouched(photo), rtol=0, atol=0)
 
 
 def test_a_fit_replaces_the_presets_and_shows_the_whole_image() -> None:
     preset = InputSpec((64, 64), resize=(72,), mean=(0.5, 0.25, 0.0), std=(1.0,) * 3)
     photo = torch.rand(3, 32, 128)
-    squashed = Preprocessing(fit="squash").applied_to(preset)
+    squashed = Preprocessing(fit="squash").apply(preset)
     small = functional.resize(photo, [64, 64], antialias=True)
     torch.testing.assert_close(squashed(photo), functional.normalize(small, preset.mean, preset.std))
-    padded = Preprocessing(fit="pad").applied_to(preset)(photo)  # 16 x 64 pixels between bands of the mean color
+    padded = Preprocessing(fit="pad").apply(preset)(photo)  # 16 x 64 pixels between bands of the mean color
     small = functional.resize(photo, [16, 64], antialias=True)
     torch.testing.assert_close(padded[:, 24:40], functional.normalize(small, preset.mean, preset.std))
     bands = torch.cat([padded[:, :24], padded[:, 40:]], 1)
     assert bands.abs().max() <= 0.5 / 255 + 1e-6  # the mean color in 8 bits
-    assert Preprocessing(fit="squash", resize=72).applied_to(preset).resize == (72,)
-    assert Preprocessing(std=2).applied_to(squashed).fit == "squash"
-    cropped = Preprocessing(fit="crop", resize=72).applied_to(squashed)
+    assert Preprocessing(fit="squash", resize=72).apply(preset).resize == (72,)
+    assert Preprocessing(std=2).apply(squashed).fit == "squash"
+    cropped = Preprocessing(fit="crop", resize=72).apply(squashed)
     torch.testing.assert_close(cropped(photo), preset(photo), rtol=0, atol=0)
 
 
@@ -46,13 +46,13 @@ def test_networks_of_one_size_squash_whole_images_if_they_did_so_before_and_else
     photo = torch.rand(3, 32, 128)
     for own, expected in (("crop", "pad"), ("squash", "squash"), ("pad", "pad")):
         preset = InputSpec((64, 64), resize=(64,), fit=own)
-        found = Preprocessing(fit="whole").fixed(preset)
-        torch.testing.assert_close(found(photo), Preprocessing(fit=expected).applied_to(preset)(photo), rtol=0, atol=0)
+        found = Preprocessing(fit="whole").apply_fixed_size(preset)
+        torch.testing.assert_close(found(photo), Preprocessing(fit=expected).apply(preset)(photo), rtol=0, atol=0)
 
 
 def test_the_fit_is_part_of_the_settings() -> None:
     preset = InputSpec((64, 64), resize=(64,))
-    texts = {repr(Preprocessing(fit=fit).applied_to(preset)) for fit in ("crop", "squash", "pad")}
+    texts = {repr(Preprocessing(fit=fit).apply(preset)) for fit in ("crop", "squash", "pad")}
     assert len(texts) == 3 and repr(preset) in texts
 
 
@@ -79,14 +79,14 @@ def test_values_out_of_range_are_refused(settings: dict[str, object], said: str)
 
 def test_as_many_numbers_as_channels_are_needed() -> None:
     with pytest.raises(ConfigurationError, match=r"^--mean has 2 values, but the network takes 3 channels$"):
-        Preprocessing(mean=(0.5, 0.25)).applied_to(InputSpec((224, 224)))
-    assert Preprocessing(mean=(0.5, 0.25)).applied_to(InputSpec((224, 224), channels=2, std=(1, 1))).std == (1, 1)
-    assert Preprocessing(std=2).applied_to(InputSpec((224, 224), channels=5, mean=(0.0,) * 5)).std == (2,) * 5
+        Preprocessing(mean=(0.5, 0.25)).apply(InputSpec((224, 224)))
+    assert Preprocessing(mean=(0.5, 0.25)).apply(InputSpec((224, 224), channels=2, std=(1, 1))).std == (1, 1)
+    assert Preprocessing(std=2).apply(InputSpec((224, 224), channels=5, mean=(0.0,) * 5)).std == (2,) * 5
 
 
 def test_a_crop_larger_than_the_resized_image_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="300 pixels is larger than the resized image of 256"):
-        Preprocessing(crop=300).applied_to(InputSpec((224, 224)))
+        Preprocessing(crop=300).apply(InputSpec((224, 224)))
 
 
 def test_a_crop_that_the_network_does_not_accept_is_reported_in_one_sentence() -> None:

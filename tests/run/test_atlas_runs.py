@@ -167,7 +167,7 @@ def test_one_map_is_no_atlas():
 
 @pytest.mark.parametrize("given", [{"at": (3, 4)}, {"style": "atlas"}, {"style": "atlas", "target": ("1", "2")}])
 def test_a_plan_of_an_atlas_is_told_again(given):
-    plan = RunPlan.of(images=(Path("a.jpg"),), **given)
+    plan = RunPlan.from_values(images=(Path("a.jpg"),), **given)
     assert plan.style.name == "atlas" and plan.output.panel
     assert plan.maps.top_k == (None if "target" in given else 20)
-    assert RunPlan.of(**plan.values) == plan
+    assert RunPlan.from_values(**plan.values) == plan

@@ -120,10 +120,10 @@ def test_a_network_that_is_asked_about_others_knows_what_one_made_for_them_does(
     """Of the classes, those to contrast with, and how strong maps of noise are."""
     usual = Explainer(plan())
     for options in ({"target": ("1",), "against": ("4",)}, {"against": ("0", "2")}, {"target": ("3",)}, {}):
-        made, asked = Explainer(plan(**options)), usual.asked(plan(**options).maps)
+        made, asked = Explainer(plan(**options)), usual.with_options(plan(**options).maps)
         assert asked.network.noise == pytest.approx(made.network.noise)
         assert (asked.network.classes, asked.network.against) == (made.network.classes, made.network.against)
         for one, other in zip(asked.explain(IMAGES), made.explain(IMAGES), strict=True):
             assert [map_.evidence for map_ in one.maps] == [map_.evidence for map_ in other.maps]  # type: ignore[union-attr]
             np.testing.assert_array_equal(one.maps[0].values, other.maps[0].values)  # type: ignore[union-attr]
-    assert usual.asked(plan(against=("4",)).maps).network.noise != usual.network.noise
+    assert usual.with_options(plan(against=("4",)).maps).network.noise != usual.network.noise

@@ -40,7 +40,7 @@ def make():
 @pytest.mark.parametrize("how", [["--panel"], ["--caption", "--raw"]])
 def test_class_names_are_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: list[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ebcli.run.noise_and_sufficiency.references", lambda *_: {})
+    monkeypatch.setattr("ebcli.run.controls.references", lambda *_: {})
     photos(Path("photos"), 1)
     Path("nets.py").write_text(FACTORY, encoding="utf-8")
     targets = [word for index in range(len(NAMES)) for word in ("--target", str(index))]

@@ -15,8 +15,8 @@ import tifffile
 from PIL import Image
 from runs import Forked
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.files.sources import Source
-from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.reading import Reader
 from ebcli.workers import Workers
 

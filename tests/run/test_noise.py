@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import ebcli
-from ebcli.run.noise_and_sufficiency import noise
+from ebcli.run.controls import noise
 
 ALL_NOISE = ("test_half_of_the_maps_of_noise_are_weaker",)
 

@@ -14,16 +14,16 @@ from color_net import load_colors
 from PIL import Image
 
 from ebcli.cli.saliency import main
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError
-from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.media.medium import MEDIA, Medium, Shown, register
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.files.clips import ClipOptions
+from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, InputFormat, register
 
 COLORS = {".": (0, 0, 0), "r": (255, 0, 0), "g": (0, 255, 0)}
 DRAWN = "........\n..rr....\n..rr....\n.....ggg\n"
 
 
-class Letters(Medium):
+class Letters(InputFormat):
     unit = "letters"
 
     def takes(self, spec: InputSpec) -> bool:
@@ -39,8 +39,8 @@ class Letters(Medium):
         image = decoded(file)
         return spec.read(image), image.size, None
 
-    def frames(self, file: Any, spec: InputSpec, part: ClipOptions, clips: object) -> Generator[Shown]:
-        yield Shown(decoded(file))
+    def frames(self, file: Any, spec: InputSpec, part: ClipOptions, clips: object) -> Generator[DisplayFrame]:
+        yield DisplayFrame(decoded(file))
 
 
 def decoded(file: Path | IO[bytes]) -> Image.Image:
@@ -55,10 +55,10 @@ def decoded(file: Path | IO[bytes]) -> Image.Image:
 def _registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_colors)
-    before = [*MEDIA]
+    before = [*INPUT_FORMATS]
     register(Letters())
     yield
-    MEDIA[:] = before
+    INPUT_FORMATS[:] = before
 
 
 def run(*arguments: str, status: int = 0) -> list[dict[str, Any]]:

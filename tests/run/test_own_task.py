@@ -12,7 +12,7 @@ from color_net import GREEN, RED, painted
 
 from ebcli.cli.saliency import main
 from ebcli.errors import ConfigurationError
-from ebcli.run.tasks.task import REGISTERED, register
+from ebcli.run.tasks.task import REGISTRY, register
 
 FILE = """
 import ebcli
@@ -50,7 +50,7 @@ register("points", Task(subjects, "networks for points"))
 @pytest.fixture(autouse=True)
 def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(REGISTERED, "points", raising=False)
+    monkeypatch.delitem(REGISTRY, "points", raising=False)
     Path("points.py").write_text(FILE)
     dim = (40, 0, 0)
     # 64 x 48 pixels, of which the network sees 32 x 32, from 5.33 to 26.67
@@ -82,4 +82,4 @@ def test_options_of_other_tasks_are_refused_and_its_name_is_its_own() -> None:
     assert result.exit_code == 2
     assert "--where X,Y,W,H works only with detectors, but points.py:Colors is for points: drop it" in result.stderr
     with pytest.raises(ConfigurationError, match="there is a task 'detection' already"):
-        register("detection", REGISTERED["segmentation"])
+        register("detection", REGISTRY["segmentation"])

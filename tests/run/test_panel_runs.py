@@ -153,8 +153,8 @@ def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
     assert len(both.maps) == 4
     for at, contrastive, other in zip(both.maps, one.maps, marginal.maps, strict=True):
         np.testing.assert_allclose(at.values, contrastive.values, rtol=1e-5, atol=1e-8)
-        np.testing.assert_allclose(at.beside["marginal"], other.values, rtol=1e-5, atol=1e-8)
-        assert other.beside == {}
+        np.testing.assert_allclose(at.method_maps["marginal"], other.values, rtol=1e-5, atol=1e-8)
+        assert other.method_maps == {}
 
 
 def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,10 +189,10 @@ def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> No
     for image, explanation in zip(pixels, found, strict=True):
         preset = loaded.transforms
         inputs = functional.normalize(functional.to_tensor(image), preset.mean, preset.std)[None]
-        assert [set(map_.beside) for map_ in explanation.maps] == [{"grad-cam", "gradient"}] * 2
+        assert [set(map_.method_maps) for map_ in explanation.maps] == [{"grad-cam", "gradient"}] * 2
         for method in ("grad-cam", "gradient"):
             expected = IMPLEMENTED[method](loaded.net, inputs, torch.tensor([[3, 5]]), "2").clamp(min=0).numpy()
-            drawn = [np.maximum(map_.beside[method], 0) for map_ in explanation.maps]
+            drawn = [np.maximum(map_.method_maps[method], 0) for map_ in explanation.maps]
             for one, other in zip(drawn, expected, strict=True):  # as Grad-CAM's scale means nothing
                 assert one == pytest.approx(other / (other.sum() or 1), abs=1e-5)
                 assert one.sum() == pytest.approx(1 if other.any() else 0, abs=1e-4)

@@ -151,7 +151,7 @@ def cluster_run(monkeypatch: pytest.MonkeyPatch, *ends: EbcliError | None, **opt
             return []
         sources, error = waiting.pop(0), next(errors)
         done = sources[: 1 if error else None]
-        return [([Record(source.name, "done", place=str(source.place)) for source in done], error)]
+        return [([Record(source.name, "done", place=str(source.relpath)) for source in done], error)]
 
     monkeypatch.setattr(engine.Cluster, "call", call)
     photos(Path("photos"), 2 * len(ends))

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from ebcli.cli.saliency import main
-from ebcli.nouns.explanation import Box, Map, Subject
+from ebcli.datatypes.explanation import Box, Map, Subject
 
 ALL_NOISE = ("test_two_cats_differ_by_little",)
 
@@ -70,7 +70,10 @@ def test_nothing_is_said_of_the_evidence_if_noise_is_strong(noise: float, eviden
         subject=Subject(0, "cup", 0.9), layer="5", values=values, mass=1.0, placement=Box(0, 0, 8, 8), noise=noise
     )
     assert strongest.evidence == evidence
-    assert strongest.told == [f"strength {1 / noise:.1f}× noise", *([f"{evidence} evidence"] if evidence else [])]
+    assert strongest.evidence_words == [
+        f"strength {1 / noise:.1f}× noise",
+        *([f"{evidence} evidence"] if evidence else []),
+    ]
     assert strongest.brightness(signed=False) == 1.0
 
 
@@ -129,7 +132,7 @@ def test_what_is_told_is_comparable_and_says_what_decides(times: float, is_unlik
             placement=Box(0, 0, 8, 8),
             noise=noise,
         )
-        assert one.told == told
+        assert one.evidence_words == told
         assert one.times_noise == pytest.approx(times, rel=1e-5)
 
 

@@ -23,9 +23,9 @@ from torchvision.transforms import functional
 
 import ebcli
 from ebcli.cli.saliency import main
+from ebcli.datatypes.explanation import Sufficiency
 from ebcli.drawing.overlay import ranks
 from ebcli.files.records import Record
-from ebcli.nouns.explanation import Sufficiency
 from ebcli.run.explainer import Explainer
 
 LAYER = "--layer", "1"

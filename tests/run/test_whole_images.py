@@ -16,8 +16,8 @@ from PIL import Image
 
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
+from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.files.encoding import read_facts
-from ebcli.nouns.explanation import Box, Map, Subject
 from ebcli.run.maps import Tiles
 
 FILE = """
@@ -196,20 +196,20 @@ def subject_map(values: np.ndarray) -> Map:
 
 @pytest.mark.parametrize("cells", [8, 16, 32])
 def test_tiles_that_agree_are_joined_to_what_they_were_cut_from(cells: int) -> None:
-    tiles = Tiles.of((64, 160), 32, 4)
+    tiles = Tiles.covering((64, 160), 32, 4)
     scale = cells / 32
     whole = np.random.default_rng(0).random((round(64 * scale), round(160 * scale)))
     maps = [whole[round(t * scale) :, round(left * scale) :][:cells, :cells] for t, left in tiles.corners]
-    joined = tiles.joined(np.full((len(maps), 1), 0.25), [*map(subject_map, maps)])
+    joined = tiles.join(np.full((len(maps), 1), 0.25), [*map(subject_map, maps)])
     np.testing.assert_allclose(joined.values, whole * cells**2 / whole.size, rtol=1e-5)
 
 
 def test_a_tile_counts_by_its_score() -> None:
     tiles = Tiles([(0, 0), (0, 32)], 32, (32, 64))
     maps = [subject_map(np.full((4, 4), 1 / 16)) for _ in tiles.corners]
-    joined = tiles.joined([[0.3], [0.1]], maps).values
+    joined = tiles.join([[0.3], [0.1]], maps).values
     assert (joined[:, :4].sum(), joined[:, 4:].sum()) == pytest.approx((0.75, 0.25))
-    unlikely = tiles.joined([[-1.0], [-2.0]], maps).values  # raw scores
+    unlikely = tiles.join([[-1.0], [-2.0]], maps).values  # raw scores
     assert (unlikely[:, :4].sum(), unlikely[:, 4:].sum()) == pytest.approx((0.5, 0.5))
 
 
@@ -218,12 +218,12 @@ def test_maps_of_other_methods_and_shares_of_channels_are_joined_as_maps_are() -
     values = np.random.default_rng(0).random((2, 2, 4, 4)).astype(np.float32)
     channels = (0.5, 0.5, 0.0, 0.0), (0.1, 0.2, 0.3, 0.4)
     maps = [
-        replace(subject_map(own), beside={"gradient": other}, channels=of)
+        replace(subject_map(own), method_maps={"gradient": other}, channels=of)
         for (own, other), of in zip(values, channels, strict=True)
     ]
-    joined = tiles.joined(scores, maps)
+    joined = tiles.join(scores, maps)
     np.testing.assert_allclose(
-        joined.beside["gradient"], tiles.joined(scores, [*map(subject_map, values[:, 1])]).values
+        joined.method_maps["gradient"], tiles.join(scores, [*map(subject_map, values[:, 1])]).values
     )
     assert joined.channels == pytest.approx([0.75 * one + 0.25 * other for one, other in zip(*channels, strict=True)])
 
@@ -233,7 +233,7 @@ def test_what_tiles_lost_counts_by_their_scores() -> None:
     even = subject_map(np.full((4, 4), 1 / 16))
     losses = {"relu in 1": 0.1}, {"relu in 1": 0.3, "add in 2": 0.2}
     maps = [replace(even, mass=1 - sum(lost.values()), lost_mass=lost) for lost in losses]
-    joined = tiles.joined([[0.3], [0.1]], maps)
+    joined = tiles.join([[0.3], [0.1]], maps)
     assert joined.mass == pytest.approx(0.75 * 0.9 + 0.25 * 0.5)
     assert joined.lost_mass == pytest.approx({"relu in 1": 0.75 * 0.1 + 0.25 * 0.3, "add in 2": 0.25 * 0.2})
 
@@ -241,8 +241,8 @@ def test_what_tiles_lost_counts_by_their_scores() -> None:
 @pytest.mark.parametrize(("size", "side", "cells"), [((33, 50), 33, 17), ((45, 31), 31, 16), ((75, 75), 33, 9)])
 def test_tiles_of_odd_sides_cover_the_photo(size: tuple[int, int], side: int, cells: int) -> None:
     """The joined map has a cell wherever a tile has one, none of them empty, and no row more than the photo."""
-    tiles = Tiles.of(size, side, 1)
-    joined = tiles.joined(np.ones((len(tiles.corners), 1)), [subject_map(np.ones((cells, cells)))] * len(tiles.corners))
+    tiles = Tiles.covering(size, side, 1)
+    joined = tiles.join(np.ones((len(tiles.corners), 1)), [subject_map(np.ones((cells, cells)))] * len(tiles.corners))
     assert joined.values.shape == pytest.approx([length * cells / side for length in size], abs=0.5)
     assert np.ptp(joined.values) == pytest.approx(0, abs=1e-6) and joined.values.min() > 0
 

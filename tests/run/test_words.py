@@ -11,14 +11,14 @@ import torch
 from helpers import vision_language
 from PIL import Image
 
+from ebcli.datatypes.explanation import Explanation
 from ebcli.errors import ConfigurationError
 from ebcli.models.sources.vision_language import KINDS, VisionLanguage
-from ebcli.nouns.explanation import Explanation
 from ebcli.run.network_description import NetworkDescription
 from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput
-from ebcli.run.tasks.task import Asked
-from ebcli.run.tasks.words import LAYER, Patches, _Said, explain, patches
+from ebcli.run.tasks.task import ImageRequest
+from ebcli.run.tasks.words import LAYER, AnswerNetwork, Patches, explain, patches
 
 ANSWER = "a red cup on the table"
 SIZE = (60, 40)
@@ -40,9 +40,9 @@ def photo() -> Image.Image:
 
 
 def ask(model: VisionLanguage, photo: Image.Image, question: str, answer: str, **given: Any) -> Explanation:
-    words, loaded = WordOptions(question=question, answer=answer, **given), model.loaded()
-    asked = Asked(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), size=photo.size, words=words)
-    return explain(NetworkInput.of(photo, loaded.transforms), asked)
+    words, loaded = WordOptions(question=question, answer=answer, **given), model.as_loaded()
+    asked = ImageRequest(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), size=photo.size, words=words)
+    return explain(NetworkInput.from_image(photo, loaded.transforms), asked)
 
 
 def test_every_family_is_tried() -> None:
@@ -66,9 +66,9 @@ def test_one_pass_with_the_whole_answer_scores_it_as_generation_does(
     longer = {"attention_mask": 1, "token_type_ids": 1, "mm_token_type_ids": 0}
     others = {
         name: torch.cat([one[:, :-1], one.new_full((1, count), longer[name])], 1) if name in longer else one
-        for name, one in answered.others.items()
+        for name, one in answered.other_inputs.items()
     }
-    others["input_ids"] = torch.cat([answered.others["input_ids"][:, :-1], ids[None]], 1)
+    others["input_ids"] = torch.cat([answered.other_inputs["input_ids"][:, :-1], ids[None]], 1)
     with torch.no_grad():
         logits = model.net(**others, pixel_values=answered.pixels).logits[0, -count - 1 : -1]
     torch.testing.assert_close(logits, torch.cat(generated.logits), atol=1e-4, rtol=1e-4)
@@ -175,7 +175,7 @@ def test_tokens_of_tiles_beside_padding(models: dict[str, VisionLanguage], photo
 
 
 def _patches(model: VisionLanguage, photo: Image.Image) -> Any:
-    net = _Said(model, model.exchange(photo, "what", ANSWER, 5))
+    net = AnswerNetwork(model, model.exchange(photo, "what", ANSWER, 5))
     return patches(
         lambda image: net.photo_tokens(model.read(image, "what")["pixel_values"]), model.net, net.blocks, photo.size
     )
@@ -190,7 +190,7 @@ def test_a_word_of_several_tokens_is_as_likely_as_all_of_them_in_a_row(
     place = said.tokens(said.text.index("cups"), len(said.text))
     assert len(place) == 2
     with torch.no_grad():
-        logits = model.net(pixel_values=said.pixels, **said.others).logits[0, -len(said.ids) - 1 : -1]
+        logits = model.net(pixel_values=said.pixels, **said.other_inputs).logits[0, -len(said.ids) - 1 : -1]
     expected = logits.log_softmax(1)[list(place), said.ids[list(place)]].sum().exp()
     (word,) = ask(model, photo, "what", answer).maps
     assert (word.subject.name, word.subject.score) == ("cups", pytest.approx(float(expected), rel=1e-3))
@@ -204,7 +204,7 @@ def test_shares_and_maps_by_slopes_of_a_decoder_that_is_held(
     said = model.exchange(photo, "what is on the table ?", ANSWER, 5)
     read, logit = _held(model.net, said)
     (slopes,) = torch.autograd.grad(logit, read)
-    of_photo = said.others["input_ids"][0] == model.image_token
+    of_photo = said.other_inputs["input_ids"][0] == model.image_token
     mean = read[of_photo].mean(0, keepdim=True)
     z = torch.cat(
         [
@@ -225,7 +225,11 @@ def _held(net: Any, said: Any) -> tuple[torch.Tensor, torch.Tensor]:
     net.set_attn_implementation("eager")
     with torch.no_grad():
         whole = net(
-            **said.others, pixel_values=said.pixels, output_attentions=True, output_hidden_states=True, use_cache=False
+            **said.other_inputs,
+            pixel_values=said.pixels,
+            output_attentions=True,
+            output_hidden_states=True,
+            use_cache=False,
         )
     net.set_attn_implementation("sdpa")
     h = read = whole.hidden_states[0][0].requires_grad_()

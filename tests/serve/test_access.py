@@ -212,7 +212,10 @@ def test_what_nobody_thought_of_is_a_fixed_sentence(
         raise RuntimeError(f"in {Path.cwd()}")
 
     client = opened()
-    for name, address in (("ebcli.serve.photos.shrunk", "/photo/0"), ("ebcli.serve.app.encoded", "/maps?photo=0")):
+    for name, address in (
+        ("ebcli.serve.photos.downscale", "/photo/0"),
+        ("ebcli.serve.app.encode_maps", "/maps?photo=0"),
+    ):
         monkeypatch.setattr(name, fail)
         with TestClient(client.app, HERE, raise_server_exceptions=False) as patient:
             answer = patient.get(address)

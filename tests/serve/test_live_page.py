@@ -22,11 +22,11 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 from two_towers import clip
 
-from ebcli.drawing.overlay import interpolated
+from ebcli.datatypes.explanation import Box
+from ebcli.drawing.overlay import interpolate
 from ebcli.drawing.painters import levels, limits, opacity, overlay_colors
 from ebcli.drawing.style import DrawingStyle
 from ebcli.models import load_model
-from ebcli.nouns.explanation import Box
 
 # Whether the answer with all layers is there
 ALL_LAYERS = """
@@ -129,7 +129,7 @@ def test_the_canvas_has_the_colors_of_a_picture(page: str, browser: Browser, loo
     style = DrawingStyle(signed="signed" in look or "against" in look, cells="cells" in look)
     values = values if style.signed else np.maximum(values, 0)
     place = Box(*about["maps"][0]["place"])
-    found = interpolated(levels(values, limits(values, style)), place, (0, 0, *SIZE), style.cells, None)
+    found = interpolate(levels(values, limits(values, style)), place, (0, 0, *SIZE), style.cells, None)
     level = found.clip(0, 255).astype(int)
     alpha = (255 * opacity(style)).round()[level]
     assert np.abs(drawn[..., 3] - alpha).max() <= 3

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 import ebcli
 from ebcli.models import load_model
-from ebcli.run.noise_and_sufficiency import references
+from ebcli.run.controls import references
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +65,7 @@ def test_the_bundled_network_s_pictures_are_as_strong_as_those_of_the_command(
     opened: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch, query: dict[str, str]
 ) -> None:
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
-    monkeypatch.setattr("ebcli.run.noise_and_sufficiency.references", references)
+    monkeypatch.setattr("ebcli.run.controls.references", references)
     client = opened(network("efficientnet_lite0"), paths=(str(ROOT / "sample_images/mosaic.jpg"),))
     query = {"photo": "0", **query}
     made, _ = run_command(client, query)
@@ -99,7 +99,7 @@ def test_maps_are_those_of_explain(client: TestClient) -> None:
     (told,), (subject,) = about["maps"], about["subjects"]
     assert subject["name"] == "class c"
     assert subject["score"] == pytest.approx(expected.scores[0])
-    assert told["told"] == expected.explanation.maps[0].told
+    assert told["told"] == expected.explanation.maps[0].evidence_words
     assert about["size"] == [48, 40]
 
 

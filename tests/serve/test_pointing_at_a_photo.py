@@ -18,8 +18,8 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 import ebcli
+from ebcli.datatypes.atlas import Atlas
 from ebcli.models import load_model
-from ebcli.nouns.atlas import Atlas
 
 RED_AT, GREEN_AT, NOTHING_AT = (70, 100), (230, 100), (3, 195)  # columns and rows
 POINT = """
@@ -71,7 +71,7 @@ def test_shares_are_those_of_python(squares: str) -> None:
         answer, sent_maps = maps(client, "/atlas", photo="0")
     about = answer["atlas"]
     found = ebcli.explain(load_colors("colors20"), "squares.png", layer="2", top_k=20)
-    atlas = Atlas.of(found.explanation.maps)
+    atlas = Atlas.from_maps(found.explanation.maps)
     sent = np.frombuffer(base64.b64decode(about["cells"]), "<u2").reshape(-1, *about["shape"]) / 65535
     order = [[one.name for one in atlas.subjects].index(subject["name"]) for subject in about["subjects"]]
     np.testing.assert_allclose(sent, atlas.evidence[order], atol=1e-5)

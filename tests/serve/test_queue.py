@@ -43,7 +43,7 @@ LISTED = sorted(range(10), key=lambda number: (number % 3, number))  # the photo
 def watched(monkeypatch: pytest.MonkeyPatch, gate: threading.Event) -> Iterator[tuple[list[str], list[str]]]:
     """What has arrived, and what is explained, in order; each map waits for a gate. Two at a time are an error."""
     arrived, begun, busy = list[str](), list[str](), threading.Lock()
-    arrive, compute = Page._asked, Network.explain
+    arrive, compute = Page._parse_request, Network.explain
 
     def asked(self: Page, request: Any) -> Any:
         found = arrive(self, request)
@@ -61,7 +61,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, gate: threading.Event) -> Iterator[
             busy.release()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Page, "_asked", asked)
+        patched.setattr(Page, "_parse_request", asked)
         patched.setattr(Network, "explain", explain)
         yield arrived, begun
 

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError, import_optional
+from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Affine, Coordinates, GeoTags
-from ebcli.files.frame_ranges import ClipOptions, Clips, Slices
-from ebcli.files.images import Contents, File, check_deflated, check_pixels, opened, reading
-from ebcli.files.media.medium import PHOTO, Medium, Pixels, Shown, register
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.files.images import Contents, File, check_deflated, check_pixels, open_file, reading
+from ebcli.files.media.medium import PHOTO, DisplayFrame, InputFormat, Pixels, register
 
-_SAMPLED = 1 << 20  # values that choose the ends of the gray scale
+_SAMPLE_SIZE = 1 << 20  # values that choose the ends of the gray scale
 _LONGEST_HEADER = 1 << 16  # bytes
 _SHADOWS, _LIGHTS = 1, 99  # percentiles of values that are drawn black and white
 _DEFLATE = 8, 32946  # of the ways to compress
@@ -44,7 +44,7 @@ class Data(NamedTuple):
     affine: Affine | None = None
 
 
-class Arrays(Medium):
+class Arrays(InputFormat):
     """Numbers instead of colors: images or volumes.
 
     Args:
@@ -67,23 +67,23 @@ class Arrays(Medium):
             slices = Slices(starts=(0,), frames=count, frame_rate=1.0, total=count, affine=affine) if depth else None
             return spec.read_array(values), (width, height), slices
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
         with reading(file):
             values, window, _ = self.load(file, spec)
         bands = spec.bands or ((1, 2, 3) if len(values) > 2 else (1,))
-        shown = [values[number - 1] for number in bands]
-        low, high = spec.range or window or _window(shown)
+        chosen = [values[number - 1] for number in bands]
+        low, high = spec.range or window or _window(chosen)
 
-        def drawn(planes: Sequence[NDArray[Any]]) -> Image.Image:
+        def to_gray(planes: Sequence[NDArray[Any]]) -> Image.Image:
             levels = [(np.asarray(plane, np.float32) - low) * (255 / (high - low)) for plane in planes]
             gray = np.nan_to_num(np.stack(levels, -1)).clip(0, 255).round().astype(np.uint8)
             return Image.fromarray(gray.repeat(3 // len(planes), -1))
 
         if isinstance(clips, Slices):
             for i in range(clips.total):
-                yield Shown(drawn([clips.upright(band[i]) for band in shown]), i, 0, i)
+                yield DisplayFrame(to_gray([clips.upright(band[i]) for band in chosen]), i, 0, i)
         else:
-            yield Shown(drawn(shown))
+            yield DisplayFrame(to_gray(chosen))
 
     def check(self, shape: Sequence[int], kind: np.dtype[Any]) -> None:
         """Raise ImageError if an array of this shape and data type is no image or volume, or too large to be read."""
@@ -91,8 +91,8 @@ class Arrays(Medium):
             raise ImageError(f"its data type is {kind}, but integers or floats are needed")
         if len(shape) - len(self.axes) not in (0, 1) or min(shape) < 1:
             axes = ", ".join(self.axes)
-            named = " x ".join(map(str, shape)) or "no"
-            raise ImageError(f"it has {named} values, but an array ({axes}) or (C, {axes}) is needed")
+            extent = " x ".join(map(str, shape)) or "no"
+            raise ImageError(f"it has {extent} values, but an array ({axes}) or (C, {axes}) is needed")
         check_pixels((shape[-1], math.prod(shape[:-1])))
 
 
@@ -101,7 +101,7 @@ def _window(bands: Sequence[NDArray[Any]]) -> tuple[float, float]:
     if bands[0].dtype == np.uint8:
         return 0.0, 255.0
     flat = [band.reshape(-1) for band in bands]
-    sample = np.concatenate([band[:: 1 + band.size // _SAMPLED] for band in flat]).astype(np.float32)
+    sample = np.concatenate([band[:: 1 + band.size // _SAMPLE_SIZE] for band in flat]).astype(np.float32)
     sample = sample[np.isfinite(sample)]
     low, high = np.percentile(sample, (_SHADOWS, _LIGHTS)).tolist() if sample.size else (0.0, 1.0)
     return (low, high) if high > low else (low, low + 1)
@@ -113,7 +113,7 @@ class NumPy(Arrays):
     suffixes = (".npy", ".npz")
 
     def load(self, file: File, spec: InputSpec) -> Data:
-        with opened(file) as content:
+        with open_file(file) as content:
             if not zipfile.is_zipfile(content):
                 content.seek(0)
                 return Data(self._array(content))
@@ -135,7 +135,7 @@ class NumPy(Arrays):
         self.check(shape, kind)
         size = math.prod(shape) * kind.itemsize
         if isinstance(file, Contents):
-            file.most += size
+            file.limit += size
         content = file.read(size)
         if len(content) < size:
             raise ImageError(f"it is truncated: it has {len(content)} of {size} bytes")
@@ -151,7 +151,7 @@ class Tiff(Arrays):
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
         return PHOTO.read(file, spec, part) if _is_photo(file, spec) else super().read(file, spec, part)
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
         if _is_photo(file, spec):
             return PHOTO.frames(file, spec, part, clips)
         return super().frames(file, spec, part, clips)
@@ -164,12 +164,12 @@ class Tiff(Arrays):
     def coordinates(self, file: File, spec: InputSpec) -> Coordinates | None:
         if self.axes != "HW":
             return None
-        with contextlib.suppress(Exception), _opened(file) as tiff:  # Pillow read it, or tifffile is missing
-            return GeoTags.of({tag.code: tag for tag in tiff.pages[0].tags})
+        with contextlib.suppress(Exception), _open_tiff(file) as tiff:  # Pillow read it, or tifffile is missing
+            return GeoTags.from_tags({tag.code: tag for tag in tiff.pages[0].tags})
         return None
 
     def load(self, file: File, spec: InputSpec) -> Data:
-        with _opened(file) as tiff:
+        with _open_tiff(file) as tiff:
             part = tiff.pages[0] if self.axes == "HW" else tiff.series[0]
             if part.dtype is None:
                 raise ImageError("its data type is none that tifffile reads")
@@ -186,11 +186,11 @@ class Tiff(Arrays):
 
 
 @contextlib.contextmanager
-def _opened(file: File) -> Iterator[Any]:
+def _open_tiff(file: File) -> Iterator[Any]:
     tifffile = import_optional("tifffile")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # of what is broken, this program says it
     # of what one file says about pages in others, nothing is read
-    with opened(file) as content, tifffile.TiffFile(Contents(content), name="its file", _multifile=False) as tiff:
+    with open_file(file) as content, tifffile.TiffFile(Contents(content), name="its file", _multifile=False) as tiff:
         yield tiff
 
 
@@ -210,7 +210,7 @@ def _is_photo(file: File, spec: InputSpec) -> bool:
     if spec.axes != "HW" or spec.channels not in (1, 3) or spec.selected or spec.range:
         return False
     try:
-        with _opened(file) as tiff:
+        with _open_tiff(file) as tiff:
             page = tiff.pages[0]
             is_8_bit = page.bitspersample <= 8 and page.samplesperpixel in (1, 3, 4)
             return is_8_bit or (page.samplesperpixel == 1 and spec.channels == 3)

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import EbcliError, ImageError, import_optional
 from ebcli.files.coordinates import Affine
-from ebcli.files.images import Contents, File, check_deflated, most_pixels, opened
+from ebcli.files.images import Contents, File, check_deflated, most_pixels, open_file
 from ebcli.files.media.array import Arrays, Data
 from ebcli.files.media.medium import register
 from ebcli.files.paths import safe_open
-from ebcli.nouns.input_spec import InputSpec
 
 _PREAMBLE, _MAGIC = 128, b"DICM"
 _GAP = 0.1  # of the distance of slices, by which distances may differ
@@ -43,7 +43,7 @@ class Nifti(Arrays):
 
     def load(self, file: File, spec: InputSpec) -> Data:
         nibabel = import_optional("nibabel")
-        with opened(file) as content:
+        with open_file(file) as content:
             is_packed = content.read(2) == _GZIP
             content.seek(0)
             try:
@@ -63,7 +63,7 @@ class Nifti(Arrays):
         while len(shape) > 3 and shape[0] == 1:
             shape = shape[1:]
         self.check(shape, dtype)
-        stream.most = min(header.get_data_offset(), _MOST_BEFORE) + math.prod(shape) * dtype.itemsize
+        stream.limit = min(header.get_data_offset(), _MOST_BEFORE) + math.prod(shape) * dtype.itemsize
         values = header.data_from_fileobj(stream).T.reshape(shape)
         return Data(values if len(shape) == 4 else values[None], None, Affine(header.get_best_affine()))
 
@@ -90,41 +90,41 @@ class Dicom(Arrays):
         with _private():
             files = self.files(file) if isinstance(file, Path) else []
             # all are checked before the pixels of any are read
-            found = _in_order({one: _header(one, True) for one in files}) if files else {file: _header(file)}
-            headers = [*found.values()]
+            slices = _in_order({path: _header(path, True) for path in files}) if files else {file: _header(file)}
+            headers = [*slices.values()]
             first = headers[0]
             frames = len(headers) if files else _frames(first)
             if self.axes == "HW" and frames > 1:
                 raise ImageError(f"it has {frames} frames, so it is no image: choose {Nifti.network}")
             self.check([first.SamplesPerPixel, *[frames] * (self.axes == "DHW"), first.Rows, first.Columns], _NUMBERS)
-            parts = [*map(_pixels, map(_header, found) if files else headers)]
+            parts = [*map(_pixels, map(_header, slices) if files else headers)]
             values, window = np.concatenate([values for values, _ in parts], 1), parts[0][1]
             return Data(values[:, 0], window) if self.axes == "HW" else Data(values, window, _affine(headers))
 
 
-def _in_order(found: Mapping[Path, Any]) -> dict[Path, Any]:
+def _in_order(slices: Mapping[Path, Any]) -> dict[Path, Any]:
     """The slices of a series, and their headers, in the order of their positions."""
-    headers = [*found.values()]
-    if any("ImagePositionPatient" not in one or "ImageOrientationPatient" not in one for one in headers):
+    headers = [*slices.values()]
+    if any("ImagePositionPatient" not in header or "ImageOrientationPatient" not in header for header in headers):
         raise ImageError("a slice of it has no position, so their order is unknown")
     facts = {
-        "series": lambda one: one.get("SeriesInstanceUID"),
-        "orientations": lambda one: tuple(np.round(_directions(one), 3).ravel().tolist()),
-        "sizes": lambda one: (one.Rows, one.Columns, one.SamplesPerPixel, _frames(one)),
+        "series": lambda header: header.get("SeriesInstanceUID"),
+        "orientations": lambda header: tuple(np.round(_directions(header), 3).ravel().tolist()),
+        "sizes": lambda header: (header.Rows, header.Columns, header.SamplesPerPixel, _frames(header)),
     }
-    for what, fact in facts.items():
+    for kind, fact in facts.items():
         if (count := len({fact(header) for header in headers})) > 1:
-            raise ImageError(f"its slices are of {count} {what}: give each series a directory of its own")
-    found = dict(sorted(found.items(), key=lambda one: _depth(one[1])))
-    depths = [*map(_depth, found.values())]
+            raise ImageError(f"its slices are of {count} {kind}: give each series a directory of its own")
+    slices = dict(sorted(slices.items(), key=lambda item: _depth(item[1])))
+    depths = [*map(_depth, slices.values())]
     gaps = np.diff(depths)
-    usual, narrow, wide = float(np.median(gaps)), int(gaps.argmin()), int(gaps.argmax())
-    if gaps[narrow] <= _GAP * usual:
+    typical, narrow, wide = float(np.median(gaps)), int(gaps.argmin()), int(gaps.argmax())
+    if gaps[narrow] <= _GAP * typical:
         raise ImageError(f"two of its slices are at {depths[narrow]:g} mm: it is mixed of several series")
-    if gaps[wide] > (1 + _GAP) * usual:
+    if gaps[wide] > (1 + _GAP) * typical:
         low, high = depths[wide : wide + 2]
-        raise ImageError(f"slices are missing between {low:g} and {high:g} mm, as most are {usual:g} mm apart")
-    return found
+        raise ImageError(f"slices are missing between {low:g} and {high:g} mm, as most are {typical:g} mm apart")
+    return slices
 
 
 @contextlib.contextmanager
@@ -155,7 +155,7 @@ def _frames(header: Any) -> int:
 def _header(file: File, is_short: bool = False) -> Any:
     """A data set whose pixels are not decoded yet; a short one has none."""
     pydicom = import_optional("pydicom")
-    with opened(file) as content:
+    with open_file(file) as content:
         reader = pydicom.filereader
         reader.read_preamble(content, True)
         if reader._read_file_meta_info(content).get("TransferSyntaxUID") == pydicom.uid.DeflatedExplicitVRLittleEndian:

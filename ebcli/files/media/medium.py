@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.files import images
+from ebcli.files.clips import ClipOptions, Clips
 from ebcli.files.coordinates import Coordinates
-from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import File
-from ebcli.nouns.input_spec import InputSpec
 
 Pixels = tuple[NDArray[Any], tuple[int, int], Clips | None]
 
 
-class Shown(NamedTuple):
+class DisplayFrame(NamedTuple):
     """A frame to draw maps over: its number, counted from the first one, the number of its clip, and its place there.
 
     A photo is a clip of one frame, a volume a clip of its slices.
@@ -29,7 +29,7 @@ class Shown(NamedTuple):
     place: int = 0
 
 
-class Medium(ABC):
+class InputFormat(ABC):
     """A kind of data.
 
     Attributes:
@@ -44,7 +44,7 @@ class Medium(ABC):
     axes: str = "HW"
     suffixes: tuple[str, ...] = ()
 
-    def takes(self, spec: InputSpec) -> bool:
+    def supports(self, spec: InputSpec) -> bool:
         """Whether networks with this preprocessing get data of this kind."""
         return spec.axes == self.axes
 
@@ -75,7 +75,7 @@ class Medium(ABC):
         return 1
 
     @abstractmethod
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
         """The frames (RGB) that have maps, in order.
 
         Raises:
@@ -87,15 +87,15 @@ class Medium(ABC):
         return None
 
 
-MEDIA: list[Medium] = []
+INPUT_FORMATS: list[InputFormat] = []
 
 
-def register(*media: Medium) -> None:
+def register(*media: InputFormat) -> None:
     """Add kinds of data. Of several that fit a named file without a suffix of theirs, the first one reads it."""
-    MEDIA.extend(media)
+    INPUT_FORMATS.extend(media)
 
 
-class Photo(Medium):
+class Photo(InputFormat):
     """An image of any format that Pillow reads."""
 
     unit = "image"
@@ -109,8 +109,8 @@ class Photo(Medium):
         image = images.decode(file)
         return spec.read(image), image.size, None
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
-        yield Shown(images.decode(file))
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
+        yield DisplayFrame(images.decode(file))
 
 
 PHOTO = Photo()

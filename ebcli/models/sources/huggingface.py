@@ -17,14 +17,14 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from ebcli.datatypes.input_spec import InputSpec, measure_placement
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.models import keywords
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
 from ebcli.models.sources import huggingface_heads as heads
-from ebcli.models.sources.base import ModelSource, fetching, quiet
+from ebcli.models.sources.base import ModelSource, fetch_errors, quiet
 from ebcli.models.sources.similarity import ImageTower, TwoTowers, check_lengths
 from ebcli.models.spec import Preprocessing
-from ebcli.nouns.input_spec import InputSpec, measured
 
 _ADVICE = (
     "give the name of a model on the hub, such as hf/microsoft/resnet-50 or clip/openai/clip-vit-base-patch32, or a "
@@ -54,7 +54,7 @@ class HuggingFace(ModelSource):
         super().__init__(name)
         self._library = import_optional("transformers")
         self._title = f"{self.prefix}/{name}"
-        with fetching(f"the configuration of {self._title}", _ADVICE), self._silent():
+        with fetch_errors(f"the configuration of {self._title}", _ADVICE), self._silent():
             self._config = self._library.AutoConfig.from_pretrained(name, trust_remote_code=False)
         self._head = self._chosen_head()
         # transformers needs a list to choose among several heads, and takes the first if it is empty
@@ -82,7 +82,7 @@ class HuggingFace(ModelSource):
         return heads.with_texts(net, self._tokenizer(), texts, self._title)
 
     def _tokenizer(self) -> Any:
-        with fetching(f"the tokenizer of {self._title}", _TOKENIZER_ADVICE), self._silent():
+        with fetch_errors(f"the tokenizer of {self._title}", _TOKENIZER_ADVICE), self._silent():
             tokenizer = self._library.AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
             if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made up where there is none
                 raise FileNotFoundError("it has no words")
@@ -96,9 +96,9 @@ class HuggingFace(ModelSource):
 
     def pretrained(self, weights: str) -> nn.Module:
         advice = "pass --weights FILE for a checkpoint of torch.save, or --weights none for an untrained network"
-        with fetching(f"the weights of {self._title}", advice):
+        with fetch_errors(f"the weights of {self._title}", advice):
             options = {"use_safetensors": True, "trust_remote_code": False}
-            return self._loaded(self._auto, self.name, self._config, f"the model {self._title}", **options)
+            return self._load(self._auto, self.name, self._config, f"the model {self._title}", **options)
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         net = self.build()
@@ -106,24 +106,26 @@ class HuggingFace(ModelSource):
         count = None if self._head in heads.WITHOUT_ROWS else classes_in(state, net)
         config = copy.deepcopy(self._config)
         config.num_labels = count or config.num_labels
-        return self._loaded(type(net), None, config, title, state_dict=state)  # also converts names of earlier releases
+        return self._load(type(net), None, config, title, state_dict=state)  # also converts names of earlier releases
 
-    def _loaded(self, model_class: Any, name: str | None, config: Any, title: str, **options: Any) -> nn.Module:
+    def _load(self, model_class: Any, name: str | None, config: Any, title: str, **options: Any) -> nn.Module:
         """A model with weights, every one of which must fit; `title` is what to call them in messages."""
         options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True} | options
         with self._silent():
-            net, found = model_class.from_pretrained(name, config=config, **options)
-        misshapen = [f"{key} is {tuple(one)} instead of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
-        missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
+            net, info = model_class.from_pretrained(name, config=config, **options)
+        misshapen = [
+            f"{key} is {tuple(shape)} instead of {tuple(other)}" for key, shape, other in info["mismatched_keys"]
+        ]
+        missing, extra = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
         if self.headless:  # what is below the head was loaded; a pooler above the features is not used
             missing = [key for key in missing if not key.startswith(_HEAD)]
-            unexpected = [key for key in unexpected if _POOLER not in key]
-        check_match(title, misshapen, missing, unexpected)
+            extra = [key for key in extra if _POOLER not in key]
+        check_match(title, misshapen, missing, extra)
         return heads.make_plain(net, self._head)
 
     def transforms(self, net: Any, weights: str) -> InputSpec:
         auto = importlib.import_module("transformers.models.auto.image_processing_auto")
-        with fetching(f"the preprocessing of {self._title}", _ADVICE), self._silent():
+        with fetch_errors(f"the preprocessing of {self._title}", _ADVICE), self._silent():
             # transformers 5.5 to 5.18 finds only a configuration that is part of processor_config.json
             if auto.get_image_processor_config(self.name) or self._library.utils.cached_file(
                 self.name, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False
@@ -133,7 +135,7 @@ class HuggingFace(ModelSource):
             usual = auto.IMAGE_PROCESSOR_MAPPING.get(type(self._config), {}).get("torchvision")
             preset = self._spec_of(usual()) if usual else super().transforms(net, weights)
         side = getattr(getattr(self._config, "vision_config", self._config), "image_size", None)
-        return Preprocessing(resize=side, crop=side).applied_to(preset) if isinstance(side, int) else preset
+        return Preprocessing(resize=side, crop=side).apply(preset) if isinstance(side, int) else preset
 
     def _spec_of(self, processor: Any) -> InputSpec:
         task = heads.HEADS.get(self._head)
@@ -198,7 +200,7 @@ class Clip(TwoTowers, HuggingFace):
         parts = [list(texts[start : start + _TEXTS_AT_ONCE]) for start in range(0, len(texts), _TEXTS_AT_ONCE)]
         with torch.no_grad():
             read = [net.eval().get_text_features(**tokenizer(part, return_tensors="pt", **padding)) for part in parts]
-        return torch.cat([one.pooler_output for one in read])
+        return torch.cat([output.pooler_output for output in read])
 
 
 def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpec:
@@ -223,30 +225,30 @@ def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpe
 
     from torchvision.transforms.functional import pil_to_tensor  # which other networks do not need
 
-    def processed(image: Image.Image) -> Tensor:
-        made: Tensor = processor(pil_to_tensor(image), return_tensors="pt")["pixel_values"]
-        return made.flatten(0, -4)[0].double()  # processors for video take an image for a video
+    def process(image: Image.Image) -> Tensor:
+        values: Tensor = processor(pil_to_tensor(image), return_tensors="pt")["pixel_values"]
+        return values.flatten(0, -4)[0].double()  # processors for video take an image for a video
 
-    def seen(width: int, height: int) -> list[float]:
+    def extent(width: int, height: int) -> list[float]:
         """How much of an image of that size is seen, across and down; with padding, more than there is."""
-        return [end - start for start, end in measured(processed, (width, height)).sides]
+        return [end - start for start, end in measure_placement(process, (width, height)).sides]
 
-    black, white = (processed(Image.new("RGB", (_SIDE, _SIDE), color)) for color in ("black", "white"))
+    black, white = (process(Image.new("RGB", (_SIDE, _SIDE), color)) for color in ("black", "white"))
     height, width = size = black.shape[1], black.shape[2]
-    low, high = (one[:, height // 2, width // 2] for one in (black, white))  # (3,) each
-    mean, std = _rounded(-low / (high - low)), _rounded(1 / (high - low))
-    across, down = seen(_SIDE, _SIDE)
+    low, high = (values[:, height // 2, width // 2] for values in (black, white))  # (3,) each
+    mean, std = _round(-low / (high - low)), _round(1 / (high - low))
+    across, down = extent(_SIDE, _SIDE)
     resize = round(height * _SIDE / down), round(width * _SIDE / across)
     resample = Image.Resampling(int(processor.resample))
     spec = InputSpec(size, resize=resize[: len({*resize})], mean=mean, std=std, resample=resample)
-    if processed(Image.new("RGB", (_SIDE, _SIDE // 2))).shape[1:] != size:  # not cropped: the input follows the image
-        longest = max(processed(Image.new("RGB", (_SIDE, _SIDE // _LONG))).shape[1:])
+    if process(Image.new("RGB", (_SIDE, _SIDE // 2))).shape[1:] != size:  # not cropped: the input follows the image
+        longest = max(process(Image.new("RGB", (_SIDE, _SIDE // _LONG))).shape[1:])
         return replace(spec, fit=keywords.WHOLE, longest=longest) if keeps_shape else spec
-    wide_across, wide_down = seen(_SIDE, _SIDE // 2)
+    wide_across, wide_down = extent(_SIDE, _SIDE // 2)
     of_square = round(2 * wide_across / across), round(2 * wide_down / down)  # in halves of what is seen of a square
     return replace(spec, fit={(1, 1): keywords.CROP, (2, 2): keywords.PAD}.get(of_square, keywords.SQUASH))
 
 
-def _rounded(values: Tensor) -> tuple[float, ...]:
+def _round(values: Tensor) -> tuple[float, ...]:
     """Numbers without the rounding errors of float32."""
     return tuple(round(value, 6) + 0.0 for value in values.tolist())  # no -0.0

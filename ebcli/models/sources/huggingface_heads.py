@@ -27,14 +27,16 @@ HEADS = {
 
 def head_of(library: Any, config: Any) -> str | None:
     """The auto class for a configuration: that of the architecture that it names, else the first that knows it."""
-    known = {}
+    class_names = {}
     for name in HEADS:
         mapping = getattr(library, name)._model_mapping
         if type(config) in mapping:
-            found = mapping[type(config)]
-            known[name] = {one.__name__ for one in (found if isinstance(found, tuple) else (found,))}
-    named = next((name for name, classes in known.items() if classes.intersection(config.architectures or ())), None)
-    return named or next(iter(known), None)
+            types = mapping[type(config)]
+            class_names[name] = {type_.__name__ for type_ in (types if isinstance(types, tuple) else (types,))}
+    architecture = next(
+        (name for name, classes in class_names.items() if classes.intersection(config.architectures or ())), None
+    )
+    return architecture or next(iter(class_names), None)
 
 
 def make_plain(net: Any, head: str) -> nn.Module:
@@ -76,22 +78,22 @@ def _put_frames_first(net: Any, frames: int) -> None:
     They order them place by place, so each block gets them back in that order.
     """
 
-    def reordered(tokens: Tensor, rows: int) -> Tensor:
+    def reorder(tokens: Tensor, rows: int) -> Tensor:
         patches = tokens[:, 1:].unflatten(1, (-1, rows)).transpose(1, 2).flatten(1, 2)
         return torch.cat([tokens[:, :1], patches], 1)
 
-    def embedded(embeddings: Any, *args: Any) -> Tensor:
-        return reordered(type(embeddings).forward(embeddings, *args), frames)
+    def embed(embeddings: Any, *args: Any) -> Tensor:
+        return reorder(type(embeddings).forward(embeddings, *args), frames)
 
-    def mixed(block: Any, tokens: Tensor, *args: Any) -> tuple[Any, ...]:
-        by_place = reordered(tokens, (tokens.shape[1] - 1) // frames)
-        made, *rest = type(block).forward(block, by_place, *args)
-        return reordered(made, frames), *rest
+    def mix(block: Any, tokens: Tensor, *args: Any) -> tuple[Any, ...]:
+        by_place = reorder(tokens, (tokens.shape[1] - 1) // frames)
+        output, *extras = type(block).forward(block, by_place, *args)
+        return reorder(output, frames), *extras
 
     # no hooks, as not all hooks would see what others return
-    net.embeddings.forward = MethodType(embedded, net.embeddings)
+    net.embeddings.forward = MethodType(embed, net.embeddings)
     for block in net.encoder.layer:
-        block.forward = MethodType(mixed, block)
+        block.forward = MethodType(mix, block)
 
 
 def with_texts(net: Any, tokenizer: Any, texts: Sequence[str], name: str) -> nn.Module:
@@ -106,24 +108,24 @@ def with_texts(net: Any, tokenizer: Any, texts: Sequence[str], name: str) -> nn.
     Raises:
         ConfigurationError: the texts are too long.
     """
-    ids, places = (_each if hasattr(net, "owlvit") else _prompt)(net.config, tokenizer, texts, name)
+    ids, places = (_each_text if hasattr(net, "owlvit") else _prompt)(net.config, tokenizer, texts, name)
 
     def read(_net: nn.Module, args: tuple[Tensor], _kwargs: Any) -> tuple[tuple[()], dict[str, Tensor]]:
         (images,) = args
-        given = {key: one.to(images.device).repeat(len(images), 1) for key, one in ids.items()}
-        return (), {"pixel_values": images, **given}
+        inputs = {key: tensor.to(images.device).repeat(len(images), 1) for key, tensor in ids.items()}
+        return (), {"pixel_values": images, **inputs}
 
-    def found(_net: nn.Module, _args: Any, kwargs: dict[str, Tensor], output: Any) -> Candidates:
+    def make_candidates(_net: nn.Module, _args: Any, kwargs: dict[str, Tensor], output: Any) -> Candidates:
         logits = torch.stack([output.logits[..., place].amax(-1) for place in places], -1)
         size = kwargs["pixel_values"].shape[-2:]
         return Candidates.of_queries(logits, output.pred_boxes, size, has_no_object=False)
 
     net.register_forward_pre_hook(read, with_kwargs=True)
-    net.register_forward_hook(found, with_kwargs=True)
+    net.register_forward_hook(make_candidates, with_kwargs=True)
     return net
 
 
-def _each(config: Any, tokenizer: Any, texts: Sequence[str], name: str) -> tuple[dict[str, Tensor], list[slice]]:
+def _each_text(config: Any, tokenizer: Any, texts: Sequence[str], name: str) -> tuple[dict[str, Tensor], list[slice]]:
     """The tokens of each text, and where its logit is."""
     longest = config.text_config.max_position_embeddings
     check_lengths(tokenizer, texts, longest, name)
@@ -137,9 +139,9 @@ def _prompt(config: Any, tokenizer: Any, texts: Sequence[str], name: str) -> tup
     (stop,) = tokenizer(".", add_special_tokens=False)["input_ids"]
     ids, places = [tokenizer.cls_token_id], []
     for text in texts:
-        own = tokenizer(text.lower().strip(" ."), add_special_tokens=False)["input_ids"]
-        places.append(slice(len(ids), len(ids) + len(own)))
-        ids += [*own, stop]
+        tokens = tokenizer(text.lower().strip(" ."), add_special_tokens=False)["input_ids"]
+        places.append(slice(len(ids), len(ids) + len(tokens)))
+        ids += [*tokens, stop]
         if len(ids) >= config.max_text_len:
             raise too_long(text, f"makes more than {config.max_text_len} tokens, which is all that {name} reads")
     return {"input_ids": torch.tensor([[*ids, tokenizer.sep_token_id]])}, places

@@ -9,19 +9,19 @@ from typing import Any
 from PIL import Image
 from torch import nn
 
+from ebcli.datatypes.input_spec import InputSpec, call_transform
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.models.keywords import GIVEN, VIDEO
+from ebcli.models.keywords import IN_MEMORY, VIDEO
 from ebcli.models.running import fitting_first_layer
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.huggingface import HuggingFace, spec_of
 from ebcli.models.sources.huggingface_heads import HEADS, make_plain
 from ebcli.models.spec import Preprocessing
-from ebcli.nouns.input_spec import InputSpec, called
 
 _SAMPLE = 256  # pixels a side, for a transform that says nothing of what it makes
 
 
-class Given(ModelSource):
+class InMemory(ModelSource):
     """A network in memory, which stays as it is.
 
     Args:
@@ -29,16 +29,18 @@ class Given(ModelSource):
         transform: makes its input of an image; None if that is unknown, unless the network says so itself.
     """
 
-    default_weights = GIVEN
+    default_weights = IN_MEMORY
 
     def __init__(self, net: Any, transform: Any) -> None:
         ModelSource.__init__(self, net.name if isinstance(net, FunctionOfTensor) else type(net).__name__)
-        self.given, self._transform = net, transform
+        self.network_given, self._transform = net, transform
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         """The network with hooks of its own; layers, parameters and buffers are those of the one that was given."""
-        net: nn.Module = object.__new__(type(self.given))
-        vars(net).update({key: copy.copy(own) if "hooks" in key else own for key, own in vars(self.given).items()})
+        net: nn.Module = object.__new__(type(self.network_given))
+        vars(net).update(
+            {key: copy.copy(value) if "hooks" in key else value for key, value in vars(self.network_given).items()}
+        )
         vars(net)["training"] = False
         return net
 
@@ -49,29 +51,29 @@ class Given(ModelSource):
         raise ConfigurationError(f"{self.name} is in memory with its weights: load {title} into it before")
 
     def transforms(self, net: nn.Module, weights: str) -> InputSpec:
-        given = getattr(net, "preprocessing", None) if self._transform is None else self._transform
-        if isinstance(given, Preprocessing):
+        transform = getattr(net, "preprocessing", None) if self._transform is None else self._transform
+        if isinstance(transform, Preprocessing):
             return ModelSource.transforms(self, net, weights)
-        if isinstance(given, InputSpec) or type(given).__module__ == "torchvision.transforms._presets":
-            return InputSpec.of(given)
-        if hasattr(given, "image_mean"):
-            return spec_of(given, self.name)
-        if given is None:
-            return fitting_first_layer(net, InputSpec.as_is(function=partial(_refused, self.name)))
-        if not callable(given):
-            raise ConfigurationError(f"transform is {reprlib.repr(given)}, but a function of an image is needed")
-        height, width, channels = called(given, Image.new("RGB", (_SAMPLE, _SAMPLE), "gray")).shape
-        return InputSpec.as_is((height, width), channels, function=given)
+        if isinstance(transform, InputSpec) or type(transform).__module__ == "torchvision.transforms._presets":
+            return InputSpec.from_preset(transform)
+        if hasattr(transform, "image_mean"):
+            return spec_of(transform, self.name)
+        if transform is None:
+            return fitting_first_layer(net, InputSpec.as_is(function=partial(_refuse, self.name)))
+        if not callable(transform):
+            raise ConfigurationError(f"transform is {reprlib.repr(transform)}, but a function of an image is needed")
+        height, width, channels = call_transform(transform, Image.new("RGB", (_SAMPLE, _SAMPLE), "gray")).shape
+        return InputSpec.as_is((height, width), channels, function=transform)
 
     def files(self, weights: str) -> Sequence[Any]:
         return ()
 
 
-class GivenHuggingFace(Given, HuggingFace):
+class InMemoryHuggingFace(InMemory, HuggingFace):
     """A model of transformers in memory; its preprocessing is that of an image processor."""
 
     def __init__(self, net: Any, transform: Any) -> None:
-        Given.__init__(self, net, transform)
+        InMemory.__init__(self, net, transform)
         self._library, self._title = import_optional("transformers"), self.name
         self._config = copy.copy(net.config)
         self._config.architectures = [self.name]
@@ -96,7 +98,7 @@ class FunctionOfTensor(nn.Module):
         return self._function(images)
 
 
-def source_given(model: Any, transform: Any) -> Given:
+def source_given(model: Any, transform: Any) -> InMemory:
     """The source of a network in memory.
 
     Raises:
@@ -110,11 +112,11 @@ def source_given(model: Any, transform: Any) -> Given:
             "Face, or a function together with a module as its layer is needed"
         )
     model = getattr(model, "_orig_mod", model)  # that torch.compile() compiled
-    kind = GivenHuggingFace if hasattr(getattr(model, "config", None), "id2label") else Given
+    kind = InMemoryHuggingFace if hasattr(getattr(model, "config", None), "id2label") else InMemory
     return kind(model, transform)
 
 
-def _refused(name: str, _image: Any) -> Any:
+def _refuse(name: str, _image: Any) -> Any:
     raise ConfigurationError(
         f"the preprocessing of {name} is unknown: pass transform=, such as weights.transforms(), or a tensor of floats"
     )

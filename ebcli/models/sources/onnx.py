@@ -26,7 +26,7 @@ _OPSET = 17  # the newest set of which onnx2torch converts nearly all operators
 _GELU = "Gelu"
 _MOST_NODES = 20_000
 _ROOM = 1 << 26  # values that may be computed of constants, besides twice as many as the file has
-_COMPUTED = {  # in time and memory that their results tell; they open no files
+_FOLDABLE = {  # in time and memory that their results tell; they open no files
     *"Abs Add And Cast Ceil Clip Concat Constant ConstantOfShape Cos CumSum DequantizeLinear Div Equal Erf Exp".split(),
     *"Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater GreaterOrEqual IsInf IsNaN Less".split(),
     *"LessOrEqual Log Max Min Mod Mul Neg Not Or Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin".split(),
@@ -45,14 +45,14 @@ class Onnx(NetworkFile):
         self._model = self._read()
         graph, types = self._model.graph, self._onnx.TensorProto
         weights = {tensor.name for tensor in graph.initializer}
-        inputs = [one for one in graph.input if one.name not in weights]
+        inputs = [value for value in graph.input if value.name not in weights]
         if len(inputs) != 1:
-            names = ", ".join(one.name for one in inputs)
+            names = ", ".join(value.name for value in inputs)
             raise ConfigurationError(f"{name} has {len(inputs)} inputs ({names}), but must have one, the images")
         kind = inputs[0].type.tensor_type
         if kind.elem_type not in (types.FLOAT, types.FLOAT16):
-            found = types.DataType.Name(kind.elem_type).lower()
-            raise ConfigurationError(f"{name} takes images of type {found}: export it for images of type float")
+            data_type = types.DataType.Name(kind.elem_type).lower()
+            raise ConfigurationError(f"{name} takes images of type {data_type}: export it for images of type float")
         shape = [dim.dim_value or dim.dim_param or "?" for dim in kind.shape.dim]
         self._has_channels_last = _has_channels_last(shape)
         if self._has_channels_last:
@@ -62,7 +62,7 @@ class Onnx(NetworkFile):
 
     def network(self) -> nn.Module:
         try:
-            net = _renamed(*converted(self._model, self._load_data)).float()
+            net = _rename(*convert(self._model, self._load_data)).float()
         except ConfigurationError:
             raise
         except Exception as error:  # a file can be wrong in any way
@@ -73,7 +73,9 @@ class Onnx(NetworkFile):
             ) from error
         if self._has_channels_last:
             net.register_forward_pre_hook(lambda _net, images: images[0].movedim(1, -1))
-            net.register_forward_hook(lambda _net, _images, made: made.movedim(-1, 1) if made.ndim == 4 else made)
+            net.register_forward_hook(
+                lambda _net, _images, output: output.movedim(-1, 1) if output.ndim == 4 else output
+            )
         net.scores, net.categories = self._scores, self._class_names()
         return net
 
@@ -92,19 +94,19 @@ class Onnx(NetworkFile):
             raise ConfigurationError(f"{self.name} is no ONNX file: it has no network")
         if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
             raise ConfigurationError(f"{self.name} has non-maximum suppression in it: export it without")
-        if found := refusal(model):
-            raise ConfigurationError(f"{self.name} has {found}: export it without")
-        for one in model.opset_import:
-            if one.domain == "ai.onnx":  # the long name of the usual operators
-                one.domain = ""
+        if problem := refusal(model):
+            raise ConfigurationError(f"{self.name} has {problem}: export it without")
+        for opset in model.opset_import:
+            if opset.domain == "ai.onnx":  # the long name of the usual operators
+                opset.domain = ""
         return model
 
     def _load_data(self, model: Any) -> None:
         """Read the tensors that are in other files."""
-        attributes = (one for node in model.graph.node for one in node.attribute)
-        for tensor in (*model.graph.initializer, *(one.t for one in attributes if one.HasField("t"))):
+        attributes = (attribute for node in model.graph.node for attribute in node.attribute)
+        for tensor in (*model.graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))):
             if tensor.data_location == self._onnx.TensorProto.EXTERNAL:
-                entry = {one.key: one.value for one in tensor.external_data}
+                entry = {item.key: item.value for item in tensor.external_data}
                 tensor.raw_data = self._external(entry.pop("location", ""), **entry)
                 tensor.data_location = self._onnx.TensorProto.DEFAULT
                 del tensor.external_data[:]
@@ -119,18 +121,18 @@ class Onnx(NetworkFile):
             raise ConfigurationError(f"{self.name} has data in {location!r}, which leads out of its directory")
         try:
             with safe_open(file) as stream:
-                there = os.fstat(stream.fileno()).st_size
-                size = there - int(offset) if length is None else int(length)
+                file_size = os.fstat(stream.fileno()).st_size
+                size = file_size - int(offset) if length is None else int(length)
                 self._data[file] = self._data.get(file, 0) + size
-                if self._data[file] > _READ_AGAIN * there:
+                if self._data[file] > _READ_AGAIN * file_size:
                     raise ConfigurationError(f"{self.name} reads '{file}' again and again: export it again")
                 stream.seek(int(offset))
-                found = stream.read(size) if 0 <= size <= there - int(offset) else None
+                content = stream.read(size) if 0 <= size <= file_size - int(offset) else None
         except OSError as error:
             raise ConfigurationError(f"cannot read '{file}', the data of {self.name}: {error.strerror}") from error
-        if found is None:
+        if content is None:
             raise ConfigurationError(f"'{file}', the data of {self.name}, is truncated: copy it again")
-        return found
+        return content
 
     def _use_logits(self) -> tuple[int, str | None]:
         """Let the network end before a softmax or a sigmoid.
@@ -139,16 +141,16 @@ class Onnx(NetworkFile):
             The number of dimensions of the output, and what makes scores of the logits.
         """
         graph, scores = self._model.graph, None
-        made = {name: node for node in graph.node for name in node.output}
-        ranks = {one.name: len(one.type.tensor_type.shape.dim) for one in graph.output}
+        producers = {name: node for node in graph.node for name in node.output}
+        ranks = {output.name: len(output.type.tensor_type.shape.dim) for output in graph.output}
         name = next((name for name, rank in ranks.items() if rank in (2, 3, 4)), graph.output[0].name)
         rank = ranks[name]
         for node in reversed(graph.node):
             if node.op_type == "Identity" and name in node.output:
                 name = node.input[0]
-        if name in made and made[name].op_type in _SCORES and rank in (2, 4):
-            end = made[name]
-            axis = next((one.i for one in end.attribute if one.name == "axis"), -1) % rank
+        if name in producers and producers[name].op_type in _SCORES and rank in (2, 4):
+            end = producers[name]
+            axis = next((attribute.i for attribute in end.attribute if attribute.name == "axis"), -1) % rank
             if end.op_type == "Sigmoid" or axis == (rank - 1 if self._has_channels_last else 1):
                 name, scores = end.input[0], _SCORES[end.op_type]
         del graph.output[:]
@@ -157,13 +159,15 @@ class Onnx(NetworkFile):
 
     def _class_names(self) -> list[str] | None:
         """Those in the metadata, as Ultralytics writes them."""
-        text = next((one.value for one in self._model.metadata_props if one.key == "names"), "")
+        text = next((entry.value for entry in self._model.metadata_props if entry.key == "names"), "")
         try:
             names = ast.literal_eval(text[:_LONGEST])
-            found = [names[key] for key in sorted(names)] if isinstance(names, dict) else names
+            categories = [names[key] for key in sorted(names)] if isinstance(names, dict) else names
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return None
-        return found if isinstance(found, list) and all(isinstance(one, str) for one in found) else None
+        return (
+            categories if isinstance(categories, list) and all(isinstance(name, str) for name in categories) else None
+        )
 
 
 def _has_channels_last(shape: Sequence[Any]) -> bool:
@@ -173,7 +177,7 @@ def _has_channels_last(shape: Sequence[Any]) -> bool:
     return not isinstance(shape[1], int) or shape[3] < shape[1]
 
 
-def _renamed(net: GraphModule, names: Mapping[str, str]) -> Any:
+def _rename(net: GraphModule, names: Mapping[str, str]) -> Any:
     """The network with other names of modules, which may contain dots, and products with weights as linear layers."""
     parts: dict[str, Any] = {}
     for node in net.graph.nodes:
@@ -191,7 +195,7 @@ def _renamed(net: GraphModule, names: Mapping[str, str]) -> Any:
     return GraphModule(parts, net.graph)
 
 
-def converted(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[str, str]]:
+def convert(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[str, str]]:
     """The network of a model as a ``GraphModule``, and the names of the nodes by those of its modules.
 
     Args:
@@ -203,9 +207,9 @@ def converted(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[s
     """
     converter = import_optional("onnx2torch")
     _add_gelu()
-    model = _inlined(model)
+    model = _inline(model)
     load_data(model)
-    model = _folded(model)
+    model = _fold(model)
     if missing := sorted({*_lower(model), *(operator for _, operator in _unknown(model))}):
         raise NotImplementedError(f"the converter has no {', '.join(missing)}")
     graph = import_optional("onnx2torch.onnx_graph").OnnxGraph(model.graph)
@@ -214,30 +218,32 @@ def converted(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[s
 
 def refusal(model: Any) -> str | None:
     """What a model has that is not converted, or would take without end: part of a sentence."""
-    functions = {(one.domain, one.name): one for one in model.functions}
+    functions = {(function.domain, function.name): function for function in model.functions}
     sizes = dict[tuple[str, str], float]()
 
     def size(nodes: Any) -> float:
-        return sum(unfolded((node.domain, node.op_type)) for node in nodes)
+        return sum(full_size((node.domain, node.op_type)) for node in nodes)
 
-    def unfolded(name: tuple[str, str]) -> float:
+    def full_size(name: tuple[str, str]) -> float:
         if name in functions and name not in sizes:
             sizes[name] = math.inf  # of those that call themselves
             sizes[name] = size(functions[name].node)
         return sizes.get(name, 1)
 
-    everything = [node for one in (model.graph, *model.functions) for node in one.node]
-    for node in everything:
-        if any(one.HasField("g") or one.graphs for one in node.attribute):
+    all_nodes = [node for owner in (model.graph, *model.functions) for node in owner.node]
+    for node in all_nodes:
+        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             return f"{node.op_type}, whose parts run or not as the values decide"
-    if len(everything) > _MOST_NODES or size(model.graph.node) > _MOST_NODES:
+    if len(all_nodes) > _MOST_NODES or size(model.graph.node) > _MOST_NODES:
         return f"more than {_MOST_NODES:,} nodes"
     return None
 
 
 def _add_gelu() -> None:
     """Teach the converter GELU as one operation."""
-    registry, common = (import_optional(f"onnx2torch.{one}") for one in ("node_converters.registry", "utils.common"))
+    registry, common = (
+        import_optional(f"onnx2torch.{module}") for module in ("node_converters.registry", "utils.common")
+    )
 
     def gelu(node: Any, _graph: Any) -> Any:
         module = nn.GELU(node.attributes.get("approximate", "none"))
@@ -252,16 +258,16 @@ def _add_gelu() -> None:
 def _unknown(model: Any) -> set[tuple[str, str]]:
     """Domains and types of the operators that the converter does not know."""
     registry = import_optional("onnx2torch.node_converters.registry")
-    versions, found = {one.domain: one.version for one in model.opset_import}, set()
+    versions, unknown = {opset.domain: opset.version for opset in model.opset_import}, set()
     for domain, operator in {(node.domain, node.op_type) for node in model.graph.node}:
         try:
             registry.get_converter(operator, min(versions.get(domain, 1), _OPSET), domain)
         except NotImplementedError:
-            found.add((domain, operator))
-    return found
+            unknown.add((domain, operator))
+    return unknown
 
 
-def _inlined(model: Any) -> Any:
+def _inline(model: Any) -> Any:
     """The model with unknown operators replaced by those that they are functions of."""
     inliner, before = import_optional("onnx.inliner"), {("", "CastLike")}  # which is dropped later
     while unknown := _unknown(model) - before:
@@ -270,16 +276,19 @@ def _inlined(model: Any) -> Any:
     return model
 
 
-def _folded(model: Any) -> Any:
+def _fold(model: Any) -> Any:
     """The model with what depends on constants only computed, and without what the output does not depend on."""
-    ir, passes = (import_optional(one, "onnxscript") for one in ("onnx_ir", "onnx_ir.passes.common"))
-    made, room = ir.from_proto(model), _ROOM + 2.0 * sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
+    ir, passes = (import_optional(module, "onnxscript") for module in ("onnx_ir", "onnx_ir.passes.common"))
+    program, room = (
+        ir.from_proto(model),
+        _ROOM + 2.0 * sum(math.prod(tensor.dims) for tensor in model.graph.initializer),
+    )
 
     def is_cheap(node: Any) -> bool:
         nonlocal room
-        shapes = [one.shape for one in node.outputs]
+        shapes = [value.shape for value in node.outputs]
         is_known = all(shape is not None and shape.is_static() for shape in shapes)
-        if node.domain or node.op_type not in _COMPUTED or not is_known:
+        if node.domain or node.op_type not in _FOLDABLE or not is_known:
             return False
         count = sum(math.prod(shape.numpy()) for shape in shapes)
         if count > room:
@@ -288,37 +297,39 @@ def _folded(model: Any) -> Any:
         return True
 
     options = {"onnx_shape_inference": True, "should_fold": is_cheap, "output_size_limit": sys.maxsize}
-    import_optional("onnxscript.optimizer").fold_constants(made, **options)
+    import_optional("onnxscript.optimizer").fold_constants(program, **options)
     lift = passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)
     for change in (lift, passes.IdentityEliminationPass(), passes.RemoveUnusedNodesPass()):
-        change(made)
-    return ir.to_proto(made)
+        change(program)
+    return ir.to_proto(program)
 
 
 def _lower(model: Any) -> list[str]:
     """Turn operators into those of the older set; returns what cannot be expressed in it."""
-    onnx, refused = import_optional("onnx"), list[str]()
+    onnx, problems = import_optional("onnx"), list[str]()
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    default = next(one for one in model.opset_import if not one.domain)
+    default = next(opset for opset in model.opset_import if not opset.domain)
     value_of, opset = onnx.helper.get_attribute_value, default.version
     default.version = min(opset, _OPSET)
     for node in model.graph.node:
-        for one in [*node.attribute]:
-            if one.name == "allowzero":  # it makes empty tensors
-                node.attribute.remove(one)
+        for attribute in [*node.attribute]:
+            if attribute.name == "allowzero":  # it makes empty tensors
+                node.attribute.remove(attribute)
         if node.domain or opset <= _OPSET or not onnx.defs.has(node.op_type, _OPSET):
             continue
-        new, old = (onnx.defs.get_schema(node.op_type, version) for version in (opset, _OPSET))
-        for one in [one for one in node.attribute if one.name not in old.attributes]:
-            node.attribute.remove(one)
+        new_schema, old_schema = (onnx.defs.get_schema(node.op_type, version) for version in (opset, _OPSET))
+        for attribute in [attribute for attribute in node.attribute if attribute.name not in old_schema.attributes]:
+            node.attribute.remove(attribute)
             # the number of outputs is seen
-            if one.name != "num_outputs" and value_of(one) != value_of(new.attributes[one.name].default_value):
-                refused.append(f"{node.op_type} with {one.name}")
-        for name, formal in [*zip(node.input, new.inputs, strict=False)][old.max_input :]:
-            if name in constants and formal.name in old.attributes:
+            if attribute.name != "num_outputs" and value_of(attribute) != value_of(
+                new_schema.attributes[attribute.name].default_value
+            ):
+                problems.append(f"{node.op_type} with {attribute.name}")
+        for name, formal in [*zip(node.input, new_schema.inputs, strict=False)][old_schema.max_input :]:
+            if name in constants and formal.name in old_schema.attributes:
                 values = onnx.numpy_helper.to_array(constants[name]).tolist()
                 node.attribute.append(onnx.helper.make_attribute(formal.name, values))
             elif name:
-                refused.append(f"{node.op_type} with {formal.name}")
-        del node.input[old.max_input :]
-    return refused
+                problems.append(f"{node.op_type} with {formal.name}")
+        del node.input[old_schema.max_input :]
+    return problems

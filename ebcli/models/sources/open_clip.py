@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, import_optional
 from ebcli.models.keywords import CROP, DEFAULT, SQUASH
-from ebcli.models.sources.base import fetching, quiet, square_spec
+from ebcli.models.sources.base import fetch_errors, quiet, square_spec
 from ebcli.models.sources.similarity import ImageTower, TwoTowers, too_long
-from ebcli.nouns.input_spec import InputSpec
 
 _FITS = {"shortest": CROP, "squash": SQUASH}  # by resize mode
 
@@ -24,9 +24,9 @@ class OpenClip(TwoTowers):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._library = import_optional("open_clip", "open_clip_torch")
-        known = self._library.list_models()
-        if name not in known:
-            hint = closest(name, known) or "open_clip.list_models() lists them in Python"
+        names = self._library.list_models()
+        if name not in names:
+            hint = closest(name, names) or "open_clip.list_models() lists them in Python"
             raise ConfigurationError(f"open_clip has no model {name!r}: {hint}")
 
     def weights(self) -> Sequence[str]:
@@ -37,15 +37,15 @@ class OpenClip(TwoTowers):
         return next(iter(tags), None) if weights == DEFAULT else super().published(weights)
 
     def build(self, num_classes: int | None = None) -> nn.Module:
-        return self._created("install the packages that it needs", load_weights=False, pretrained_text=False)
+        return self._create("install the packages that it needs", load_weights=False, pretrained_text=False)
 
     def pretrained(self, weights: str) -> nn.Module:
         config = self._library.get_pretrained_cfg(self.name, weights)
         advice = f"choose {', '.join(self.weights())}, or pass --weights FILE or --weights none"
-        return self._created(advice, pretrained=weights, force_quick_gelu=bool(config.get("quick_gelu")))
+        return self._create(advice, pretrained=weights, force_quick_gelu=bool(config.get("quick_gelu")))
 
-    def _created(self, advice: str, **options: Any) -> nn.Module:
-        with quiet("root"), fetching(f"open_clip/{self.name}", advice):
+    def _create(self, advice: str, **options: Any) -> nn.Module:
+        with quiet("root"), fetch_errors(f"open_clip/{self.name}", advice):
             return self._library.create_model(self.name, **options)
 
     def transforms(self, net: Any, weights: str) -> InputSpec:
@@ -60,7 +60,7 @@ class OpenClip(TwoTowers):
         return ImageTower(lambda tower, images: tower.visual(images), visual=net.visual)
 
     def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
-        with fetching(f"the tokenizer of open_clip/{self.name}", "install the packages that it needs"):
+        with fetch_errors(f"the tokenizer of open_clip/{self.name}", "install the packages that it needs"):
             tokenizer = self._library.get_tokenizer(self.name)
         longest = net.context_length
         for text in texts:

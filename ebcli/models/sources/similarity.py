@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode
 from ebcli.models.keywords import RAW
-from ebcli.models.running import hooked, probe
+from ebcli.models.running import hook_modules, probe
 from ebcli.models.sources.base import ModelSource
-from ebcli.nouns.input_spec import InputSpec
 
 
 class Similarity(nn.Module):
@@ -87,13 +87,13 @@ def _read(picture: Path) -> Any:
 def _features(name: str, net: nn.Module, images: Sequence[Tensor]) -> Tensor:
     """The features (B, D) of images, each (1, 3, H, W)."""
     with torch.no_grad():
-        found = [single_tensor(_run(name, net, image), f"the output of {name}") for image in images]
-    if found[0].ndim != 2 or len(found[0]) != 1:
-        shape = ", ".join(map(str, found[0].shape[1:]))
+        features = [single_tensor(_run(name, net, image), f"the output of {name}") for image in images]
+    if features[0].ndim != 2 or len(features[0]) != 1:
+        shape = ", ".join(map(str, features[0].shape[1:]))
         raise ConfigurationError(
             f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures: pool them"
         )
-    return torch.cat(found)
+    return torch.cat(features)
 
 
 def _run(name: str, net: nn.Module, images: Tensor) -> Any:
@@ -112,11 +112,11 @@ def _head(name: str, net: nn.Module, images: Tensor) -> str:
     def keep(module: nn.Module, inputs: Any, output: Any) -> None:
         calls.append((module, inputs[0], output))
 
-    with hooked([module for module in net.modules() if isinstance(module, nn.Linear)], keep), torch.no_grad():
+    with hook_modules([module for module in net.modules() if isinstance(module, nn.Linear)], keep), torch.no_grad():
         logits = single_tensor(_run(name, net, images), f"the output of {name}")
     last, features, output = calls[-1] if calls else (None, images, None)
-    names = {module: known for known, module in net.named_modules()}
-    if last is None or output is not logits or features.ndim != 2 or sum(one is last for one, *_ in calls) > 1:
+    names = {module: layer_name for layer_name, module in net.named_modules()}
+    if last is None or output is not logits or features.ndim != 2 or sum(layer is last for layer, *_ in calls) > 1:
         raise ConfigurationError(
             f"{name} has no single linear layer that reads features (B, D) and returns the logits, so there are none "
             "to compare pictures by: name a network without a classifier, or return features from FILE.py:FACTORY"

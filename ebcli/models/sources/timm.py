@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, import_optional
 from ebcli.models.checkpoint import load_checkpoint, without_prefixes
 from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
 from ebcli.models.names import imagenet_classes
-from ebcli.models.sources.base import ModelSource, fetching, square_spec
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.models.sources.base import ModelSource, fetch_errors, square_spec
 
 _FITS = {"center": CROP, "squash": SQUASH, "border": PAD}  # by crop mode
 
@@ -37,9 +37,9 @@ class Timm(ModelSource):
         return [DEFAULT, *(name.partition(".")[2] for name in full if "." in name)]
 
     def published(self, weights: str) -> str | None:
-        found = super().published(weights)
+        full_name = super().published(weights)
         tag = getattr(self._timm.get_pretrained_cfg(self.name), "tag", None)
-        return tag or found if found == DEFAULT else found
+        return tag or full_name if full_name == DEFAULT else full_name
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         if num_classes is None and (self.headless or self._is_headless()):
@@ -53,19 +53,19 @@ class Timm(ModelSource):
                 f"timm/{self.name} has no classifier: compare pictures by --similar-to, or pass --weights FILE with one"
             )
         full = self._architecture if weights == DEFAULT else f"{self._architecture}.{weights}"
-        with fetching(f"the weights {weights} of timm/{self._architecture}", self._advice()):
+        with fetch_errors(f"the weights {weights} of timm/{self._architecture}", self._advice()):
             return self._timm.create_model(full, pretrained=True, **({"num_classes": 0} if self.headless else {}))
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         if not self.headless:
             return super().restored(state, title)
         net: Any = self.build()
-        own = net.state_dict()
-        found = net.pretrained_cfg.get("classifier") or ()
-        heads = tuple(f"{head}." for head in ((found,) if isinstance(found, str) else found))
-        named = without_prefixes(state, own)
-        kept = {key: value for key, value in named.items() if key in own or not key.startswith(heads)}
-        load_checkpoint(net, kept, title)
+        network_state = net.state_dict()
+        classifier = net.pretrained_cfg.get("classifier") or ()
+        heads = tuple(f"{head}." for head in ((classifier,) if isinstance(classifier, str) else classifier))
+        by_name = without_prefixes(state, network_state)
+        fitting = {key: value for key, value in by_name.items() if key in network_state or not key.startswith(heads)}
+        load_checkpoint(net, fitting, title)
         return net
 
     def with_features(self, net: nn.Module, weights: str) -> nn.Module:
@@ -90,5 +90,5 @@ class Timm(ModelSource):
 
     def _advice(self) -> str:
         tags = self.weights()[1:]
-        published = f"choose {', '.join(tags)}, or " if tags else ""
-        return f"{published}pass --weights FILE, or --weights none for an untrained network"
+        tags_advice = f"choose {', '.join(tags)}, or " if tags else ""
+        return f"{tags_advice}pass --weights FILE, or --weights none for an untrained network"

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 from torchvision import models
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, first_line
 from ebcli.models.checkpoint import classes_in, load_checkpoint
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS, VIDEO
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources.base import USUAL_CLIP, ModelSource
-from ebcli.nouns.input_spec import InputSpec
 
 # the weights of a detector's classifier, with one row for each class, or for each class and anchor
 _CLASS_WEIGHT = re.compile(r"cls_(score|logits)\.weight$|classification_head\.module_list\..*weight$")
@@ -43,7 +43,7 @@ class Torchvision(ModelSource):
 
     def __init__(self, name: str) -> None:
         super().__init__(name.lower())  # torchvision's own lookup ignores case
-        valid = {known: task for task in TASKS for known in torchvision_names(task)}
+        valid = {model_name: task for task in TASKS for model_name in torchvision_names(task)}
         if self.name not in valid:
             hint = closest(name, valid) or f"give a torchvision model such as vgg16, or {BUNDLED}"
             raise ConfigurationError(f"unknown model {name!r}: {hint}")
@@ -76,9 +76,9 @@ class Torchvision(ModelSource):
         if self._task != DETECTION:
             return super().restored(state, title)
         net = self.build()
-        own = net.state_dict()
-        name = next(filter(_CLASS_WEIGHT.search, own))
-        rows, own_rows = (classes_in(one, net, name) for one in (state, own))
+        network_state = net.state_dict()
+        name = next(filter(_CLASS_WEIGHT.search, network_state))
+        rows, own_rows = (classes_in(tensors, net, name) for tensors in (state, network_state))
         if rows and own_rows and rows != own_rows:
             net = self.build(max(1, DetectionScores(net).num_classes * rows // own_rows))
         load_checkpoint(net, state, title)
@@ -86,7 +86,7 @@ class Torchvision(ModelSource):
 
     def transforms(self, net: nn.Module, weights: str) -> InputSpec:
         preset = self._preset(weights).transforms()
-        return InputSpec.of(preset, *(_CLIPS.get(self.name, USUAL_CLIP) if self._task == VIDEO else ()))
+        return InputSpec.from_preset(preset, *(_CLIPS.get(self.name, USUAL_CLIP) if self._task == VIDEO else ()))
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         # VGG-16's IMAGENET1K_FEATURES have no class names because their classifier is untrained
@@ -116,27 +116,29 @@ def published_state(name: str, preset: models.WeightsEnum) -> dict[str, Any]:
     Raises:
         ConfigurationError: the file cannot be downloaded, or is damaged.
     """
-    cached = Path(torch.hub.get_dir(), "checkpoints", _file_name(preset))
+    file = Path(torch.hub.get_dir(), "checkpoints", _file_name(preset))
 
     # torch.hub announces downloads on stdout, which is for results only; show them on a terminal's stderr
-    seen = sys.stderr.isatty()
+    is_terminal = sys.stderr.isatty()
 
     def fetch(weights_only: bool) -> dict[str, Any]:
-        with contextlib.redirect_stdout(sys.stderr if seen else io.StringIO()):
-            return preset.get_state_dict(progress=seen, check_hash=True, map_location="cpu", weights_only=weights_only)
+        with contextlib.redirect_stdout(sys.stderr if is_terminal else io.StringIO()):
+            return preset.get_state_dict(
+                progress=is_terminal, check_hash=True, map_location="cpu", weights_only=weights_only
+            )
 
     try:
         return fetch(weights_only=True)
     except Exception as error:  # servers, the disk, and damaged pickles raise anything
         reason = first_line(error).removeprefix("<urlopen error ").removesuffix(">")
-        if not os.path.isfile(cached):  # a download with a wrong hash leaves no file either
+        if not os.path.isfile(file):  # a download with a wrong hash leaves no file either
             raise ConfigurationError(
                 f"cannot download weights {preset.name} of {name} from {preset.url} ({reason}): put that file into "
-                f"{cached.parent}, pass --weights FILE or --weights none, or omit --model for the bundled network"
+                f"{file.parent}, pass --weights FILE or --weights none, or omit --model for the bundled network"
             ) from error
-        digits = re.search(r"-([0-9a-f]{8,})\.", cached.name)  # of the SHA-256, as in vgg16-397923af.pth
-        if digits is None or not hashlib.sha256(cached.read_bytes()).hexdigest().startswith(digits[1]):
-            raise ConfigurationError(f"{cached} is damaged ({reason}): delete it to download it again") from error
+        digits = re.search(r"-([0-9a-f]{8,})\.", file.name)  # of the SHA-256, as in vgg16-397923af.pth
+        if digits is None or not hashlib.sha256(file.read_bytes()).hexdigest().startswith(digits[1]):
+            raise ConfigurationError(f"{file} is damaged ({reason}): delete it to download it again") from error
     # weights_only=True refuses the format of some of torchvision's oldest files. This file has the published hash, so
     # it is as trustworthy as torchvision's code.
     return fetch(weights_only=False)

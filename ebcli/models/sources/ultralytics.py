@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, first_line, import_optional
 from ebcli.models.checkpoint import read_checkpoint
 from ebcli.models.detection import Candidates, YoloOutput
 from ebcli.models.keywords import CLASSIFICATION, DEFAULT, DETECTION, PAD, SEGMENTATION, UNTRAINED
-from ebcli.models.sources.base import ModelSource, fetching
-from ebcli.nouns.input_spec import InputSpec
+from ebcli.models.sources.base import ModelSource, fetch_errors
 
 _TASKS = dict.fromkeys(("detect", "segment", "pose"), DETECTION)
 _TASKS |= {"classify": CLASSIFICATION, "semantic": SEGMENTATION}
@@ -38,22 +38,22 @@ class Ultralytics(ModelSource):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._title, self._trained_on = f"ultralytics/{name}", dict[str, Any]()
-        with _restored():
+        with _restoring():
             self._library = import_optional("ultralytics")
         self._is_local, suffix = os.path.isfile(name), Path(name).suffix
         self.default_weights = UNTRAINED if suffix == ".yaml" else DEFAULT
-        known = sorted(self._library.utils.downloads.GITHUB_ASSETS_NAMES)
-        if suffix != ".yaml" and (suffix != ".pt" or not (self._is_local or name in known)):
-            hint = closest(name, known) or "name a .pt file, or a configuration such as yolo11n.yaml"
+        names = sorted(self._library.utils.downloads.GITHUB_ASSETS_NAMES)
+        if suffix != ".yaml" and (suffix != ".pt" or not (self._is_local or name in names)):
+            hint = closest(name, names) or "name a .pt file, or a configuration such as yolo11n.yaml"
             raise ConfigurationError(f"{self._title} is neither a file nor a model that Ultralytics publishes: {hint}")
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         if not self._is_local or self.name.endswith(".yaml"):
             return self._read(str(Path(self.name).with_suffix(".yaml")))
         net: Any = self._read(self.name)
-        untrained = type(net)(net.yaml, verbose=False)
-        untrained.names = net.names
-        return self._complete(untrained, net.task)
+        fresh = type(net)(net.yaml, verbose=False)
+        fresh.names = net.names
+        return self._complete(fresh, net.task)
 
     def pretrained(self, weights: str) -> nn.Module:
         return self.build() if weights == UNTRAINED else self._read(str(self._file()))
@@ -82,7 +82,7 @@ class Ultralytics(ModelSource):
         file = Path(torch.hub.get_dir(), "checkpoints", self.name)
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            with fetching(self._title, f"put that file into {file.parent}, or pass --weights none"):
+            with fetch_errors(self._title, f"put that file into {file.parent}, or pass --weights none"):
                 self._library.utils.downloads.attempt_download_asset(file)
         return file
 
@@ -125,8 +125,8 @@ def _candidates(net: Any, inputs: Any, output: Any) -> Candidates:
     while not isinstance(output, Tensor):
         output = output[0]
     head = net.model[-1]
-    found = YoloOutput(head.nc, has_objectness=False, is_transposed=head.end2end)(net, inputs, output)
-    return found._replace(boxes=output[..., :4].detach(), overlap=None) if head.end2end else found
+    candidates = YoloOutput(head.nc, has_objectness=False, is_transposed=head.end2end)(net, inputs, output)
+    return candidates._replace(boxes=output[..., :4].detach(), overlap=None) if head.end2end else candidates
 
 
 def _logits(_net: nn.Module, _inputs: Any, output: Any) -> Tensor:
@@ -140,17 +140,17 @@ def _is_state_dict(file: str) -> bool:
 
 
 @contextlib.contextmanager
-def _restored() -> Iterator[None]:
+def _restoring() -> Iterator[None]:
     """Set what Ultralytics reads when it is imported, and restore what it then replaces for the whole process.
 
     Settings that the environment has come first.
     """
-    before, opened, saved = {**os.environ}, Image.open, torch.save
+    before, image_open, torch_save = {**os.environ}, Image.open, torch.save
     os.environ.update({**_SETTINGS, **before})
     try:
         with np.printoptions():
             yield
     finally:
-        Image.open, torch.save = opened, saved
+        Image.open, torch.save = image_open, torch_save
         os.environ.clear()
         os.environ.update(before)

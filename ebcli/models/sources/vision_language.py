@@ -10,13 +10,13 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import WORDS
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import checked_device
-from ebcli.models.sources.base import fetching
+from ebcli.models.sources.base import fetch_errors
 from ebcli.models.sources.huggingface import HuggingFace
-from ebcli.nouns.input_spec import InputSpec
 
 _AUTO = "AutoModelForImageTextToText"
 _BLIP, _PALIGEMMA = "blip", "paligemma"
@@ -27,19 +27,19 @@ _ADVICE = "save the processor beside the model by save_pretrained(), and install
 _OF_ANSWER = {"attention_mask": 1, "token_type_ids": 1, "mm_token_type_ids": 0}
 
 
-class Exchange(NamedTuple):
+class QuestionAnswer(NamedTuple):
     """A photo, a question and its answer, as the network gets them.
 
     Attributes:
         pixels: the photo, in the processor's form.
-        others: what else the network gets, by name; ``input_ids`` (1, S) are the tokens of question and answer.
+        other_inputs: what else the network gets, by name; ``input_ids`` (1, S) are the tokens of question and answer.
         ids: (N,), the tokens of the answer, which are the last ones.
         text: the answer.
         ends: how much of the text is sure after each token; one that only begins a character adds nothing.
     """
 
     pixels: Tensor
-    others: dict[str, Tensor]
+    other_inputs: dict[str, Tensor]
     ids: Tensor
     text: str
     ends: Sequence[int]
@@ -51,7 +51,7 @@ class Exchange(NamedTuple):
         return range(first, bisect_left(self.ends, end) + 1)
 
 
-class Speaker(nn.Module):
+class VisionLanguageNet(nn.Module):
     """A vision-language network and what reads and writes for it.
 
     Attributes:
@@ -82,17 +82,17 @@ class VisionLanguage(HuggingFace):
     def __init__(self, name: str, device: str, dtype: torch.dtype) -> None:
         super().__init__(name.removeprefix("hf/"))
         place = checked_device(device)
-        with fetching(f"the processor of {self._title}", _ADVICE), self._silent():
+        with fetch_errors(f"the processor of {self._title}", _ADVICE), self._silent():
             self._processor = self._library.AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
-        with fetching(f"the weights of {self._title}", "its weights must be in safetensors files"):
+        with fetch_errors(f"the weights of {self._title}", "its weights must be in safetensors files"):
             options = {"use_safetensors": True, "trust_remote_code": False, "dtype": dtype}
-            net = self._loaded(self._auto, self.name, self._config, f"the model {self._title}", **options)
+            net = self._load(self._auto, self.name, self._config, f"the model {self._title}", **options)
         self.net: Any = net.eval().requires_grad_(False).to(place)
 
-    def loaded(self) -> LoadedModel:
+    def as_loaded(self) -> LoadedModel:
         """The model like others: its network gets photos as they are, which the processor reads."""
         as_it_is = InputSpec.as_is(network=self._title)
-        return LoadedModel(self._title, Speaker(self), transforms=as_it_is, task=WORDS, one_by_one=True)
+        return LoadedModel(self._title, VisionLanguageNet(self), transforms=as_it_is, task=WORDS, one_by_one=True)
 
     def _chosen_head(self) -> str:
         kind = self._config.model_type
@@ -119,13 +119,13 @@ class VisionLanguage(HuggingFace):
             options["add_special_tokens"] = not text.startswith(processor.tokenizer.bos_token or "\0")
         else:
             text = getattr(processor, "image_token", "") + question
-        what, advice = f"what {self._title} gets of the photo and the question", "choose another photo or question"
-        with fetching(what, advice), self._silent():
+        title, advice = f"what {self._title} gets of the photo and the question", "choose another photo or question"
+        with fetch_errors(title, advice), self._silent():
             inputs = dict(processor(images=photo, text=text, return_tensors="pt", **options))
         inputs.pop("labels", None)
-        return {name: one.to(self.net.device) for name, one in inputs.items()}
+        return {name: tensor.to(self.net.device) for name, tensor in inputs.items()}
 
-    def exchange(self, photo: Image.Image, question: str, answer: str | None, longest: int) -> Exchange:
+    def exchange(self, photo: Image.Image, question: str, answer: str | None, longest: int) -> QuestionAnswer:
         """Ask a question about a photo.
 
         Args:
@@ -139,34 +139,35 @@ class VisionLanguage(HuggingFace):
         """
         inputs, tokenizer = self.read(photo, question), self._processor.tokenizer
         inputs["pixel_values"] = inputs["pixel_values"].to(self.net.dtype)
-        asked = inputs["input_ids"]
+        question_ids = inputs["input_ids"]
         if self._config.model_type == _BLIP:  # its tokenizer ends texts, and its decoder has a first token of its own
-            asked = asked[:, :-1].clone()
-            asked[:, 0] = self._config.text_config.bos_token_id
-        count = asked.shape[1]
+            question_ids = question_ids[:, :-1].clone()
+            question_ids[:, 0] = self._config.text_config.bos_token_id
+        count = question_ids.shape[1]
         if answer is None:
             with torch.no_grad(), self._silent():
                 ids = self.net.generate(**inputs, do_sample=False, max_new_tokens=longest)[0, count:]
         else:
             # many tokenizers make other tokens of a word behind a space, as which it is generated behind "ASSISTANT:"
-            before = tokenizer.decode(asked[0, -1:], skip_special_tokens=True)
+            before = tokenizer.decode(question_ids[0, -1:], skip_special_tokens=True)
             space = " " * (before != "" and not before[-1].isspace())
-            found = self.continued(before + space + answer)[len(self.continued(before)) :]
-            ids = torch.tensor([one for one in found if one not in tokenizer.all_special_ids]).to(asked)
+            tokens = self.answer_tokens(before + space + answer)[len(self.answer_tokens(before)) :]
+            ids = torch.tensor([token for token in tokens if token not in tokenizer.all_special_ids]).to(question_ids)
         while len(ids) and int(ids[-1]) in tokenizer.all_special_ids:
             ids = ids[:-1]
-        told = [tokenizer.decode(ids[: i + 1], skip_special_tokens=True) for i in range(len(ids))]
-        if not told or not told[-1].strip():
+        beginnings = [tokenizer.decode(ids[: i + 1], skip_special_tokens=True) for i in range(len(ids))]
+        if not beginnings or not beginnings[-1].strip():
             raise ConfigurationError(f"{self._title} answers nothing: ask another question, or give --answer")
-        whole = torch.cat([asked[0], ids])[None]
-        others = {
-            name: F.pad(one[:, :count], (0, len(ids)), value=_OF_ANSWER[name]) if name in _OF_ANSWER else one
-            for name, one in inputs.items()
+        all_ids = torch.cat([question_ids[0], ids])[None]
+        extra_inputs = {
+            name: F.pad(tensor[:, :count], (0, len(ids)), value=_OF_ANSWER[name]) if name in _OF_ANSWER else tensor
+            for name, tensor in inputs.items()
         }
-        pixels = others.pop("pixel_values")
-        ends = [*accumulate((len(one.rstrip("\ufffd")) for one in told), max)]  # less what is no character yet
-        return Exchange(pixels, others | {"input_ids": whole}, ids, told[-1], ends)
+        pixels = extra_inputs.pop("pixel_values")
+        # less what is no character yet
+        ends = [*accumulate((len(beginning.rstrip("\ufffd")) for beginning in beginnings), max)]
+        return QuestionAnswer(pixels, extra_inputs | {"input_ids": all_ids}, ids, beginnings[-1], ends)
 
-    def continued(self, text: str) -> list[int]:
+    def answer_tokens(self, text: str) -> list[int]:
         """The tokens of an answer."""
         return self._processor.tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -5,47 +5,47 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from ebcli.datatypes.explanation import Subject
 from ebcli.models.keywords import CLASSIFICATION, SOFTMAX, VIDEO
-from ebcli.nouns.explanation import Subject
-from ebcli.run.tasks.task import Asked, Task, register
+from ebcli.run.tasks.task import ImageRequest, Task, register
 
 _UNLIKELY = 0.01  # probability; with more than 100 classes, that of a class chosen at random
 _WIDTH_ABOVE = 4  # classes at a time if images have different numbers of them
 
 
-def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
+def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     """The classes that are asked for, given the scores (num_classes,) of all; those to contrast with are never chosen.
 
     With labels, these are the true class, if it is known, and the most likely one.
     """
     scores = scores.cpu()
     ranks = scores.clone()
-    against = asked.network.against or []
+    against = request.network.against or []
     ranks[against] = -math.inf
-    if asked.labeled:
-        pair = asked.label, int(ranks.argmax())
+    if request.labeled:
+        pair = request.label, int(ranks.argmax())
         chosen = list(dict.fromkeys(index for index in pair if index is not None and index not in against))
-    elif asked.network.classes is not None:
-        best = (max(group, key=ranks.__getitem__) for group in asked.network.classes)
+    elif request.network.classes is not None:
+        best = (max(group, key=ranks.__getitem__) for group in request.network.classes)
         chosen = list(dict.fromkeys(best))
-    elif asked.maps.above is not None:
-        chosen = ranks.argsort(descending=True)[: int((ranks > asked.maps.above).sum())].tolist()
+    elif request.maps.above is not None:
+        chosen = ranks.argsort(descending=True)[: int((ranks > request.maps.above).sum())].tolist()
     else:
-        chosen = ranks.topk(width(asked)).indices.tolist()
-    loaded = asked.network.loaded
-    least = min(_UNLIKELY, 1 / loaded.num_classes) if loaded.scores == SOFTMAX else -math.inf
-    found = [(index, float(scores[index])) for index in chosen]
-    return [asked.subject(index, score, is_unlikely=score < least) for index, score in found]
+        chosen = ranks.topk(width(request)).indices.tolist()
+    model = request.network.loaded
+    least = min(_UNLIKELY, 1 / model.num_classes) if model.scores == SOFTMAX else -math.inf
+    chosen_scores = [(index, float(scores[index])) for index in chosen]
+    return [request.subject(index, score, is_unlikely=score < least) for index, score in chosen_scores]
 
 
-def width(asked: Asked) -> int:
+def width(request: ImageRequest) -> int:
     """The number of classes at a time, the same for every image of a run, so that maps do not depend on others."""
-    if asked.labeled:
+    if request.labeled:
         return 2
-    if asked.network.classes is not None:
-        return len(asked.network.classes)
-    count = asked.network.loaded.num_classes - len(asked.network.against or ())
-    return min(asked.maps.most if asked.maps.above is None else _WIDTH_ABOVE, count)
+    if request.network.classes is not None:
+        return len(request.network.classes)
+    count = request.network.loaded.num_classes - len(request.network.against or ())
+    return min(request.maps.max_classes if request.maps.above is None else _WIDTH_ABOVE, count)
 
 
 def _score(scores: Tensor, subject: Subject) -> float:

@@ -5,77 +5,87 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from ebcli.datatypes.explanation import Box, Subject
 from ebcli.errors import ImageError
 from ebcli.models import Detection, DetectionScores, detections
 from ebcli.models.keywords import DETECTION
-from ebcli.nouns.explanation import Box, Subject
-from ebcli.run.tasks.task import Asked, Task, register
+from ebcli.run.tasks.task import ImageRequest, Task, register
 
 _FARTHEST = 0.5  # one minus the overlap, of a detection that is still the same one
 
 
-def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
+def subjects(objects: Sequence[Detection], request: ImageRequest) -> list[Subject]:
     """The detections of an image, best first; the one nearest to the box of ``--where``, if there is one.
 
     Raises:
         ImageError: the box that is asked for is outside the image.
     """
-    box, (width, height) = asked.maps.where, asked.size
-    if asked.network.classes is not None:
-        possible = {*asked.network.possible}
-        found = [one for one in found if one.label in possible]
+    box, (width, height) = request.maps.where, request.size
+    if request.network.classes is not None:
+        possible = {*request.network.possible}
+        objects = [detection for detection in objects if detection.label in possible]
     if isinstance(box, Box):
-        if not box.within(Box(0, 0, width, height)).area:
-            numbers = ",".join(f"{value:g}" for value in box.sized)
+        if not box.intersection(Box(0, 0, width, height)).area:
+            numbers = ",".join(f"{value:g}" for value in box.xywh)
             raise ImageError(f"the box {numbers} is outside the image of {width} x {height} pixels")
-        found = sorted(found, key=lambda one: _distance(one.box, box))[:1]
+        objects = sorted(objects, key=lambda detection: _distance(detection.box, box))[:1]
     return [
-        asked.subject(one.label, one.score, where=(one.anchor,), box=one.box, outlines=[one.box.outline])
-        for one in found[: asked.maps.top_k]
+        request.subject(
+            detection.label,
+            detection.score,
+            where=(detection.anchor,),
+            box=detection.box,
+            outlines=[detection.box.outline],
+        )
+        for detection in objects[: request.maps.top_k]
     ]
 
 
-def _run(inputs: Tensor, asked: Sequence[Asked]) -> list[list[Detection]]:
+def _run(inputs: Tensor, requests: Sequence[ImageRequest]) -> list[list[Detection]]:
     """The detections of each image, with boxes in pixels of the image."""
-    net, maps = asked[0].network.loaded.net, asked[0].maps
-    found = detections(net, inputs, maps.score if maps.where is None else 0)
+    net, maps = requests[0].network.loaded.net, requests[0].maps
+    detected = detections(net, inputs, maps.score if maps.where is None else 0)
     if isinstance(net, DetectionScores):
-        return found
+        return detected
     height, width = inputs.shape[-2:]
     return [
-        [replace(one, box=_in_image(one.box, (width, height), about)) for one in of_image]
-        for of_image, about in zip(found, asked, strict=True)
+        [replace(detection, box=_in_image(detection.box, (width, height), request)) for detection in of_image]
+        for of_image, request in zip(detected, requests, strict=True)
     ]
 
 
-def _in_image(box: Box, size: tuple[int, int], asked: Asked) -> Box:
+def _in_image(box: Box, size: tuple[int, int], request: ImageRequest) -> Box:
     """A box in pixels of the network's input of a size (width, height), in the image."""
-    (left, top, right, bottom), (width, height) = asked.place, asked.size
-    moved = box.scaled(size, (right - left, bottom - top)).shifted(left, top)
-    return Box(*(min(max(edge, 0), most) for edge, most in zip(moved, (width, height) * 2, strict=True)))
+    (left, top, right, bottom), (width, height) = request.place, request.size
+    in_image = box.rescale(size, (right - left, bottom - top)).shift(left, top)
+    return Box(*(min(max(edge, 0), maximum) for edge, maximum in zip(in_image, (width, height) * 2, strict=True)))
 
 
-def _place(asked: Asked) -> Box:
+def _place(request: ImageRequest) -> Box:
     """The rectangle that the network sees; of torchvision's detectors, the image and its padding."""
-    net, (width, height) = asked.network.loaded.net, asked.size
+    net, (width, height) = request.network.loaded.net, request.size
     if not isinstance(net, DetectionScores):
-        return asked.network.loaded.transforms.place(asked.size)
-    below, beyond = net.extent(height, width)
-    return Box(0, 0, beyond, below)
+        return request.network.loaded.transforms.place(request.size)
+    height_covered, width_covered = net.extent(height, width)
+    return Box(0, 0, width_covered, height_covered)
 
 
-def _distance(one: Box, other: Box) -> tuple[float, float]:
+def _distance(first: Box, other: Box) -> tuple[float, float]:
     """How far two boxes are from each other: one minus the overlap, then between centers."""
-    centers = [(box.left + box.right, box.top + box.bottom) for box in (one, other)]
-    return 1 - one.overlap(other), sum(abs(a - b) for a, b in zip(*centers, strict=True))
+    centers = [(box.left + box.right, box.top + box.bottom) for box in (first, other)]
+    return 1 - first.overlap(other), sum(abs(a - b) for a, b in zip(*centers, strict=True))
 
 
-def _score(found: Sequence[Detection], subject: Subject) -> float:
+def _score(objects: Sequence[Detection], subject: Subject) -> float:
     """The best score of a detection of that class at that place; 0 if there is none."""
     assert subject.box is not None
     box = subject.box
-    there = [one.score for one in found if one.label == subject.index and _distance(one.box, box)[0] <= _FARTHEST]
-    return max(there, default=0.0)
+    scores = [
+        detection.score
+        for detection in objects
+        if detection.label == subject.index and _distance(detection.box, box)[0] <= _FARTHEST
+    ]
+    return max(scores, default=0.0)
 
 
 _OPTIONS = frozenset({"box", "score", "sufficiency"})

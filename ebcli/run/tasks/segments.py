@@ -7,53 +7,55 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ebcli.datatypes.explanation import Box, Subject
 from ebcli.errors import ImageError
 from ebcli.files.images import read_mask
 from ebcli.models.keywords import SEGMENTATION
-from ebcli.nouns.explanation import Box, Subject
-from ebcli.run.tasks.task import Asked, Task, register
+from ebcli.run.tasks.task import ImageRequest, Task, register
 
 _LEAST_SHARE = 0.01  # of the pixels: smaller segments are often noise
 _BACKGROUND = ("__background__", "background")
 
 
-def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
+def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     """The classes that cover enough pixels, largest first, without the background; or that at ``--where``.
 
     Args:
         scores: (H, W, num_classes).
-        asked: what is asked.
+        request: what is asked.
 
     Raises:
         ImageError: the pixel is outside the image, or what the network sees of it; or the mask cannot be read.
     """
     values = scores.float().cpu().numpy()
-    predicted, groups, maps = values.argmax(-1), asked.network.classes, asked.maps
+    labels, groups, maps = values.argmax(-1), request.network.classes, request.maps
     if maps.where is not None:
-        mask = _mask(maps.where, predicted.shape, asked)
+        mask = _mask(maps.where, labels.shape, request)
         means = values[mask].mean(0)
         best = [max(group, key=means.__getitem__) for group in groups or ()]
-        chosen = best or [int(np.bincount(predicted[mask]).argmax())]
-        return [asked.subject(c, float(means[c]), where=mask, outlines=_polygons(mask, asked.place)) for c in chosen]
-    shares = np.bincount(predicted.ravel(), minlength=values.shape[-1]) / predicted.size
+        chosen = best or [int(np.bincount(labels[mask]).argmax())]
+        return [
+            request.subject(c, float(means[c]), where=mask, outlines=_polygons(mask, request.place)) for c in chosen
+        ]
+    shares = np.bincount(labels.ravel(), minlength=values.shape[-1]) / labels.size
     least = maps.above if maps.above is not None else 0.0 if groups else _LEAST_SHARE
-    is_background = [name in _BACKGROUND for name in asked.network.loaded.categories or ()] or [False] * len(shares)
+    is_background = [name in _BACKGROUND for name in request.network.loaded.categories or ()] or [False] * len(shares)
     chosen = [c for c in np.argsort(-shares, kind="stable").tolist() if shares[c] > least]
-    possible = {*asked.network.possible}
+    possible = {*request.network.possible}
     chosen = [c for c in chosen if c in possible and (groups or not is_background[c])]
-    masks = [(c, predicted == c) for c in chosen[: maps.top_k]]
-    return [asked.subject(c, float(shares[c]), where=m, outlines=_polygons(m, asked.place)) for c, m in masks]
+    masks = [(c, labels == c) for c in chosen[: maps.top_k]]
+    return [request.subject(c, float(shares[c]), where=m, outlines=_polygons(m, request.place)) for c, m in masks]
 
 
-def _mask(where: tuple[int, int] | Box | Path, shape: tuple[int, int], asked: Asked) -> NDArray[np.bool_]:
+def _mask(place: tuple[int, int] | Box | Path, shape: tuple[int, int], request: ImageRequest) -> NDArray[np.bool_]:
     """The pixels (H, W) of the network's output that a pixel or a mask of the image asks for."""
-    (width, height), region = asked.size, asked.place
-    if isinstance(where, Path):
-        mask = read_mask(where, asked.size, region, shape)
+    (width, height), region = request.size, request.place
+    if isinstance(place, Path):
+        mask = read_mask(place, request.size, region, shape)
         if not mask.any():
-            raise ImageError(f"the mask '{where}' has no bright pixels in the part of the image that the network sees")
+            raise ImageError(f"the mask '{place}' has no bright pixels in the part of the image that the network sees")
         return mask
-    x, y = where[:2]
+    x, y = place[:2]
     if not (0 <= x < width and 0 <= y < height):
         raise ImageError(f"the pixel {x},{y} is outside the image of {width} x {height} pixels")
     row = int((y + 0.5 - region.top) / (region.bottom - region.top) * shape[0])

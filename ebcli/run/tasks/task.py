@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ebcli.datatypes.explanation import Box, Explanation, Subject
 from ebcli.drawing.style import ATLAS
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import CLASSIFICATION, DETECTION, OWN_TASKS, RAW, TASKS
-from ebcli.nouns.explanation import Box, Explanation, Subject
 from ebcli.run.plan import RunPlan, values_of
 from ebcli.run.plan_parts import MapOptions, WordOptions
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ImageRequest:
     """What is asked of an image.
 
     Attributes:
@@ -44,9 +44,9 @@ class Asked:
     place: Box = Box(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
     words: WordOptions | None = None
 
-    def subject(self, index: int, score: float, **known: Any) -> Subject:
+    def subject(self, index: int, score: float, **fields: Any) -> Subject:
         """A subject of a class; for the other arguments, see ``Subject``."""
-        return Subject(index, self.network.loaded.category(index), score, **known)
+        return Subject(index, self.network.loaded.category(index), score, **fields)
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,18 @@ class Task:
         explain: explains an image, in place of all of the above.
     """
 
-    subjects: Callable[[Any, Asked], list[Subject]]
+    subjects: Callable[[Any, ImageRequest], list[Subject]]
     networks: str
     _: KW_ONLY
     options: frozenset[str] = frozenset()
-    run: Callable[[Tensor, Sequence[Asked]], Sequence[Any]] | None = None
-    place: Callable[[Asked], Box] | None = None
-    width: Callable[[Asked], int] = lambda asked: 1 if asked.network.against else _WIDTH
+    run: Callable[[Tensor, Sequence[ImageRequest]], Sequence[Any]] | None = None
+    place: Callable[[ImageRequest], Box] | None = None
+    width: Callable[[ImageRequest], int] = lambda request: 1 if request.network.against else _WIDTH
     in_batches: bool = False
     joint: bool | None = None
     score: Callable[[Any, Subject], float] = lambda _output, subject: subject.score
     layer: str | None = None
-    explain: Callable[[NetworkInput, Asked], Explanation] | None = None
+    explain: Callable[[NetworkInput, ImageRequest], Explanation] | None = None
 
 
 # a detector's output has millions of elements; classes to contrast with share their subject's place
@@ -89,7 +89,7 @@ _WIDTH = 4
 
 _FLAGS = {"box": "where X,Y,W,H"}  # of what tasks call otherwise
 
-REGISTERED: dict[str, Task] = {}
+REGISTRY: dict[str, Task] = {}
 
 
 def register(name: str, task: Task) -> None:
@@ -98,42 +98,43 @@ def register(name: str, task: Task) -> None:
     Raises:
         ConfigurationError: the package has a task of that name.
     """
-    if name in TASKS and name in REGISTERED:
+    if name in TASKS and name in REGISTRY:
         raise ConfigurationError(f"there is a task {name!r} already: choose another name")
-    REGISTERED[name] = task
+    REGISTRY[name] = task
     OWN_TASKS.add(name)
 
 
 def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     """Raise ConfigurationError if the plan has options that the network's task does not have."""
-    task = REGISTERED[loaded.task]
+    task = REGISTRY[loaded.task]
     maps, usual = vars(plan.maps), vars(MapOptions())
-    given = [option for option, one in values_of(MapOptions).items() if maps[one.name] != usual[one.name]]
+    options_set = [option for option, field in values_of(MapOptions).items() if maps[field.name] != usual[field.name]]
     if isinstance(plan.maps.where, Box):
-        given[given.index("where")] = "box"
-    for option in [*given, *(["labels"] if plan.inputs.labels is not None else [])]:
-        others = [other.networks for other in REGISTERED.values() if option in other.options]
-        if others and option not in task.options:
+        options_set[options_set.index("where")] = "box"
+    for option in [*options_set, *(["labels"] if plan.inputs.labels is not None else [])]:
+        networks = [other.networks for other in REGISTRY.values() if option in other.options]
+        if networks and option not in task.options:
             hint = "use --score, or drop it" if option == "above" and "score" in task.options else "drop it"
-            flag, own = _FLAGS.get(option, option).replace("_", "-"), f"{loaded.name} is for {loaded.task}"
-            raise ConfigurationError(f"--{flag} works only with {', '.join(others)}, but {own}: {hint}")
+            flag, purpose = _FLAGS.get(option, option).replace("_", "-"), f"{loaded.name} is for {loaded.task}"
+            raise ConfigurationError(f"--{flag} works only with {', '.join(networks)}, but {purpose}: {hint}")
     spec, maps_, style = loaded.transforms, plan.maps, plan.style.name
     kind, is_image = "volumes" if spec.depth is not None else loaded.task, spec.axes == "HW"
-    here, dtype = f"but {loaded.name} is for {kind}: drop it", plan.execution.dtype
-    is_classifier = is_image and task is REGISTERED[CLASSIFICATION]
-    refused = {
-        f"--annotations marks regions of images, {here}": not is_image and plan.output.annotations,
-        f"--compare-with compares maps of images, {here}": spec.depth is not None and maps_.beside,
-        f"--style atlas or --format html compares the classes of images, {here}": style == ATLAS and not is_classifier,
-        f"--sufficiency blurs parts of images, {here}": not is_image and maps_.sufficiency,
-        f"--style mask needs transparency, which videos lack, {here}": spec.frames is not None and style == "mask",
-        f"--tiles works only with classifiers, {here}": spec.tiles and not task.in_batches,
+    for_task, dtype = f"but {loaded.name} is for {kind}: drop it", plan.execution.dtype
+    is_classifier = is_image and task is REGISTRY[CLASSIFICATION]
+    problems = {
+        f"--annotations marks regions of images, {for_task}": not is_image and plan.output.annotations,
+        f"--compare-with compares maps of images, {for_task}": spec.depth is not None and maps_.beside,
+        f"--style atlas or --format html compares the classes of images, {for_task}": style == ATLAS
+        and not is_classifier,
+        f"--sufficiency blurs parts of images, {for_task}": not is_image and maps_.sufficiency,
+        f"--style mask needs transparency, which videos lack, {for_task}": spec.frames is not None and style == "mask",
+        f"--tiles works only with classifiers, {for_task}": spec.tiles and not task.in_batches,
         "--sufficiency needs the score of a whole image, but --tiles cuts it: drop one of them": maps_.sufficiency
         and spec.tiles,
         f"--sufficiency halves probabilities, but the scores of {loaded.name} are raw: add --scores softmax or "
         "sigmoid": maps_.sufficiency and loaded.scores == RAW,
-        f"dtype {dtype} has no non-maximum suppression, {here}": loaded.task == DETECTION and dtype != "float32",
+        f"dtype {dtype} has no non-maximum suppression, {for_task}": loaded.task == DETECTION and dtype != "float32",
     }
-    for sentence, is_refused in refused.items():
+    for sentence, is_refused in problems.items():
         if is_refused:
             raise ConfigurationError(sentence)

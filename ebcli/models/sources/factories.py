@@ -35,11 +35,11 @@ class Factory(ModelSource):
         if self._path is not None and not os.path.isfile(self._path):
             raise ConfigurationError(f"the file {path} does not exist")
         with self._beside_file():
-            module = importlib.import_module(path) if self._path is None else _executed(self._path)
+            module = importlib.import_module(path) if self._path is None else _execute(self._path)
         factory = getattr(module, function, None)
         if not callable(factory):
-            known = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
-            hint = closest(function, known) or "name a function or class that returns a network"
+            names = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
+            hint = closest(function, names) or "name a function or class that returns a network"
             raise ConfigurationError(f"{path} has no factory {function!r}: {hint}")
         self._make, self._file = factory, getattr(module, "__file__", None)
 
@@ -69,7 +69,7 @@ class Factory(ModelSource):
             sys.path[:] = before
 
 
-def _executed(path: Path) -> ModuleType:
+def _execute(path: Path) -> ModuleType:
     """Import a file as a module, under a name that shadows no other."""
     name = f"_factory_of_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

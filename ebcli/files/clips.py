@@ -62,7 +62,7 @@ class Clips:
         """Which frame it is, in words."""
         return f"{self.time(frame):.2f} s"
 
-    def explained(self) -> Iterator[tuple[int, int, int]]:
+    def explained_frames(self) -> Iterator[tuple[int, int, int]]:
         """Each frame that has a map, once: its number, the number of its clip, and its place there."""
         after = 0
         for clip, start in enumerate(self.starts):
@@ -88,20 +88,20 @@ class Slices(Clips):
         return self.affine.spacing if self.affine else (1.0, 1.0, 1.0)
 
     @property
-    def flipped(self) -> tuple[bool, bool, bool]:
+    def flips(self) -> tuple[bool, bool, bool]:
         """Whether x, y and z are drawn in reverse."""
-        return self.affine.flipped if self.affine else (False, False, False)
+        return self.affine.flips if self.affine else (False, False, False)
 
     def title(self, frame: int) -> str:
         return f"slice {frame + 1} of {self.total}"
 
     def upright(self, values: Any) -> Any:
         """An array (..., H, W) with rows and columns as they are drawn."""
-        x, y, _ = (-1 if is_flipped else 1 for is_flipped in self.flipped)
+        x, y, _ = (-1 if is_flipped else 1 for is_flipped in self.flips)
         return values[..., ::y, ::x]
 
 
-def clip_starts(total: int, frames: int, every: int = 1) -> tuple[int, ...]:
+def clip_starts(total: int, frames: int, step: int = 1) -> tuple[int, ...]:
     """Where the clips of a video start.
 
     Clips follow each other. If all are explained, one more ends with the video, unless the others do. Of a video
@@ -110,8 +110,8 @@ def clip_starts(total: int, frames: int, every: int = 1) -> tuple[int, ...]:
     Args:
         total: the number of frames.
         frames: frames per clip.
-        every: only every N-th clip.
+        step: only every N-th clip.
     """
-    starts = range(0, max(1, total - frames + 1), frames * every)
-    rest = every == 1 and total > frames and total % frames
-    return (*starts, total - frames) if rest else tuple(starts)
+    starts = range(0, max(1, total - frames + 1), frames * step)
+    remainder = step == 1 and total > frames and total % frames
+    return (*starts, total - frames) if remainder else tuple(starts)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.nouns.explanation import Box
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,16 +83,16 @@ class InputSpec:
     function: Callable[[Image.Image], Any] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, preset: Any, frames: int | None = None, rate: float = 0.0) -> InputSpec:
+    def from_preset(cls, preset: Any, frames: int | None = None, rate: float = 0.0) -> InputSpec:
         """The settings of one of torchvision's presets; those for whole images lack some."""
         if isinstance(preset, InputSpec):
             return preset
         crop, resize = getattr(preset, "crop_size", None), getattr(preset, "resize_size", None)
         norms = {name: getattr(preset, name, None) for name in ("mean", "std")}
-        known: dict[str, Any] = {name: tuple(values) for name, values in norms.items() if values}
-        known["resample"] = Image.Resampling[getattr(preset, "interpolation", Image.Resampling.BILINEAR).name]
+        options: dict[str, Any] = {name: tuple(values) for name, values in norms.items() if values}
+        options["resample"] = Image.Resampling[getattr(preset, "interpolation", Image.Resampling.BILINEAR).name]
         size = crop and (crop[0], crop[-1])
-        return cls.as_is(size, resize=resize and tuple(resize), frames=frames, rate=rate, **known)
+        return cls.as_is(size, resize=resize and tuple(resize), frames=frames, rate=rate, **options)
 
     @property
     def axes(self) -> str:
@@ -107,10 +107,10 @@ class InputSpec:
         return (*([first] if first else []), *(self.size or (side, side)))
 
     @classmethod
-    def as_is(cls, size: tuple[int, int] | None = None, channels: int = 3, **known: Any) -> InputSpec:
+    def as_is(cls, size: tuple[int, int] | None = None, channels: int = 3, **options: Any) -> InputSpec:
         """That of inputs which are as the network gets them, unless more is known; for others, see the class."""
         blank = {"resize": None, "mean": (0.0,) * channels, "std": (1.0,) * channels}
-        return cls(size, channels=channels, **blank | known)
+        return cls(size, channels=channels, **blank | options)
 
     @property
     def of_volumes(self) -> InputSpec:
@@ -126,19 +126,19 @@ class InputSpec:
     def check_channels(self, count: int) -> None:
         """Raise ImageError if data with that many channels does not fit the network."""
         if count != self.channels:
-            repeated = f": repeat it with EB_SALIENCY_CHANNELS={','.join('1' * self.channels)}"
-            hint = repeated if count == 1 < self.channels < 4 else ""
+            advice = f": repeat it with EB_SALIENCY_CHANNELS={','.join('1' * self.channels)}"
+            hint = advice if count == 1 < self.channels < 4 else ""
             raise ImageError(f"it has {_channels(count)}, but {self.network} takes {self.channels}{hint}")
 
     def place(self, size: tuple[int, int]) -> Box:
         """Where the network looks in an upright image of ``size`` (width, height)."""
         if self.function is not None:
-            return measured(self.function, size)
+            return measure_placement(self.function, size)
         if self._crop is None:
             return Box(0, 0, *size)
-        new, crops = self._resized(size), self._crop[::-1]
+        new, crops = self._new_size(size), self._crop[::-1]
         left, top = map(_start, new, crops)
-        return Box.of_size(left, top, *crops).scaled(new, size)
+        return Box.from_xywh(left, top, *crops).rescale(new, size)
 
     def read(self, image: Image.Image) -> NDArray[Any]:
         """What the network gets of an image or a frame, (height, width, C): to the pixel what torchvision makes of it.
@@ -149,9 +149,9 @@ class InputSpec:
             ImageError: the image has another number of channels than the network takes.
         """
         if self.function is not None:
-            return called(self.function, image)
+            return call_transform(self.function, image)
         image = self._in_channels(image)
-        pixels = self._cropped(image, self._fill) if self.frames is None else self._of_frame(image)
+        pixels = self._crop_image(image, self._fill) if self.frames is None else self._of_frame(image)
         return pixels.reshape(*pixels.shape[:2], self.channels)
 
     def read_array(self, values: NDArray[Any]) -> NDArray[np.float32]:
@@ -161,24 +161,29 @@ class InputSpec:
             ImageError: it has other channels than the network takes, or values that are not finite.
         """
         if values.ndim == 4:
-            found = np.stack([self.read_array(values[:, i]) for i in range(values.shape[1])])
-            if self.depth in (0, len(found)):
-                return found
-            cells = Image.fromarray(found.reshape(len(found), -1))
-            return np.asarray(cells.resize((cells.width, self.depth or 0), self.resample)).reshape(-1, *found.shape[1:])
+            planes = np.stack([self.read_array(values[:, i]) for i in range(values.shape[1])])
+            if self.depth in (0, len(planes)):
+                return planes
+            cells = Image.fromarray(planes.reshape(len(planes), -1))
+            return np.asarray(cells.resize((cells.width, self.depth or 0), self.resample)).reshape(
+                -1, *planes.shape[1:]
+            )
         for option, numbers in (("channels", self.selected), ("bands", self.bands)):
             if max(numbers, default=0) > len(values):
                 raise ImageError(f"it has {_channels(len(values))}, but {option} names channel {max(numbers)}")
         values = values[[number - 1 for number in self.selected]] if self.selected else values
         self.check_channels(len(values))
         fill = self.mean if self.fit == "pad" else (0.0,) * self.channels
-        bands = [self._cropped(Image.fromarray(self.scaled(band)), one) for band, one in zip(values, fill, strict=True)]
-        found = np.stack(bands, axis=-1)
-        if not np.isfinite(found).all():
+        bands = [
+            self._crop_image(Image.fromarray(self.to_unit_range(band)), value)
+            for band, value in zip(values, fill, strict=True)
+        ]
+        pixels = np.stack(bands, axis=-1)
+        if not np.isfinite(pixels).all():
             raise ImageError("it has values that are not finite: replace them, for example by 0")
-        return found
+        return pixels
 
-    def scaled(self, values: NDArray[Any]) -> NDArray[np.float32]:
+    def to_unit_range(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """The values of an array, those in ``range`` from 0 to 1."""
         low, high = self.range or (0.0, _HIGHEST.get(values.dtype.name, 1.0))
         with np.errstate(over="ignore"):
@@ -191,25 +196,25 @@ class InputSpec:
         self.check_channels(len(image.getbands()))
         return image
 
-    def _cropped(self, image: Image.Image, fill: Any) -> NDArray[Any]:
-        new = self._resized(image.size)
+    def _crop_image(self, image: Image.Image, fill: Any) -> NDArray[Any]:
+        new = self._new_size(image.size)
         if self._crop is None:
             return np.asarray(image if image.size == new else image.resize(new, self.resample))
         crops = self._crop[::-1]
         left, top = start = [*map(_start, new, crops)]
-        seen = Image.new(image.mode, crops, fill)
+        canvas = Image.new(image.mode, crops, fill)
         if max(new) <= _LONGEST_RESIZED:
-            seen.paste(image if image.size == new else image.resize(new, self.resample), (-left, -top))
-            return np.asarray(seen)
+            canvas.paste(image if image.size == new else image.resize(new, self.resample), (-left, -top))
+            return np.asarray(canvas)
         # A strip of 10000 x 3 pixels would grow to 853333 x 256: only what survives the crop is made. Given a part,
         # Pillow may take width and height in another order and so round otherwise; hence not for all images.
-        low = [max(0, at) for at in start]
-        high = [min(side, at + crop) for side, at, crop in zip(new, start, crops, strict=True)]
-        scale = [old / side for old, side in zip(image.size, new, strict=True)]
+        low = [max(0, offset) for offset in start]
+        high = [min(side, offset + crop) for side, offset, crop in zip(new, start, crops, strict=True)]
+        scale = [length / side for length, side in zip(image.size, new, strict=True)]
         box = (low[0] * scale[0], low[1] * scale[1], high[0] * scale[0], high[1] * scale[1])
         part = image.resize((high[0] - low[0], high[1] - low[1]), self.resample, box=box)
-        seen.paste(part, (low[0] - left, low[1] - top))
-        return np.asarray(seen)
+        canvas.paste(part, (low[0] - left, low[1] - top))
+        return np.asarray(canvas)
 
     def normalize(self, pixels: NDArray[Any]) -> Tensor:
         """Pixels (B, ..., H, W, C), of 8 bits or from 0 to 1, as the network's input (B, C, ..., H, W)."""
@@ -230,7 +235,7 @@ class InputSpec:
         if self.function is not None:
             return self.function(image)
         _, height, width = functional.get_dimensions(image)
-        size = self._resized((width, height))[::-1]
+        size = self._new_size((width, height))[::-1]
         # torchvision resizes frames without antialiasing
         image = functional.resize(image, size, InterpolationMode[self.resample.name], antialias=self.frames is None)
         pixels = image if isinstance(image, torch.Tensor) else functional.pil_to_tensor(self._in_channels(image))
@@ -238,8 +243,8 @@ class InputSpec:
         if self._crop is not None:
             fill = torch.tensor(self._fill, device=values.device)[:, None, None] / 255
             values = functional.center_crop(values - fill, self._crop) + fill  # center_crop pads with zeros
-        found: Tensor = functional.normalize(values, self.mean, self.std)
-        return found if self.frames is None else found.transpose(-4, -3)
+        tensor: Tensor = functional.normalize(values, self.mean, self.std)
+        return tensor if self.frames is None else tensor.transpose(-4, -3)
 
     @property
     def step(self) -> int:
@@ -255,10 +260,10 @@ class InputSpec:
     @property
     def _fill(self) -> tuple[int, ...]:
         """The color of padding."""
-        known = [255 * value if self.fill is None else self.fill for value in self.mean]
-        return tuple(round(value) if self.fit == "pad" else 0 for value in known)
+        color = [255 * value if self.fill is None else self.fill for value in self.mean]
+        return tuple(round(value) if self.fit == "pad" else 0 for value in color)
 
-    def _resized(self, size: tuple[int, int]) -> tuple[int, int]:
+    def _new_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """The size (width, height) after resizing, with torchvision's rounding, and timm's for ``"pad"``."""
         if self.resize is None:
             return size
@@ -283,8 +288,8 @@ class InputSpec:
         to the nearest value, which Pillow does not for 8 bits. Only what survives the crop is computed.
         """
         assert self.size is not None
-        how = self.size[::-1], Image.Transform.EXTENT, self.place(image.size), Image.Resampling.BILINEAR
-        bands = [np.asarray(band.convert("F").transform(*how)) for band in image.split()]
+        arguments = self.size[::-1], Image.Transform.EXTENT, self.place(image.size), Image.Resampling.BILINEAR
+        bands = [np.asarray(band.convert("F").transform(*arguments)) for band in image.split()]
         return np.rint(np.stack(bands, axis=-1)).astype(np.uint8)
 
 
@@ -297,21 +302,23 @@ def _start(side: int, crop: int) -> int:
     return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
 
 
-def called(function: Callable[[Image.Image], Any], image: Image.Image) -> NDArray[np.float32]:
+def call_transform(function: Callable[[Image.Image], Any], image: Image.Image) -> NDArray[np.float32]:
     """What a function makes of an image, (height, width, C).
 
     Raises:
         ConfigurationError: it does not return a tensor (C, height, width).
     """
-    made = function(image)
-    if getattr(made, "ndim", 0) != 3:
-        what = f"a {type(made).__name__}" if getattr(made, "shape", None) is None else f"shape {tuple(made.shape)}"
-        raise ConfigurationError(f"transform returns {what}, but a tensor (C, height, width) is needed")
-    return np.ascontiguousarray(np.moveaxis(np.asarray(made, np.float32), 0, -1))
+    result = function(image)
+    if getattr(result, "ndim", 0) != 3:
+        kind = (
+            f"a {type(result).__name__}" if getattr(result, "shape", None) is None else f"shape {tuple(result.shape)}"
+        )
+        raise ConfigurationError(f"transform returns {kind}, but a tensor (C, height, width) is needed")
+    return np.ascontiguousarray(np.moveaxis(np.asarray(result, np.float32), 0, -1))
 
 
 @lru_cache(maxsize=64)
-def measured(function: Callable[[Image.Image], Any], size: tuple[int, int]) -> Box:
+def measure_placement(function: Callable[[Image.Image], Any], size: tuple[int, int]) -> Box:
     """The rectangle of an image of a size (width, height) that a function resizes, crops or pads to its result.
 
     Ramps from black to white along each side tell where the result's pixels come from; it may be normalized.
@@ -320,22 +327,26 @@ def measured(function: Callable[[Image.Image], Any], size: tuple[int, int]) -> B
         ConfigurationError: the pixels do not come from a rectangle, or from another one each time.
     """
 
-    def seen(values: NDArray[Any] | float) -> NDArray[np.float32]:
+    def apply(values: NDArray[Any] | float) -> NDArray[np.float32]:
         gray = np.broadcast_to(np.round(values), size[::-1]).astype(np.uint8)
-        return called(function, Image.fromarray(gray).convert("RGB"))
+        return call_transform(function, Image.fromarray(gray).convert("RGB"))
 
-    black, white = seen(0.0), seen(255.0)
+    black, white = apply(0.0), apply(255.0)
     contrast = white - black
     is_image = np.abs(contrast) > np.abs(contrast).max() / 2  # what is the same in all is padding
     ends = []
     for axis, side in ((1, size[0]), (0, size[1])):
         steps = np.arange(side) / max(1, side - 1) * 255
         ramp = np.expand_dims(steps, 1 - axis)
-        first, again = seen(ramp), seen(ramp)
-        at = np.nonzero(is_image)[axis] + 0.5
-        found = (first - black)[is_image] / contrast[is_image] * (side - 1) + 0.5
-        slope, start = np.polyfit(at, found, 1) if len(set(at.tolist())) > 1 else (0.0, 0.0)
-        if slope <= 0 or np.abs(slope * at + start - found).max() > _TOLERANCE * side or (first != again).any():
+        first, second = apply(ramp), apply(ramp)
+        positions = np.nonzero(is_image)[axis] + 0.5
+        sources = (first - black)[is_image] / contrast[is_image] * (side - 1) + 0.5
+        slope, start = np.polyfit(positions, sources, 1) if len(set(positions.tolist())) > 1 else (0.0, 0.0)
+        if (
+            slope <= 0
+            or np.abs(slope * positions + start - sources).max() > _TOLERANCE * side
+            or (first != second).any()
+        ):
             problem = "transform does not always resize, crop and pad an image in the same way"
             advice = "pass the tensor that it makes, or another transform"
             raise ConfigurationError(f"{problem}, so its maps have no place in it: {advice}")

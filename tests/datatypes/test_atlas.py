@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ebcli.nouns.atlas import Atlas, evidence, leads
-from ebcli.nouns.explanation import Box, Map, Subject
+from ebcli.datatypes.atlas import Atlas, evidence, leads
+from ebcli.datatypes.explanation import Box, Map, Subject
 
 PLACE = Box(0, 0, 40, 40)  # cells of 20 pixels
 
@@ -20,7 +20,7 @@ def named(found):
 
 def test_shares_of_three_classes():
     # the scores to the power of 3/4 are 1, 0.5 and 0.5
-    atlas = Atlas.of(
+    atlas = Atlas.from_maps(
         [
             of([[0.8, -0.4], [0.02, 0]], 1.0, "cup"),
             of([[0.8, 0.8], [0, 0]], 0.5 ** (4 / 3), "tray"),
@@ -28,29 +28,32 @@ def test_shares_of_three_classes():
         ]
     )
     # at the centers of the cells: 0.8, 0.4 and 0.4; only 0.4 of "tray"; 0.02 and 0.01, which are not clear
-    assert named(atlas.at(9.5, 9.5)) == [("cup", 0.5), ("tray", 0.25), ("spoon", 0.25)]
-    assert named(atlas.at(29.5, 9.5)) == [("tray", 1.0)]
-    assert atlas.at(9.5, 29.5) == atlas.at(29.5, 29.5) == []
+    assert named(atlas.classes_at(9.5, 9.5)) == [("cup", 0.5), ("tray", 0.25), ("spoon", 0.25)]
+    assert named(atlas.classes_at(29.5, 9.5)) == [("tray", 1.0)]
+    assert atlas.classes_at(9.5, 29.5) == atlas.classes_at(29.5, 29.5) == []
     # halfway between two centers: 0.4, 0.4 and 0.2
-    assert named(atlas.at(19.5, 9.5)) == [("cup", 0.4), ("tray", 0.4), ("spoon", 0.2)]
-    assert atlas.named(atlas.evidence).tolist() == [[0, 1], [-1, -1]]
+    assert named(atlas.classes_at(19.5, 9.5)) == [("cup", 0.4), ("tray", 0.4), ("spoon", 0.2)]
+    assert atlas.winners(atlas.evidence).tolist() == [[0, 1], [-1, -1]]
     # where two classes have about as much, both are ranked, but none is named
-    assert atlas.named(atlas.sampled([20], [10])).tolist() == [[-1]]
+    assert atlas.winners(atlas.sample([20], [10])).tolist() == [[-1]]
     assert leads(np.array([[3.0, 1.0], [1.0, 1.0], [2.0, 0.0]])).tolist() == [[1, 0], [-2, 0], [-1, -1]]
     assert leads(np.array([[3.0, 0.0]])).tolist() == [[3, 0]]
 
 
 def test_nothing_is_named_where_the_network_does_not_look():
     atlas = Atlas([Subject(0, "a", 1.0)], np.ones((1, 2, 2), np.float32), placement=Box(10, 0, 30, 40))
-    assert atlas.at(10, 0) and atlas.at(29, 39)
-    assert atlas.at(9, 20) == atlas.at(30, 20) == atlas.at(20, 40) == []
+    assert atlas.classes_at(10, 0) and atlas.classes_at(29, 39)
+    assert atlas.classes_at(9, 20) == atlas.classes_at(30, 20) == atlas.classes_at(20, 40) == []
 
 
 def test_maps_like_noise_are_no_evidence():
     real = of([[0.1, 0], [0, 0]], 0.5, "cat", noise=0.01)
     noise = of([[0, 0], [0, 0.1]], 0.5, "dog", noise=0.09)
-    assert Atlas.of([real, noise]).named(Atlas.of([real, noise]).evidence).tolist() == [[0, -1], [-1, -1]]
-    assert Atlas.of([noise]).at(29, 29) == []
+    assert Atlas.from_maps([real, noise]).winners(Atlas.from_maps([real, noise]).evidence).tolist() == [
+        [0, -1],
+        [-1, -1],
+    ]
+    assert Atlas.from_maps([noise]).classes_at(29, 29) == []
 
 
 def test_evidence_is_averaged_over_a_square():

@@ -23,12 +23,12 @@ class Box(NamedTuple):
     bottom: float
 
     @classmethod
-    def of_size(cls, left: float, top: float, width: float, height: float) -> Box:
+    def from_xywh(cls, left: float, top: float, width: float, height: float) -> Box:
         """The box that options and files give by its top left corner and its size."""
         return cls(left, top, left + width, top + height)
 
     @property
-    def sized(self) -> tuple[float, float, float, float]:
+    def xywh(self) -> tuple[float, float, float, float]:
         """Left, top, width and height as options and files have them, to hundredths of a pixel."""
         left, top, right, bottom = self
         return round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
@@ -51,28 +51,28 @@ class Box(NamedTuple):
         """In square pixels; 0 if it is empty."""
         return max(self.right - self.left, 0.0) * max(self.bottom - self.top, 0.0)
 
-    def scaled(self, old: tuple[float, float], new: tuple[float, float]) -> Box:
+    def rescale(self, old_size: tuple[float, float], new_size: tuple[float, float]) -> Box:
         """The same rectangle after the image was resized from one size (width, height) to another."""
-        (width, height), (x, y) = old, new  # multiplied first, as edges of the image stay exact so
+        (width, height), (x, y) = old_size, new_size  # multiplied first, as edges of the image stay exact so
         return Box(self.left * x / width, self.top * y / height, self.right * x / width, self.bottom * y / height)
 
-    def shifted(self, x: float, y: float) -> Box:
+    def shift(self, x: float, y: float) -> Box:
         """The same rectangle, further to the right and further down."""
         return Box(self.left + x, self.top + y, self.right + x, self.bottom + y)
 
-    def within(self, other: Box) -> Box:
+    def intersection(self, other: Box) -> Box:
         """The part that lies in another box; its area is 0 if there is none."""
         return Box(*map(max, self[:2], other[:2]), *map(min, self[2:], other[2:]))
 
     def overlap(self, other: Box) -> float:
         """The area of the intersection divided by that of the union, 0 to 1."""
-        common = self.within(other).area
+        common = self.intersection(other).area
         return common / (self.area + other.area - common)
 
     def share_of(self, size: tuple[int, int]) -> float:
         """The share of an image (width, height) that lies in the rectangle."""
-        whole = Box(0, 0, *size)
-        return self.within(whole).area / whole.area
+        image = Box(0, 0, *size)
+        return self.intersection(image).area / image.area
 
 
 HARDLY_ANY = "hardly any"  # evidence
@@ -84,7 +84,7 @@ _OF_WORD = 0.14, 0.35  # of a word's evidence, two and five times the largest sh
 _FAINT, _FAINTEST = 0.3, 0.2  # brightness
 
 
-def strength_told(strength: float | None, times_noise: float | None, evidence: str | None) -> list[str]:
+def strength_words(strength: float | None, times_noise: float | None, evidence: str | None) -> list[str]:
     """The strength and the evidence of a map in words, as far as they are known, with the score if that decides."""
     if strength is None:
         return []
@@ -162,19 +162,19 @@ class Sufficiency:
     def words(self) -> str:
         """The result in words."""
         scores = self.score, self.without, self.blurred
-        score, without, blurred = (f"{one:.2f}" if one >= 0.01 or not one else f"{one:.1g}" for one in scores)
+        score, other, blank = (f"{value:.2f}" if value >= 0.01 or not value else f"{value:.1g}" for value in scores)
         if self._blur_keeps:
-            return f"sufficiency not shown: the score is still {blurred} of {score} if all of the image is blurred"
+            return f"sufficiency not shown: the score is still {blank} of {score} if all of the image is blurred"
         if self.part == 1:
             return f"sufficiency not shown: no part of the image keeps half of the score {score}"
-        others = f"a blob at the center needs {self.center:.0%}, random order {self.shuffled:.0%}"
+        alternatives = f"a blob at the center needs {self.center:.0%}, random order {self.shuffled:.0%}"
         if not self.suffices:
-            return f"sufficiency not shown: the map needs {self.part:.0%} of the image; {others}"
-        change = f"falls from {score} to {without}" if self.without < self.score else f"is {without} instead of {score}"
-        return f"{self.part:.0%} of the image suffices; {others}; without that part, the score {change}"
+            return f"sufficiency not shown: the map needs {self.part:.0%} of the image; {alternatives}"
+        change = f"falls from {score} to {other}" if self.without < self.score else f"is {other} instead of {score}"
+        return f"{self.part:.0%} of the image suffices; {alternatives}; without that part, the score {change}"
 
     @property
-    def recorded(self) -> dict[str, Any]:
+    def record_fields(self) -> dict[str, Any]:
         """The result as records have it."""
         return {**asdict(self), "suffices": self.suffices, "words": self.words}
 
@@ -192,7 +192,7 @@ class Map:
         lost_mass: the probability that was lost at each operation above the layer; None if it was not tracked.
         relevance: (...), signed; None unless the arrays are written.
         method: ``"contrastive"`` or ``"marginal"``.
-        beside: the maps (h, w) of other methods that are shown beside this one, by name.
+        method_maps: the maps (h, w) of other methods that are shown beside this one, by name.
         noise: the median strength of maps of noise at that layer; None if it is unknown.
         against: the names of the classes that it is contrasted with; empty for the dual.
         is_two_sided: also draw its negative values, which speak for ``against``, whatever the style.
@@ -212,7 +212,7 @@ class Map:
     lost_mass: dict[str, float] | None = None
     relevance: NDArray[np.float32] | None = None
     method: str = "contrastive"
-    beside: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    method_maps: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     noise: float | None = None
     stride: int = 1
     against: str = ""
@@ -244,30 +244,30 @@ class Map:
     @property
     def evidence(self) -> str | None:
         """How much the map rests on, in words; None if that is unknown."""
-        found, (weak, clear) = self._rests_on(self.strength)
-        if found is None:
+        score, (weak, clear) = self._evidence_score(self.strength)
+        if score is None:
             return None
-        return HARDLY_ANY if found < weak or self.subject.is_unlikely else "weak" if found < clear else "clear"
+        return HARDLY_ANY if score < weak or self.subject.is_unlikely else "weak" if score < clear else "clear"
 
     @property
-    def told(self) -> list[str]:
+    def evidence_words(self) -> list[str]:
         """The strength and the evidence in words, as far as they are known."""
-        return strength_told(self.strength, self.times_noise, self.evidence)
+        return strength_words(self.strength, self.times_noise, self.evidence)
 
     def brightness(self, signed: bool) -> float:
         """How brightly the map is drawn, 0 to 1: less brightly if what is drawn rests on little evidence."""
-        found, (_, clear) = self._rests_on(float(abs(self.values).sum()) / 2 if signed else self.strength)
-        if found is None:
+        score, (_, clear) = self._evidence_score(float(abs(self.values).sum()) / 2 if signed else self.strength)
+        if score is None:
             return 1.0
-        return min(1.0, max(_FAINTEST, found / clear), _FAINT if self.subject.is_unlikely and not signed else 1.0)
+        return min(1.0, max(_FAINTEST, score / clear), _FAINT if self.subject.is_unlikely and not signed else 1.0)
 
     @property
     def is_noise(self) -> bool:
         """Whether the map is known to be about as strong as a map of noise, whatever the score."""
-        found, (weak, _) = self._rests_on(self.strength)
-        return found is not None and found < weak
+        score, (weak, _) = self._evidence_score(self.strength)
+        return score is not None and score < weak
 
-    def _rests_on(self, strength: float | None) -> tuple[float | None, tuple[float, float]]:
+    def _evidence_score(self, strength: float | None) -> tuple[float | None, tuple[float, float]]:
         """What tells how much the map rests on, and from where on that is weak, and clear."""
         if self.share is not None:
             return self.share, _OF_WORD
@@ -276,7 +276,7 @@ class Map:
         return strength / self.noise, OF_NOISE
 
     @property
-    def drawn_values(self) -> NDArray[np.float32]:
+    def display_values(self) -> NDArray[np.float32]:
         """The values, each spread over the block of cells that it was sampled from."""
         import numpy as np
 
@@ -317,13 +317,13 @@ class Explanation:
     @property
     def parts(self) -> list[tuple[str, Map | None]]:
         """The answer in parts, each with its map if it is a word that is explained."""
-        found: list[tuple[str, Map | None]] = []
+        segments: list[tuple[str, Map | None]] = []
         end, text = 0, self.answer or ""
         for map_ in self.maps:
             first, last = map_.subject.span or (end, end)
-            found += [(text[end:first], None), (text[first:last], map_)]
+            segments += [(text[end:first], None), (text[first:last], map_)]
             end = last
-        return [*found, (text[end:], None)]
+        return [*segments, (text[end:], None)]
 
     @property
     def subjects(self) -> list[Subject]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
+from ebcli.files.clips import ClipOptions, Clips, clip_starts
 
 
 @pytest.mark.parametrize("total", [1, 7, 8, 9, 15, 16, 17, 40])
@@ -13,7 +13,7 @@ from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
 def test_clips_follow_each_other_and_each_frame_has_one_map(total: int, every: int) -> None:
     starts = clip_starts(total, 8, every)
     clips = Clips(starts=starts, frames=8, frame_rate=10.0, total=total)
-    explained = list(clips.explained())
+    explained = list(clips.explained_frames())
     numbers = [frame for frame, _, _ in explained]
     assert numbers == sorted(set(numbers))
     assert all(frame == starts[clip] + place and 0 <= place < 8 for frame, clip, place in explained)

@@ -16,19 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebcli.drawing.overlay import covered, interpolated, ranks
+from ebcli.datatypes.explanation import Box, Map, Sufficiency
+from ebcli.drawing.overlay import covered_pixels, interpolate, ranks
 from ebcli.eb import ExcitationResult
 from ebcli.eb.forward import single_tensor
 from ebcli.errors import LayerError, OutputError
-from ebcli.files.sink import replacing
+from ebcli.files.sink import atomic_write
 from ebcli.models import default_layer
 from ebcli.models.methods import center
 from ebcli.models.running import blank, probe, strides_of_cells
-from ebcli.nouns.explanation import Box, Map, Sufficiency
 from ebcli.run.maps import compared_maps, priors
 from ebcli.run.network_description import NetworkDescription, method_in_words
 from ebcli.run.plan_parts import MapOptions
-from ebcli.run.tasks.task import REGISTERED, Asked
+from ebcli.run.tasks.task import REGISTRY, ImageRequest
 
 PICTURES, CLASSES = 24, 2  # of noise; in each picture. With fewer, the median depends more on the seed
 
@@ -59,16 +59,16 @@ def noise(shape: Sequence[int], seed: int) -> Tensor:
 
 def _question(network: NetworkDescription, seed: int) -> tuple[Tensor, Tensor]:
     """A picture of noise, and the classes (1, K) to explain in it: any but those that they are contrasted with."""
-    loaded, others = network.loaded, network.against or ()
+    loaded, excluded_classes = network.loaded, network.against or ()
     # how far two classes are apart depends on both
-    possible = network.possible if others else range(loaded.num_classes)
-    free = [index for index in possible if index not in others] or [0]
+    possible = network.possible if excluded_classes else range(loaded.num_classes)
+    free = [index for index in possible if index not in excluded_classes] or [0]
     order = torch.randperm(len(free), generator=torch.Generator().manual_seed(seed))[:CLASSES].tolist()
     empty = blank(loaded.net, loaded.transforms)
     return noise(empty.shape[1:], seed).to(empty), torch.tensor([[free[i] for i in order]], device=empty.device)
 
 
-def tried(network: NetworkDescription, maps: MapOptions, explain: Explain) -> tuple[NetworkDescription, Results]:
+def probe_noise(network: NetworkDescription, maps: MapOptions, explain: Explain) -> tuple[NetworkDescription, Results]:
     """The network's description after a picture of noise was explained, and its maps.
 
     Args:
@@ -92,7 +92,9 @@ def tried(network: NetworkDescription, maps: MapOptions, explain: Explain) -> tu
         raise LayerError(f"{error}, such as {default_layer(loaded)!r}") from error
     strides = {layer: by_grid[grid] for layer, grid in zip(network.layers, grids, strict=True) if grid in by_grid}
     against = network.labels_against
-    words = [method_in_words(maps, against, joint=one.joint, over_cells=bool(one.special_tokens)) for one in results]
+    words = [
+        method_in_words(maps, against, joint=result.joint, over_cells=bool(result.special_tokens)) for result in results
+    ]
     return replace(network, method="; ".join(dict.fromkeys(words)), strides=strides), results
 
 
@@ -105,19 +107,19 @@ def references(network: NetworkDescription, first: Results, explain: Explain) ->
     Args:
         network: the network.
         first: the maps of the first picture of noise.
-        explain: see ``tried``.
+        explain: see ``probe_noise``.
     """
-    kept, layers = [_kept(result) for result in first], network.layers
+    files, layers = [_cache_file(result) for result in first], network.layers
     with contextlib.suppress(OSError, ValueError):
-        return {layer: float(path.read_text()) for layer, path in zip(layers, kept, strict=True)}
+        return {layer: float(path.read_text()) for layer, path in zip(layers, files, strict=True)}
     pictures = (first, *(explain(*_question(network, number)) for number in range(1, PICTURES)))
     strengths = torch.cat([torch.stack([*map(_strengths, results)]) for results in pictures], 1)
-    found = [float(f"{one:.2g}") for one in strengths.quantile(0.5, 1).tolist()]
+    medians = [float(f"{median:.2g}") for median in strengths.quantile(0.5, 1).tolist()]
     with contextlib.suppress(OutputError):
-        for path, one in zip(kept, found, strict=True):
-            with replacing(path) as temporary:
-                temporary.write_text(str(one))
-    return dict(zip(layers, found, strict=True))
+        for path, median in zip(files, medians, strict=True):
+            with atomic_write(path) as temporary:
+                temporary.write_text(str(median))
+    return dict(zip(layers, medians, strict=True))
 
 
 def _strengths(result: ExcitationResult) -> Tensor:
@@ -125,44 +127,44 @@ def _strengths(result: ExcitationResult) -> Tensor:
     return result.maps[0].float().clamp(min=0).flatten(1).sum(1).cpu()
 
 
-def _kept(result: ExcitationResult) -> Path:
+def _cache_file(result: ExcitationResult) -> Path:
     """The file in which the reference of the network with these maps of the first picture is kept."""
     peaks = result.maps[0].float().flatten(1).amax(1)
-    told = [*_strengths(result).tolist(), *peaks.tolist(), float(result.logits.float().norm())]
-    rounded = [f"{one:.4g}" for one in told]  # the last digits depend on the number of threads
-    name = hashlib.sha256(repr((PICTURES, CLASSES, rounded)).encode()).hexdigest()
+    numbers = [*_strengths(result).tolist(), *peaks.tolist(), float(result.logits.float().norm())]
+    digits = [f"{number:.4g}" for number in numbers]  # the last digits depend on the number of threads
+    name = hashlib.sha256(repr((PICTURES, CLASSES, digits)).encode()).hexdigest()
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - never fails
     return Path(caches, "eb-saliency", "noise", name)
 
 
-def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], asked: Sequence[Asked]) -> None:
+def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Sequence[ImageRequest]) -> None:
     """Test the first map of each image. Each image passes the network 23 times.
 
     Args:
         inputs: (B, C, H, W); those beyond the images only fill the batch.
         maps: the maps of each image; some may have none.
-        asked: what is asked of each image.
+        requests: what is asked of each image.
     """
-    found = [i for i, of_image in enumerate(maps) if of_image]
-    if not found:
+    indices = [i for i, of_image in enumerate(maps) if of_image]
+    if not indices:
         return
-    images = _filled(inputs[found], inputs)
-    tested = sufficiency_of(images, [maps[i][0] for i in found], [asked[i] for i in found])
-    for i, sufficiency in zip(found, tested, strict=True):
+    images = _fill(inputs[indices], inputs)
+    results = sufficiency_of(images, [maps[i][0] for i in indices], [requests[i] for i in indices])
+    for i, sufficiency in zip(indices, results, strict=True):
         maps[i][0] = replace(maps[i][0], sufficiency=sufficiency)
 
 
-def sufficiency_of(inputs: Tensor, maps: Sequence[Map], asked: Sequence[Asked]) -> list[Sufficiency]:
+def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[ImageRequest]) -> list[Sufficiency]:
     """Test one map of each image; for the arguments, see ``measure_sufficiency``."""
-    loaded = asked[0].network.loaded
-    task = REGISTERED[loaded.task]
-    easy = [replace(about, maps=replace(about.maps, score=_LEAST_SCORE, where=None)) for about in asked]
+    loaded = requests[0].network.loaded
+    task = REGISTRY[loaded.task]
+    easy = [replace(request, maps=replace(request.maps, score=_LEAST_SCORE, where=None)) for request in requests]
 
     def scores(outputs: Iterable[Any]) -> list[float]:
         pairs = zip(outputs, maps, strict=False)  # some only fill the batch
         return [task.score(output, map_.subject) for output, map_ in pairs]
 
-    def scored(images: Tensor) -> list[float]:
+    def scores_of(images: Tensor) -> list[float]:
         with torch.no_grad():
             if task.run is not None:
                 return scores(task.run(images, easy))
@@ -171,61 +173,61 @@ def sufficiency_of(inputs: Tensor, maps: Sequence[Map], asked: Sequence[Asked]) 
     leaf = inputs.detach().requires_grad_()
     logits = single_tensor(loaded.net(leaf.clone()), "the output")  # layers may modify it in place
     (slope,) = torch.autograd.grad(logits, leaf, priors([[map_.subject] for map_ in maps], 1, logits)[:, 0])
-    known = loaded.to_scores(logits.detach().movedim(1, -1))
-    whole = [map_.subject.score for map_ in maps] if task.run is not None else scores(known)
-    blurred = _blurred(inputs)
-    orders, sizes = _orders(inputs, slope.abs().sum(1), maps, asked)
+    all_scores = loaded.to_scores(logits.detach().movedim(1, -1))
+    full_scores = [map_.subject.score for map_ in maps] if task.run is not None else scores(all_scores)
+    blurry = _blur(inputs)
+    orders, sizes = _orders(inputs, slope.abs().sum(1), maps, requests)
 
     def smallest(order: Tensor) -> tuple[list[float], Tensor]:
         """For each image, the smallest part that keeps half of the score, and its pixels (B, 1, H, W)."""
 
         def first(indices: Sequence[int]) -> Tensor:
             counts = [max(1, round(_PARTS[k] * size)) for k, size in zip(indices, sizes, strict=True)]
-            return (order < _filled(torch.tensor(counts, device=order.device), inputs)[:, None, None])[:, None]
+            return (order < _fill(torch.tensor(counts, device=order.device), inputs)[:, None, None])[:, None]
 
         low, high = [0] * len(maps), [len(_PARTS) - 1] * len(maps)
         for _ in range(_STEPS):
             middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
-            for i, score in enumerate(scored(torch.where(first(middle), inputs, blurred))):
-                if score >= whole[i] / 2:
+            for i, score in enumerate(scores_of(torch.where(first(middle), inputs, blurry))):
+                if score >= full_scores[i] / 2:
                     high[i] = middle[i]
                 else:
                     low[i] = middle[i] + 1
         return [_PARTS[k] for k in high], first(high)
 
     parts, pixels = smallest(orders[0])
-    others = zip(("shuffled", "center", "gradient"), orders[1:], strict=True)
-    found = {"part": parts, **{name: smallest(order)[0] for name, order in others}, "score": whole}
-    found |= {"without": scored(torch.where(pixels, blurred, inputs)), "blurred": scored(blurred)}
-    return [Sufficiency(**{name: values[i] for name, values in found.items()}) for i in range(len(maps))]
+    orders_by_name = zip(("shuffled", "center", "gradient"), orders[1:], strict=True)
+    fields = {"part": parts, **{name: smallest(order)[0] for name, order in orders_by_name}, "score": full_scores}
+    fields |= {"without": scores_of(torch.where(pixels, blurry, inputs)), "blurred": scores_of(blurry)}
+    return [Sufficiency(**{name: values[i] for name, values in fields.items()}) for i in range(len(maps))]
 
 
-def _filled(values: Tensor, inputs: Tensor) -> Tensor:
+def _fill(values: Tensor, inputs: Tensor) -> Tensor:
     """Values (B, ...) of images for each input, of which the last ones only fill the batch."""
     return values[torch.arange(len(inputs)).clamp(max=len(values) - 1)]
 
 
 def _orders(
-    inputs: Tensor, slopes: Tensor, maps: Sequence[Map], asked: Sequence[Asked]
+    inputs: Tensor, slopes: Tensor, maps: Sequence[Map], requests: Sequence[ImageRequest]
 ) -> tuple[list[Tensor], list[int]]:
     """The ranks (B, H, W) of the pixels by the map, by it shuffled, a blob and the gradient; and how many there are."""
     height, width = inputs.shape[2:]
     blob = center(torch.nn.Identity(), inputs, torch.zeros(1, 1), None)[0].numpy()
     orders, sizes = np.full((4, len(maps), height, width), height * width), list[int]()  # padding comes last
-    for i, (map_, about) in enumerate(zip(maps, asked, strict=True)):
+    for i, (map_, request) in enumerate(zip(maps, requests, strict=True)):
         generator = np.random.default_rng(zlib.crc32(inputs[i].float().cpu().numpy().tobytes()))
-        region, box = _regions(map_, about, (width, height))
+        region, box = _regions(map_, request, (width, height))
         rows, columns = slice(box[1], box[3]), slice(box[0], box[2])
-        cells = map_.drawn_values
-        shuffled = generator.permutation(cells.ravel()).reshape(cells.shape)
-        fine = [interpolated(values, region, box) for values in (cells, shuffled)]
+        cells = map_.display_values
+        permutation = generator.permutation(cells.ravel()).reshape(cells.shape)
+        fine = [interpolate(values, region, box) for values in (cells, permutation)]
         fine += [blob[rows, columns], slopes[i].float().cpu().numpy()[rows, columns]]
         orders[:, i, rows, columns] = [ranks(values, generator) for values in fine]
         sizes.append(fine[0].size)
-    return [_filled(torch.from_numpy(order).to(inputs.device), inputs) for order in orders], sizes
+    return [_fill(torch.from_numpy(order).to(inputs.device), inputs) for order in orders], sizes
 
 
-def _blurred(images: Tensor) -> Tensor:
+def _blur(images: Tensor) -> Tensor:
     from torchvision.transforms import functional  # takes a second to import, which other runs need not wait
 
     sigma = _BLUR * min(images.shape[2:])
@@ -234,11 +236,11 @@ def _blurred(images: Tensor) -> Tensor:
     return functional.gaussian_blur(functional.gaussian_blur(images, [side, 1], [sigma] * 2), [1, side], [sigma] * 2)
 
 
-def _regions(map_: Map, asked: Asked, size: tuple[int, int]) -> tuple[Box, tuple[int, int, int, int]]:
+def _regions(map_: Map, request: ImageRequest, size: tuple[int, int]) -> tuple[Box, tuple[int, int, int, int]]:
     """What the map covers, and the pixels of the image, in a network's input of a size (width, height)."""
-    seen = asked.network.loaded.transforms.place(asked.size)
+    view = request.network.loaded.transforms.place(request.size)
 
     def inside(place: Box) -> Box:
-        return place.shifted(-seen.left, -seen.top).scaled((seen.right - seen.left, seen.bottom - seen.top), size)
+        return place.shift(-view.left, -view.top).rescale((view.right - view.left, view.bottom - view.top), size)
 
-    return inside(map_.placement), covered(inside(Box(0, 0, *asked.size)), size)
+    return inside(map_.placement), covered_pixels(inside(Box(0, 0, *request.size)), size)
