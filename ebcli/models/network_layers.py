@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.eb import layers_on_path
+from ebcli.eb import excitation_backprop, layers_on_path
 from ebcli.eb.forward import evaluating
-from ebcli.errors import LayerError, closest
+from ebcli.errors import EbcliError, LayerError, closest
 from ebcli.layouts import token_grid
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, SEGMENTATION
@@ -166,8 +166,8 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
     is the last one of the outermost modules: ``features.5`` rather than ``features.6.0.block.0``, which is only part of
     the next stage. For vision transformers, Swin and ConvNeXt, whose blocks mix distant cells, it is what the first
-    block reads. Of detectors, segmentation networks and ONNX files, only layers count that all probability passes
-    through: pyramids of features read several, and so do residual sums.
+    block reads. Where there are such layers, only those count that all probability passes through: pyramids of features
+    read several, and so do residual sums and branches. Layers whose cells no probability reaches do not count.
 
     Args:
         model: the model, or a network, of which neither literature nor measurements are known.
@@ -212,10 +212,10 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
             (layer for layer, stride, _ in candidates if stride == coarsest), key=lambda layer: layer.count(".")
         )
         candidates = list(takewhile(lambda layer: layer[0] != stage, candidates)) or candidates
-    if task in (DETECTION, SEGMENTATION) or isinstance(net, GraphModule):
-        find_shared = partial(layers_on_path, net, layers=[name for name, *_ in candidates], only_way=True)
-        common = probe(model.name, net, spec, find_shared)
-        candidates = [layer for layer in candidates if layer[0] in common] or candidates
+    candidates = _with_evidence(model, candidates) or candidates
+    find_shared = partial(layers_on_path, net, layers=[name for name, *_ in candidates], only_way=True)
+    common = probe(model.name, net, spec, find_shared)
+    candidates = [layer for layer in candidates if layer[0] in common] or candidates
     strides = [stride for _, stride, _ in candidates]
     chosen = max((stride for stride in strides if stride <= min(MAX_STRIDE, side / LEAST_CELLS)), default=min(strides))
     return _last_outermost(net, [name for name, stride, _ in candidates if stride == chosen])
@@ -236,6 +236,27 @@ def layer_per_resolution(loaded: LoadedModel) -> list[str]:
         stages.setdefault(round(math.log2(stride)), []).append(name)
     by_stride = [stage for _, stage in sorted(stages.items(), reverse=True)]
     return [default if default in stage else _last_outermost(loaded.net, stage) for stage in by_stride]
+
+
+def _with_evidence(
+    model: LoadedModel, candidates: Sequence[tuple[str, float, tuple[int, ...]]]
+) -> list[tuple[str, float, tuple[int, ...]]]:
+    """Without layers whose cells no probability reaches, such as a last norm if the class token alone is read."""
+    size = model.transforms.shape
+    tokens = [name for name, _, shape in candidates if len(shape) == 2 and token_grid(shape[0], size)[0]]
+    if not tokens:
+        return [*candidates]
+
+    def find_empty(images: Tensor) -> set[str | None]:
+        noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0)).to(images)
+        try:
+            results = excitation_backprop(model.net, noise, 0, tokens)
+        except EbcliError:  # an operation has no rule, or the output has no classes
+            return set()
+        return {result.layer for result in results if not result.maps.any()}
+
+    empty = probe(model.name, model.net, model.transforms, find_empty)
+    return [layer for layer in candidates if layer[0] not in empty]
 
 
 def _below_classifier(net: nn.Module, all_layers: Sequence[Layer]) -> list[tuple[str, float, tuple[int, ...]]]:
