@@ -187,7 +187,8 @@ class Map:
         subject: what it is about.
         layer: the layer's name; ``"input"`` for the pixels.
         values: (h, w), signed; of a video (t, h, w), all clips one after another.
-        mass: the sum of the marginal map; None for contrastive maps, unless lost mass was tracked.
+        mass: the share of probability that reached the layer, its class tokens included; None for contrastive maps,
+            unless lost mass was tracked.
         placement: the rectangle of the image that it covers.
         lost_mass: the probability that was lost at each operation above the layer; None if it was not tracked.
         relevance: (...), signed; None unless the arrays are written.

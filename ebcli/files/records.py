@@ -39,7 +39,8 @@ class ClassRecord:
     Attributes:
         index, name: the class; the name is None if it is unknown.
         score: a softmax or sigmoid probability, or the raw logit; None in a file if it was not finite.
-        mass: the sum of the marginal map; for contrastive maps with ``--verbose`` only.
+        mass: the share of probability that reached the layer, its class tokens included; for contrastive maps with
+            ``--verbose`` only.
         blank: whether the map is empty.
         losses: with ``--verbose``, the probability lost at each operation.
         layer: the layer of the map.
