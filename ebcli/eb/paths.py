@@ -115,4 +115,4 @@ def averages_cells(mixing: Op, average: Op) -> bool:
     """Whether an average adds up cells of those that an earlier operation mixed, and not channels or branches."""
     axes = average.rule.averaged_axes(average)
     queries = mixing.rule.query_axes(mixing)
-    return any(Places(mixing.out, axis).differ(average.operands[0], axes) for axis in queries)
+    return any(Places(mixing.out, axis).differ(average.operand, axes) for axis in queries)

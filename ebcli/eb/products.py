@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.operations import as_tuple
+from ebcli.eb.operations import AnyFunction, TensorFunction, as_tuple
 from ebcli.eb.torch_private import run_backward
 
 _LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
@@ -41,7 +41,7 @@ class LinearMap:
 
     apply: Callable[..., Tensor]
     weight: Tensor | None = None
-    per_output: Callable[[Tensor], Tensor] | None = None
+    per_output: TensorFunction | None = None
     back: Callable[..., Tensor] | None = None
 
     @property
@@ -60,12 +60,12 @@ class LinearMap:
         return vjp(self.exact, like, q)
 
 
-def vjp(function: Callable[[Tensor], Tensor], like: Tensor, vector: Tensor) -> Tensor:
+def vjp(function: TensorFunction, like: Tensor, vector: Tensor) -> Tensor:
     """M^T v of a linear function a -> M a; `like` has the shape of a."""
     return gradients(function, [torch.empty_like(like, requires_grad=True)], [vector])[0]
 
 
-def gradients(function: Callable[..., Any], leaves: Sequence[Tensor], vectors: Sequence[Tensor | None]) -> list[Tensor]:
+def gradients(function: AnyFunction, leaves: Sequence[Tensor], vectors: Sequence[Tensor | None]) -> list[Tensor]:
     """What arrives at leaves of autograd, if vectors arrive at a function's results, but for those that are None."""
     with torch.enable_grad():
         result = function(*leaves)

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ebcli.eb.facts import AFFINE, CURVED, SIGNED, Facts, Gate, Link, common_source, never_negative, sources
 from ebcli.eb.operations import Op, Value
-from ebcli.eb.places import Places
+from ebcli.eb.places import Marks, Places
 from ebcli.eb.rules.moves import MISSING, Join, Winner
-from ebcli.eb.rules.rule import BackwardContext, Choice, Entry, Incoming, Marks, Rule, Share
+from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
 
 
 @dataclass(eq=False, kw_only=True)
@@ -53,15 +53,15 @@ class Unary(Rule):
     def describe(self, op: Op, facts: Facts) -> None:
         facts.nonnegative = facts.nonnegative if self.nonnegative is None else self.nonnegative
         facts.gate = 0 if self.gate is None else max(self.gate, facts.gate)
-        facts.elementwise = self.elementwise if op.out.shape == op.operands[0].shape else 0
+        facts.elementwise = self.elementwise if op.out.shape == op.operand.shape else 0
         facts.is_softmax = self.is_softmax
 
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         signs = self.signs(op, context) if op.signal.facts.is_open else context.signs
         below = BackwardContext(signs, context.above_classifier, skips_zeros=context.skips_zeros and self.keeps_zero)
         return [(self.moved_back(op, P[0]), below)]
 
-    def slopes(self, op: Op, G: Incoming) -> list[Tensor | None]:
+    def slopes(self, op: Op, G: Incoming) -> Gradients:
         return [self.moved_back(op, self.slope(op, G[0]))]
 
     def places(self, op: Op, places: Places) -> Marks:
@@ -77,7 +77,7 @@ class Unary(Rule):
 
     def moved_back(self, op: Op, incoming: Tensor) -> Tensor:
         """What arrives at the operand, of what is for each element of the value."""
-        return incoming.sum_to_size(op.operands[0].shape)
+        return incoming.sum_to_size(op.operand.shape)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -109,13 +109,13 @@ class Activation(Unary):
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         """P / u, which is 0 where u is."""
-        u = op.operands[0].tensor
+        u = op.operand.tensor
         if self.link:
             u = self.link.rearrange(u)
         gain = op.cached(lambda: _quotient(op.out.tensor, u.abs()))
         return (G * gain).clamp_(min=0).copysign_(u)
 
-    def slopes_above_classifier(self, op: Op, G: Incoming) -> list[Tensor | None]:
+    def slopes_above_classifier(self, op: Op, G: Incoming) -> Gradients:
         """There, nothing competes: the dual of a class is a unit of the classifier, not of what follows it."""
         return [self.moved_back(op, G[0].where(op.out.tensor != 0, 0))]
 
@@ -125,11 +125,8 @@ class Activation(Unary):
     def places(self, op: Op, places: Places) -> Marks:
         if self.link is None or not self.link.moves:
             return places.merged(op)
-        marks = places.of(self.link.source)
-        if marks is None:
-            return [None]
-        moved = self.link.rearrange(marks.expand(self.link.source.shape))
-        return places.merged(op, moved)
+        marks = places.of(self.link.source).expand(self.link.source.shape)
+        return places.merged(op, self.link.rearrange(marks))
 
 
 def _quotient(h: Tensor, size: Tensor) -> Tensor:
@@ -251,7 +248,7 @@ def _choice_as_activation(op: Op) -> Rule | None:
     link = common_source(*op.inputs)
     if link is None:
         return None
-    size = link.source.shape.numel()
+    size = link.source.numel
     if any(a.shape.numel() > size for a in op.args if isinstance(a, (Tensor, Value))):
         return None
     return written_out(op, link)
@@ -267,7 +264,7 @@ def where(op: Op) -> Rule:
 
 
 def _by_channel(op: Op, numbers: Tensor) -> Tensor:
-    return numbers.to(op.out.dtype).reshape(1, -1, *[1] * (len(op.out.shape) - 2))
+    return numbers.to(op.out.dtype).reshape(1, -1, *[1] * (op.out.ndim - 2))
 
 
 def _batch_factor(op: Op) -> Tensor:
@@ -280,7 +277,7 @@ def _batch_factor(op: Op) -> Tensor:
 class BatchNorm(Scale):
     """By running statistics."""
 
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         coefficients = partial(self.coefficients, op)
         return [s and (s[0], s[1]._replace(norm=coefficients)) for s in super().shares(op, P, context)]
 
@@ -345,7 +342,7 @@ _BATCH_NORM = BatchNorm(
 )
 _BATCH_NORM_OF_BATCH = Norm(by_channel=True, of_batch=True)
 
-ENTRIES: dict[str, Entry] = {
+ENTRIES: Table = {
     "relu": RELU,
     "clamp clip clamp_min clamp_max hardtanh": Choice(clamp),
     "leaky_relu elu celu _prelu_kernel rrelu_with_noise hardswish silu gelu mish tanh hardshrink softshrink erf asinh "

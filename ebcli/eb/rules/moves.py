@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ebcli.eb.facts import AFFINE, CURVED, MOVED, Facts, Gate
 from ebcli.eb.operations import Op, Value, flatten_arguments
-from ebcli.eb.places import Places, reshape_marks
+from ebcli.eb.places import Marks, Places, reshape_marks
 from ebcli.eb.products import gradients
-from ebcli.eb.rules.rule import BackwardContext, Choice, Entry, Incoming, Marks, Rule, Share
+from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
 
 Axes = Callable[[Op], Sequence[int] | None]
 
@@ -27,7 +27,7 @@ def axes_named(*names: str) -> Axes:
 
 def spatial_axes(op: Op) -> range:
     """The axes of an image, clip or sequence, behind those of the batch and of channels."""
-    return range(2, len(op.operands[0].shape))
+    return range(2, op.operand.ndim)
 
 
 def padded_axes(op: Op) -> list[int]:
@@ -65,7 +65,7 @@ class Move(Rule):
             if not any(isinstance(a, Tensor) for a in flatten_arguments(op.args)):
                 facts.elementwise = self.elementwise
 
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         moved = self.back(op, P)
         context = context._replace(norm=None)
         if not isinstance(context.signs, Tensor):
@@ -74,7 +74,7 @@ class Move(Rule):
         pairs = zip(moved, self.back(op, signs), strict=True)
         return [None if p is None else (p, context._replace(signs=sign)) for p, sign in pairs]
 
-    def slopes(self, op: Op, G: Incoming) -> list[Tensor | None]:
+    def slopes(self, op: Op, G: Incoming) -> Gradients:
         return self.back(op, G)
 
     def places(self, op: Op, places: Places) -> Marks:
@@ -83,23 +83,22 @@ class Move(Rule):
     def touched_axes(self, op: Op) -> Sequence[int] | None:
         return self._axes(op)
 
-    def back(self, op: Op, incoming: Incoming) -> list[Tensor | None]:
+    def back(self, op: Op, incoming: Incoming) -> Gradients:
         """The gradient."""
-        leaves = [value.leaf(with_numbers=self.needs_numbers) for value in op.inputs if value.is_floating]
+        leaves = [value.leaf(with_numbers=self.needs_numbers) for value in op.floating]
         return [*gradients(op.run_floating, leaves, incoming)]
 
 
 class Reshape(Move):
     """All elements stay in their order."""
 
-    def back(self, op: Op, incoming: Incoming) -> list[Tensor | None]:
+    def back(self, op: Op, incoming: Incoming) -> Gradients:
         return [incoming[0].reshape(op.signal.shape).to(op.signal.dtype)]
 
     def places(self, op: Op, places: Places) -> Marks:
-        marks = places.of(op.signal)
-        if marks is None or op.out.shape.numel() != op.signal.shape.numel():  # a view of another type
+        if op.out.numel != op.signal.numel:  # a view of another type
             return places.everything(op)
-        return [reshape_marks(marks, op.signal.shape, op.out.shape)]
+        return [reshape_marks(places.of(op.signal), op.signal.shape, op.out.shape)]
 
 
 class Copy(Reshape):
@@ -137,7 +136,7 @@ class Winner(Move):
     def places(self, op: Op, places: Places) -> Marks:
         if len(op.operands) > 1:
             return places.merged(op)
-        return places.reduced(op, op.signal, self._axes(op) or range(len(op.signal.shape)))
+        return places.reduced(op, op.signal, self._axes(op) or range(op.signal.ndim))
 
 
 class WindowWinner(Winner):
@@ -151,14 +150,15 @@ class Sorted(Winner):
     """Values and the indices along an axis that they come from."""
 
     def places(self, op: Op, places: Places) -> Marks:
-        marks, axis = places.of(op.signal), op.arguments["dim"]
-        if marks is None or marks.ndim == 0 or marks.shape[axis] == 1 or op.out.shape == ():
+        marks = places.of(op.signal)
+        axis = op.arguments["dim"]
+        if op.out.ndim == 0 or marks.shape[axis] == 1:
             return super().places(op, places)
         indices = op.outs[1].tensor.cpu()
-        has_axis = indices.ndim == marks.ndim
         wide = marks.expand(op.signal.shape)
-        moved = wide.gather(axis, indices if has_axis else indices.unsqueeze(axis))
-        return [moved if has_axis else moved.squeeze(axis), None]
+        if op.out.ndim == op.signal.ndim:
+            return [wide.gather(axis, indices)]
+        return [wide.gather(axis, indices.unsqueeze(axis)).squeeze(axis)]
 
 
 class Missing(Winner):
@@ -213,7 +213,7 @@ along = axes_named("dim", "dims")
 _SORTED = Sorted(along)
 _WINNER = Winner(along)
 
-ENTRIES: dict[str, Entry] = {
+ENTRIES: Table = {
     "clone alias detach _to_copy same lift_fresh lift_fresh_copy contiguous": Copy(),
     "view _unsafe_view unsqueeze squeeze view_copy _reshape_alias": Reshape(),
     "flip roll index_select": Move(along),
