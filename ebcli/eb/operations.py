@@ -222,6 +222,11 @@ def flatten_all(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
+def trailing_axes(tensor: Tensor, ndim: int) -> Tensor:
+    """A tensor with more axes, of size 1, behind its own."""
+    return tensor.reshape(*tensor.shape, *[1] * (ndim - tensor.ndim))
+
+
 def split_like(flat: Tensor, likes: Sequence[Tensor | Value]) -> list[Tensor]:
     """Elements that follow one another, in the shapes of several tensors."""
     parts = flat.split([like.shape.numel() for like in likes])

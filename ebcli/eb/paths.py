@@ -38,6 +38,11 @@ def latest_first(ops: Iterable[Op]) -> list[Op]:
     return sorted(set(ops), key=lambda op: -op.index)
 
 
+def path_ops(paths: "Iterable[Path]") -> list[Op]:
+    """The operations on any of some paths, latest first."""
+    return latest_first(op for path in paths for op in path.ops)
+
+
 def descend(start: Iterable[Value], stops: Callable[[Op], bool] = lambda _: False) -> list[Op]:
     """The operations that probability passes on its way down, latest first; nothing below those that it stops at."""
 

@@ -17,7 +17,7 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from ebcli.eb.operations import Op, Value, as_tuple, flatten_all, reachable
+from ebcli.eb.operations import Op, Value, as_tuple, flatten_all, reachable, trailing_axes
 
 Marks = list[Tensor]  # of each result of an operation
 
@@ -91,7 +91,7 @@ class Places:
             marks = self._resized(marks, axis % signal.ndim, op.out.shape)
         if op.out.ndim < signal.ndim:
             marks = marks.squeeze([axis % signal.ndim for axis in axes])
-        return [_in_back(marks, op.out.ndim)] * len(op.outs)
+        return [trailing_axes(marks, op.out.ndim)] * len(op.outs)
 
     def _resized(self, marks: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
         size = marks.shape[axis]
@@ -230,7 +230,7 @@ def reshape_marks(marks: Tensor, shape: Sequence[int], new_shape: Sequence[int])
     new_end = next(axis for axis, size in enumerate(sizes) if size in ends)
     end = ends[sizes[new_end]]
     wide = marks.reshape(marks.shape[:end]).expand(shape[:end]).reshape(new_shape[:new_end])
-    return _in_back(_thin(wide), len(new_shape))
+    return trailing_axes(_thin(wide), len(new_shape))
 
 
 def _fixed_axes(op: Op, marks: Sequence[Tensor]) -> list[int]:
@@ -264,11 +264,6 @@ def _thin(marks: Tensor) -> Tensor:
 def _in_front(marks: Tensor, ndim: int) -> Tensor:
     """Marks with more axes in front."""
     return marks.reshape(*[1] * (ndim - marks.ndim), *marks.shape)
-
-
-def _in_back(marks: Tensor, ndim: int) -> Tensor:
-    """Marks with more axes behind."""
-    return marks.reshape(*marks.shape, *[1] * (ndim - marks.ndim))
 
 
 def _average(a: Tensor, b: Tensor) -> Tensor:

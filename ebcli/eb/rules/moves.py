@@ -1,7 +1,7 @@
 """Operations that only move values, and those that probability does not pass."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ def axes_named(*names: str) -> Axes:
     """The axes that an argument names, given by its possible names; None if it names none."""
 
     def named(op: Op) -> Sequence[int] | None:
-        axes = next((op.arguments[name] for name in names if op.arguments.get(name) is not None), None)
+        axes = next((axes for axes in map(op.arguments.get, names) if axes is not None), None)
         return [axes] if isinstance(axes, int) else axes or None
 
     return named
@@ -67,12 +67,11 @@ class Move(Rule):
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         moved = self.back(op, P)
-        context = context._replace(norm=None)
-        if not isinstance(context.signs, Tensor):
-            return [None if p is None else (p, context) for p in moved]
-        signs = [None if p is None else context.signs.expand(p.shape) for p in P]
-        pairs = zip(moved, self.back(op, signs), strict=True)
-        return [None if p is None else (p, context._replace(signs=sign)) for p, sign in pairs]
+        signs: Sequence[Any] = [context.signs] * len(moved)
+        if isinstance(context.signs, Tensor):
+            signs = self.back(op, [None if p is None else context.signs.expand(p.shape) for p in P])
+        pairs = zip(moved, signs, strict=True)
+        return [None if p is None else (p, context._replace(signs=sign, norm=None)) for p, sign in pairs]
 
     def slopes(self, op: Op, G: Incoming) -> Gradients:
         return self.back(op, G)
@@ -118,8 +117,8 @@ class Join(Move):
 
     def describe(self, op: Op, facts: Facts) -> None:
         super().describe(op, facts)
-        fills = [op.arguments.get(name) for name in ("value", "self", "other")]
-        facts.nonnegative &= not any(isinstance(fill, (int, float)) and fill < 0 for fill in fills)
+        fills = map(op.arguments.get, ("value", "self", "other"))
+        facts.nonnegative &= not any(is_scalar(fill) and fill < 0 for fill in fills)
         facts.nonnegative &= not any(map(is_floating_constant, flatten_arguments(op.args, op.kwargs)))
 
 
@@ -198,8 +197,12 @@ def is_floating_constant(a: object) -> bool:
     return isinstance(a, Tensor) and a.is_floating_point()
 
 
+def is_scalar(a: object) -> TypeGuard[float]:
+    return isinstance(a, (int, float))
+
+
 def is_number(constant: Any) -> bool:
-    return isinstance(constant, (int, float)) or (constant.numel() == 1 and not constant.is_meta)
+    return is_scalar(constant) or (constant.numel() == 1 and not constant.is_meta)
 
 
 def has_no_negatives(constant: Any) -> bool:
