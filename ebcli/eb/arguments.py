@@ -1,12 +1,13 @@
 """What excitation_backprop() is given: checks of it, and of the numbers it computes, and classes as priors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ebcli.eb.operations import trailing_axes
 from ebcli.errors import ConfigurationError, NonFiniteError
 from ebcli.layouts import CONVOLUTIONS
 
@@ -28,8 +29,7 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
     Raises:
         ConfigurationError: the targets do not fit the logits, or there are none.
     """
-    batch, classes, *pixels = logits.shape
-    if not batch:
+    if not len(logits):
         raise ConfigurationError("the batch is empty")
     try:
         wanted = torch.as_tensor(targets, device=logits.device)
@@ -37,28 +37,39 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
         raise ConfigurationError(
             "targets are class indices, the same number for each image, or class weights: use categories.index(name)"
         ) from error
+    shape = tuple(wanted.shape)
     if wanted.is_floating_point():
-        single = wanted.shape == logits.shape
-        if not single and wanted.shape[:1] + wanted.shape[2:] != logits.shape:
-            raise ConfigurationError(f"the prior has shape {tuple(wanted.shape)}, but the output {tuple(logits.shape)}")
+        is_single = wanted.shape == logits.shape
+        if not is_single and shape[:1] + shape[2:] != logits.shape:
+            raise ConfigurationError(f"the prior has shape {shape}, but the output {tuple(logits.shape)}")
         if where is not None:
             raise ConfigurationError("`where` cannot be combined with a prior, which covers all pixels already")
-        return (wanted[None] if single else wanted.transpose(0, 1)).to(logits.dtype), single
+        return (wanted[None] if is_single else wanted.transpose(0, 1)).to(logits.dtype), is_single
     if wanted.dtype == torch.bool:
         raise ConfigurationError("the targets are bool, but class indices are integers and priors are floating-point")
-    if wanted.ndim > 2 or wanted.shape[:1] not in ((), (batch,)):
+    batch = len(logits)
+    if len(shape) > 2 or shape[:1] not in ((), (batch,)):
         raise ConfigurationError(
-            f"targets of shape {tuple(wanted.shape)} do not fit {batch} images: pass one class, classes ({batch},) or "
+            f"targets of shape {shape} do not fit {batch} images: pass one class, classes ({batch},) or "
             f"({batch}, K), or a prior {tuple(logits.shape)}"
         )
     if not wanted.numel():
         raise ConfigurationError("no targets given: pass at least one class for each image")
-    indices = wanted.long() if wanted.ndim == 2 else wanted.long().expand(batch)[:, None]
-    wrong = indices[(indices < 0) | (indices >= classes)]
-    if wrong.numel():
-        raise ConfigurationError(f"class {int(wrong[0])} does not exist: the network has classes 0 to {classes - 1}")
-    one_hot = F.one_hot(indices.mT, classes).to(logits.dtype)  # (K, B, num_classes)
-    return one_hot.reshape(*one_hot.shape, *(1 for _ in pixels)) * _share(where, logits), wanted.ndim < 2
+    classes = wanted.long() if len(shape) == 2 else wanted.long().expand(batch)[:, None]
+    check_classes(classes.flatten().tolist(), logits.shape[1])
+    return _one_hot(classes.mT, logits) * _share(where, logits), len(shape) < 2
+
+
+def check_classes(classes: Iterable[int], num_classes: int) -> None:
+    """Raises ConfigurationError if a class does not exist."""
+    for index in classes:
+        if not 0 <= index < num_classes:
+            raise ConfigurationError(f"class {index} does not exist: the network has classes 0 to {num_classes - 1}")
+
+
+def _one_hot(classes: Tensor, logits: Tensor) -> Tensor:
+    """Classes (K, B) as (K, B, num_classes, 1, ...)."""
+    return trailing_axes(F.one_hot(classes, logits.shape[1]).to(logits.dtype), logits.ndim + 1)
 
 
 def _share(where: Where | None, logits: Tensor) -> Tensor:
@@ -69,7 +80,7 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
     if not pixels:
         raise ConfigurationError("`where` needs dense predictions, but this network makes one prediction per image")
     if isinstance(where, tuple):
-        if not all(isinstance(at, int) for at in where):
+        if not all(isinstance(index, int) for index in where):
             raise ConfigurationError(f"the pixel {where} must be integers (row, column)")
         if len(where) != len(pixels) or not all(0 <= at < size for at, size in zip(where, pixels, strict=True)):
             raise ConfigurationError(f"the pixel {where} is outside the output, {' x '.join(map(str, pixels))} pixels")
@@ -77,8 +88,9 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
         mask[where] = 1
     else:
         mask = torch.as_tensor(where).to(logits)
-        if mask.shape not in (pixels, (len(logits), *pixels)):
-            fitting = f"{pixels} or {(len(logits), *pixels)}"
+        shapes = pixels, (len(logits), *pixels)
+        if mask.shape not in shapes:
+            fitting = " or ".join(map(str, shapes))
             raise ConfigurationError(f"the mask has shape {tuple(mask.shape)}, but it must be {fitting}")
     mask = mask.reshape(-1, 1, *pixels)
     total = mask.sum(tuple(range(1, mask.ndim)), keepdim=True)
@@ -87,7 +99,7 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
     return mask / total
 
 
-def priors_against(against: Against, priors: Tensor) -> Tensor:
+def priors_against(against: Sequence[int], priors: Tensor) -> Tensor:
     """The priors of the classes to contrast with, (N, B, num_classes, ...), on the same pixels as the targets'.
 
     Args:
@@ -97,22 +109,19 @@ def priors_against(against: Against, priors: Tensor) -> Tensor:
     Raises:
         ConfigurationError: a class does not exist or is a target, or there are none.
     """
-    chosen = [against] if isinstance(against, int) else list(against)
-    if not chosen:
+    if not against:
         raise ConfigurationError("no class to contrast with: give against at least one class index")
-    num_classes, total = priors.shape[2], priors.sum(2, keepdim=True)
-    for index in chosen:
+    total = priors.sum(2, keepdim=True)
+    for index in against:
         if isinstance(index, bool) or not isinstance(index, int):
             raise ConfigurationError(f"against has {index!r}, which is not a class index: use categories.index(name)")
-        if not 0 <= index < num_classes:
-            raise ConfigurationError(f"class {index} does not exist: the network has classes 0 to {num_classes - 1}")
-        is_target = (priors[:, :, index] == total[:, :, 0]).reshape(*priors.shape[:2], -1).all(2)
+        check_classes([index], priors.shape[2])
+        is_target = (priors[:, :, [index]] == total).flatten(2).all(2)
         if not priors.is_meta and bool(is_target.any()):
             raise ConfigurationError(f"class {index} is both a target and contrasted with: choose another class")
     if not priors.is_meta and not bool((total == total[:1]).all()):
         raise ConfigurationError("against needs priors on the same pixels: pass those on other pixels one at a time")
-    units = F.one_hot(torch.tensor(chosen, device=priors.device), num_classes).to(priors)
-    return units.reshape(len(chosen), 1, num_classes, *(1 for _ in priors.shape[3:])) * total[0]
+    return _one_hot(torch.tensor(against, device=priors.device)[:, None], priors[0]) * total[0]
 
 
 def check_arguments(net: Any, inputs: Any) -> None:

@@ -13,11 +13,11 @@ from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_r
 from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, single_tensor
 from ebcli.eb.joint import LayerShares, joint_shares
 from ebcli.eb.mode import RecordingMode, Unsupported, refuse
-from ebcli.eb.operations import Value, quiet
-from ebcli.eb.paths import Path, descend, joins_constants, latest_first, walk, without_rule
+from ebcli.eb.operations import Value, quiet, trailing_axes
+from ebcli.eb.paths import Path, descend, joins_constants, path_ops, walk, without_rule
 from ebcli.eb.products import add_all, ratio
 from ebcli.eb.result import ExcitationResult
-from ebcli.eb.stepwise import Stepwise, total
+from ebcli.eb.stepwise import Explains, Stepwise, total
 from ebcli.eb.tape import Tape
 from ebcli.eb.torch_private import tree_map, tree_map_only
 from ebcli.errors import ConfigurationError, LayerError
@@ -137,51 +137,55 @@ def excitation_backprop(
     network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
     check_arguments(network, inputs)
     network = getattr(network, "_orig_mod", network)  # the module that torch.compile() compiled
-    layers = layer if isinstance(layer, (list, tuple)) else (layer,)
+    is_several = isinstance(layer, (list, tuple))
+    layers: Any = layer if is_several else [layer]
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
+    if isinstance(against, int):
+        against = [against]
+    rivals = None if against is None else tuple(against)
     with quiet(), torch.inference_mode(False), torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
         forward = Forward.of(network, inputs, layers, tracks=track_lost_mass)
         try:
-            prior, single = priors(targets(forward.logits) if callable(targets) else targets, forward.logits, where)
-            others = prior[:0] if against is None else priors_against(against, prior)
-            refuse([name for path in forward.paths for name in without_rule(path.ops)], unsupported)
+            prior, is_single = priors(targets(forward.logits) if callable(targets) else targets, forward.logits, where)
             computation = MapComputation(
                 forward=forward,
                 prior=prior,
-                others=others,
-                contrastive=contrastive and against is None,
+                others=prior[:0] if rivals is None else priors_against(rivals, prior),
+                contrastive=contrastive and rivals is None,
                 tracks=track_lost_mass,
             )
+            refuse([name for path in forward.paths for name in without_rule(path.ops)], unsupported)
             rules = {path: path.explains_jointly() if joint is None else joint for path in forward.paths}
-            results: dict[Path, ExcitationResult] = {}
+            maps: dict[Path, LayerMaps] = {}
             for is_joint in sorted(set(rules.values())):
-                paths = [path for path, rule in rules.items() if rule == is_joint]
-                for path, by_class in zip(paths, computation.maps(paths, is_joint=is_joint), strict=True):
-                    # (K, B, ...) as (B, K, ...), or (B, ...) if there is no K
-                    relevance, mass, lost = tree_map_only(
-                        Tensor, lambda a: a[0] if single else a.transpose(0, 1), by_class
-                    )
-                    check_relevance(relevance)
-                    rounding = 100 * torch.finfo(relevance.dtype).eps
-                    results[path] = ExcitationResult(
-                        relevance=relevance,
-                        mass=mass,
-                        logits=forward.logits,
-                        contrastive=contrastive or against is not None,
-                        layer=forward.paths[path],
-                        input_shape=tuple(inputs.shape),
-                        layer_shape=tuple(path.layer.shape),
-                        lost_mass={s: m for s, m in lost.items() if (m > rounding).any()} if track_lost_mass else None,
-                        against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
-                        joint=is_joint,
-                        channel_axis=channel_axis_of(network, inputs),
-                        image_axis=forward.images.axis(path.layer),
-                    )
+                maps |= computation.maps([path for path in rules if rules[path] == is_joint], is_joint)
+            results = []
+            for path, name in forward.paths.items():
+                # (K, B, ...) as (B, K, ...), or (B, ...) if there is no K
+                relevance, mass, lost = tree_map_only(
+                    Tensor, lambda a: a[0] if is_single else a.transpose(0, 1), maps[path]
+                )
+                check_relevance(relevance)
+                rounding = 100 * torch.finfo(relevance.dtype).eps
+                result = ExcitationResult(
+                    relevance=relevance,
+                    mass=mass,
+                    logits=forward.logits,
+                    contrastive=contrastive or rivals is not None,
+                    layer=name,
+                    input_shape=tuple(inputs.shape),
+                    layer_shape=tuple(path.layer.shape),
+                    lost_mass={s: m for s, m in lost.items() if (m > rounding).any()} if track_lost_mass else None,
+                    against=rivals,
+                    joint=rules[path],
+                    channel_axis=channel_axis_of(network, inputs),
+                    image_axis=forward.images.axis(path.layer),
+                )
+                results.append(result)
         finally:
             forward.tape.clear()
-    in_order = tuple(results[path] for path in forward.paths)
-    return in_order if isinstance(layer, (list, tuple)) else in_order[0]
+    return tuple(results) if is_several else results[0]
 
 
 def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:
@@ -197,31 +201,29 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, onl
     tape = Tape(net)
 
     def note(name: str, _module: nn.Module, _args: Any, output: Any) -> None:
-        if isinstance(value := tape.value_of(single_tensor(output, name)), Value):  # not another thread's
+        value = tape.value_of(single_tensor(output, name))
+        if isinstance(value, Value):  # not another thread's
             values[name] = value
 
-    with (
-        quiet(),
-        torch.inference_mode(False),
-        torch.no_grad(),
-        evaluating(net),
-        RecordingMode(tape),
-        ExitStack() as hooks,
-    ):
+    with ExitStack() as stack:
+        for context in (quiet(), torch.inference_mode(False), torch.no_grad(), evaluating(net), RecordingMode(tape)):
+            stack.enter_context(context)
         for name in layers:
-            hooks.callback(net.get_submodule(name).register_forward_hook(partial(note, name)).remove)
+            stack.callback(net.get_submodule(name).register_forward_hook(partial(note, name)).remove)
         inputs = inputs.detach().clone()
         tape.saves_numbers = False
         source = tape.start(inputs)
         output = tape.value_of(single_tensor(net(inputs), "the network's output"))
+    if not isinstance(output, Value):
+        return []
 
-    def reached(stop: Value | None = None) -> set[Value]:
-        ops = descend([output], lambda op: stop in op.outs)
-        return {output, *(value for op in ops if stop not in op.outs for value in op.operands)}
+    def values_above(end: Value | None = None) -> set[Value]:
+        ops = descend([output], lambda op: end in op.outs)
+        return {output, *(value for op in ops if end not in op.outs for value in op.operands)}
 
-    everything = reached() if isinstance(output, Value) else set[Value]()
-    found = [name for name in layers if values.get(name) in everything]
-    return [name for name in found if not only_way or source not in reached(values[name])]
+    on_path = values_above()
+    names = [name for name in layers if values.get(name) in on_path]
+    return [name for name in names if source not in values_above(values[name])] if only_way else names
 
 
 class LayerMaps(NamedTuple):
@@ -256,39 +258,39 @@ class MapComputation:
     contrastive: bool
     tracks: bool
 
-    def maps(self, paths: Sequence[Path], *, is_joint: bool) -> list[LayerMaps]:
+    def maps(self, paths: Sequence[Path], is_joint: bool) -> dict[Path, LayerMaps]:
         """The maps of layers."""
         above = [label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)]
         if self.contrastive and above:
             raise LayerError(f"{above[0]} is not below the classifier, as contrastive maps need: choose an earlier one")
-        joins = [op.out for path in paths for op in path.ops if is_joint and joins_constants(op)]
+        values = [path.layer for path in paths]
+        if is_joint:
+            values += [op.out for path in paths for op in path.ops if joins_constants(op)]
         images = self.forward.images
-        if images.are_apart(self.forward.output, [*(path.layer for path in paths), *joins]) and not self.tracks:
-            return self._maps(paths, is_joint)
+        if images.are_apart(self.forward.output, values) and not self.tracks:
+            return dict(zip(paths, self._maps(paths, is_joint), strict=True))
         # operations merge images, so each one is explained alone
-        batch, *others = self.forward.logits.shape
         forward = replace(self.forward, images=images.as_single())
         by_image = []
-        for only in torch.eye(batch).to(self.prior).reshape(batch, batch, *(1 for _ in others)):
+        for only in trailing_axes(torch.eye(len(forward.logits)).to(self.prior), self.prior.ndim):
             single = replace(self, forward=forward, prior=self.prior * only, others=self.others * only)
             by_image.append(single._maps(paths, is_joint))
-        return [_merged(of_layer) for of_layer in zip(*by_image, strict=True)]
+        return {path: _merged(maps) for path, *maps in zip(paths, *by_image, strict=True)}
 
     def _maps(self, paths: Sequence[Path], is_joint: bool) -> list[LayerMaps]:
-        if self.contrastive and not is_joint and not self.tracks and not any(map(self._special, paths)):
+        backward = partial(self._backward, paths, is_joint)
+        if self.contrastive and not (is_joint or self.tracks or any(map(self._special, paths))):
             # both maps sum to 1 at the classifier's inputs, so their difference goes down in one pass
-            differences = self._backward(self.prior, paths, Stepwise(self.forward.tape.ops, explains="difference"))
-            return [LayerMaps(relevance, None, {}) for relevance, _ in differences]
-        stepwise = None if is_joint else Stepwise(self.forward.tape.ops, tracks=self.tracks)
-        marginal = self._backward(self.prior, paths, stepwise)
-        subtracted = self._subtracted(paths, is_joint)
+            return [LayerMaps(relevance, None, {}) for relevance, _ in backward(self.prior, "difference")]
+        marginal = backward(self.prior, tracks=self.tracks)
+        if not (self.contrastive or len(self.others)):
+            pairs = zip(paths, marginal, strict=True)
+            return [LayerMaps(relevance, self._sums(relevance, path), lost) for path, (relevance, lost) in pairs]
+        others = backward(self.others) if len(self.others) else backward(self.prior, "dual")
         maps = []
-        for index, (path, (relevance, lost)) in enumerate(zip(paths, marginal, strict=True)):
-            difference = relevance
-            if subtracted:
-                difference = self._difference(relevance, subtracted[index], path, is_joint)
-            mass = self._sums(relevance, path) if not subtracted or self.tracks else None
-            maps.append(LayerMaps(difference, mass, lost))
+        for path, (relevance, lost), (other, _) in zip(paths, marginal, others, strict=True):
+            mass = self._sums(relevance, path) if self.tracks else None
+            maps.append(LayerMaps(self._difference(relevance, other, path, is_joint), mass, lost))
         return maps
 
     def _difference(self, relevance: Tensor, other: Tensor, path: Path, is_joint: bool) -> Tensor:
@@ -299,34 +301,30 @@ class MapComputation:
             other = other.mean(0, keepdim=True)
         return self._normalized(relevance, path) - other
 
-    def _subtracted(self, paths: Sequence[Path], is_joint: bool) -> list[Tensor]:
-        """What is subtracted from the marginal maps of layers, if anything is."""
-        if len(self.others):
-            stepwise = None if is_joint else Stepwise(self.forward.tape.ops)
-            return [relevance for relevance, _ in self._backward(self.others, paths, stepwise)]
-        if not self.contrastive:
-            return []
-        if is_joint:
-            return [relevance for relevance, _ in self._backward(-self.prior, paths, None)]
-        stepwise = Stepwise(self.forward.tape.ops, explains="dual")
-        return [relevance for relevance, _ in self._backward(self.prior, paths, stepwise)]
-
-    def _backward(self, priors: Tensor, paths: Sequence[Path], stepwise: Stepwise | None) -> list[LayerShares]:
-        """One backward pass to some layers, jointly if not step by step."""
-        output, ops = self.forward.output, latest_first(op for path in paths for op in path.ops)
+    def _backward(
+        self,
+        paths: Sequence[Path],
+        is_joint: bool,
+        priors: Tensor,
+        explains: Explains = "target",
+        *,
+        tracks: bool = False,
+    ) -> list[LayerShares]:
+        """One backward pass to some layers, for all winning neurons of an image as one, or step by step."""
+        output = self.forward.output
+        ops = path_ops(paths)
 
         def down(prior: Tensor) -> list[LayerShares]:
-            if stepwise is None:  # all winning neurons of an image as one
-                return joint_shares(output, prior, paths, self.forward.images)
-            stepwise.lost.clear()
+            if is_joint:
+                return joint_shares(output, -prior if explains == "dual" else prior, paths, self.forward.images)
+            stepwise = Stepwise(self.forward.tape.ops, explains, tracks=tracks)
             start = {output: [(prior, stepwise.start(output))]}
-            messages = walk(start, ops, stepwise, [path.layer for path in paths])
-            return [
-                LayerShares(total(messages.get(path.layer, []), path.layer), stepwise.lost_on(path.ops))
-                for path in paths
-            ]
+            layers = [path.layer for path in paths]
+            messages = walk(start, ops, stepwise, layers)
+            relevance = [total(messages.get(layer, []), layer) for layer in layers]
+            return [LayerShares(r, stepwise.lost_on(path.ops)) for r, path in zip(relevance, paths, strict=True)]
 
-        if stepwise is None or len(priors) == 1 or not all(op.is_native for op in ops):
+        if is_joint or len(priors) == 1 or not all(op.is_native for op in ops):
             return tree_map(lambda *of_priors: torch.stack(of_priors), *map(down, priors))
         return torch.vmap(down)(priors)
 
@@ -350,17 +348,13 @@ class MapComputation:
         if special:
             tokens = 2 - (self.forward.images.axis(path.layer) or 0)
             cells = maps.narrow(tokens, special, maps.shape[tokens] - special)
-        sums = self._sums(cells, path)
-        spread = [
-            ratio(P, self.forward.images.spread(of_cells, path.layer)) for P, of_cells in zip(maps, sums, strict=True)
-        ]
-        return torch.stack(spread)
+        pairs = zip(maps, self._sums(cells, path), strict=True)
+        return torch.stack([ratio(P, self.forward.images.spread(sums, path.layer)) for P, sums in pairs])
 
 
 def _merged(by_image: Sequence[LayerMaps]) -> LayerMaps:
     """Maps of all images, from those of each image."""
-    relevance, mass, lost = zip(*by_image, strict=True)
-    total_mass = None if mass[0] is None else torch.cat(mass, 1)
-    return LayerMaps(
-        add_all(relevance), total_mass, {site: torch.cat([of[site] for of in lost], 1) for site in lost[0]}
-    )
+    relevance, masses, losses = zip(*by_image, strict=True)
+    mass = None if masses[0] is None else torch.cat(masses, 1)
+    lost = {site: torch.cat([of_image[site] for of_image in losses], 1) for site in losses[0]}
+    return LayerMaps(add_all(relevance), mass, lost)

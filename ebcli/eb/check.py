@@ -11,21 +11,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.eb.mode import RecordingMode, refuse, tensors_in
-from ebcli.eb.operations import Value, quiet
+from ebcli.eb.operations import AnyFunction, Args, TensorFunction, Value, flatten_all, quiet, same, split_like
 from ebcli.eb.paths import descend, is_learned, walk, without_rule
 from ebcli.eb.products import Signs, ratio
+from ebcli.eb.rules.moves import is_floating_constant
 from ebcli.eb.rules.rule import BackwardContext
-from ebcli.eb.stepwise import Stepwise, total
+from ebcli.eb.stepwise import Explains, Stepwise, total
 from ebcli.eb.tape import Tape
 from ebcli.errors import ArgumentError, ConfigurationError, RuleError
 
 _LARGEST = 1000  # elements of the signal
 _PLAIN = BackwardContext()
 _STEP = 1e-6  # of the finite differences
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _carries_signal(value: Any) -> bool:
@@ -43,35 +40,42 @@ class Trial:
     """
 
     name: str
-    fn: Callable[..., Any]
-    arguments: tuple[Any, ...]
+    fn: AnyFunction
+    arguments: Args
     passes_through: bool
     tolerance: float
-    below: Callable[[Tensor], Tensor] = lambda a: a
-    above: Callable[[Tensor], Tensor] = lambda a: a
+    below: TensorFunction = same
+    above: TensorFunction = same
 
     @property
     def signals(self) -> list[Tensor]:
-        return [a.detach() for a in self.arguments if _carries_signal(a)]
+        """Copies of them, which an operation may overwrite."""
+        return [a.detach().clone() for a in filter(_carries_signal, self.arguments)]
 
     def outputs(self, signals: Iterable[Tensor] | None = None) -> list[Tensor]:
-        """The floating-point results, perhaps for other signals, which an operation may overwrite."""
-        given = map(self.below, map(torch.clone, self.signals) if signals is None else signals)
-        arguments = [
-            next(given) if _carries_signal(a) else a.detach().clone() if isinstance(a, Tensor) else a
-            for a in self.arguments
-        ]
-        return [self.above(value) for value in filter(_is_floating, tensors_in(self.fn(*arguments)))]
+        """The floating-point results, perhaps for other signals."""
+        remaining = map(self.below, self.signals if signals is None else signals)
 
-    def map(self, change: Callable[[Tensor], Tensor], of: Callable[[Any], bool] = _carries_signal) -> "Trial":
+        def argument(a: Any) -> Any:
+            if _carries_signal(a):
+                return next(remaining)
+            return a.detach().clone() if isinstance(a, Tensor) else a
+
+        results = tensors_in(self.fn(*map(argument, self.arguments)))
+        return [self.above(result) for result in filter(torch.is_floating_point, results)]
+
+    def map(self, change: TensorFunction, selects: Callable[[Any], bool] = _carries_signal) -> "Trial":
         """The operation with some arguments changed: the signals, unless told otherwise."""
-        changed = (change(a.detach()).requires_grad_(_carries_signal(a)) if of(a) else a for a in self.arguments)
-        return replace(self, arguments=tuple(changed))
+
+        def argument(a: Any) -> Any:
+            return change(a.detach()).requires_grad_(_carries_signal(a)) if selects(a) else a
+
+        return replace(self, arguments=tuple(map(argument, self.arguments)))
 
     def to(self, dtype: torch.dtype) -> "Trial":
         """The same in another precision. Only modules are converted, not the tensors a function refers to."""
         fn = copy.deepcopy(self.fn).eval().to(dtype) if isinstance(self.fn, nn.Module) else self.fn
-        return replace(self, fn=fn).map(lambda a: a.to(dtype).contiguous(), _is_floating)
+        return replace(self, fn=fn).map(lambda a: a.to(dtype).contiguous(), is_floating_constant)
 
 
 class Definition:
@@ -79,27 +83,27 @@ class Definition:
 
     def __init__(self, trial: Trial) -> None:
         signals = trial.signals
-        here = torch.cat([signal.flatten() for signal in signals])
-        alone = torch.eye(len(here), dtype=torch.bool, device=here.device)
+        point = flatten_all(signals)
+        diagonal = torch.eye(len(point), dtype=torch.bool, device=point.device)
 
         def responses(inputs: Tensor) -> Tensor:
-            parts = zip(inputs.split([signal.numel() for signal in signals]), signals, strict=True)
-            return torch.cat([y.flatten() for y in trial.outputs(part.view(like.shape) for part, like in parts)])
+            return flatten_all(trial.outputs(split_like(inputs, signals)))
 
-        def moved(there: Tensor) -> Tensor:
-            """The responses where one input is elsewhere: (N, inputs)."""
-            return torch.stack([responses(inputs) for inputs in there.where(alone, here)], 1)
+        def responses_at(other: Tensor) -> Tensor:
+            """The responses where one input is as in another point: (N, inputs)."""
+            return torch.stack([responses(inputs) for inputs in other.where(diagonal, point)], 1)
 
-        self.response = responses(here.clone())  # (N,)
-        slope = (moved(here + _STEP) - moved(here - _STEP)) / (2 * _STEP)
-        depends, is_straight = slope != 0, torch.ones_like(slope, dtype=torch.bool)
+        self.response = responses(point.clone())  # (N,)
+        slope = (responses_at(point + _STEP) - responses_at(point - _STEP)) / (2 * _STEP)
+        depends = slope != 0
+        is_straight = torch.ones_like(depends)
         # larger steps, to find out whether and how an output depends on an input
-        for there in (torch.zeros_like(here), -here, *(here + step for step in (1.3, -2.7, 11.0, -13.0))):
-            change = moved(there) - self.response[:, None]
+        for other in (torch.zeros_like(point), -point, *(point + step for step in (1.3, -2.7, 11.0, -13.0))):
+            change = responses_at(other) - self.response[:, None]
             depends |= change != 0
-            error = (change - slope * (there - here)).abs()
+            error = (change - slope * (other - point)).abs()
             is_straight &= change.isfinite() & (error <= 1e-6 * (1 + change.abs()))
-        self.contributions = torch.where(depends, slope * here, 0)  # (N, inputs)
+        self.contributions = torch.where(depends, slope * point, 0)  # (N, inputs)
         # one input, one output: it gets everything, whatever the slope, unless that is a weight
         is_weight = is_straight & ((slope - 1).abs() > 1e-6)
         self.single = depends & (depends.sum(1, keepdim=True) == 1) & ~is_weight
@@ -108,16 +112,18 @@ class Definition:
 
     def shares(self, sign: Tensor) -> Tensor:
         """P(i | n), (N, inputs), for outputs with signs (N,)."""
-        wanted = (sign[:, None] * self.contributions).clamp(min=0)
-        by_contribution = ratio(wanted, wanted.sum(1, keepdim=True))
-        return torch.where(self.single.any(1, keepdim=True), self.single.to(wanted), by_contribution)
+        excitation = self._excitation(sign)
+        by_contribution = ratio(excitation, excitation.sum(1, keepdim=True))
+        return torch.where(self.single.any(1, keepdim=True), self.single.to(excitation), by_contribution)
 
     def well_conditioned(self) -> Tensor:
         """(N,): outputs whose sign and shares are reliable in low precision."""
-        size = self.contributions.abs().sum(1)
-        total = (self.response.sign()[:, None] * self.contributions).clamp(min=0).sum(1)
-        clear = (self.response.abs() > 0.1 * size) & (total > 0.1 * size)
-        return clear | self.single.any(1)
+        minimum = 0.1 * self.contributions.abs().sum(1)
+        excitation = self._excitation(self.response.sign()).sum(1)
+        return ((self.response.abs() > minimum) & (excitation > minimum)) | self.single.any(1)
+
+    def _excitation(self, sign: Tensor) -> Tensor:
+        return (sign[:, None] * self.contributions).clamp(min=0)
 
 
 def _same_place(signals: list[Tensor], outputs: list[Tensor]) -> Tensor:
@@ -126,7 +132,7 @@ def _same_place(signals: list[Tensor], outputs: list[Tensor]) -> Tensor:
         (signal,), (output,) = signals, outputs
         places = torch.arange(signal.numel()).reshape(signal.shape).broadcast_to(output.shape)
     except (ValueError, RuntimeError) as error:
-        ours, theirs = (" and ".join(str(tuple(one.shape)) for one in of) for of in (signals, outputs))
+        ours, theirs = (" and ".join(str(tuple(t.shape)) for t in tensors) for tensors in (signals, outputs))
         raise ConfigurationError(
             f"passes_through needs a signal that broadcasts to the output, but {ours} does not broadcast to {theirs}"
         ) from error
@@ -134,7 +140,7 @@ def _same_place(signals: list[Tensor], outputs: list[Tensor]) -> Tensor:
 
 
 def check_rule(
-    fn: Callable[..., Any],
+    fn: AnyFunction,
     inputs: Tensor | Sequence[Any],
     *,
     passes_through: bool = False,
@@ -208,8 +214,8 @@ def _check(trial: Trial) -> None:
         reason = str(error).splitlines()[0]
         raise RuleError(f"{trial.name} fails with float64 inputs ({reason}): pass constants as inputs") from error
     definition = _check_with_others(trial, "as given")
-    scattered = trial.map(lambda a: a.movedim(-1, 0).contiguous().movedim(0, -1))
-    Run(scattered, "with non-contiguous inputs").compare(definition)
+    non_contiguous = trial.map(lambda a: a.movedim(-1, 0).contiguous().movedim(0, -1))
+    Run(non_contiguous, "with non-contiguous inputs").compare(definition)
     Run(trial, "with one target at a time", one_by_one=True).compare(definition)
     _check_with_others(trial.map(torch.abs), "with non-negative inputs")
     generator = torch.Generator().manual_seed(0)
@@ -227,20 +233,25 @@ def _check(trial: Trial) -> None:
 
 def _check_with_others(trial: Trial, title: str) -> Definition:
     """Compare the shares of an operation alone, as the classifier, and with a norm and a ReLU on top."""
-    definition, run = Definition(trial), Run(trial, title)
+    definition = Definition(trial)
+    run = Run(trial, title)
     run.compare(definition)
     if any(map(is_learned, run.ops)):
-        run.compare(definition, ", as the classifier", BackwardContext(above_classifier=True))
-        run.compare(definition, ", contrastive", BackwardContext(above_classifier=True), contrastive=True)
-    above: dict[str, Callable[[Tensor], Tensor]] = {"with a ReLU on top": F.relu}
+        above = BackwardContext(above_classifier=True)
+        run.compare(definition, ", as the classifier", above)
+        run.compare(definition, ", contrastive", above, contrastive=True)
+
+    def compare_with(other: TensorFunction, name: str) -> None:
+        """With another operation on top, which may turn the signs of responses."""
+        turns = flatten_all((other(y + 1) - other(y)).sign() for y in run.outputs)
+        both = Run(replace(trial, above=other), f"{title}, with a {name}")
+        both.compare(definition, context=BackwardContext(skips_zeros=True), turns=turns)
+
+    compare_with(F.relu, "ReLU on top")
     if len(run.outputs) == 1 and run.values[0].facts.is_open and run.outputs[0].ndim > 1:
         norm = _batch_norm(run.outputs[0])
-        above["with a batch norm on top"] = norm
-        above["with a batch norm on top and a ReLU"] = lambda y: F.relu(norm(y))
-    for case, other in above.items():
-        turned = torch.cat([(other(y + 1) - other(y)).sign().flatten() for y in run.outputs])
-        both = Run(replace(trial, above=other), f"{title}, {case}")
-        both.compare(definition, context=BackwardContext(skips_zeros=True), turned=turned)
+        compare_with(norm, "batch norm on top")
+        compare_with(lambda y: F.relu(norm(y)), "batch norm on top and a ReLU")
     return definition
 
 
@@ -261,8 +272,11 @@ class Run:
     """
 
     def __init__(self, trial: Trial, title: str, *, one_by_one: bool = False) -> None:
-        self._trial, self._title, self._tape = trial, title, Tape()
-        rule, leaves = f"the rule for {trial.name}", [signal.clone() for signal in trial.signals]
+        self._trial = trial
+        self._title = title
+        self._tape = Tape()
+        rule = f"the rule for {trial.name}"
+        leaves = trial.signals
         with RecordingMode(self._tape):
             self._starts = [self._tape.start(leaf) for leaf in leaves]
             try:
@@ -270,8 +284,9 @@ class Run:
             except (TypeError, ValueError, IndexError, RuntimeError) as error:
                 reason = " ".join(str(error).split())
                 raise RuleError(f"{rule} failed ({title}): {type(error).__name__}: {reason}") from error
-            self._held = [self._tape.value_of(output) for output in self.outputs]
-        plain, self.values = trial.outputs(), [value for value in self._held if isinstance(value, Value)]
+            self._results = [self._tape.value_of(output) for output in self.outputs]
+        self.values = [value for value in self._results if isinstance(value, Value)]
+        plain = trial.outputs()
         if len(plain) != len(self.outputs) or not all(map(_same_bits, plain, self.outputs)):
             raise RuleError(f"{rule} changes the value ({title})")
         if not self.values:
@@ -279,9 +294,10 @@ class Run:
         self.ops = descend(self.values)
         refuse(without_rule(self.ops), "error")
         self._in_batches = not one_by_one and all(op.is_native for op in self.ops)
-        keeps_zero = len(self.ops) == 1 and getattr(self.ops[0].rule, "keeps_zero", False)
-        if keeps_zero and any(zero.nan_to_num().any() for zero in trial.outputs(map(torch.zeros_like, trial.signals))):
-            raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")
+        if len(self.ops) == 1 and getattr(self.ops[0].rule, "keeps_zero", False):
+            of_zeros = trial.outputs(map(torch.zeros_like, leaves))
+            if any(output.nan_to_num().any() for output in of_zeros):
+                raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")
         if any(value.facts.nonnegative and (value.tensor < 0).any() for value in self.values):
             raise RuleError(f"{rule} sets nonnegative=True, but the value has negative elements ({title})")
 
@@ -291,66 +307,66 @@ class Run:
         case: str = "",
         context: BackwardContext = _PLAIN,
         *,
-        turned: Signs = 1,
+        turns: Signs = 1,
         contrastive: bool = False,
     ) -> None:
         """Raise RuleError where the shares, or those minus the duals', differ from the definition's.
 
-        The results depend on those of the operation with the signs `turned` (N,).
+        The results depend on those of the operation with the signs `turns` (N,).
         """
-        response = torch.cat([output.flatten() for output in self.outputs])
+        response = flatten_all(self.outputs)
         explains = (response != 0) & response.isfinite()
         if self._starts[0].dtype != torch.float64:
             explains &= definition.well_conditioned()
-        sign = torch.ones_like(response) if context.above_classifier else response.sign() * turned
-        expected = definition.shares(sign)
+        sign = torch.ones_like(response) if context.above_classifier else response.sign() * turns
+        wanted_shares = definition.shares(sign)
         if contrastive:
-            expected = expected - definition.shares(-sign)
+            wanted_shares = wanted_shares - definition.shares(-sign)
             explains &= ~definition.single.any(1)
-        found = self._shares(context, contrastive=contrastive).to(torch.float64)
-        error = (found - expected).abs()
+        shares = self._shares(context, "difference" if contrastive else "target").to(torch.float64)
+        error = (shares - wanted_shares).abs()
         wrong = ~(error <= self._trial.tolerance) & explains[:, None]  # true for NaN, too
-        if wrong.any():
-            worst = error.nan_to_num(torch.inf).where(wrong, 0).flatten().argmax()
-            n, i = divmod(int(worst), expected.shape[1])
-            raise RuleError(
-                f"the rule for {self._trial.name} disagrees with the definition ({self._title}{case}):\n"
-                f"  output {_position(self.outputs, n)}, value {float(response[n]):.6g}\n"
-                f"  input {_position(self._trial.signals, i)}\n"
-                f"  share: {float(found[n, i]):.6g}, expected {float(expected[n, i]):.6g}\n"
-                f"  sum of all shares: {float(found[n].sum()):.6g}, expected {float(expected[n].sum()):.6g}\n"
-                f"  {int(wrong.sum())} of {wrong.numel()} shares differ"
-            )
-
-    def _shares(self, context: BackwardContext, *, contrastive: bool) -> Tensor:
-        """Each output's share for each input: (N, inputs)."""
-        sizes, answer = (
-            [output.numel() for output in self.outputs],
-            Stepwise([], explains="difference" if contrastive else "target"),
+        if not wrong.any():
+            return
+        worst = error.nan_to_num(torch.inf).where(wrong, 0).flatten().argmax()
+        n, i = divmod(int(worst), wrong.shape[1])
+        raise RuleError(
+            f"the rule for {self._trial.name} disagrees with the definition ({self._title}{case}):\n"
+            f"  output {_position(self.outputs, n)}, value {response[n]:.6g}\n"
+            f"  input {_position(self._trial.signals, i)}\n"
+            f"  share: {shares[n, i]:.6g}, expected {wanted_shares[n, i]:.6g}\n"
+            f"  sum of all shares: {shares[n].sum():.6g}, expected {wanted_shares[n].sum():.6g}\n"
+            f"  {wrong.sum()} of {wrong.numel()} shares differ"
         )
 
+    def _shares(self, context: BackwardContext, explains: Explains) -> Tensor:
+        """Each output's share for each input: (N, inputs)."""
+        propagate = Stepwise([], explains)
+
         def down(units: Tensor) -> Tensor:
-            parts = zip(self._held, units.split(sizes), strict=True)
-            start = {v: [(part.reshape(v.shape), context)] for v, part in parts if isinstance(v, Value)}
+            parts = zip(self._results, split_like(units, self.outputs), strict=True)
+            start = {value: [(part, context)] for value, part in parts if isinstance(value, Value)}
             with quiet():
-                arrived = walk(start, self.ops, answer, self._starts)
-            return torch.cat([total(arrived.get(leaf, []), leaf).flatten() for leaf in self._starts])
+                messages = walk(start, self.ops, propagate, self._starts)
+            return flatten_all(total(messages.get(leaf, []), leaf) for leaf in self._starts)
 
-        units = torch.eye(sum(sizes), dtype=self.outputs[0].dtype)
-        return torch.vmap(down)(units) if self._in_batches else torch.stack([down(unit) for unit in units])
+        count = sum(output.numel() for output in self.outputs)
+        units = torch.eye(count, dtype=self.outputs[0].dtype)
+        return torch.vmap(down)(units) if self._in_batches else torch.stack([*map(down, units)])
 
 
-def _batch_norm(output: Tensor) -> Callable[[Tensor], Tensor]:
+def _batch_norm(output: Tensor) -> TensorFunction:
     """A batch norm with scales of both signs, and with means that flip some responses."""
     channels = torch.arange(output.shape[1]).to(output)
-    gamma, mean = 1.5 - 3 * (channels % 2), (channels % 3 - 1) * output.std().nan_to_num(1.0) / 2
+    gamma = 1.5 - 3 * (channels % 2)
+    mean = (channels % 3 - 1) * output.std().nan_to_num(1.0) / 2
     return lambda y: F.batch_norm(y, mean, torch.ones_like(mean), gamma)
 
 
-def _position(tensors: Sequence[Tensor], flat: int) -> str:
+def _position(tensors: Sequence[Tensor], index: int) -> str:
     """``1, element (0, 2)`` for an index into the concatenation of all flattened tensors."""
-    elements = ((k, at) for k, tensor in enumerate(tensors) for at in product(*map(range, tensor.shape)))
-    number, element = next(islice(elements, flat, None))
+    elements = ((number, at) for number, tensor in enumerate(tensors) for at in product(*map(range, tensor.shape)))
+    number, element = next(islice(elements, index, None))
     return f"{number}, element {element}"
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.operations import Op, quiet
+from ebcli.eb.operations import AnyFunction, Args, Kwargs, Op, TensorFunction, quiet
 from ebcli.eb.products import LinearMap, vjp
 from ebcli.eb.rules import RULES
 from ebcli.eb.rules.activations import Activation, Unary
@@ -21,9 +21,11 @@ from ebcli.eb.tape import Tape
 from ebcli.eb.torch_private import tree_map
 from ebcli.errors import ArgumentError, ConfigurationError, MissingRuleError
 
-CUSTOM_RULES: dict[Callable[..., Any] | str, Callable[..., Any]] = {}
+FunctionOrName = AnyFunction | str
 
-_RuleT = TypeVar("_RuleT", bound=Callable[..., Any])
+CUSTOM_RULES: dict[FunctionOrName, AnyFunction] = {}
+
+_RuleT = TypeVar("_RuleT", bound=AnyFunction)
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,9 @@ class Call:
         tape: of the forward pass.
     """
 
-    func: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    func: AnyFunction
+    args: Args
+    kwargs: Kwargs
     tape: Tape
 
     def compute(self) -> Any:
@@ -46,7 +48,7 @@ class Call:
         with quiet():
             return self.func(*self.args, **self.kwargs)
 
-    def again(self, *operands: Tensor) -> Callable[..., Any]:
+    def again(self, *operands: Tensor) -> AnyFunction:
         """The function of these operands, which are among its arguments or made of them."""
 
         def repeated(*others: Tensor) -> Any:
@@ -71,7 +73,7 @@ class Affine(Unary):
     """
 
     elementwise: int = 0
-    apply: Callable[[Tensor], Tensor]
+    apply: TensorFunction
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         return vjp(self.apply, op.signal.empty(), G)
@@ -84,7 +86,7 @@ def pass_through(
     nonnegative: bool = False,
     keeps_zero: bool = False,
     gate: int | None = None,
-    affine: bool | Callable[[Tensor], Tensor] = False,
+    affine: bool | TensorFunction = False,
 ) -> Tensor:
     """One input, one output: the signal gets all of each neuron's probability.
 
@@ -110,7 +112,7 @@ def pass_through(
         >>> ebcli.check_rule(squared, torch.randn(2, 3, requires_grad=True))
         True
     """
-    promises: dict[str, Any] = {"nonnegative": nonnegative, "keeps_zero": keeps_zero, "gate": gate or 0}
+    promises: Kwargs = {"nonnegative": nonnegative, "keeps_zero": keeps_zero, "gate": gate or 0}
     if affine is False:
         return call.made(Activation(**promises), signal)
     apply = call.again(signal) if affine is True else affine
@@ -173,7 +175,7 @@ def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float])
     return call.made(Sum(lambda _: scales), *signals)
 
 
-def rule(*functions: Callable[..., Any] | str) -> Callable[[_RuleT], _RuleT]:
+def rule(*functions: FunctionOrName) -> Callable[[_RuleT], _RuleT]:
     """Register an excitation rule for functions.
 
     When an argument carries the signal, the rule is called as ``rule(call, *args, **kwargs)`` with the function's own
@@ -214,7 +216,7 @@ def rule(*functions: Callable[..., Any] | str) -> Callable[[_RuleT], _RuleT]:
     return register
 
 
-def unregister(*functions: Callable[..., Any] | str) -> None:
+def unregister(*functions: FunctionOrName) -> None:
     """Remove the rules of functions.
 
     Raises:
@@ -231,21 +233,21 @@ def unregister(*functions: Callable[..., Any] | str) -> None:
             raise MissingRuleError(f"there is no rule for {getattr(function, '__name__', function)!r}")
 
 
-def custom_rule(function: Callable[..., Any]) -> Callable[..., Any] | None:
+def custom_rule(function: AnyFunction) -> AnyFunction | None:
     """The rule of a user for a function."""
     if not CUSTOM_RULES:
         return None
     return CUSTOM_RULES.get(function) or CUSTOM_RULES.get(str(function).rpartition(".")[0])  # an operator by its name
 
 
-def name_of(func: Callable[..., Any] | str) -> str:
+def name_of(func: FunctionOrName) -> str:
     """A function's name in messages."""
     if isinstance(func, str):
         return func.rpartition(".")[2]
     return getattr(func, "__name__", "").partition(".")[0] or repr(func)  # without an operator's overload
 
 
-def has_rule(function: Callable[..., Any] | str) -> bool:
+def has_rule(function: FunctionOrName) -> bool:
     """Whether it is PyTorch's own, and explained by the operations that it is made of."""
     if inspect.isfunction(function):
         return function.__module__ in (F.__name__, torch.functional.__name__)
@@ -253,7 +255,7 @@ def has_rule(function: Callable[..., Any] | str) -> bool:
     return function in FUNCTIONS or name in RULES
 
 
-def _refuse_if_hidden(function: Callable[..., Any]) -> None:
+def _refuse_if_hidden(function: AnyFunction) -> None:
     """Raise TypeError if function modes do not see calls of a function."""
     if inspect.isclass(function) and issubclass(function, torch.autograd.Function):
         raise ArgumentError(

@@ -113,7 +113,7 @@ class Link(NamedTuple):
         """Whether the rearrangements put each element where those of another link to the same value put it."""
         if self.moves == other.moves:
             return True
-        numbers = torch.arange(self.source.shape.numel(), dtype=torch.float64).reshape(self.source.shape)
+        numbers = torch.arange(self.source.numel, dtype=torch.float64).reshape(self.source.shape)
         return torch.equal(self.rearrange(numbers), other.rearrange(numbers))
 
 
@@ -153,7 +153,7 @@ def never_negative(op: Op, source: Value) -> bool:
         if value is source or maker is None:
             return numbers[:, None]
         if value.facts.elementwise == MOVED:
-            return trial(maker.operands[0])
+            return trial(maker.operand)
         return value.pick(run(maker))
 
     def run(op: Op) -> Any:

@@ -115,7 +115,7 @@ class Forward:
                 raise
             output = tape.value_of(result)
         check_logits(net, inputs, result.detach())
-        first = min(value.maker.index if value.maker else -1 for value in hooks.values())
+        first = min(value.made_at for value in hooks.values())
         # numbers that come back are constants for the tape, and their maps would be wrong without a word
         refuse([name for name, index in tape.escapes.items() if index > first], "error")
         if not isinstance(output, Value):

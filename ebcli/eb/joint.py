@@ -114,7 +114,7 @@ def joint_shares(output: Value, prior: Tensor, paths: Sequence[Path], images: Im
 
 def _is_constant(op: Op) -> Tensor:
     """Which elements of a result come from no input that depends on the image, in a shape that broadcasts."""
-    marks = [ONE_MARK.reshape([1] * len(value.shape)) for value in op.operands]
+    marks = [ONE_MARK.reshape([1] * value.ndim) for value in op.operands]
     (result,) = move_marks(op, marks)
     return (result == 0).to(op.out.device)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ebcli.eb.operations import Op, Value, flatten_arguments, map_arguments
+from ebcli.eb.operations import Args, Op, Value, flatten_arguments, map_arguments
 from ebcli.eb.torch_private import StorageWeakRef, storage_of
 
 
@@ -86,6 +86,6 @@ class Memory:
                 op.__dict__.pop("arguments", None)
 
 
-def view_of(tensor: Tensor) -> tuple[Any, ...]:
+def view_of(tensor: Tensor) -> Args:
     """What a tensor shows of its memory, as arguments of `as_strided`."""
     return tensor.shape, tensor.stride(), tensor.storage_offset()

@@ -3,7 +3,7 @@
 import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from ebcli.eb.custom_rules import Call, custom_rule, name_of
-from ebcli.eb.operations import ACTIVE_TAPE, Value, quiet, reachable
+from ebcli.eb.operations import ACTIVE_TAPE, AnyFunction, Value, quiet, reachable
 from ebcli.eb.paths import Messages, descend, walk, without_rule
 from ebcli.eb.rules.decompositions import FUNCTIONS
 from ebcli.eb.stepwise import Stepwise, total
@@ -72,7 +72,7 @@ class RecordingMode(TorchFunctionMode):
         finally:
             _set_grad_enabled(was_enabled)
 
-    def compute(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def compute(self, func: AnyFunction, args: Any, kwargs: Any) -> Any:
         """The value of a call, recorded."""
         tape = self.tape
         custom = custom_rule(func)
@@ -115,7 +115,7 @@ class Boundary(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, P: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, P: Tensor | None) -> Any:
         """What arrives at the ends, if P is the probability of the value."""
         descent: Descent = ctx.descent
         messages = {} if P is None else descent.walk(ctx.value, P)
@@ -187,7 +187,7 @@ class ExcitationMode(RecordingMode):
         self._starts.clear()
         self._ends.clear()
 
-    def compute(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def compute(self, func: AnyFunction, args: Any, kwargs: Any) -> Any:
         tensors = tensors_in((args, kwargs))
         for tensor in tensors:
             if tensor.requires_grad:

@@ -12,7 +12,18 @@ from torch import Tensor
 from ebcli.eb.torch_private import OpOverload, schema_of
 
 aten = torch.ops.aten
+
+AnyFunction = Callable[..., Any]
+TensorFunction = Callable[[Tensor], Tensor]
+Change = Callable[[Any], Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
 ACTIVE_TAPE: ContextVar[Any] = ContextVar("active_tape", default=None)  # of this thread: the innermost one
+
+
+def same(a: Any) -> Any:
+    return a
 
 
 class quiet:  # noqa: N801  a context, in lower case as torch.no_grad
@@ -42,8 +53,10 @@ class Value:
     )
 
     def __init__(self, tensor: Tensor, maker: "Op | None" = None, output_index: int = 0) -> None:
-        self.shape, self.stride = tensor.shape, tensor.stride()
-        self.dtype, self.device = tensor.dtype, tensor.device
+        self.shape = tensor.shape
+        self.stride = tensor.stride()
+        self.dtype = tensor.dtype
+        self.device = tensor.device
         self.is_floating = tensor.is_floating_point() or tensor.is_complex()
         self.tensor_ref = weakref.ref(tensor)
         self.maker = maker
@@ -51,6 +64,19 @@ class Value:
         self.num_reads = 0
         self.facts: Any = None
         self.saved: Tensor | None = None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    @property
+    def made_at(self) -> int:
+        """The index of the operation that made it; -1 of the input."""
+        return self.maker.index if self.maker else -1
 
     @property
     def tensor(self) -> Tensor:
@@ -92,7 +118,7 @@ class Op:
 
     rule: Any
 
-    def __init__(self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(self, name: str, function: AnyFunction, args: Sequence[Any], kwargs: Kwargs) -> None:
         self.name = name
         self.function = function
         self.args = tuple(args)
@@ -104,7 +130,7 @@ class Op:
         self.is_cut = False
         self.site = name.rpartition(".")[2]
 
-    def run(self, *inputs: Any, constant: Callable[[Any], Any] = lambda a: a) -> Any:
+    def run(self, *inputs: Any, constant: Change = same) -> Any:
         """Its result for other inputs, and perhaps for other constants."""
         remaining = iter(inputs)
 
@@ -114,13 +140,14 @@ class Op:
         args, kwargs = map_arguments(replace, self.args, self.kwargs)
         return self.function(*args, **kwargs)
 
-    def run_floating(self, *floating: Tensor, constant: Callable[[Any], Any] = lambda a: a) -> Any:
+    def run_floating(self, *floating: Tensor, constant: Change = same) -> Any:
         """Its result for other floating-point inputs, and perhaps for other constants."""
         remaining = iter(floating)
-        return self.run(*(next(remaining) if v.is_floating else v.tensor for v in self.inputs), constant=constant)
+        inputs = [next(remaining) if v.is_floating else constant(v.tensor) for v in self.inputs]
+        return self.run(*inputs, constant=constant)
 
     @cached_property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Kwargs:
         """Its arguments by the names that ATen gives them; none if it is no operation of ATen."""
         if not isinstance(self.function, OpOverload):
             return {}
@@ -144,6 +171,14 @@ class Op:
         return not isinstance(self.function, OpOverload) or self.function.namespace == "aten"
 
     @property
+    def floating(self) -> list[Value]:
+        return [value for value in self.inputs if value.is_floating]
+
+    @property
+    def operand(self) -> Value:
+        return self.operands[0]
+
+    @property
     def signal(self) -> Value:
         return self.inputs[0]
 
@@ -153,13 +188,13 @@ class Op:
 
 
 @cache
-def _signature(operator: OpOverload) -> tuple[list[str], dict[str, Any]]:
+def _signature(operator: OpOverload) -> tuple[list[str], Kwargs]:
     """The names of the arguments of an operation of ATen, and their defaults."""
     arguments = schema_of(operator).arguments
     return [a.name for a in arguments], {a.name: a.default_value for a in arguments if a.has_default_value()}
 
 
-def flatten_arguments(args: Iterable[Any], kwargs: dict[str, Any] | None = None) -> Iterator[Any]:
+def flatten_arguments(args: Iterable[Any], kwargs: Kwargs | None = None) -> Iterator[Any]:
     """Arguments of an operation of ATen, which nests lists at most once."""
     for a in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(a, (list, tuple)):
@@ -168,9 +203,7 @@ def flatten_arguments(args: Iterable[Any], kwargs: dict[str, Any] | None = None)
             yield a
 
 
-def map_arguments(
-    change: Callable[[Any], Any], args: Iterable[Any], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def map_arguments(change: Change, args: Iterable[Any], kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Arguments of an operation of ATen, each changed."""
 
     def apply(a: Any) -> Any:
@@ -182,6 +215,22 @@ def map_arguments(
 def as_tuple(result: Any) -> tuple[Any, ...]:
     """The results of an operation that may have just one."""
     return (result,) if isinstance(result, Tensor) else tuple(result)
+
+
+def flatten_all(tensors: Iterable[Tensor]) -> Tensor:
+    """All elements of tensors, one after another."""
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def trailing_axes(tensor: Tensor, ndim: int) -> Tensor:
+    """A tensor with more axes, of size 1, behind its own."""
+    return tensor.reshape(*tensor.shape, *[1] * (ndim - tensor.ndim))
+
+
+def split_like(flat: Tensor, likes: Sequence[Tensor | Value]) -> list[Tensor]:
+    """Elements that follow one another, in the shapes of several tensors."""
+    parts = flat.split([like.shape.numel() for like in likes])
+    return [part.view(like.shape) for part, like in zip(parts, likes, strict=True)]
 
 
 def _next_nodes(node: Any) -> Iterable[Any]:

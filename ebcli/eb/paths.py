@@ -38,6 +38,11 @@ def latest_first(ops: Iterable[Op]) -> list[Op]:
     return sorted(set(ops), key=lambda op: -op.index)
 
 
+def path_ops(paths: "Iterable[Path]") -> list[Op]:
+    """The operations on any of some paths, latest first."""
+    return latest_first(op for path in paths for op in path.ops)
+
+
 def descend(start: Iterable[Value], stops: Callable[[Op], bool] = lambda _: False) -> list[Op]:
     """The operations that probability passes on its way down, latest first; nothing below those that it stops at."""
 
@@ -115,4 +120,4 @@ def averages_cells(mixing: Op, average: Op) -> bool:
     """Whether an average adds up cells of those that an earlier operation mixed, and not channels or branches."""
     axes = average.rule.averaged_axes(average)
     queries = mixing.rule.query_axes(mixing)
-    return any(Places(mixing.out, axis).differ(average.operands[0], axes) for axis in queries)
+    return any(Places(mixing.out, axis).differ(average.operand, axes) for axis in queries)

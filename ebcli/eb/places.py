@@ -12,11 +12,14 @@ averaged: as marks are random, an average is equal to a mark only if all of them
 import copy
 import math
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from ebcli.eb.operations import Op, Value, as_tuple, reachable
+from ebcli.eb.operations import Op, Value, as_tuple, flatten_all, reachable, trailing_axes
+
+Marks = list[Tensor]  # of each result of an operation
 
 _FIRST = 2.0**20  # marks are above it by less than 1, where no network's own constants are
 _PRECISION = 1e-8  # of an average of marks
@@ -39,32 +42,33 @@ class Places:
         self._windows_mix = windows_mix
         generator = torch.Generator().manual_seed(0)
         self._names = _FIRST + torch.rand(self.count, generator=generator, dtype=torch.float64).sort().values
-        shape = [1] * len(source.shape)
+        shape = [1] * source.ndim
         shape[axis] = self.count
         self._marks: dict[Value, Tensor | None] = {source: self._names.reshape(shape)}
 
-    def of(self, value: Value) -> Tensor | None:
-        """The marks of a value; None if nothing in it comes from the source."""
+    def of(self, value: Value) -> Tensor:
+        """The marks of a value."""
         if value not in self._marks:
             for op in sorted(reachable([value.maker], self._makers_below), key=lambda op: op.index):
                 has_marks = any(self._marks.get(operand) is not None for operand in op.operands)
-                marks = op.rule.places(op, self) if has_marks else [None] * len(op.outs)
+                marks = op.rule.places(op, self) if has_marks else repeat(None)
                 for out, of_out in zip(op.outs, marks, strict=False):
                     self._marks.setdefault(out, of_out)
-        return self._marks.get(value)
+        marks = self._marks.get(value)
+        return torch.zeros([1] * value.ndim, dtype=torch.float64) if marks is None else marks
 
     def _makers_below(self, op: Op) -> list[Op | None]:
-        first = self.source.maker.index if self.source.maker else -1
-        return [value.maker for value in op.operands if value not in self._marks] if op.index > first else []
+        if op.index <= self.source.made_at:
+            return []
+        return [value.maker for value in op.operands if value not in self._marks]
 
-    def merged(self, op: Op, *marks: Tensor | None) -> list[Tensor | None]:
+    def merged(self, op: Op, *marks: Tensor) -> Marks:
         """Of an elementwise function of the operands, or of what has other marks."""
-        ndim = len(op.out.shape)
-        first, *others = [t for t in marks or map(self.of, op.operands) if t is not None]
-        total = _in_front(first, ndim)
+        first, *others = marks or map(self.of, op.operands)
+        total = _in_front(first, op.out.ndim)
         for t in others:
             if t is not first:
-                total = _average(total, _in_front(t, ndim))
+                total = _average(total, _in_front(t, op.out.ndim))
         return [total]
 
     def merged_along(self, marks: Tensor, axes: Iterable[int]) -> Tensor:
@@ -74,7 +78,7 @@ class Places:
             return marks
         return marks.sum(varied, keepdim=True) / (marks != 0).sum(varied, keepdim=True).clamp(min=1)
 
-    def reduced(self, op: Op, signal: Value, axes: Sequence[int], windows: Sequence[int] = ()) -> list[Tensor | None]:
+    def reduced(self, op: Op, signal: Value, axes: Sequence[int], windows: Iterable[int] = ()) -> Marks:
         """Of what takes together all along some axes of a signal, which the result may lack, and windows along others.
 
         Args:
@@ -82,17 +86,12 @@ class Places:
             signal: one of its operands.
             axes, windows: axes of the signal, perhaps counted from the last one.
         """
-        marks = self.of(signal)
-        if marks is None:
-            return [None] * len(op.outs)
-        shape, ndim = op.out.shape, marks.ndim
-        marks = self.merged_along(marks, axes)
+        marks = self.merged_along(self.of(signal), axes)
         for axis in windows:
-            marks = self._resized(marks, axis % ndim, shape)
-        if len(shape) < ndim:
-            marks = marks.squeeze([axis % ndim for axis in axes])
-        trailing = [1] * (len(shape) - marks.ndim)
-        return [marks.reshape(*marks.shape, *trailing)] * len(op.outs)
+            marks = self._resized(marks, axis % signal.ndim, op.out.shape)
+        if op.out.ndim < signal.ndim:
+            marks = marks.squeeze([axis % signal.ndim for axis in axes])
+        return [trailing_axes(marks, op.out.ndim)] * len(op.outs)
 
     def _resized(self, marks: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
         size = marks.shape[axis]
@@ -100,28 +99,25 @@ class Places:
             return self.merged_along(marks, [axis])
         return marks.index_select(axis, torch.arange(shape[axis]) * size // max(shape[axis], 1))
 
-    def everything(self, op: Op) -> list[Tensor | None]:
+    def everything(self, op: Op) -> Marks:
         """Of results that may depend on each element of all operands."""
-        given = [marks for marks in map(self.of, op.operands) if marks is not None]
-        total = self.merged_along(torch.cat([marks.flatten() for marks in given]), [0])
-        return [total.reshape([1] * len(out.shape)) for out in op.outs]
+        total = self.merged_along(flatten_all(map(self.of, op.operands)), [0])
+        return [total.reshape([1] * out.ndim) for out in op.outs]
 
-    def moved(self, op: Op) -> list[Tensor | None]:
+    def moved(self, op: Op) -> Marks:
         """Of what only moves elements."""
-        values = [value for value in op.inputs if value.is_floating]
-        marks = [self.of(value) for value in values]
         try:
-            return [*move_marks(op, [torch.zeros(()).double() if t is None else t for t in marks])]
+            return move_marks(op, [self.of(value) for value in op.floating])
         except (RuntimeError, IndexError):  # it does not run on marks alone, such as a view of numbers of another type
             return self.everything(op)
 
     def differ(self, value: Value, axes: Iterable[int]) -> bool:
         """Whether elements along some axes of a value come from different indices."""
         marks = self.of(value)
-        if marks is None or not marks.numel():
+        if not marks.numel():
             return False
-        least = marks.where(marks != 0, math.inf)
-        return any(bool((marks.amax(axis) - least.amin(axis) > _PRECISION).any()) for axis in axes)
+        lowest = marks.where(marks != 0, math.inf)
+        return any(bool((marks.amax(axis) - lowest.amin(axis) > _PRECISION).any()) for axis in axes)
 
     def indices(self, marks: Tensor) -> Tensor | None:
         """The index that each element comes from; None if some elements come from several, or from none."""
@@ -154,19 +150,12 @@ class Images(Places):
     def numbers(self, value: Value) -> Tensor | None:
         """The image of each element, of a shape that broadcasts; None if some elements come from several."""
         if value not in self._numbers:
-            self._numbers[value] = self._find_numbers(value)
+            axes = {*range(value.ndim)}
+            # constants, such as a class token, are of the image whose elements they stand beside
+            merged = [*(axes - {axis} for axis in range(value.ndim)), set[int]()]
+            numbers = (self.indices(self.merged_along(self.of(value), others)) for others in merged)
+            self._numbers[value] = next((indices for indices in numbers if indices is not None), None)
         return self._numbers[value]
-
-    def _find_numbers(self, value: Value) -> Tensor | None:
-        marks = self.of(value)
-        if marks is None:
-            return None
-        axes = range(marks.ndim)
-        for axis in axes:  # constants, such as a class token, are of the image whose elements they stand beside
-            numbers = self.indices(self.merged_along(marks, [a for a in axes if a != axis]))
-            if numbers is not None:
-                return numbers
-        return self.indices(marks)
 
     def are_apart(self, output: Value, values: Iterable[Value]) -> bool:
         """Whether each image makes its own row of the output, and its own elements of some values."""
@@ -201,12 +190,11 @@ class Images(Places):
         return totals[numbers.to(totals.device)]
 
 
-def move_marks(op: Op, marks: Sequence[Tensor]) -> list[Tensor]:
+def move_marks(op: Op, marks: Sequence[Tensor]) -> Marks:
     """Run an operation that only moves elements on marks of its floating-point inputs.
 
     Raises RuntimeError or IndexError if it cannot be run on them.
     """
-    values = [value for value in op.inputs if value.is_floating]
     fixed = _fixed_axes(op, marks)
 
     def constant(a: object) -> object:
@@ -216,35 +204,33 @@ def move_marks(op: Op, marks: Sequence[Tensor]) -> list[Tensor]:
             return a.cpu()
         return torch.zeros((), dtype=torch.float64).expand(_narrow(a.shape, fixed))
 
-    inputs = []
-    spread = iter(zip(marks, values, strict=True))
-    for value in op.inputs:
-        if not value.is_floating:
-            inputs.append(value.tensor.cpu())
-            continue
-        t, _ = next(spread)
+    def spread(t: Tensor, value: Value) -> Tensor:
         t = t.expand(_narrow(value.shape, fixed))
-        inputs.append(_laid_out(t, value) if op.rule.reads_memory else t)
-    results = [_thin(result) for result in as_tuple(op.run(*inputs, constant=constant))]
+        # in memory like that of the value, for an operation that reads the memory
+        return torch.empty_strided(value.shape, value.stride, dtype=t.dtype).copy_(t) if op.rule.reads_memory else t
+
+    results = map(_thin, as_tuple(op.run_floating(*map(spread, marks, op.floating), constant=constant)))
     if not op.rule.joins:
-        return results
+        return [*results]
     return [t.where((t >= _FIRST) & (t < _FIRST + 1), 0) for t in results]
 
 
-def reshape_marks(marks: Tensor, shape: Sequence[int], to: Sequence[int]) -> Tensor:
+def reshape_marks(marks: Tensor, shape: Sequence[int], new_shape: Sequence[int]) -> Tensor:
     """Marks of elements in their order, in another shape.
 
     Args:
         marks: of a value.
         shape: of the value.
-        to: the new shape.
+        new_shape: of the same elements.
     """
     # the last axes of both shapes that have equally many elements, among which marks do not vary
     varied = max((axis for axis, size in enumerate(marks.shape) if size > 1), default=-1)
     ends = {math.prod(shape[axis:]): axis for axis in range(varied + 1, len(shape) + 1)}
-    end_to, end = next((j, ends[size]) for j in range(len(to) + 1) if (size := math.prod(to[j:])) in ends)
-    wide = marks.reshape(marks.shape[:end]).expand(shape[:end])
-    return _thin(wide.reshape([*to[:end_to], *[1] * (len(to) - end_to)]))
+    sizes = [math.prod(new_shape[axis:]) for axis in range(len(new_shape) + 1)]
+    new_end = next(axis for axis, size in enumerate(sizes) if size in ends)
+    end = ends[sizes[new_end]]
+    wide = marks.reshape(marks.shape[:end]).expand(shape[:end]).reshape(new_shape[:new_end])
+    return trailing_axes(_thin(wide), len(new_shape))
 
 
 def _fixed_axes(op: Op, marks: Sequence[Tensor]) -> list[int]:
@@ -253,18 +239,13 @@ def _fixed_axes(op: Op, marks: Sequence[Tensor]) -> list[int]:
     touched = op.rule.touched_axes(op)
     if touched is None or any(t.ndim != ndim for t in marks):
         return []
-    touched = {axis % ndim for axis in touched}
-    return [a - ndim for a in range(ndim) if a not in touched and all(t.shape[a] == 1 for t in marks)]
+    fixed = {*range(-ndim, 0)} - {axis % ndim - ndim for axis in touched}
+    return [axis for axis in fixed if all(t.shape[axis] == 1 for t in marks)]
 
 
 def _narrow(shape: Sequence[int], fixed: Sequence[int]) -> list[int]:
     """A shape with one element along some axes, counted from the last."""
     return [1 if axis - len(shape) in fixed else size for axis, size in enumerate(shape)]
-
-
-def _laid_out(marks: Tensor, value: Value) -> Tensor:
-    """Marks in memory like that of their value, for an operation that reads the memory."""
-    return torch.empty_strided(value.shape, value.stride, dtype=marks.dtype).copy_(marks)
 
 
 def _thin(marks: Tensor) -> Tensor:
@@ -282,7 +263,7 @@ def _thin(marks: Tensor) -> Tensor:
 
 def _in_front(marks: Tensor, ndim: int) -> Tensor:
     """Marks with more axes in front."""
-    return marks.reshape([1] * (ndim - marks.ndim) + [*marks.shape])
+    return marks.reshape(*[1] * (ndim - marks.ndim), *marks.shape)
 
 
 def _average(a: Tensor, b: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.operations import as_tuple
+from ebcli.eb.operations import AnyFunction, TensorFunction, as_tuple
 from ebcli.eb.torch_private import run_backward
 
 _LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
@@ -41,7 +41,7 @@ class LinearMap:
 
     apply: Callable[..., Tensor]
     weight: Tensor | None = None
-    per_output: Callable[[Tensor], Tensor] | None = None
+    per_output: TensorFunction | None = None
     back: Callable[..., Tensor] | None = None
 
     @property
@@ -51,28 +51,29 @@ class LinearMap:
 
     def exact(self, a: Tensor) -> Tensor:
         """W a."""
-        return self.apply(a) if self.weight is None else self.apply(a, self.weight)
+        return self._run(self.apply, a)
 
     def transposed(self, q: Tensor, like: Tensor) -> Tensor:
         """W^T q, shaped like the signal."""
-        if self.back is not None:
-            return self.back(q) if self.weight is None else self.back(q, self.weight)
-        return vjp(self.exact, like, q)
+        return vjp(self.exact, like, q) if self.back is None else self._run(self.back, q)
+
+    def _run(self, function: Callable[..., Tensor], vector: Tensor) -> Tensor:
+        return function(vector) if self.weight is None else function(vector, self.weight)
 
 
-def vjp(function: Callable[[Tensor], Tensor], like: Tensor, vector: Tensor) -> Tensor:
+def vjp(function: TensorFunction, like: Tensor, vector: Tensor) -> Tensor:
     """M^T v of a linear function a -> M a; `like` has the shape of a."""
     return gradients(function, [torch.empty_like(like, requires_grad=True)], [vector])[0]
 
 
-def gradients(function: Callable[..., Any], leaves: Sequence[Tensor], vectors: Sequence[Tensor | None]) -> list[Tensor]:
+def gradients(function: AnyFunction, leaves: Sequence[Tensor], vectors: Sequence[Tensor | None]) -> Sequence[Any]:
     """What arrives at leaves of autograd, if vectors arrive at a function's results, but for those that are None."""
     with torch.enable_grad():
-        result = function(*leaves)
-    pairs = [(r, v) for r, v in zip(as_tuple(result), vectors, strict=False) if v is not None and r.requires_grad]
+        results = as_tuple(function(*leaves))
+    pairs = [(r, v) for r, v in zip(results, vectors, strict=False) if v is not None and r.requires_grad]
     if not pairs:
-        return [torch.zeros_like(leaf) for leaf in leaves]
-    gradients = run_backward([r for r, _ in pairs], [v for _, v in pairs], leaves)
+        return [*map(torch.zeros_like, leaves)]
+    gradients = run_backward(pairs, leaves)
     return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
 
 
@@ -104,15 +105,16 @@ def excitation_shares(
     is_large = weight is not None and weight.ndim == 2 and weight.numel() >= _LARGE and weight.is_cpu
     if is_large and linear.apply is torch.matmul:
         return _by_blocks(linear, a, P, signs, nonnegative=nonnegative)
-    if weight is not None and isinstance(signs, Tensor):
-        is_by_channel = linear.per_output is not None and signs.shape[1:2] == (signs.numel(),)
-        if a.dtype == torch.float32 and not (is_by_channel and nonnegative):
-            share = _by_sizes(linear, a, P, signs, response, bias)
-            if share is not None:
-                return share
-        if linear.per_output is not None and is_by_channel:
-            scale = linear.per_output(signs.flatten().sign().to(a.dtype))
-            linear, signs = replace(linear, weight=weight * scale), 1
+    if weight is None or not isinstance(signs, Tensor):
+        return _by_halves(linear, a, P, signs, nonnegative=nonnegative)
+    is_by_channel = linear.per_output is not None and signs.shape[1:2] == (signs.numel(),)
+    if a.dtype == torch.float32 and not (is_by_channel and nonnegative):
+        share = _by_sizes(linear, a, P, signs, response, bias)
+        if share is not None:
+            return share
+    if linear.per_output is not None and is_by_channel:
+        scale = linear.per_output(signs.flatten().sign().to(a.dtype))
+        linear, signs = replace(linear, weight=weight * scale), 1
     return _by_halves(linear, a, P, signs, nonnegative=nonnegative)
 
 
@@ -128,7 +130,10 @@ def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnega
         split = weight.clamp(min=0) if sign > 0 else weight.neg().clamp_(min=0)
         return LinearMap(linear.apply, split, back=linear.back)
 
-    parts = [a] if nonnegative else [(positive := a.clamp(min=0)), positive - a]
+    parts = [a]
+    if not nonnegative:
+        positive = a.clamp(min=0)
+        parts = [positive, positive - a]
     total: Any = None
     for sign in (1, -1) if isinstance(signs, Tensor) else (signs,):
         halves = map(half, (sign, -sign))  # responses have the sign of what excites them
@@ -136,10 +141,10 @@ def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnega
         if not pairs:
             continue
         z = add_all([split.exact(part) for part, split in pairs])
-        q, rest = quotient(P if isinstance(signs, int) else P * (signs * sign > 0), z)
+        q, factor = quotient(P if isinstance(signs, int) else P.mul(signs * sign > 0), z)
         for part, split in pairs:
             share = part * split.transposed(q, part)
-            share = share if rest is None else (share.float() * rest)
+            share = share if factor is None else (share.float() * factor)
             total = share if total is None else total.add_(share)
     return torch.zeros_like(a) if total is None else total.to(a.dtype)
 
@@ -148,13 +153,14 @@ def _by_sizes(linear: LinearMap, a: Tensor, P: Tensor, signs: Tensor, response: 
     """2 Z = |W| |a| + s W a: two products instead of four; None where that is not exact enough. The 2 cancels."""
     size = a.abs()
     absolute = LinearMap(linear.apply, linear.weight.abs(), back=linear.back)  # type: ignore[union-attr]
-    sizes, s = absolute.exact(size), signs.sign().to(a.dtype)
+    sizes = absolute.exact(size)
+    s = signs.sign().to(a.dtype)
     if response is None or bias is None:
         response, bias = linear.exact(a), 0
     has_bias = isinstance(bias, Tensor)
     z = torch.addcmul(sizes, s, response - bias if has_bias else response)
-    rounded = sizes + bias.abs() if has_bias else sizes
-    if z.numel() and not bool(torch.sub(z, rounded, alpha=2 * _LEAST).amin() >= 0):
+    minimum = sizes + bias.abs() if has_bias else sizes
+    if z.numel() and not bool(torch.sub(z, minimum, alpha=2 * _LEAST).amin() >= 0):
         return None
     q = ratio(P, z).mul_(s)
     share = torch.addcmul(size * absolute.transposed(q * s, size), a, linear.transposed(q, size))

@@ -11,7 +11,7 @@ from ebcli.eb.paths import is_learned
 from ebcli.eb.products import add_all
 from ebcli.eb.rules.layers import Layer
 from ebcli.eb.rules.moves import MISSING
-from ebcli.eb.rules.rule import BackwardContext, Share
+from ebcli.eb.rules.rule import BackwardContext, Share, Shares
 
 Explains = Literal["target", "dual", "difference"]
 
@@ -32,7 +32,7 @@ class Stepwise:
         tracks: sum up what probability each operation lost.
     """
 
-    def __init__(self, ops: Sequence[Op], *, explains: Explains = "target", tracks: bool = False) -> None:
+    def __init__(self, ops: Sequence[Op], explains: Explains = "target", *, tracks: bool = False) -> None:
         self._read_by_layers = read_by_layers(ops)
         self._explains = explains
         self._tracks = tracks
@@ -42,8 +42,8 @@ class Stepwise:
         """How the probability of a value is to be explained, where it starts there."""
         return BackwardContext(above_classifier=value not in self._read_by_layers)
 
-    def __call__(self, op: Op, incoming: list[list[Share]]) -> list[list[Share]]:
-        outgoing: list[list[Share]] = [[] for _ in op.operands]
+    def __call__(self, op: Op, incoming: list[Shares]) -> list[Shares]:
+        outgoing: list[Shares] = [[] for _ in op.operands]
         for group in _grouped(op, incoming):
             for P, context in _of_each_sign(op, group):
                 shares = self._shares(op, P, context)
@@ -63,14 +63,14 @@ class Stepwise:
             lost[op.site] = lost.get(op.site, 0) + self.lost[op].to(op.out.dtype)[None]
         return lost
 
-    def _shares(self, op: Op, P: list[Tensor | None], context: BackwardContext) -> list[Share]:
+    def _shares(self, op: Op, P: list[Tensor | None], context: BackwardContext) -> Shares:
         is_classifier = context.above_classifier and is_learned(op)
         # a response that a layer reads, too, also skips to the output
         skips = context.above_classifier and not self._read_by_layers.isdisjoint(op.outs)
-        shares: list[Share] = op.rule.shares(op, P, context._replace(above_classifier=False) if skips else context)
+        shares: Shares = op.rule.shares(op, P, context._replace(above_classifier=False) if skips else context)
         if is_classifier and self._explains != "target":
             signs = -1 if context.signs is None else -context.signs
-            duals: list[Share] = op.rule.shares(op, P, context._replace(signs=signs))
+            duals: Shares = op.rule.shares(op, P, context._replace(signs=signs))
             if self._explains == "dual":
                 return duals
             return [s and d and (s[0] - d[0], s[1]) for s, d in zip(shares, duals, strict=True)]
@@ -79,7 +79,7 @@ class Stepwise:
         return shares
 
 
-def _grouped(op: Op, incoming: list[list[Share]]) -> list[Group]:
+def _grouped(op: Op, incoming: list[Shares]) -> list[Group]:
     """What has arrived at each result. That which is to be explained in the same way is added up."""
     groups: dict[object, Group] = {}
     for index, (out, claims) in enumerate(zip(op.outs, incoming, strict=True)):
@@ -100,7 +100,7 @@ def _of_each_sign(op: Op, group: Group) -> list[Group]:
     """Copies of a response can be explained with different signs, so their probabilities are not added."""
     P, context = group
     signs = context.signs
-    has_copies = op.operands[0].shape.numel() < op.outs[0].shape.numel()
+    has_copies = op.operand.numel < op.out.numel
     if not isinstance(signs, Tensor) or not has_copies or isinstance(op.rule, Layer):
         return [group]
     return [

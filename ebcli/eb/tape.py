@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ebcli.eb.facts import Facts, Gate
 from ebcli.eb.memory import Memory, view_of
-from ebcli.eb.operations import ACTIVE_TAPE, Op, Value, as_tuple, aten, flatten_arguments, map_arguments
+from ebcli.eb.operations import ACTIVE_TAPE, Kwargs, Op, Value, as_tuple, aten, flatten_arguments, map_arguments
 from ebcli.eb.rules import entry_for
 from ebcli.eb.rules.moves import MISSING
 from ebcli.eb.rules.rule import Decomposition, Entry, Rule
@@ -274,9 +274,9 @@ class Tape(TorchDispatchMode):
         elif not isinstance(value, Value):
             return whole.clone()
         else:
-            while value.shape.numel() < size and value.maker is not None and _is_view(value.maker):
+            while value.numel < size and value.maker is not None and _is_view(value.maker):
                 value = value.maker.signal
-            if value.shape.numel() < size:
+            if value.numel < size:
                 raise EbcliError("part of a tensor is overwritten whose other parts are unknown: write into a copy")
         return self._add("as_strided", aten.as_strided.default, (value, *view_of(whole)), {}, whole).out
 
@@ -291,7 +291,7 @@ class Tape(TorchDispatchMode):
         return value
 
 
-def make_op(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], entry: Entry) -> Op:
+def make_op(name: str, function: Any, args: Sequence[Any], kwargs: Kwargs, entry: Entry) -> Op:
     """An operation with its rule."""
     op = Op(name, function, args, kwargs)
     op.rule = entry.choose(op)

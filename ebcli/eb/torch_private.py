@@ -4,7 +4,7 @@
 lacks; the tests and `eb-saliency doctor` ask it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -103,7 +103,8 @@ def decomposition_of(name: str) -> Callable[..., Any]:
     return decomposition_table[getattr(torch.ops.aten, name).default]
 
 
-def run_backward(results: Sequence[Tensor], vectors: Sequence[Tensor], leaves: Sequence[Tensor]) -> Sequence[Any]:
-    """What arrives at leaves if vectors arrive at results; None where nothing does."""
-    options = {"keep_graph": False, "create_graph": False, "allow_unreachable": True, "accumulate_grad": False}
-    return _engine.run_backward(tuple(results), tuple(vectors), inputs=tuple(leaves), **options)
+def run_backward(pairs: Iterable[tuple[Tensor, Tensor]], leaves: Iterable[Tensor]) -> Sequence[Any]:
+    """What arrives at leaves if vectors arrive at results, of which each is paired with its own; None if nothing."""
+    results, vectors = zip(*pairs, strict=True)
+    flags = {"allow_unreachable": True, "accumulate_grad": False}
+    return _engine.run_backward(results, vectors, keep_graph=False, create_graph=False, inputs=tuple(leaves), **flags)

@@ -6,11 +6,11 @@ what it tells of its result, what it is explained as, and where it puts the elem
 
 from ebcli.eb.rules import activations, arithmetic, decompositions, layers, moves
 from ebcli.eb.rules.moves import MISSING
-from ebcli.eb.rules.rule import Entry
+from ebcli.eb.rules.rule import Entry, Table
 
 
-def _by_name() -> dict[str, Entry]:
-    table: dict[str, Entry] = {}
+def _by_name() -> Table:
+    table: Table = {}
     for family in (moves, activations, arithmetic, layers, decompositions):
         for names, entry in family.ENTRIES.items():
             for name in names.split():

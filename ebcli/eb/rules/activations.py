@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ebcli.eb.facts import AFFINE, CURVED, SIGNED, Facts, Gate, Link, common_source, never_negative, sources
-from ebcli.eb.operations import Op, Value
-from ebcli.eb.places import Places
-from ebcli.eb.rules.moves import MISSING, Join, Winner
-from ebcli.eb.rules.rule import BackwardContext, Choice, Entry, Incoming, Marks, Rule, Share
+from ebcli.eb.operations import Op, Value, trailing_axes
+from ebcli.eb.places import Marks, Places
+from ebcli.eb.rules.moves import MISSING, Join, Winner, is_scalar
+from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
 
 
 @dataclass(eq=False, kw_only=True)
@@ -51,17 +51,18 @@ class Unary(Rule):
         return *(value for value in op.inputs if value not in op.operands), *op.outs[1:]
 
     def describe(self, op: Op, facts: Facts) -> None:
-        facts.nonnegative = facts.nonnegative if self.nonnegative is None else self.nonnegative
+        if self.nonnegative is not None:
+            facts.nonnegative = self.nonnegative
         facts.gate = 0 if self.gate is None else max(self.gate, facts.gate)
-        facts.elementwise = self.elementwise if op.out.shape == op.operands[0].shape else 0
+        facts.elementwise = self.elementwise if op.out.shape == op.operand.shape else 0
         facts.is_softmax = self.is_softmax
 
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         signs = self.signs(op, context) if op.signal.facts.is_open else context.signs
         below = BackwardContext(signs, context.above_classifier, skips_zeros=context.skips_zeros and self.keeps_zero)
         return [(self.moved_back(op, P[0]), below)]
 
-    def slopes(self, op: Op, G: Incoming) -> list[Tensor | None]:
+    def slopes(self, op: Op, G: Incoming) -> Gradients:
         return [self.moved_back(op, self.slope(op, G[0]))]
 
     def places(self, op: Op, places: Places) -> Marks:
@@ -77,7 +78,7 @@ class Unary(Rule):
 
     def moved_back(self, op: Op, incoming: Tensor) -> Tensor:
         """What arrives at the operand, of what is for each element of the value."""
-        return incoming.sum_to_size(op.operands[0].shape)
+        return incoming.sum_to_size(op.operand.shape)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -92,8 +93,11 @@ class Activation(Unary):
     gate: int | None = Gate.ACTIVATED
     link: Link | None = None
 
+    def link_of(self, op: Op) -> Link:
+        return self.link or Link(op.signal)
+
     def operands(self, op: Op) -> list[Value]:
-        return [self.link.source if self.link else op.signal]
+        return [self.link_of(op).source]
 
     def needed(self, op: Op) -> Sequence[Value]:
         return *op.operands, *op.outs
@@ -101,35 +105,30 @@ class Activation(Unary):
     def describe(self, op: Op, facts: Facts) -> None:
         super().describe(op, facts)
         facts.activations += 1
-        if self.link:
-            facts.elementwise = 0 if self.link.moves else facts.elementwise
-        elif facts.elementwise and not facts.nonnegative and op.signal.facts.elementwise:
+        if self.link_of(op).moves:
+            facts.elementwise = 0
+        if self.link is None and facts.elementwise and not facts.nonnegative and op.signal.facts.elementwise:
             *_, link = sources(op.signal)
             facts.nonnegative = never_negative(op, link.source)
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         """P / u, which is 0 where u is."""
-        u = op.operands[0].tensor
-        if self.link:
-            u = self.link.rearrange(u)
+        u = self.link_of(op).rearrange(op.operand.tensor)
         gain = op.cached(lambda: _quotient(op.out.tensor, u.abs()))
         return (G * gain).clamp_(min=0).copysign_(u)
 
-    def slopes_above_classifier(self, op: Op, G: Incoming) -> list[Tensor | None]:
+    def slopes_above_classifier(self, op: Op, G: Incoming) -> Gradients:
         """There, nothing competes: the dual of a class is a unit of the classifier, not of what follows it."""
         return [self.moved_back(op, G[0].where(op.out.tensor != 0, 0))]
 
     def moved_back(self, op: Op, incoming: Tensor) -> Tensor:
-        return super().moved_back(op, self.link.back(incoming) if self.link else incoming)
+        return super().moved_back(op, self.link_of(op).back(incoming))
 
     def places(self, op: Op, places: Places) -> Marks:
-        if self.link is None or not self.link.moves:
+        link = self.link_of(op)
+        if not link.moves:
             return places.merged(op)
-        marks = places.of(self.link.source)
-        if marks is None:
-            return [None]
-        moved = self.link.rearrange(marks.expand(self.link.source.shape))
-        return places.merged(op, moved)
+        return places.merged(op, link.rearrange(places.of(link.source).expand(link.source.shape)))
 
 
 def _quotient(h: Tensor, size: Tensor) -> Tensor:
@@ -186,12 +185,8 @@ class Scale(Unary):
     def signs(self, op: Op, context: BackwardContext) -> int | Tensor | None:
         factor = self.factor(op)
         signs = context.signs
-        if isinstance(factor, Tensor):
-            turn: Any = factor.sign()
-            is_positive = bool((turn > 0).all())
-        else:
-            turn = (factor > 0) - (factor < 0)
-            is_positive = turn > 0
+        turn: Any = factor.sign() if isinstance(factor, Tensor) else (factor > 0) - (factor < 0)
+        is_positive = bool(torch.as_tensor(turn > 0).all())
         if signs is None and context.above_classifier:
             signs = 1
         elif signs is None and not (self.keeps_zero and is_positive):
@@ -200,17 +195,18 @@ class Scale(Unary):
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         factor = self.factor(op)
-        return G if isinstance(factor, (int, float)) and factor == 1 else G * factor
+        return G if is_scalar(factor) and factor == 1 else G * factor
 
 
 def clamp(op: Op) -> Rule:
     """A ReLU, which may be cut off above, or a guard."""
-    minimum, maximum = (op.arguments.get(name, op.arguments.get(f"{name}_val")) for name in ("min", "max"))
-    if isinstance(minimum, (int, float)) and minimum >= 0:
+    minimum = op.arguments.get("min", op.arguments.get("min_val"))
+    maximum = op.arguments.get("max", op.arguments.get("max_val"))
+    if is_scalar(minimum) and minimum >= 0:
         if minimum > 0:
             return POSITIVE
         return RELU if maximum is None else RELU6
-    if isinstance(maximum, (int, float)) and maximum >= 0:
+    if is_scalar(maximum) and maximum >= 0:
         return BOUND
     return ANY_BOUND
 
@@ -232,7 +228,7 @@ def power(op: Op) -> Rule:
     if isinstance(exponent, Value):
         link = common_source(base, exponent)
         return MISSING if link is None else written_out(op, link, 0)
-    if not isinstance(exponent, (int, float)):
+    if not is_scalar(exponent):
         return SIGNED_VALUES
     if exponent == 1:
         return Scale(nonnegative=None)
@@ -249,10 +245,7 @@ def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_
 def _choice_as_activation(op: Op) -> Rule | None:
     """The rule of a choice between functions of one signal, such as max(x, 0) and where(x > 0, x, x / 5)."""
     link = common_source(*op.inputs)
-    if link is None:
-        return None
-    size = link.source.shape.numel()
-    if any(a.shape.numel() > size for a in op.args if isinstance(a, (Tensor, Value))):
+    if link is None or any(a.shape.numel() > link.source.numel for a in op.args if isinstance(a, (Tensor, Value))):
         return None
     return written_out(op, link)
 
@@ -267,20 +260,19 @@ def where(op: Op) -> Rule:
 
 
 def _by_channel(op: Op, numbers: Tensor) -> Tensor:
-    return numbers.to(op.out.dtype).reshape(1, -1, *[1] * (len(op.out.shape) - 2))
+    return trailing_axes(numbers[None].to(op.out.dtype), op.out.ndim)
 
 
 def _batch_factor(op: Op) -> Tensor:
-    gamma, variance = op.numbers("weight", "running_var")
-    eps = op.arguments.get("eps", op.arguments.get("epsilon"))
-    factor = (variance + eps).rsqrt()
+    gamma, variance, eps, epsilon = op.numbers("weight", "running_var", "eps", "epsilon")
+    factor = (variance + (epsilon if eps is None else eps)).rsqrt()
     return _by_channel(op, factor if gamma is None else factor * gamma)
 
 
 class BatchNorm(Scale):
     """By running statistics."""
 
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         coefficients = partial(self.coefficients, op)
         return [s and (s[0], s[1]._replace(norm=coefficients)) for s in super().shares(op, P, context)]
 
@@ -313,13 +305,14 @@ class Norm(Unary):
         (gamma,) = op.numbers("weight")
         factor = op.outs[1 + self.has_mean].tensor.reshape(-1, 1)
         if gamma is not None:
-            G = G * (gamma.reshape(-1, *[1] * (G.ndim - 2)) if self.by_channel else gamma)
+            G = G * (trailing_axes(gamma, G.ndim - 1) if self.by_channel else gamma)
         if self.of_batch:
             G = G.transpose(0, 1)
         groups = G.reshape(len(factor), G.numel() // max(len(factor), 1)) * factor
         if self.has_mean:
             groups = groups.sub_(groups.mean(-1, keepdim=True))
-        return groups.reshape(G.shape).transpose(0, 1) if self.of_batch else groups.reshape(G.shape)
+        G = groups.reshape(G.shape)
+        return G.transpose(0, 1) if self.of_batch else G
 
     def places(self, op: Op, places: Places) -> Marks:
         return places.reduced(op, op.signal, [0] if self.of_batch else [])
@@ -345,7 +338,7 @@ _BATCH_NORM = BatchNorm(
 )
 _BATCH_NORM_OF_BATCH = Norm(by_channel=True, of_batch=True)
 
-ENTRIES: dict[str, Entry] = {
+ENTRIES: Table = {
     "relu": RELU,
     "clamp clip clamp_min clamp_max hardtanh": Choice(clamp),
     "leaky_relu elu celu _prelu_kernel rrelu_with_noise hardswish silu gelu mish tanh hardshrink softshrink erf asinh "

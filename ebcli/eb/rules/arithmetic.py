@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ebcli.eb.facts import AFFINE, Facts, Gate, common_source, is_mean_of, signal_of, sources
 from ebcli.eb.operations import Op, Value
-from ebcli.eb.places import Places
+from ebcli.eb.places import Marks, Places
 from ebcli.eb.products import add_all, ratio
 from ebcli.eb.rules.activations import Activation, Scale, Unary, written_out
 from ebcli.eb.rules.moves import MISSING, has_no_negatives, is_number
-from ebcli.eb.rules.rule import BackwardContext, Choice, Entry, Incoming, Marks, Rule, Share
+from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
 
 
 @dataclass(eq=False)
@@ -33,7 +33,7 @@ class Sum(Rule):
         if link is not None and not link.moves and op.out.shape == link.source.shape:
             facts.elementwise = AFFINE
 
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         terms = [v.tensor if c == 1 else c * v.tensor for c, v in zip(self.scales(op), op.operands, strict=True)]
         sign = add_all(terms).sign()
         parts = [(sign * term).clamp_(min=0) for term in terms]
@@ -41,7 +41,7 @@ class Sum(Rule):
         below = BackwardContext(None, context.above_classifier, skips_zeros=True)
         return [((part * q).sum_to_size(v.shape), below) for part, v in zip(parts, op.operands, strict=True)]
 
-    def slopes(self, op: Op, G: Incoming) -> list[Tensor | None]:
+    def slopes(self, op: Op, G: Incoming) -> Gradients:
         scaled = [G[0] if c == 1 else G[0] * c for c in self.scales(op)]
         return [g.sum_to_size(v.shape) for g, v in zip(scaled, op.operands, strict=True)]
 
@@ -52,7 +52,7 @@ class Sum(Rule):
 class Centered(Sum):
     """The difference of a tensor and its own mean is the first half of a norm, which rescales: P passes."""
 
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         return [(P[0], BackwardContext(None, context.above_classifier)), None]
 
 
@@ -157,7 +157,7 @@ FIRST = Product()
 SECOND = Product(position=1)
 QUOTIENT = Product(divides=True)
 
-ENTRIES: dict[str, Entry] = {
+ENTRIES: Table = {
     "neg": Scale(factor=lambda _: -1, turns=True),
     "add": Choice(partial(_sum_rule, scales=_scales_of_add), expands_responses=True),
     "sub": Choice(partial(_sum_rule, scales=_scales_of_sub), expands_responses=True),

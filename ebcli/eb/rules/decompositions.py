@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.operations import Op, Value, quiet
+from ebcli.eb.operations import AnyFunction, Op, Value, quiet
 from ebcli.eb.rules.layers import matrix_product
 from ebcli.eb.rules.moves import MISSING, Join
-from ebcli.eb.rules.rule import Choice, Decomposition, Entry, Rule
+from ebcli.eb.rules.rule import Choice, Decomposition, Rule, Table
 from ebcli.eb.torch_private import decomposition_of
 from ebcli.eb.torch_private import loops_over_time as loops
 
@@ -109,7 +109,7 @@ def product_with_bias(name: str) -> Choice:
     return Choice(choose)
 
 
-ENTRIES: dict[str, Entry] = {
+ENTRIES: Table = {
     **{name: Decomposition(decomposition_of(name)) for name in "addcmul addcdiv glu".split()},
     **{name: product_with_bias(name) for name in "addmm addmv baddbmm".split()},
     "linalg_vector_norm": Decomposition(decomposition_of("linalg_vector_norm"), is_gate=True),
@@ -159,7 +159,7 @@ def _gru(x: Tensor, before: Tensor, _w: Any, _b: Any, u: Tensor, c: Any) -> Tens
     return (1 - z) * n + z * before
 
 
-_CELLS: dict[str, Any] = {
+_CELLS: dict[str, AnyFunction] = {
     "rnn_tanh": loops.rnn_cell(torch.tanh),
     "rnn_relu": loops.rnn_cell(torch.relu),
     "gru": _gru,
@@ -174,7 +174,7 @@ def cosine_similarity(_: str, x1: Tensor, x2: Tensor, dim: int = 1, eps: float =
     return (x[..., None, :] @ y[..., None])[..., 0, 0]
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
+FUNCTIONS: dict[Any, AnyFunction] = {
     **{getattr(home, name): recurrent_layers for name in _CELLS for home in (torch, torch.ops.aten)},
     **{getattr(torch, f"{name}_cell"): recurrent_cell for name in _CELLS},
     torch.cosine_similarity: cosine_similarity,

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ebcli.eb.facts import SUMMED, Facts, signal_of, values_of
-from ebcli.eb.operations import Op, Value, aten
-from ebcli.eb.places import Places
+from ebcli.eb.operations import Kwargs, Op, Value, aten
+from ebcli.eb.places import Marks, Places
 from ebcli.eb.products import LinearMap, excitation_shares
 from ebcli.eb.rules.moves import MISSING, NO_SHARE, Axes, Join, Winner, along, is_floating_constant, spatial_axes
-from ebcli.eb.rules.rule import BackwardContext, Choice, Entry, Incoming, Marks, Rule, Share
+from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
 from ebcli.eb.torch_private import attention_weights, base_of
 
 _Product = Callable[[Tensor, Tensor], Tensor]
@@ -62,7 +62,7 @@ class Layer(Rule):
         return *op.inputs, *(out for out in op.outs[:1] if not out.facts.nonnegative)  # whose signs matter
 
     def describe(self, op: Op, facts: Facts) -> None:
-        facts.nonnegative = self.has_no_negatives and op.operands[0].facts.nonnegative
+        facts.nonnegative = self.has_no_negatives and op.operand.facts.nonnegative
         facts.is_open = self.is_learned
         facts.gate = SUMMED.get(facts.gate, 0)
         facts.layers += self.is_learned
@@ -72,19 +72,19 @@ class Layer(Rule):
         weight = self.linear(op).weight if self.is_learned else None
         if weight is None or weight.is_meta or isinstance(weight, Parameter) or isinstance(base_of(weight), Parameter):
             return False
-        return op.out.shape.numel() <= op.operands[0].shape.numel() and bool((weight >= 0).all())
+        return op.out.numel <= op.operand.numel and bool((weight >= 0).all())
 
     def averaged_axes(self, op: Op) -> list[int]:
         """The axes of the signal that an average takes together."""
-        shape, out = op.operands[0].shape, op.out.shape
+        shape, out = op.operand.shape, op.out.shape
         axes = self.axes(op)
         if axes is None:
             return [*range(len(shape))]
         return [*axes, *(axis for axis in self.windows(op) if shape[axis] != out[axis])]
 
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         linear = self.linear(op)
-        signal = op.operands[0]
+        signal = op.operand
         a = signal.tensor
         nonnegative = signal.facts.nonnegative
         signs = context.signs
@@ -99,19 +99,19 @@ class Layer(Rule):
         is_above = context.above_classifier and not self.is_learned
         return [(share, BackwardContext(None, is_above, skips_zeros=True))]
 
-    def slopes(self, op: Op, G: Incoming) -> list[Tensor | None]:
-        return [self.linear(op).transposed(G[0], op.operands[0].tensor)]
+    def slopes(self, op: Op, G: Incoming) -> Gradients:
+        return [self.linear(op).transposed(G[0], op.operand.tensor)]
 
     def places(self, op: Op, places: Places) -> Marks:
         axes = self.axes(op)
         if axes is None:
             return places.everything(op)
-        return places.reduced(op, op.operands[0], axes, self.windows(op))
+        return places.reduced(op, op.operand, axes, self.windows(op))
 
 
 def _convolution(op: Op) -> LinearMap:
     # input (B, in, ...), weight (out, in / groups, ...); if transposed, (in, out / groups, ...)
-    weight, options, signal = op.args[1], op.args[3:9], op.operands[0]
+    weight, options, signal = op.args[1], op.args[3:9], op.operand
     is_transposed, groups = options[3], options[5]
     is_by_output = len(signal.shape) == weight.ndim and not (is_transposed and groups > 1)
     trailing = [1] * (weight.ndim - 1 - is_transposed)
@@ -125,7 +125,7 @@ def _convolution(op: Op) -> LinearMap:
 
 def _bias_of_channels(op: Op) -> Tensor | int:
     bias = op.args[2]
-    return 0 if bias is None else bias.reshape(1, -1, *[1] * (len(op.out.shape) - 2))
+    return 0 if bias is None else bias.reshape(1, -1, *[1] * (op.out.ndim - 2))
 
 
 _CONVOLUTION = Layer(linear=_convolution, axes=lambda _: [1], windows=spatial_axes, bias=_bias_of_channels)
@@ -154,7 +154,7 @@ class AttentionProduct(Layer):
 
     def query_axes(self, op: Op) -> set[int]:
         """The axes of the result along which the attention weights vary."""
-        ndim = len(op.out.shape)
+        ndim = op.out.ndim
         return {(self.query_axis + ndim) % ndim} if ndim else set()
 
 
@@ -172,7 +172,7 @@ def _matrix(op: Op, position: int, first: int) -> LinearMap:
     w = factor.tensor if isinstance(factor, Value) else factor
     if alpha != 1:
         w = w * alpha
-    are_matrices = w.ndim > 1 and len(op.operands[0].shape) > 1
+    are_matrices = w.ndim > 1 and op.operand.ndim > 1
     apply: _Product = (lambda a, w: w @ a) if position else torch.matmul
     back: _Product | None = None
     if are_matrices:
@@ -184,14 +184,14 @@ def _matrix(op: Op, position: int, first: int) -> LinearMap:
 
 
 def _contracted_axes(op: Op, position: int) -> list[int]:
-    return [-2 if position and len(op.operands[0].shape) > 1 else -1]
+    return [-2 if position and op.operand.ndim > 1 else -1]
 
 
 def _scaled_bias(op: Op) -> Tensor | int:
     return op.args[0] * op.kwargs.get("beta", 1)
 
 
-def _options_of_product(position: int, *, has_bias: bool) -> dict[str, Any]:
+def _options_of_product(position: int, *, has_bias: bool) -> Kwargs:
     return {
         "linear": partial(_matrix, position=position, first=int(has_bias)),
         "axes": partial(_contracted_axes, position=position),
@@ -262,7 +262,7 @@ class Average(Layer):
     has_no_negatives: bool = True
 
     def averages(self, op: Op) -> bool:
-        return op.out.shape.numel() < op.signal.shape.numel()
+        return op.out.numel < op.signal.numel
 
 
 class Interpolation(Average):
@@ -272,7 +272,7 @@ class Interpolation(Average):
         super().describe(op, facts)
         facts.is_open = op.signal.facts.is_open
 
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         if context.norm is None or context.signs is None:
             return super().shares(op, P, context._replace(signs=None))
         factor, shift = context.norm()
@@ -284,7 +284,7 @@ class Interpolation(Average):
 def reduced_axes(op: Op) -> Sequence[int]:
     """The axes that a sum, mean or maximum takes together."""
     axes = along(op)
-    return range(len(op.signal.shape)) if axes is None else axes
+    return range(op.signal.ndim) if axes is None else axes
 
 
 class Reduction(Average):
@@ -296,15 +296,15 @@ class Reduction(Average):
 
     def query_axes(self, op: Op) -> set[int]:
         """The axes of the result along which the weights of the softmax vary."""
-        ndim = len(op.signal.shape)
+        ndim = op.signal.ndim
         reduced = self._negative_axes(op)
-        axes = [axis for axis in range(-ndim, 0) if axis not in reduced or len(op.out.shape) == ndim]
+        axes = [axis for axis in range(-ndim, 0) if axis not in reduced or op.out.ndim == ndim]
         weights = op.signal.facts.attention_axes - reduced
         return {position for position, axis in enumerate(axes) if axis in weights}
 
     def _negative_axes(self, op: Op) -> set[int]:
         """The axes that are reduced, counted from the last, whichever way they are given."""
-        ndim = len(op.signal.shape)
+        ndim = op.signal.ndim
         return {axis % ndim - ndim for axis in reduced_axes(op)} if ndim else set()
 
 
@@ -317,7 +317,7 @@ class Sampling(Average):
 
     def query_axes(self, op: Op) -> set[int]:
         """The axes of the result along which the grid varies."""
-        return {*range(2, len(op.out.shape))}
+        return {*range(2, op.out.ndim)}
 
 
 def sampling(op: Op) -> Rule:
@@ -333,8 +333,8 @@ class ScatterAdd(Winner):
         facts.nonnegative &= not any(map(is_floating_constant, op.args))
         facts.gate = SUMMED.get(facts.gate, 0)
 
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
-        sizes = [value.shape.numel() for value in op.operands]
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
+        sizes = [value.numel for value in op.operands]
 
         def without_bias(a: Any) -> Any:
             return torch.zeros_like(a) if is_floating_constant(a) else a
@@ -355,7 +355,7 @@ class ScatterAdd(Winner):
         marks = [places.of(into)] if isinstance(into, Value) else []
         if isinstance(source, Value):
             unlike = [a for a, (n, m) in enumerate(zip(source.shape, op.out.shape, strict=True)) if n != m]
-            marks += places.reduced(op, source, [axis % len(source.shape), *unlike])
+            marks += places.reduced(op, source, [axis % source.ndim, *unlike])
         return places.merged(op, *marks)
 
 
@@ -395,7 +395,7 @@ def _bicubic(op: Op) -> LinearMap:
 _POOL = Average(axes=_no_axes, windows=spatial_axes)
 _SAMPLING = Sampling(axes=spatial_axes)
 
-ENTRIES: dict[str, Entry] = {
+ENTRIES: Table = {
     "convolution _convolution": Choice(convolution),
     "mm bmm mv dot vdot": Choice(matrix_product),
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "

@@ -1,16 +1,16 @@
 """Operations that only move values, and those that probability does not pass."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from ebcli.eb.facts import AFFINE, CURVED, MOVED, Facts, Gate
 from ebcli.eb.operations import Op, Value, flatten_arguments
-from ebcli.eb.places import Places, reshape_marks
+from ebcli.eb.places import Marks, Places, reshape_marks
 from ebcli.eb.products import gradients
-from ebcli.eb.rules.rule import BackwardContext, Choice, Entry, Incoming, Marks, Rule, Share
+from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
 
 Axes = Callable[[Op], Sequence[int] | None]
 
@@ -19,7 +19,7 @@ def axes_named(*names: str) -> Axes:
     """The axes that an argument names, given by its possible names; None if it names none."""
 
     def named(op: Op) -> Sequence[int] | None:
-        axes = next((op.arguments[name] for name in names if op.arguments.get(name) is not None), None)
+        axes = next((axes for axes in map(op.arguments.get, names) if axes is not None), None)
         return [axes] if isinstance(axes, int) else axes or None
 
     return named
@@ -27,7 +27,7 @@ def axes_named(*names: str) -> Axes:
 
 def spatial_axes(op: Op) -> range:
     """The axes of an image, clip or sequence, behind those of the batch and of channels."""
-    return range(2, len(op.operands[0].shape))
+    return range(2, op.operand.ndim)
 
 
 def padded_axes(op: Op) -> list[int]:
@@ -65,16 +65,15 @@ class Move(Rule):
             if not any(isinstance(a, Tensor) for a in flatten_arguments(op.args)):
                 facts.elementwise = self.elementwise
 
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         moved = self.back(op, P)
-        context = context._replace(norm=None)
-        if not isinstance(context.signs, Tensor):
-            return [None if p is None else (p, context) for p in moved]
-        signs = [None if p is None else context.signs.expand(p.shape) for p in P]
-        pairs = zip(moved, self.back(op, signs), strict=True)
-        return [None if p is None else (p, context._replace(signs=sign)) for p, sign in pairs]
+        signs: Sequence[Any] = [context.signs] * len(moved)
+        if isinstance(context.signs, Tensor):
+            signs = self.back(op, [None if p is None else context.signs.expand(p.shape) for p in P])
+        pairs = zip(moved, signs, strict=True)
+        return [None if p is None else (p, context._replace(signs=sign, norm=None)) for p, sign in pairs]
 
-    def slopes(self, op: Op, G: Incoming) -> list[Tensor | None]:
+    def slopes(self, op: Op, G: Incoming) -> Gradients:
         return self.back(op, G)
 
     def places(self, op: Op, places: Places) -> Marks:
@@ -83,23 +82,22 @@ class Move(Rule):
     def touched_axes(self, op: Op) -> Sequence[int] | None:
         return self._axes(op)
 
-    def back(self, op: Op, incoming: Incoming) -> list[Tensor | None]:
+    def back(self, op: Op, incoming: Incoming) -> Gradients:
         """The gradient."""
-        leaves = [value.leaf(with_numbers=self.needs_numbers) for value in op.inputs if value.is_floating]
+        leaves = [value.leaf(with_numbers=self.needs_numbers) for value in op.floating]
         return [*gradients(op.run_floating, leaves, incoming)]
 
 
 class Reshape(Move):
     """All elements stay in their order."""
 
-    def back(self, op: Op, incoming: Incoming) -> list[Tensor | None]:
+    def back(self, op: Op, incoming: Incoming) -> Gradients:
         return [incoming[0].reshape(op.signal.shape).to(op.signal.dtype)]
 
     def places(self, op: Op, places: Places) -> Marks:
-        marks = places.of(op.signal)
-        if marks is None or op.out.shape.numel() != op.signal.shape.numel():  # a view of another type
+        if op.out.numel != op.signal.numel:  # a view of another type
             return places.everything(op)
-        return [reshape_marks(marks, op.signal.shape, op.out.shape)]
+        return [reshape_marks(places.of(op.signal), op.signal.shape, op.out.shape)]
 
 
 class Copy(Reshape):
@@ -119,8 +117,8 @@ class Join(Move):
 
     def describe(self, op: Op, facts: Facts) -> None:
         super().describe(op, facts)
-        fills = [op.arguments.get(name) for name in ("value", "self", "other")]
-        facts.nonnegative &= not any(isinstance(fill, (int, float)) and fill < 0 for fill in fills)
+        fills = map(op.arguments.get, ("value", "self", "other"))
+        facts.nonnegative &= not any(is_scalar(fill) and fill < 0 for fill in fills)
         facts.nonnegative &= not any(map(is_floating_constant, flatten_arguments(op.args, op.kwargs)))
 
 
@@ -137,7 +135,7 @@ class Winner(Move):
     def places(self, op: Op, places: Places) -> Marks:
         if len(op.operands) > 1:
             return places.merged(op)
-        return places.reduced(op, op.signal, self._axes(op) or range(len(op.signal.shape)))
+        return places.reduced(op, op.signal, self._axes(op) or range(op.signal.ndim))
 
 
 class WindowWinner(Winner):
@@ -151,14 +149,15 @@ class Sorted(Winner):
     """Values and the indices along an axis that they come from."""
 
     def places(self, op: Op, places: Places) -> Marks:
-        marks, axis = places.of(op.signal), op.arguments["dim"]
-        if marks is None or marks.ndim == 0 or marks.shape[axis] == 1 or op.out.shape == ():
+        marks = places.of(op.signal)
+        axis = op.arguments["dim"]
+        if op.out.ndim == 0 or marks.shape[axis] == 1:
             return super().places(op, places)
         indices = op.outs[1].tensor.cpu()
-        has_axis = indices.ndim == marks.ndim
         wide = marks.expand(op.signal.shape)
-        moved = wide.gather(axis, indices if has_axis else indices.unsqueeze(axis))
-        return [moved if has_axis else moved.squeeze(axis), None]
+        if op.out.ndim == op.signal.ndim:
+            return [wide.gather(axis, indices)]
+        return [wide.gather(axis, indices.unsqueeze(axis)).squeeze(axis)]
 
 
 class Missing(Winner):
@@ -198,8 +197,12 @@ def is_floating_constant(a: object) -> bool:
     return isinstance(a, Tensor) and a.is_floating_point()
 
 
+def is_scalar(a: object) -> TypeGuard[float]:
+    return isinstance(a, (int, float))
+
+
 def is_number(constant: Any) -> bool:
-    return isinstance(constant, (int, float)) or (constant.numel() == 1 and not constant.is_meta)
+    return is_scalar(constant) or (constant.numel() == 1 and not constant.is_meta)
 
 
 def has_no_negatives(constant: Any) -> bool:
@@ -213,7 +216,7 @@ along = axes_named("dim", "dims")
 _SORTED = Sorted(along)
 _WINNER = Winner(along)
 
-ENTRIES: dict[str, Entry] = {
+ENTRIES: Table = {
     "clone alias detach _to_copy same lift_fresh lift_fresh_copy contiguous": Copy(),
     "view _unsafe_view unsqueeze squeeze view_copy _reshape_alias": Reshape(),
     "flip roll index_select": Move(along),

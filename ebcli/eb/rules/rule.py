@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ebcli.eb.facts import Facts, inherited
-from ebcli.eb.operations import Op, Value
-from ebcli.eb.places import Places
+from ebcli.eb.operations import AnyFunction, Op, Value
+from ebcli.eb.places import Marks, Places
 
 
 class BackwardContext(NamedTuple):
@@ -30,8 +30,9 @@ class BackwardContext(NamedTuple):
 
 
 Share = tuple[Tensor, BackwardContext] | None
+Shares = list[Share]
+Gradients = list[Tensor | None]
 Incoming = Sequence[Any]  # a tensor for each result, None where nothing arrives
-Marks = Sequence[Tensor | None]
 
 
 class Entry(ABC):
@@ -77,7 +78,7 @@ class Rule(Entry):
 
     def operands(self, op: Op) -> list[Value]:
         """The values that probability passes to, and not only past, as past gates, queries and keys."""
-        return [value for value in op.inputs if value.is_floating]
+        return op.floating
 
     def needed(self, op: Op) -> Sequence[Value]:
         """The values whose numbers are needed; others are computed again."""
@@ -95,7 +96,7 @@ class Rule(Entry):
         """Change what the results inherit to what is known of them."""
 
     @abstractmethod
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> list[Share]:
+    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         """Each operand's share of the probability of the results (Eq. 4).
 
         Args:
@@ -105,7 +106,7 @@ class Rule(Entry):
         """
 
     @abstractmethod
-    def slopes(self, op: Op, G: Incoming) -> list[Tensor | None]:
+    def slopes(self, op: Op, G: Incoming) -> Gradients:
         """M^T G: the operands' weights in the joint neuron, in which the results have the weights G."""
 
     @abstractmethod
@@ -125,9 +126,12 @@ class Decomposition(Entry):
         is_gate: the first result is made to rescale, so in a product it is the gate.
     """
 
-    def __init__(self, function: Callable[..., Any], *, is_gate: bool = False) -> None:
+    def __init__(self, function: AnyFunction, *, is_gate: bool = False) -> None:
         self.function = function
         self.is_gate = is_gate
 
     def choose(self, op: Op) -> "Decomposition":
         return self
+
+
+Table = dict[str, Entry]  # operations by name, several to a key
