@@ -156,7 +156,8 @@ def excitation_backprop(
                 tracks=track_lost_mass,
             )
             refuse([name for path in forward.paths for name in without_rule(path.ops)], unsupported)
-            rules = {path: path.explains_jointly() if joint is None else joint for path in forward.paths}
+            source = forward.images.source
+            rules = {path: path.explains_jointly(source) if joint is None else joint for path in forward.paths}
             maps: dict[Path, LayerMaps] = {}
             for is_joint in sorted(set(rules.values())):
                 maps |= computation.maps([path for path in rules if rules[path] == is_joint], is_joint)
@@ -185,7 +186,9 @@ def excitation_backprop(
                 results.append(result)
         finally:
             forward.tape.clear()
-    return tuple(results) if is_several else results[0]
+    if is_several:
+        return tuple(results)
+    return results[0]
 
 
 def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:
@@ -223,7 +226,9 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, onl
 
     on_path = values_above()
     names = [name for name in layers if values.get(name) in on_path]
-    return [name for name in names if source not in values_above(values[name])] if only_way else names
+    if only_way:
+        return [name for name in names if source not in values_above(values[name])]
+    return names
 
 
 class LayerMaps(NamedTuple):

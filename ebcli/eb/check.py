@@ -59,7 +59,9 @@ class Trial:
         def argument(a: Any) -> Any:
             if _carries_signal(a):
                 return next(remaining)
-            return a.detach().clone() if isinstance(a, Tensor) else a
+            if isinstance(a, Tensor):
+                return a.detach().clone()
+            return a
 
         results = tensors_in(self.fn(*map(argument, self.arguments)))
         return [self.above(result) for result in filter(torch.is_floating_point, results)]
@@ -68,7 +70,9 @@ class Trial:
         """The operation with some arguments changed: the signals, unless told otherwise."""
 
         def argument(a: Any) -> Any:
-            return change(a.detach()).requires_grad_(_carries_signal(a)) if selects(a) else a
+            if selects(a):
+                return change(a.detach()).requires_grad_(_carries_signal(a))
+            return a
 
         return replace(self, arguments=tuple(map(argument, self.arguments)))
 
@@ -352,7 +356,9 @@ class Run:
 
         count = sum(output.numel() for output in self.outputs)
         units = torch.eye(count, dtype=self.outputs[0].dtype)
-        return torch.vmap(down)(units) if self._in_batches else torch.stack([*map(down, units)])
+        if self._in_batches:
+            return torch.vmap(down)(units)
+        return torch.stack([*map(down, units)])
 
 
 def _batch_norm(output: Tensor) -> TensorFunction:

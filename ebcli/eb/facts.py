@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -67,19 +68,18 @@ class Facts:
     unknown: str = ""
 
 
+_inherited = attrgetter("nonnegative", "gate", "activations", "layers", "mixtures")
+
+
 def inherited(op: Op) -> Facts:
     """The facts of a result that has elements of all inputs."""
-    facts = [value.facts for value in op.inputs]
+    facts = [_inherited(value.facts) for value in op.inputs]
+    if not facts:  # a constant that a network writes over a value
+        return Facts()
     if len(facts) == 1:
-        (f,) = facts
-        return Facts(f.nonnegative, f.gate, f.activations, f.layers, f.mixtures)
-    return Facts(
-        nonnegative=all(f.nonnegative for f in facts),
-        gate=min((f.gate for f in facts), default=0),
-        activations=max((f.activations for f in facts), default=0),
-        layers=max((f.layers for f in facts), default=0),
-        mixtures=max((f.mixtures for f in facts), default=0),
-    )
+        return Facts(*facts[0])
+    nonnegative, gates, *depths = zip(*facts, strict=True)
+    return Facts(all(nonnegative), min(gates), *map(max, depths))
 
 
 class Link(NamedTuple):
@@ -107,7 +107,9 @@ class Link(NamedTuple):
 
     def back(self, incoming: Tensor) -> Tensor:
         """What arrives at the source, of what arrives after the rearrangements."""
-        return vjp(self.rearrange, self.source.empty(), incoming) if self.moves else incoming
+        if self.moves:
+            return vjp(self.rearrange, self.source.empty(), incoming)
+        return incoming
 
     def rearranges_like(self, other: "Link") -> bool:
         """Whether the rearrangements put each element where those of another link to the same value put it."""
@@ -235,4 +237,6 @@ def values_of(left: Value, right: Value) -> int | None:
         return 1
     first = rank(left.facts)
     second = rank(right.facts)
-    return None if first == second else int(first > second)
+    if first == second:
+        return None
+    return int(first > second)

@@ -130,7 +130,9 @@ class Forward:
 
 
 def label_of(name: str | None) -> str:
-    return "the input" if name is None else f"layer {name!r}"
+    if name is None:
+        return "the input"
+    return f"layer {name!r}"
 
 
 def single_tensor(output: Any, what: str) -> Tensor:

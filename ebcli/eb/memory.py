@@ -36,7 +36,9 @@ class Memory:
 
     def contents(self, tensor: Tensor) -> Contents:
         """What the memory of a tensor holds."""
-        return self._contents.get(storage_of(tensor), _AS_MADE) if self._contents else _AS_MADE
+        if self._contents:
+            return self._contents.get(storage_of(tensor), _AS_MADE)
+        return _AS_MADE
 
     def overwritten(self) -> Iterator[Tensor]:
         """The tensors that hold what fills overwritten memory."""
@@ -78,7 +80,9 @@ class Memory:
         """Copy constants that recorded operations have read, and that are about to be overwritten."""
 
         def copy(a: Any) -> Any:
-            return a.clone() if isinstance(a, Tensor) and storage_of(a) == storage_of(overwritten) else a
+            if isinstance(a, Tensor) and storage_of(a) == storage_of(overwritten):
+                return a.clone()
+            return a
 
         if isinstance(overwritten, Tensor):
             for op in self._readers.pop(storage_of(overwritten), ()):

@@ -78,18 +78,22 @@ class RecordingMode(TorchFunctionMode):
         custom = custom_rule(func)
         if custom is None and func not in FUNCTIONS:
             return func(*args, **kwargs)
-        if not any(isinstance(tape.value_of(a), Value) for a in tensors_in((args, kwargs))):
+        name = name_of(func)
+        operands = tensors_in((args, kwargs))
+        if not any(isinstance(tape.value_of(operand), Value) for operand in operands):
             return func(*args, **kwargs)
         call = Call(func, args, kwargs, tape)
         if custom is not None:
             value = custom(call, *args, **kwargs)
             if value is None:
-                raise ArgumentError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
-            return func(*args, **kwargs) if value is NotImplemented else value
+                raise ArgumentError(f"the rule for {name} returned None: return the value or NotImplemented")
+            if value is NotImplemented:
+                return func(*args, **kwargs)
+            return value
         result = call.compute()
-        parts = FUNCTIONS[func](name_of(func), *args, **kwargs)
+        parts = FUNCTIONS[func](name, *args, **kwargs)
         if parts is NotImplemented:
-            tape.refuse(name_of(func), tensors_in((args, kwargs)), result)
+            tape.refuse(name, operands, result)
         else:
             tape.equate(parts, result)
         return result
@@ -217,7 +221,9 @@ class ExcitationMode(RecordingMode):
     def _node(self, tensor: Tensor) -> Any:
         """The node of a tensor, if it stands for the tensor's value."""
         value, node = self.tape.value_of(tensor), tensor.grad_fn
-        return node if isinstance(value, Value) and getattr(node, "value", None) is value else None
+        if isinstance(value, Value) and getattr(node, "value", None) is value:
+            return node
+        return None
 
     def _with_node(self, tensor: Tensor) -> Tensor:
         """A tensor of its own for a view, which autograd would not give a node, and for an operand."""

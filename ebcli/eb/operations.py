@@ -76,7 +76,9 @@ class Value:
     @property
     def made_at(self) -> int:
         """The index of the operation that made it; -1 of the input."""
-        return self.maker.index if self.maker else -1
+        if self.maker:
+            return self.maker.index
+        return -1
 
     @property
     def tensor(self) -> Tensor:
@@ -89,7 +91,9 @@ class Value:
 
     def pick(self, result: Any) -> Tensor:
         """Its part of what its maker, run on other inputs, returned."""
-        return result if isinstance(result, Tensor) else result[self.output_index]
+        if isinstance(result, Tensor):
+            return result
+        return result[self.output_index]
 
     def empty(self, **options: Any) -> Tensor:
         """A tensor with its layout, and no numbers yet."""
@@ -98,7 +102,9 @@ class Value:
     def leaf(self, *, with_numbers: bool) -> Tensor:
         """A leaf of autograd with its layout."""
         leaf = self.empty(requires_grad=True)
-        return leaf.copy_(self.tensor) if with_numbers else leaf
+        if with_numbers:
+            return leaf.copy_(self.tensor)
+        return leaf
 
 
 class Op:
@@ -135,7 +141,9 @@ class Op:
         remaining = iter(inputs)
 
         def replace(a: Any) -> Any:
-            return next(remaining) if isinstance(a, Value) else constant(a)
+            if isinstance(a, Value):
+                return next(remaining)
+            return constant(a)
 
         args, kwargs = map_arguments(replace, self.args, self.kwargs)
         return self.function(*args, **kwargs)
@@ -207,14 +215,18 @@ def map_arguments(change: Change, args: Iterable[Any], kwargs: Kwargs) -> tuple[
     """Arguments of an operation of ATen, each changed."""
 
     def apply(a: Any) -> Any:
-        return list(map(change, a)) if isinstance(a, (list, tuple)) else change(a)
+        if isinstance(a, (list, tuple)):
+            return list(map(change, a))
+        return change(a)
 
     return tuple(map(apply, args)), {name: apply(a) for name, a in kwargs.items()}
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:
     """The results of an operation that may have just one."""
-    return (result,) if isinstance(result, Tensor) else tuple(result)
+    if isinstance(result, Tensor):
+        return (result,)
+    return tuple(result)
 
 
 def flatten_all(tensors: Iterable[Tensor]) -> Tensor:

@@ -55,7 +55,9 @@ class Places:
                 for out, of_out in zip(op.outs, marks, strict=False):
                     self._marks.setdefault(out, of_out)
         marks = self._marks.get(value)
-        return torch.zeros([1] * value.ndim, dtype=torch.float64) if marks is None else marks
+        if marks is None:
+            return torch.zeros([1] * value.ndim, dtype=torch.float64)
+        return marks
 
     def _makers_below(self, op: Op) -> list[Op | None]:
         if op.index <= self.source.made_at:
@@ -111,6 +113,12 @@ class Places:
         except (RuntimeError, IndexError):  # it does not run on marks alone, such as a view of numbers of another type
             return self.everything(op)
 
+    def summed(self, op: Op) -> Marks:
+        """Of a sum whose weights are not negative, such as one over indices: their average."""
+        marks = [self.of(value) for value in op.floating]
+        counts = move_marks(op, [(t != 0).double() for t in marks])
+        return [total / count.clamp(min=1) for total, count in zip(move_marks(op, marks), counts, strict=True)]
+
     def differ(self, value: Value, axes: Iterable[int]) -> bool:
         """Whether elements along some axes of a value come from different indices."""
         marks = self.of(value)
@@ -123,7 +131,9 @@ class Places:
         """The index that each element comes from; None if some elements come from several, or from none."""
         indices = torch.searchsorted(self._names, marks - _PRECISION).clamp(max=self.count - 1)
         is_exact = (self._names[indices] - marks).abs() < _PRECISION
-        return indices if bool(is_exact.all()) else None
+        if bool(is_exact.all()):
+            return indices
+        return None
 
 
 class Images(Places):
@@ -159,16 +169,21 @@ class Images(Places):
 
     def are_apart(self, output: Value, values: Iterable[Value]) -> bool:
         """Whether each image makes its own row of the output, and its own elements of some values."""
-        return self.is_single or (self.axis(output) == 0 and all(self.numbers(value) is not None for value in values))
+        if self.is_single:
+            return True
+        rows = self.numbers(output)
+        if rows is None or len(rows) != self.count or rows.flatten().tolist() != [*range(self.count)]:
+            return False
+        return all(self.numbers(value) is not None for value in values)
 
     def axis(self, value: Value) -> int | None:
-        """The axis of a value that the images are on, in their order; None if there is none."""
-        if self.count == 1:  # axes of size 1 are all alike
-            return next((axis for axis, size in enumerate(value.shape) if size == 1), None)
-        numbers = self.numbers(value)
-        if numbers is None or self.count not in numbers.shape or numbers.flatten().tolist() != [*range(self.count)]:
-            return None
-        return numbers.shape.index(self.count)
+        """The axis of a value that the images are on; None if there is none."""
+        if self.count == 1:
+            shape = value.shape  # axes of size 1 are all alike
+        else:
+            numbers = self.numbers(value)
+            shape = self.of(value).shape if numbers is None else numbers.shape
+        return next((axis for axis, size in enumerate(shape) if size == self.count), None)
 
     def sums(self, z: Tensor, value: Value) -> Tensor:
         """The sum (count,) of the elements of each image."""
@@ -207,7 +222,9 @@ def move_marks(op: Op, marks: Sequence[Tensor]) -> Marks:
     def spread(t: Tensor, value: Value) -> Tensor:
         t = t.expand(_narrow(value.shape, fixed))
         # in memory like that of the value, for an operation that reads the memory
-        return torch.empty_strided(value.shape, value.stride, dtype=t.dtype).copy_(t) if op.rule.reads_memory else t
+        if op.rule.reads_memory:
+            return torch.empty_strided(value.shape, value.stride, dtype=t.dtype).copy_(t)
+        return t
 
     results = map(_thin, as_tuple(op.run_floating(*map(spread, marks, op.floating), constant=constant)))
     if not op.rule.joins:

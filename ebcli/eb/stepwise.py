@@ -48,9 +48,7 @@ class Stepwise:
             for P, context in _of_each_sign(op, group):
                 shares = self._shares(op, P, context)
                 if self._tracks and op.rule is not MISSING:
-                    mass_in = sum(p.sum(dtype=torch.float64) for p in P if p is not None)
-                    mass_out = sum(share[0].sum(dtype=torch.float64) for share in shares if share)
-                    self.lost[op] = self.lost.get(op, 0) + mass_in - mass_out
+                    self.lost[op] = self.lost.get(op, 0) + _mass(P) - _mass(share and share[0] for share in shares)
                 for of_operand, share in zip(outgoing, shares, strict=True):
                     if share:
                         of_operand.append(share)
@@ -79,20 +77,24 @@ class Stepwise:
         return shares
 
 
+def _mass(probabilities: Iterable[Tensor | None]) -> Any:
+    return sum(P.sum(dtype=torch.float64) for P in probabilities if P is not None)
+
+
 def _grouped(op: Op, incoming: list[Shares]) -> list[Group]:
     """What has arrived at each result. That which is to be explained in the same way is added up."""
     groups: dict[object, Group] = {}
     for index, (out, claims) in enumerate(zip(op.outs, incoming, strict=True)):
-        for P, context in filter(None, claims):
-            signs = context.signs if out.facts.is_open else None
-            norm = context.norm if out.facts.is_open else None
+        for P, claimed in filter(None, claims):
+            context = claimed if out.facts.is_open else claimed._replace(signs=None, norm=None)
+            signs = context.signs
             # tensors are the same signs only if they are the same tensor
-            key = id(signs) if isinstance(signs, Tensor) else signs, context.above_classifier, norm
-            total, before = groups.get(key, Group([None] * len(incoming), context))
-            present = total[index]
-            total[index] = P if present is None else present + P
+            key = id(signs) if isinstance(signs, Tensor) else signs, context.above_classifier, context.norm
+            sums, before = groups.get(key, Group([None] * len(incoming), context))
+            present = sums[index]
+            sums[index] = P if present is None else present + P
             skips_zeros = before.skips_zeros and context.skips_zeros
-            groups[key] = Group(total, BackwardContext(signs, context.above_classifier, skips_zeros, norm))
+            groups[key] = Group(sums, context._replace(skips_zeros=skips_zeros))
     return [*groups.values()]
 
 
@@ -103,9 +105,11 @@ def _of_each_sign(op: Op, group: Group) -> list[Group]:
     has_copies = op.operand.numel < op.out.numel
     if not isinstance(signs, Tensor) or not has_copies or isinstance(op.rule, Layer):
         return [group]
-    return [
-        Group([p if p is None else p * (signs * sign > 0) for p in P], context._replace(signs=sign)) for sign in (1, -1)
-    ]
+    groups = []
+    for sign in (1, -1):
+        mask = signs * sign > 0
+        groups.append(Group([p if p is None else p * mask for p in P], context._replace(signs=sign)))
+    return groups
 
 
 def read_by_layers(ops: Sequence[Op]) -> set[Value]:
@@ -120,4 +124,6 @@ def read_by_layers(ops: Sequence[Op]) -> set[Value]:
 def total(shares: Sequence[Share], like: Value) -> Tensor:
     """The probability that has arrived."""
     parts = [share[0] for share in shares if share]
-    return add_all(parts) if parts else torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+    if parts:
+        return add_all(parts)
+    return torch.zeros(like.shape, dtype=like.dtype, device=like.device)

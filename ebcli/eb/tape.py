@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ebcli.eb.facts import Facts, Gate
 from ebcli.eb.memory import Memory, view_of
-from ebcli.eb.operations import ACTIVE_TAPE, Kwargs, Op, Value, as_tuple, aten, flatten_arguments, map_arguments
+from ebcli.eb.operations import ACTIVE_TAPE, Kwargs, Op, Value, as_tuple, aten, flatten_arguments, map_arguments, same
 from ebcli.eb.rules import entry_for
 from ebcli.eb.rules.moves import MISSING
 from ebcli.eb.rules.rule import Decomposition, Entry, Rule
@@ -99,7 +99,9 @@ class Tape(TorchDispatchMode):
     @cached_property
     def names(self) -> dict[nn.Module, str]:
         """The names of the network's modules."""
-        return {} if self._net is None else {module: name for name, module in self._net.named_modules()}
+        if self._net is None:
+            return {}
+        return {module: name for name, module in self._net.named_modules()}
 
     def start(self, tensor: Tensor) -> Value:
         """Make a tensor a signal."""
@@ -177,7 +179,7 @@ class Tape(TorchDispatchMode):
         for part, tensor in zip(as_tuple(parts), as_tuple(result), strict=False):
             value = self.value_of(part)
             if isinstance(tensor, Tensor) and isinstance(value, Value):
-                out = self._add("same", _same, (value,), {}, tensor).out
+                out = self._add("same", same, (value,), {}, tensor).out
                 if is_gate:
                     out.facts.gate = Gate.SWITCH
                     out.facts.nonnegative = True
@@ -240,10 +242,8 @@ class Tape(TorchDispatchMode):
         op = make_op(operator.name, _out_of_place(operator.name, func), values, named, operator.entry)
         if isinstance(op.rule, Decomposition):
             parts = self._decompose(op.rule, args, kwargs)
-            op = make_op("same", _same, (self.value_of(parts),), {}, entry_for("same"))
-            needed = []
-        else:
-            needed = op.rule.needed(op)
+            op = make_op("same", same, (self.value_of(parts),), {}, entry_for("same"))
+        needed = op.rule.needed(op)
         if self.saves_numbers:
             for value in needed:
                 self.memory.save(value)  # before the numbers are gone
@@ -251,34 +251,33 @@ class Tape(TorchDispatchMode):
             old.saved = None
         size = target.untyped_storage().nbytes() // target.element_size()
         self.memory.before_write(target)
-        before = self._memory_of(target, old, size) if target.numel() < size else None
+        before = None
+        if target.numel() < size:
+            flat = target.as_strided((size,), (1,), 0)
+            before = self._memory_of(target, old, flat)
         func(*args, **kwargs)
-        new = self._append(op, target).out
-        whole = new if before is None else self._write(target, before, new, size)
+        whole = new = self._append(op, target).out
+        if before is not None:
+            # what fills the memory of a view, flat, after a new value of the view was written to it
+            places = torch.arange(size, device=target.device).as_strided(*view_of(target))
+            whole = self._add("write", aten.index_put.default, (before, [places], new), {}, flat).out
         self.memory.write(target, whole)
         self._assign(target, new)
         return target
 
-    def _write(self, target: Tensor, before: Any, new: Value, size: int) -> Value:
-        """What fills the memory of a view, flat, after a new value of the view was written to it."""
-        places = torch.arange(size, device=target.device).as_strided(*view_of(target))
-        whole = target.as_strided((size,), (1,), 0)
-        return self._add("write", aten.index_put.default, (before, [places], new), {}, whole).out
-
-    def _memory_of(self, view: Tensor, value: Any, size: int) -> Any:
+    def _memory_of(self, view: Tensor, value: Any, flat: Tensor) -> Any:
         """What the memory of a view holds, flat: a value or, if it is constant, a copy."""
-        whole = view.as_strided((size,), (1,), 0)
         contents = self.memory.contents(view).whole
         if contents is not None:
             value = contents
         elif not isinstance(value, Value):
-            return whole.clone()
+            return flat.clone()
         else:
-            while value.numel < size and value.maker is not None and _is_view(value.maker):
+            while value.numel < flat.numel() and value.maker is not None and _is_view(value.maker):
                 value = value.maker.signal
-            if value.numel < size:
+            if value.numel < flat.numel():
                 raise EbcliError("part of a tensor is overwritten whose other parts are unknown: write into a copy")
-        return self._add("as_strided", aten.as_strided.default, (value, *view_of(whole)), {}, whole).out
+        return self._add("as_strided", aten.as_strided.default, (value, *view_of(flat)), {}, flat).out
 
     def rename(self, tensor: Tensor, value: Value) -> Tensor:
         """A tensor that holds a value, too."""
@@ -298,10 +297,6 @@ def make_op(name: str, function: Any, args: Sequence[Any], kwargs: Kwargs, entry
     if isinstance(op.rule, Rule):
         op.operands = op.rule.operands(op)
     return op
-
-
-def _same(a: Any) -> Any:
-    return a
 
 
 def _is_view(op: Op) -> bool:

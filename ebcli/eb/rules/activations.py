@@ -146,16 +146,22 @@ class Rectifier(Activation):
     is_bounded: bool = False
 
     def needed(self, op: Op) -> Sequence[Value]:
-        return super().needed(op) if self.is_bounded else op.outs
+        if self.is_bounded:
+            return super().needed(op)
+        return op.outs
 
     def signs(self, op: Op, context: BackwardContext) -> int | Tensor | None:
         if context.above_classifier:
             return context.signs
         # inactive neurons, whose response is not positive, have no probability, unless something was added behind them
-        return 1 if context.skips_zeros else torch.where(op.out.tensor > 0, 1, -1)
+        if context.skips_zeros:
+            return 1
+        return torch.where(op.out.tensor > 0, 1, -1)
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
-        return super().slope(op, G) if self.is_bounded else G.clamp(min=0) * (op.out.tensor > 0)
+        if self.is_bounded:
+            return super().slope(op, G)
+        return G.clamp(min=0) * (op.out.tensor > 0)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -191,11 +197,15 @@ class Scale(Unary):
             signs = 1
         elif signs is None and not (self.keeps_zero and is_positive):
             signs = op.out.tensor.sign()
-        return signs if signs is None or is_positive else signs * turn
+        if signs is None or is_positive:
+            return signs
+        return signs * turn
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         factor = self.factor(op)
-        return G if is_scalar(factor) and factor == 1 else G * factor
+        if is_scalar(factor) and factor == 1:
+            return G
+        return G * factor
 
 
 def clamp(op: Op) -> Rule:
@@ -205,7 +215,9 @@ def clamp(op: Op) -> Rule:
     if is_scalar(minimum) and minimum >= 0:
         if minimum > 0:
             return POSITIVE
-        return RELU if maximum is None else RELU6
+        if maximum is None:
+            return RELU
+        return RELU6
     if is_scalar(maximum) and maximum >= 0:
         return BOUND
     return ANY_BOUND
@@ -218,7 +230,9 @@ def threshold(op: Op) -> Rule:
         return SIGNED_VALUES
     if value:
         return POSITIVE
-    return RELU6 if limit else RELU
+    if limit:
+        return RELU6
+    return RELU
 
 
 def power(op: Op) -> Rule:
@@ -227,14 +241,16 @@ def power(op: Op) -> Rule:
         return POSITIVE
     if isinstance(exponent, Value):
         link = common_source(base, exponent)
-        return MISSING if link is None else written_out(op, link, 0)
+        return written_out(op, link, 0) if link else MISSING
     if not is_scalar(exponent):
         return SIGNED_VALUES
     if exponent == 1:
         return Scale(nonnegative=None)
     if exponent <= 0:
         return INVERSE
-    return EVEN if exponent % 2 == 0 else ODD
+    if exponent % 2 == 0:
+        return EVEN
+    return ODD
 
 
 def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_zero: bool = False) -> Activation:
@@ -312,7 +328,9 @@ class Norm(Unary):
         if self.has_mean:
             groups = groups.sub_(groups.mean(-1, keepdim=True))
         G = groups.reshape(G.shape)
-        return G.transpose(0, 1) if self.of_batch else G
+        if self.of_batch:
+            return G.transpose(0, 1)
+        return G
 
     def places(self, op: Op, places: Places) -> Marks:
         return places.reduced(op, op.signal, [0] if self.of_batch else [])
@@ -320,7 +338,9 @@ class Norm(Unary):
 
 def batch_norm(op: Op) -> Rule:
     has_own_statistics = op.arguments.get("training") or op.arguments.get("running_var") is None
-    return _BATCH_NORM_OF_BATCH if has_own_statistics else _BATCH_NORM
+    if has_own_statistics:
+        return _BATCH_NORM_OF_BATCH
+    return _BATCH_NORM
 
 
 RELU = Rectifier()

@@ -18,7 +18,9 @@ from ebcli.eb.torch_private import loops_over_time as loops
 
 
 def fill(input: Tensor, value: Any = 0) -> Tensor:
-    return value.expand(input.shape) if isinstance(value, Tensor) else torch.full_like(input, value)
+    if isinstance(value, Tensor):
+        return value.expand(input.shape)
+    return torch.full_like(input, value)
 
 
 def _bilinear(x1: Tensor, weight: Tensor, x2: Tensor, *_: Any) -> Tensor:
@@ -64,7 +66,9 @@ def log_sum_exp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     product = input @ weight.mT
-    return product if bias is None else product + bias
+    if bias is None:
+        return product
+    return product + bias
 
 
 def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
@@ -96,7 +100,9 @@ def scatter(op: Op) -> Rule | Decomposition:
     if reduce is None:
         return Join()
     is_sum = reduce == "add" and isinstance(op.args[3], (Tensor, Value))
-    return Decomposition(_scatter_add) if is_sum else MISSING
+    if is_sum:
+        return Decomposition(_scatter_add)
+    return MISSING
 
 
 def product_with_bias(name: str) -> Choice:
@@ -104,7 +110,9 @@ def product_with_bias(name: str) -> Choice:
     decomposition = Decomposition(decomposition_of(name))
 
     def choose(op: Op) -> Rule | Decomposition:
-        return decomposition if isinstance(op.args[0], Value) else matrix_product(op, has_bias=True)
+        if isinstance(op.args[0], Value):
+            return decomposition
+        return matrix_product(op, has_bias=True)
 
     return Choice(choose)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ebcli.eb.facts import SUMMED, Facts, signal_of, values_of
-from ebcli.eb.operations import Kwargs, Op, Value, aten
+from ebcli.eb.operations import Kwargs, Op, Value, aten, flatten_all, split_like, trailing_axes
 from ebcli.eb.places import Marks, Places
 from ebcli.eb.products import LinearMap, excitation_shares
 from ebcli.eb.rules.moves import MISSING, NO_SHARE, Axes, Join, Winner, along, is_floating_constant, spatial_axes
@@ -111,28 +111,33 @@ class Layer(Rule):
 
 def _convolution(op: Op) -> LinearMap:
     # input (B, in, ...), weight (out, in / groups, ...); if transposed, (in, out / groups, ...)
-    weight, options, signal = op.args[1], op.args[3:9], op.operand
-    is_transposed, groups = options[3], options[5]
-    is_by_output = len(signal.shape) == weight.ndim and not (is_transposed and groups > 1)
-    trailing = [1] * (weight.ndim - 1 - is_transposed)
+    weight = op.args[1]
+    options = op.args[3:9]
+    signal = op.operand
+    *_, is_transposed, _, groups = options
+    is_by_output = signal.ndim == weight.ndim and not (is_transposed and groups > 1)
     return LinearMap(
         lambda a, w: aten.convolution(a, w, None, *options),
         weight,
-        (lambda scale: scale.reshape(-1, *trailing)) if is_by_output else None,
+        (lambda scale: trailing_axes(scale, weight.ndim - is_transposed)) if is_by_output else None,
         lambda q, w: aten.convolution_backward(q, signal.tensor, w, None, *options, [True, False, False])[0],
     )
 
 
 def _bias_of_channels(op: Op) -> Tensor | int:
     bias = op.args[2]
-    return 0 if bias is None else bias.reshape(1, -1, *[1] * (op.out.ndim - 2))
+    if bias is None:
+        return 0
+    return trailing_axes(bias[None], op.out.ndim)
 
 
 _CONVOLUTION = Layer(linear=_convolution, axes=lambda _: [1], windows=spatial_axes, bias=_bias_of_channels)
 
 
 def convolution(op: Op) -> Rule:
-    return _CONVOLUTION if isinstance(op.args[0], Value) and len(op.inputs) == 1 else MISSING
+    if isinstance(op.args[0], Value) and len(op.inputs) == 1:
+        return _CONVOLUTION
+    return MISSING
 
 
 @dataclass(eq=False, kw_only=True)
@@ -155,7 +160,9 @@ class AttentionProduct(Layer):
     def query_axes(self, op: Op) -> set[int]:
         """The axes of the result along which the attention weights vary."""
         ndim = op.out.ndim
-        return {(self.query_axis + ndim) % ndim} if ndim else set()
+        if ndim:
+            return {self.query_axis % ndim}
+        return set()
 
 
 def _matrix(op: Op, position: int, first: int) -> LinearMap:
@@ -284,7 +291,9 @@ class Interpolation(Average):
 def reduced_axes(op: Op) -> Sequence[int]:
     """The axes that a sum, mean or maximum takes together."""
     axes = along(op)
-    return range(op.signal.ndim) if axes is None else axes
+    if axes is None:
+        return range(op.signal.ndim)
+    return axes
 
 
 class Reduction(Average):
@@ -305,7 +314,9 @@ class Reduction(Average):
     def _negative_axes(self, op: Op) -> set[int]:
         """The axes that are reduced, counted from the last, whichever way they are given."""
         ndim = op.signal.ndim
-        return {axis % ndim - ndim for axis in reduced_axes(op)} if ndim else set()
+        if ndim:
+            return {axis % ndim - ndim for axis in reduced_axes(op)}
+        return set()
 
 
 class Sampling(Average):
@@ -323,7 +334,9 @@ class Sampling(Average):
 def sampling(op: Op) -> Rule:
     if op.arguments["interpolation_mode"] == 2:
         return MISSING  # bicubic, whose weights have both signs
-    return _SAMPLING if isinstance(op.args[0], Value) else NO_SHARE
+    if isinstance(op.args[0], Value):
+        return _SAMPLING
+    return NO_SHARE
 
 
 class ScatterAdd(Winner):
@@ -334,62 +347,63 @@ class ScatterAdd(Winner):
         facts.gate = SUMMED.get(facts.gate, 0)
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
-        sizes = [value.numel for value in op.operands]
-
         def without_bias(a: Any) -> Any:
-            return torch.zeros_like(a) if is_floating_constant(a) else a
+            if is_floating_constant(a):
+                return torch.zeros_like(a)
+            return a
 
         def apply(a: Tensor) -> Tensor:
-            parts = (part.view(v.shape) for part, v in zip(a.split(sizes), op.operands, strict=True))
-            return op.run_floating(*parts, constant=without_bias)
+            return op.run_floating(*split_like(a, op.operands), constant=without_bias)
 
-        a = torch.cat([value.tensor.flatten() for value in op.operands])
-        parts = excitation_shares(LinearMap(apply), a, P[0], op.out.tensor, nonnegative=False).split(sizes)
+        a = flatten_all(value.tensor for value in op.operands)
+        share = excitation_shares(LinearMap(apply), a, P[0], op.out.tensor, nonnegative=False)
         below = BackwardContext(None, context.above_classifier, skips_zeros=True)
-        return [(part.view(value.shape), below) for part, value in zip(parts, op.operands, strict=True)]
+        return [(part, below) for part in split_like(share, op.operands)]
 
     def places(self, op: Op, places: Places) -> Marks:
-        into, axis, _, source = op.args[:4]
-        if not isinstance(axis, int):
-            return places.everything(op)
-        marks = [places.of(into)] if isinstance(into, Value) else []
-        if isinstance(source, Value):
-            unlike = [a for a, (n, m) in enumerate(zip(source.shape, op.out.shape, strict=True)) if n != m]
-            marks += places.reduced(op, source, [axis % source.ndim, *unlike])
-        return places.merged(op, *marks)
+        return places.summed(op)
 
 
 def scatter_add(op: Op) -> Rule:
-    return ScatterAdd() if op.kwargs.get("alpha", 1) > 0 else MISSING
+    if op.kwargs.get("alpha", 1) > 0:
+        return ScatterAdd()
+    return MISSING
 
 
 def index_put(op: Op) -> Rule:
-    return ScatterAdd() if op.arguments.get("accumulate") else Join()
+    if op.arguments.get("accumulate"):
+        return ScatterAdd()
+    return Join()
 
 
 def average_pool(op: Op) -> Rule:
-    return MISSING if (op.arguments.get("divisor_override") or 0) < 0 else _POOL
+    if (op.arguments.get("divisor_override") or 0) < 0:
+        return MISSING
+    return _POOL
 
 
 def _bicubic(op: Op) -> LinearMap:
     """W a = R a C^T, whose rows R and columns C have negative weights too."""
     like = op.signal
 
-    def along(axis: int) -> list[Tensor]:
-        other, units = -3 - axis, torch.eye(like.shape[axis], dtype=like.dtype, device=like.device)
+    def along(axis: int) -> tuple[Tensor, Tensor]:
+        """The positive and the negative ones, without their sign."""
+        other = -3 - axis
+        units = torch.eye(like.shape[axis], dtype=like.dtype, device=like.device)
         images = units[:, None].unsqueeze(other).expand(-1, 1, *like.shape[-2:])  # alike along the other axis
         weight = op.run(images.contiguous())[:, 0].select(other, 0).T
-        return [weight.clamp(min=0), (-weight).clamp(min=0)]
+        return weight.clamp(min=0), (-weight).clamp(min=0)
 
-    rows, columns = along(-2), along(-1)
+    more_rows, less_rows = along(-2)
+    more_columns, less_columns = along(-1)
 
     def resample(a: Tensor, sides: Tensor) -> Tensor:
         """With the positive weights of W, and with the negative ones."""
-        positive = rows[0] @ a @ columns[0].T + rows[1] @ a @ columns[1].T
-        negative = rows[0] @ a @ columns[1].T + rows[1] @ a @ columns[0].T
-        return positive * sides[0] + negative * sides[1]
+        more = more_rows @ a @ more_columns.T + less_rows @ a @ less_columns.T
+        less = more_rows @ a @ less_columns.T + less_rows @ a @ more_columns.T
+        return more * sides[0] + less * sides[1]
 
-    return LinearMap(resample, torch.tensor([1, -1]).to(rows[0]))
+    return LinearMap(resample, torch.tensor([1, -1]).to(more_rows))
 
 
 _POOL = Average(axes=_no_axes, windows=spatial_axes)

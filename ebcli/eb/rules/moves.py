@@ -20,7 +20,9 @@ def axes_named(*names: str) -> Axes:
 
     def named(op: Op) -> Sequence[int] | None:
         axes = next((axes for axes in map(op.arguments.get, names) if axes is not None), None)
-        return [axes] if isinstance(axes, int) else axes or None
+        if isinstance(axes, int):
+            return [axes]
+        return axes or None
 
     return named
 
