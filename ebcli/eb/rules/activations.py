@@ -244,6 +244,10 @@ def power(op: Op) -> Rule:
         return written_out(op, link, 0) if link else MISSING
     if not is_scalar(exponent):
         return SIGNED_VALUES
+    return _fixed_power(exponent)
+
+
+def _fixed_power(exponent: float) -> Rule:
     if exponent == 1:
         return Scale(nonnegative=None)
     if exponent <= 0:
