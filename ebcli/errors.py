@@ -34,7 +34,8 @@ class UnknownClassError(ConfigurationError):
 
     def __init__(self, name: str, hint: str, near: Iterable[str]) -> None:
         super().__init__(f"unknown class {name!r}: {hint}")
-        self.name, self.near = name, [*near]
+        self.name = name
+        self.near = list(near)
 
 
 class LayerError(ConfigurationError):
@@ -104,6 +105,16 @@ def check_at_least(minimum: float, **options: float | None) -> None:
         check_value(f"--{name.replace('_', '-')}", value, lambda it: minimum <= it < inf, f"at least {minimum:g}")
 
 
+def plural(count: int, noun: str) -> str:
+    """A number and what it counts: ``1 file``, ``2 files``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, in the words of the system if it has any."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 _CLOSE = 0.7  # of 1; below, difflib finds likeness in any two words
 
 
@@ -112,7 +123,8 @@ def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
 
     Names that begin with the given one come first, one of each size: ``efficientnet_b0`` for all up to ``_b7``.
     """
-    key, by_folded = name.casefold(), {candidate.casefold(): candidate for candidate in valid}
+    key = name.casefold()
+    by_folded = {candidate.casefold(): candidate for candidate in valid}
     family: dict[str, str] = {}
     for candidate in by_folded:
         if key and candidate.startswith(key):
@@ -121,8 +133,8 @@ def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
     near = [by_folded[match] for match in dict.fromkeys([*family.values(), *close])][:count]
     if not near:
         return ""
-    quotes = [repr(candidate) for candidate in near]
-    return "did you mean " + (" or ".join([", ".join(quotes[:-1]), quotes[-1]] if quotes[1:] else quotes)) + "?"
+    *others, last = map(repr, near)
+    return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"
 
 
 def import_optional(module: str, package: str | None = None) -> Any:
@@ -152,5 +164,5 @@ def missing(package: str) -> str:
         return f"this needs the package {package}: pip install {package}"
     present = {distribution.name.replace("_", "-") for distribution in distributions()} - {name}
     names = [dependency for dependency, extra in extras.items() if extra == extras[name] and dependency not in present]
-    packages = f"package{'s' * (len(names) > 1)} {', '.join(names)}"
-    return f"this needs the {packages}: pip install '{DISTRIBUTION}[{extras[name]}]'"
+    noun = "package" if len(names) == 1 else "packages"
+    return f"this needs the {noun} {', '.join(names)}: pip install '{DISTRIBUTION}[{extras[name]}]'"

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ebcli.datatypes.arrays import FloatArray, Interval, Size
+
 
 class Box(NamedTuple):
     """A rectangle in an image, in pixels. ``(0, 0)`` is the top left *corner* of the top left pixel.
@@ -34,7 +36,7 @@ class Box(NamedTuple):
         return round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
 
     @property
-    def sides(self) -> tuple[tuple[float, float], tuple[float, float]]:
+    def sides(self) -> tuple[Interval, Interval]:
         """Where it begins and ends along x, and along y."""
         return (self.left, self.right), (self.top, self.bottom)
 
@@ -53,7 +55,8 @@ class Box(NamedTuple):
 
     def rescale(self, old_size: tuple[float, float], new_size: tuple[float, float]) -> Box:
         """The same rectangle after the image was resized from one size (width, height) to another."""
-        (width, height), (x, y) = old_size, new_size  # multiplied first, as edges of the image stay exact so
+        width, height = old_size
+        x, y = new_size  # multiplied first, as edges of the image stay exact so
         return Box(self.left * x / width, self.top * y / height, self.right * x / width, self.bottom * y / height)
 
     def shift(self, x: float, y: float) -> Box:
@@ -69,7 +72,7 @@ class Box(NamedTuple):
         common = self.intersection(other).area
         return common / (self.area + other.area - common)
 
-    def share_of(self, size: tuple[int, int]) -> float:
+    def share_of(self, size: Size) -> float:
         """The share of an image (width, height) that lies in the rectangle."""
         image = Box(0, 0, *size)
         return self.intersection(image).area / image.area
@@ -81,16 +84,22 @@ HARDLY_ANY = "hardly any"  # evidence
 OF_NOISE = 1.5, 3.0  # multiples of the median strength of maps of noise
 _TOO_STRONG = 0.2  # of the largest strength: where noise has more, right maps are often hardly stronger
 _OF_WORD = 0.14, 0.35  # of a word's evidence, two and five times the largest share that was in a blank picture
-_FAINT, _FAINTEST = 0.3, 0.2  # brightness
+_FAINT = 0.3  # brightness
+_FAINTEST = 0.2
 
 
 def strength_words(strength: float | None, times_noise: float | None, evidence: str | None) -> list[str]:
     """The strength and the evidence of a map in words, as far as they are known, with the score if that decides."""
     if strength is None:
         return []
-    number = f"{strength:.3f}" if times_noise is None else f"{times_noise:.{int(times_noise < 10)}f}× noise"
-    decides = ": score below chance" * (evidence == HARDLY_ANY and (times_noise or 0) >= OF_NOISE[0])
-    return [f"strength {number}", *([f"{evidence} evidence{decides}"] if evidence else [])]
+    words = [f"strength {strength:.3f}"]
+    if times_noise is not None:
+        words = [f"strength {times_noise:.{int(times_noise < 10)}f}× noise"]
+    if evidence == HARDLY_ANY and (times_noise or 0) >= OF_NOISE[0]:
+        words.append(f"{evidence} evidence: score below chance")
+    elif evidence:
+        words.append(f"{evidence} evidence")
+    return words
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,13 +215,13 @@ class Map:
 
     subject: Subject
     layer: str
-    values: NDArray[np.float32]
+    values: FloatArray
     mass: float | None
     placement: Box
     lost_mass: dict[str, float] | None = None
-    relevance: NDArray[np.float32] | None = None
+    relevance: FloatArray | None = None
     method: str = "contrastive"
-    method_maps: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    method_maps: Mapping[str, FloatArray] = field(default_factory=dict)
     noise: float | None = None
     stride: int = 1
     against: str = ""
@@ -239,7 +248,8 @@ class Map:
     @property
     def times_noise(self) -> float | None:
         """The strength as a multiple of ``noise``, which compares maps of any layers and networks; None if unknown."""
-        return self.strength / self.noise if self.strength is not None and self.noise else None
+        strength = self.strength
+        return strength / self.noise if self.noise and strength is not None else None
 
     @property
     def evidence(self) -> str | None:
@@ -247,7 +257,9 @@ class Map:
         score, (weak, clear) = self._evidence_score(self.strength)
         if score is None:
             return None
-        return HARDLY_ANY if score < weak or self.subject.is_unlikely else "weak" if score < clear else "clear"
+        if score < weak or self.subject.is_unlikely:
+            return HARDLY_ANY
+        return "weak" if score < clear else "clear"
 
     @property
     def evidence_words(self) -> list[str]:
@@ -256,10 +268,12 @@ class Map:
 
     def brightness(self, signed: bool) -> float:
         """How brightly the map is drawn, 0 to 1: less brightly if what is drawn rests on little evidence."""
-        score, (_, clear) = self._evidence_score(float(abs(self.values).sum()) / 2 if signed else self.strength)
+        strength = float(abs(self.values).sum()) / 2 if signed else self.strength
+        score, (_, clear) = self._evidence_score(strength)
         if score is None:
             return 1.0
-        return min(1.0, max(_FAINTEST, score / clear), _FAINT if self.subject.is_unlikely and not signed else 1.0)
+        maximum = _FAINT if self.subject.is_unlikely and not signed else 1.0
+        return min(maximum, max(_FAINTEST, score / clear))
 
     @property
     def is_noise(self) -> bool:
@@ -267,7 +281,7 @@ class Map:
         score, (weak, _) = self._evidence_score(self.strength)
         return score is not None and score < weak
 
-    def _evidence_score(self, strength: float | None) -> tuple[float | None, tuple[float, float]]:
+    def _evidence_score(self, strength: float | None) -> tuple[float | None, Interval]:
         """What tells how much the map rests on, and from where on that is weak, and clear."""
         if self.share is not None:
             return self.share, _OF_WORD
@@ -276,7 +290,7 @@ class Map:
         return strength / self.noise, OF_NOISE
 
     @property
-    def display_values(self) -> NDArray[np.float32]:
+    def display_values(self) -> FloatArray:
         """The values, each spread over the block of cells that it was sampled from."""
         import numpy as np
 
@@ -318,7 +332,8 @@ class Explanation:
     def parts(self) -> list[tuple[str, Map | None]]:
         """The answer in parts, each with its map if it is a word that is explained."""
         segments: list[tuple[str, Map | None]] = []
-        end, text = 0, self.answer or ""
+        end = 0
+        text = self.answer or ""
         for map_ in self.maps:
             first, last = map_.subject.span or (end, end)
             segments += [(text[end:first], None), (text[first:last], map_)]
@@ -333,5 +348,7 @@ class Explanation:
     @property
     def by_layer(self) -> dict[str, list[Map]]:
         """The maps of all subjects, layer by layer."""
-        layers = dict.fromkeys(map_.layer for map_ in self.maps)
-        return {layer: [map_ for map_ in self.maps if map_.layer == layer] for layer in layers}
+        layers: dict[str, list[Map]] = {}
+        for map_ in self.maps:
+            layers.setdefault(map_.layer, []).append(map_)
+        return layers

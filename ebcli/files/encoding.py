@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from PIL import Image
 from PIL.PdfParser import PdfParser
 from PIL.PngImagePlugin import PngInfo
 
+from ebcli.datatypes.arrays import AnyArray, Size
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional
 from ebcli.files.images import open_image
 from ebcli.files.paths import safe_open
 
-MP4, WEBP = "mp4", "webp"  # of videos
+Facts = Mapping[str, str]
+JsonObject = dict[str, Any]
+
+MP4 = "mp4"  # of videos
+WEBP = "webp"
 SOFTWARE = "eb-saliency"
 FACTS = (
     *("input", "model", "weights", "layer", "fit", "tiles", "method"),
@@ -51,7 +56,7 @@ _QUALITY = {"crf": "20", "preset": "veryfast"}  # of videos
 _FINEST = 1000  # the denominator of frame rates
 
 
-def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] | None = None) -> bytes:
+def encode_picture(picture: Image.Image, suffix: str, facts: Facts | None = None) -> bytes:
     """The content of a picture file; its EXIF data names this program.
 
     Args:
@@ -63,20 +68,24 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] |
     Raises:
         ImageError: the format cannot hold the picture.
     """
-    buffer, exif, texts = io.BytesIO(), made_by({} if suffix == "png" else facts or {}), PngInfo()
+    buffer = io.BytesIO()
+    options = dict(_SAVING[suffix])
     if suffix == "png":
+        texts = options["pnginfo"] = PngInfo()
         for name, value in shorten(facts or {}).items():
             texts.add_text(name, value)
-    options: dict[str, Any] = {"dpi": picture.info["dpi"]} if "dpi" in picture.info else {}
+        facts = None
+    if "dpi" in picture.info:
+        options["dpi"] = picture.info["dpi"]
     try:
-        picture.save(buffer, exif=exif, pnginfo=texts, **options, **_SAVING[suffix])
+        picture.save(buffer, exif=made_by(facts or {}), **options)
     except (OSError, ValueError) as error:
         size = f"{picture.width} x {picture.height} pixels"
         raise ImageError(f"its map of {size} does not fit into the format {suffix} ({error}): use png") from error
     return buffer.getvalue()
 
 
-def made_by(facts: Mapping[str, str]) -> Image.Exif:
+def made_by(facts: Facts) -> Image.Exif:
     """EXIF data that name this program, and say how a picture was made."""
     exif = Image.Exif()
     exif[_SOFTWARE_TAG] = SOFTWARE
@@ -85,7 +94,7 @@ def made_by(facts: Mapping[str, str]) -> Image.Exif:
     return exif
 
 
-def shorten(facts: Mapping[str, str]) -> dict[str, str]:
+def shorten(facts: Facts) -> dict[str, str]:
     """The facts that fit into a file's metadata."""
     return {name: value[:_LONGEST_FACT] for name, value in facts.items()}
 
@@ -108,36 +117,36 @@ def read_facts(path: Path) -> dict[str, str]:
     return {name: str(facts[name]) for name in FACTS if name in facts}
 
 
-def _of_arrays(file: BinaryIO) -> dict[str, Any]:
-    arrays = _arrays(file, ("software", *FACTS, *_CLASS_ARRAYS))
-    if str(arrays["software"]) != SOFTWARE:
+def _of_arrays(file: BinaryIO) -> JsonObject:
+    arrays = {name: array.reshape(-1) for name, array in _arrays(file, ("software", *FACTS, *_CLASS_ARRAYS)).items()}
+    if str(arrays["software"].squeeze()) != SOFTWARE:
         return {}
-    facts = {name: ", ".join(map(str, np.atleast_1d(arrays[name]))) for name in FACTS if name in arrays}
+    facts = {name: ", ".join(map(str, arrays[name])) for name in FACTS if name in arrays}
     if arrays.keys() >= _CLASS_ARRAYS:
-        indices, names, scores = (np.atleast_1d(arrays[name]) for name in ("classes", "names", "scores"))
-        facts["class"] = "; ".join(f"{index} {name}".rstrip() for index, name in zip(indices, names, strict=False))
-        facts["score"] = ", ".join(f"{float(score):.4f}" for score in scores)
+        titles = zip(arrays["classes"], arrays["names"], strict=False)
+        facts["class"] = "; ".join(f"{index} {name}".rstrip() for index, name in titles)
+        facts["score"] = ", ".join(f"{float(score):.4f}" for score in arrays["scores"])
     return facts
 
 
-def _of_video(file: BinaryIO) -> dict[str, Any]:
+def _of_video(file: BinaryIO) -> JsonObject:
     with import_optional("av").open(file) as container:
         metadata = container.metadata
         return json.loads(metadata["comment"]) if metadata["description"] == SOFTWARE else {}
 
 
-def _of_pdf(file: BinaryIO) -> dict[str, Any]:
+def _of_pdf(file: BinaryIO) -> JsonObject:
     info = PdfParser(f=file).info
     return json.loads(str(info.Subject)) if info.Creator == SOFTWARE else {}
 
 
-def _of_text(file: BinaryIO) -> dict[str, Any]:
+def _of_text(file: BinaryIO) -> JsonObject:
     """From the beginning of an SVG file or a page, without a parser: somebody else's can be an attack on one."""
     match = _DESCRIPTION.search(file.read(_BEGINNING).decode(errors="replace"))
     return json.loads(html.unescape(match[1] or match[2])) if match else {}
 
 
-def _of_picture(file: BinaryIO) -> dict[str, Any]:
+def _of_picture(file: BinaryIO) -> JsonObject:
     with open_image(file) as image:
         exif = Image.Exif()
         exif.load(image.info["exif"])  # a PNG file without any would be decoded to look for it behind the pixels
@@ -154,7 +163,7 @@ def encode_arrays(arrays: Mapping[str, ArrayLike]) -> bytes:
     return buffer.getvalue()
 
 
-def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path, names: Collection[str]) -> dict[str, AnyArray]:
     """Those of the named arrays that an ``.npz`` file has; what it stores as Python objects is not loaded.
 
     Raises:
@@ -167,11 +176,12 @@ def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
         raise ValueError(f"it is not an intact .npz file ({error})") from error
 
 
-def _arrays(file: BinaryIO, names: Collection[str]) -> dict[str, NDArray[Any]]:
+def _arrays(file: BinaryIO, names: Collection[str]) -> dict[str, AnyArray]:
     arrays = {}
     with zipfile.ZipFile(file) as archive:
         for name in set(archive.namelist()) & {f"{name}.npy" for name in names}:
-            if (size := archive.getinfo(name).file_size) > _LARGEST_ARRAY:
+            size = archive.getinfo(name).file_size
+            if size > _LARGEST_ARRAY:
                 raise ValueError(f"{name} is too large")
             with archive.open(name) as member:
                 np.lib.format.read_magic(member)
@@ -194,7 +204,7 @@ def video_format(picture_format: str) -> str:
     return MP4
 
 
-def video_writer(suffix: str, frame_rate: float, facts: Mapping[str, str]) -> "Mp4 | Webp":
+def video_writer(suffix: str, frame_rate: float, facts: Facts) -> "Mp4 | Webp":
     """What encodes a video of a format frame by frame.
 
     Args:
@@ -208,7 +218,7 @@ def video_writer(suffix: str, frame_rate: float, facts: Mapping[str, str]) -> "M
 class Mp4:
     """H.264 in MP4; its metadata are a comment, and this program as the description."""
 
-    def __init__(self, frame_rate: float, facts: Mapping[str, str]) -> None:
+    def __init__(self, frame_rate: float, facts: Facts) -> None:
         self._av = import_optional("av")
         self._rate = Fraction(frame_rate).limit_denominator(_FINEST)
         self._buffer = io.BytesIO()
@@ -219,7 +229,8 @@ class Mp4:
     def add(self, frame: Image.Image) -> None:
         """Append a frame, RGB; all have the same size."""
         even = frame.width + frame.width % 2, frame.height + frame.height % 2  # as H.264 stores color
-        frame = frame if even == frame.size else frame.resize(even)
+        if even != frame.size:
+            frame = frame.resize(even)
         try:
             if self._stream is None:
                 self._stream = self._container.add_stream("libx264", rate=self._rate, options=_QUALITY)
@@ -251,14 +262,17 @@ class Mp4:
 class Webp:
     """Animated WebP by Pillow, which takes all frames at the end: until then, they are kept in a temporary file."""
 
-    def __init__(self, frame_rate: float, facts: Mapping[str, str]) -> None:
-        self._delay, self._facts = 1000 / frame_rate, facts
+    def __init__(self, frame_rate: float, facts: Facts) -> None:
+        self._delay = 1000 / frame_rate
+        self._facts = facts
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by finish
-        self._size, self._count = (0, 0), 0
+        self._size = (0, 0)
+        self._count = 0
 
     def add(self, frame: Image.Image) -> None:
         """Append a frame, RGB; all have the same size."""
-        self._size, self._count = frame.size, self._count + 1
+        self._size = frame.size
+        self._count += 1
         self._file.write(frame.tobytes())
 
     def finish(self) -> bytes:
@@ -278,10 +292,13 @@ class Webp:
 class _FrameFile(Image.Image):
     """An animation whose frames are read from a file when Pillow seeks them."""
 
-    def __init__(self, file: Any, size: tuple[int, int], count: int) -> None:
+    def __init__(self, file: Any, size: Size, count: int) -> None:
         super().__init__()
-        self._file, self._bytes, self.n_frames = file, 3 * size[0] * size[1], count
-        self._mode, self._size = "RGB", size
+        self._file = file
+        self._bytes = 3 * math.prod(size)
+        self._mode = "RGB"
+        self._size = size
+        self.n_frames = count
         self.seek(0)
 
     def seek(self, frame: int) -> None:

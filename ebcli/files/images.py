@@ -3,11 +3,11 @@
 That is its bytes without its name, and no more than it may unpack to.
 """
 
-import contextlib
 import os
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ebcli.datatypes.arrays import Size
 from ebcli.datatypes.explanation import Box
-from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing
+from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing, reason
 from ebcli.files.paths import safe_open
 
 File = Path | IO[bytes]
@@ -26,11 +27,13 @@ File = Path | IO[bytes]
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 
-_MEMORY, _MEMORY_PER_PIXEL = 3 << 30, 32  # bytes; floats in TIFF take 28
+_MEMORY = 3 << 30  # bytes
+_MEMORY_PER_PIXEL = 32  # bytes; floats in TIFF take 28
 _USUAL_PIXELS = Image.MAX_IMAGE_PIXELS or 0
 _HEIF = {".heic", ".heif"}
 _MULTIPAGE = {"GIF", "PNG", "WEBP", "TIFF"}
-_PACKED_CHUNK, _UNPACKED_CHUNK = 1 << 14, 1 << 22  # bytes at a time; deflate makes at most 1032 of one
+_PACKED_CHUNK = 1 << 14  # bytes at a time
+_UNPACKED_CHUNK = 1 << 22  # deflate makes at most 1032 bytes of one
 TOO_MANY = "it has too many pixels: raise EB_SALIENCY_MAX_PIXELS"
 
 
@@ -74,7 +77,7 @@ def decode(file: File) -> Image.Image:
         return to_rgb(image)
 
 
-@contextlib.contextmanager
+@contextmanager
 def reading(file: File) -> Iterator[None]:
     """Raise an ImageError, one sentence, for whatever Pillow raises of a file."""
     try:
@@ -82,15 +85,16 @@ def reading(file: File) -> Iterator[None]:
     except (EbcliError, MemoryError):
         raise
     except UnidentifiedImageError as error:
+        problem = "not an image that Pillow can read"
         if isinstance(file, Path) and file.suffix.lower() in _HEIF and not _add_heif():
-            raise ImageError(missing("pillow-heif")) from error
-        raise ImageError("not an image that Pillow can read") from error
+            problem = missing("pillow-heif")
+        raise ImageError(problem) from error
     except Image.DecompressionBombError as error:
         raise ImageError(TOO_MANY) from error
     except OSError as error:
-        raise ImageError(error.strerror or str(error)) from error
+        raise ImageError(reason(error)) from error
     except Exception as error:  # broken files make Pillow's decoders raise nearly anything
-        raise ImageError(f"it is broken: {error or type(error).__name__}") from error
+        raise ImageError(f"it is broken: {reason(error)}") from error
 
 
 def pages(file: File) -> int:
@@ -110,20 +114,20 @@ def decoding_memory(max_pixels: int | None = None) -> int:
     return _MEMORY + _MEMORY_PER_PIXEL * (2 * _USUAL_PIXELS if max_pixels is None else max_pixels)
 
 
-def check_pixels(size: tuple[int, int]) -> None:
+def check_pixels(size: Size) -> None:
     """Raise ImageError if an image of this size has more pixels than Pillow would decode."""
     if size[0] * size[1] > most_pixels():
         raise ImageError(TOO_MANY)
 
 
-@contextlib.contextmanager
+@contextmanager
 def open_image(file: File) -> Iterator[Image.Image]:
     """Open an image of a format that Pillow decodes; any error of Pillow is passed on."""
     with open_file(file) as content, Image.open(content, formats=_formats()) as image:
         yield image
 
 
-@contextlib.contextmanager
+@contextmanager
 def open_file(file: File) -> Iterator[IO[bytes]]:
     """A file, open at its beginning."""
     if not isinstance(file, Path):
@@ -156,7 +160,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def read_mask(path: Path, size: tuple[int, int], region: Box, shape: tuple[int, int]) -> NDArray[np.bool_]:
+def read_mask(path: Path, size: Size, region: Box, shape: tuple[int, int]) -> NDArray[np.bool_]:
     """A mask of an image, (H, W), where the network sees it: pixels brighter than half are set.
 
     Args:
@@ -182,7 +186,7 @@ def read_mask(path: Path, size: tuple[int, int], region: Box, shape: tuple[int, 
 @lru_cache
 def _add_heif() -> bool:
     """Let Pillow read HEIC and HEIF, the format of many phones; False if the package for it is missing."""
-    with contextlib.suppress(ConfigurationError):
+    with suppress(ConfigurationError):
         import_optional("pillow_heif").register_heif_opener()
         return True
     return False
@@ -203,7 +207,8 @@ class Contents:
     """
 
     def __init__(self, stream: Any, limit: int = sys.maxsize) -> None:
-        self._stream, self.limit = stream, limit
+        self._stream = stream
+        self.limit = limit
         self.tell = stream.tell
 
     def read(self, size: int = -1) -> bytes:

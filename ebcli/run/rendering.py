@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ebcli.datatypes.arrays import Interval
 from ebcli.datatypes.atlas import Atlas
 from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
@@ -19,7 +20,6 @@ from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.clips import Clips, Slices
-from ebcli.files.coordinates import Interval
 from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.naming import HTML, ResultNames

@@ -3,18 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.arrays import AnyArray, Size
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.files import images
 from ebcli.files.clips import ClipOptions, Clips
 from ebcli.files.coordinates import Coordinates
 from ebcli.files.images import File
 
-Pixels = tuple[NDArray[Any], tuple[int, int], Clips | None]
+Pixels = tuple[AnyArray, Size, Clips | None]
 
 
 class DisplayFrame(NamedTuple):

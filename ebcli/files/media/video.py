@@ -1,9 +1,9 @@
 """Frames of videos: files that FFmpeg reads, animations that Pillow reads, and directories of images."""
 
-import contextlib
 import os
 import re
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
 from functools import partial
 from itertools import chain, islice, pairwise
 from math import inf, prod
@@ -52,17 +52,20 @@ def frame_files(folder: Path) -> list[Path]:
     """
     try:
         names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
-        name_parts = [match.groups() for name in names if (match := _NUMBERED_NAME.fullmatch(name))]
-        is_one_clip = (
-            len(name_parts) == len(names) > 1 and len({(before, after) for before, _, after in name_parts}) == 1
-        )
-        by_number = sorted((int(number), name) for (_, number, _), name in zip(name_parts, names, strict=False))
-        if not is_one_clip or by_number[-1][0] - by_number[0][0] != len(names) - 1:
-            return []
-        files = [folder / name for _, name in by_number]
-        return files if all(map(images.has_image_suffix, files)) and all(map(os.path.isfile, files)) else []
     except OSError:
         return []
+    by_number: dict[int, Path] = {}
+    affixes = set()
+    for match in map(_NUMBERED_NAME.fullmatch, names):
+        if match:
+            before, number, after = match.groups()
+            affixes.add((before, after))
+            by_number[int(number)] = folder / match[0]
+    numbers = sorted(by_number)
+    if len(affixes) != 1 or not len(numbers) == len(names) == numbers[-1] - numbers[0] + 1 > 1:
+        return []
+    files = [by_number[number] for number in numbers]
+    return files if all(map(images.has_image_suffix, files)) and all(map(os.path.isfile, files)) else []
 
 
 def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]:
@@ -97,7 +100,8 @@ def sample_frames(file: File, rate: float, part: ClipOptions) -> Generator[Frame
     """
     start = part.start
     end = inf if part.duration is None else start + part.duration
-    count, last_time = 0, 0.0
+    count = 0
+    last_time = 0.0
     source_frames: Iterator[Frame | None] = frames(file, rate, start)
     for frame, after in pairwise(chain(source_frames, [None])):
         assert frame is not None
@@ -124,7 +128,7 @@ class Frames(InputFormat):
     def recognizes(self, path: Path) -> bool:
         if os.path.isdir(path):
             return bool(frame_files(path))
-        with contextlib.suppress(Exception):  # broken files make Pillow raise nearly anything
+        with suppress(Exception):  # broken files make Pillow raise nearly anything
             return path.suffix.lower() in _ANIMATION_SUFFIXES and os.path.isfile(path) and images.pages(path) > 1
         return False
 
@@ -137,14 +141,18 @@ class Frames(InputFormat):
         assert spec.frames is not None
         length, step = spec.frames, part.every
         crops: dict[int, NDArray[np.uint8]] = {}
-        total, size, last = 0, (0, 0), None
+        total = 0
+        size = (0, 0)
+        last_frame = None
         limit = _LARGEST_CLIPS // (spec.channels * prod(spec.shape[1:]))
         for total, frame in enumerate(sample_frames(file, spec.rate, part), 1):
             if (total - 1) // length % step:
                 continue
-            if frame is not last:  # which may be shown for minutes
-                image, last = frame.load(), frame
-                size, pixels = size if crops else image.size, spec.read(image)
+            if frame is not last_frame:  # which may be shown for minutes
+                image = frame.load()
+                pixels = spec.read(image)
+                size = size if crops else image.size
+                last_frame = frame
             crops[total - 1] = pixels
             if len(crops) > limit:
                 advice = "explain a part with --duration, or less with EB_SALIENCY_EVERY"
@@ -157,7 +165,7 @@ class Frames(InputFormat):
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
         assert clips is not None
         positions = {position[0]: position for position in clips.explained_frames()}
-        with contextlib.closing(sample_frames(file, spec.rate, part)) as ticks:
+        with closing(sample_frames(file, spec.rate, part)) as ticks:
             for number, frame in enumerate(islice(ticks, max(positions) + 1)):
                 if number in positions:
                     yield DisplayFrame(frame.load(), *positions[number])
@@ -197,8 +205,9 @@ def _of_video(file: IO[bytes], start: float) -> Iterator[Frame]:
             stream = container.streams.best("video")
             if stream is None:
                 raise ImageError("it has no video stream, or is truncated")
-            unit, rate = float(stream.time_base or 0), float(stream.average_rate or 0)
-            zero = (stream.start_time or 0) * unit
+            rate = float(stream.average_rate or 0)
+            tick = 1 / rate if rate else _DELAY
+            zero = (stream.start_time or 0) * float(stream.time_base or 0)
             if start > 1 and container.size > 0:
                 container.seek(int((start + zero) * av.time_base))
             for i, frame in enumerate(container.decode(stream)):
@@ -206,26 +215,29 @@ def _of_video(file: IO[bytes], start: float) -> Iterator[Frame]:
                     raise ImageError("it has no frame rate")
                 images.check_pixels((frame.width, frame.height))
                 time = max(time, i / rate if frame.time is None else frame.time - zero)
-                end = time + ((frame.duration or 0) * float(frame.time_base or 0) or (1 / rate if rate else _DELAY))
+                end = time + ((frame.duration or 0) * float(frame.time_base or 0) or tick)
                 yield Frame(time, end, partial(_upright, frame))
             duration = _announced_end(container, stream, rate)
     except (av.FFmpegError, ValueError, EOFError) as error:
         if not end:
             raise ImageError("it is not a video that FFmpeg can read, or is truncated") from error
         raise ImageError(_cut_short(end)) from error
-    if end < duration - _MISSING * (1 / rate if rate else _DELAY):
+    if end < duration - _MISSING * tick:
         raise ImageError(_cut_short(end, f" of {duration:.1f}"))
 
 
 def _announced_end(container: Any, stream: Any, rate: float) -> float:
     """When a video ends according to its header, in seconds; 0 if it does not say."""
-    ends = [float((stream.duration or 0) * (stream.time_base or 0)), stream.frames / rate if rate else 0.0]
-    if match := re.match(r"(\d+):(\d+):(\d+\.?\d*)", stream.metadata.get("DURATION", "")):  # of Matroska and WebM
+    duration = float((stream.duration or 0) * (stream.time_base or 0))
+    if rate:
+        duration = max(duration, stream.frames / rate)
+    match = re.match(r"(\d+):(\d+):(\d+\.?\d*)", stream.metadata.get("DURATION", ""))  # of Matroska and WebM
+    if match:
         hours, minutes, seconds = map(float, match.groups())
-        ends.append(3600 * hours + 60 * minutes + seconds)
-    elif len(container.streams) == 1:  # sound may last longer
-        ends.append((container.duration or 0) / 1e6)
-    return max(ends)
+        return max(duration, 3600 * hours + 60 * minutes + seconds)
+    if len(container.streams) == 1:  # sound may last longer
+        return max(duration, (container.duration or 0) / 1e6)
+    return duration
 
 
 def _cut_short(end: float, total: str = "") -> str:
