@@ -38,13 +38,21 @@ class ExcitationBackprop(import_optional("captum.attr", "captum").LayerAttributi
             LayerError, UnsupportedOpError, ConfigurationError: see `excitation_backprop`.
         """
         tensor = inputs[0] if isinstance(inputs, tuple) else inputs
-        extras = additional_forward_args if isinstance(additional_forward_args, tuple) else (additional_forward_args,)
-        net, function = self.forward_func, self.forward_func
-        if not isinstance(net, nn.Module) or extras != (None,):
+        extras = additional_forward_args
+        if not isinstance(extras, tuple):
+            extras = (extras,)
+        if extras == (None,):
+            extras = ()
+        net = function = self.forward_func
+        if extras or not isinstance(net, nn.Module):
             parts = [part for part in (function, self.layer) if isinstance(part, nn.Module)]
-            net = FunctionOfTensor(lambda images: function(images, *(() if extras == (None,) else extras)), parts)
-        index, *position = target if isinstance(target, tuple) else (0 if target is None else target,)
+            net = FunctionOfTensor(lambda images: function(images, *extras), parts)
+        if target is None:
+            target = 0
+        index, *position = target if isinstance(target, tuple) else (target,)
         relevance: Tensor = excitation_backprop(
             net, tensor, index, self.layer, contrastive=self.contrastive, where=tuple(position) or None
         ).relevance
-        return (relevance,) if isinstance(inputs, tuple) else relevance
+        if isinstance(inputs, tuple):
+            return (relevance,)
+        return relevance

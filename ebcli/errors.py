@@ -13,7 +13,7 @@ from typing import Any
 
 DISTRIBUTION = "eb-saliency"
 # a requirement, and the extra that has it; `all` has each a second time
-_OF_EXTRA = re.compile(r"([\w.-]+).*;.*\bextra == .(?!all\b)([\w-]+)")
+_OF_EXTRA = re.compile(r"^([\w.-]+).*;.*\bextra == .(?!all\b)([\w-]+)", re.MULTILINE)
 
 
 class EbcliError(Exception):
@@ -84,8 +84,8 @@ class UnfinishedError(EbcliError):
 
 def first_line(error: BaseException) -> str:
     """First line of an error's message, or its type if the message is empty."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".:") if lines else type(error).__name__
+    line, *_ = str(error).strip().splitlines() or [type(error).__name__]
+    return line.rstrip(".:")
 
 
 def in_words(error: BaseException) -> str:
@@ -134,7 +134,9 @@ def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
     if not near:
         return ""
     *others, last = map(repr, near)
-    return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"
+    if not others:
+        return f"did you mean {last}?"
+    return f"did you mean {', '.join(others)} or {last}?"
 
 
 def import_optional(module: str, package: str | None = None) -> Any:
@@ -158,8 +160,8 @@ def missing(package: str) -> str:
     from importlib.metadata import distributions, requires
 
     name = package.replace("_", "-")
-    requirements = (line.replace("_", "-") for line in requires(DISTRIBUTION) or ())
-    extras = {match[1]: match[2] for match in map(_OF_EXTRA.match, requirements) if match}
+    requirements = "\n".join(requires(DISTRIBUTION) or ()).replace("_", "-")
+    extras = dict(_OF_EXTRA.findall(requirements))
     if name not in extras:
         return f"this needs the package {package}: pip install {package}"
     present = {distribution.name.replace("_", "-") for distribution in distributions()} - {name}

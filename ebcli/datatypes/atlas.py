@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ebcli.datatypes.arrays import FloatArray
+from ebcli.datatypes.aliases import FloatArray
 from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.errors import ConfigurationError
 
@@ -47,8 +47,10 @@ class Atlas:
         contrastive = [map_ for map_ in maps if not map_.is_two_sided]
         kinds = {(map_.method, map_.against, map_.values.ndim, len(map_.subject.where)) for map_ in contrastive}
         if kinds != {("contrastive", "", 2, 0)} or len({map_.layer for map_ in contrastive}) != 1:
-            requirement = "contrastive maps of an image against their duals, at one layer"
-            raise ConfigurationError(f"the evidence for classes is compared by {requirement}: explain classes so")
+            raise ConfigurationError(
+                "the evidence for classes is compared by contrastive maps of an image against their duals, "
+                "at one layer: explain classes so"
+            )
         values = np.stack([evidence(map_.display_values, map_.subject.score) for map_ in contrastive])
         values[[map_.is_noise for map_ in contrastive]] = 0
         largest = float(values.max(initial=0))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ebcli.datatypes.arrays import FloatArray, Interval, Size
+    from ebcli.datatypes.aliases import DoubleArray, FloatArray, Interval, JsonObject, Size
 
 
 class Box(NamedTuple):
@@ -41,7 +41,7 @@ class Box(NamedTuple):
         return (self.left, self.right), (self.top, self.bottom)
 
     @property
-    def outline(self) -> NDArray[np.float64]:
+    def outline(self) -> DoubleArray:
         """The closed outline, (5, 2)."""
         import numpy as np  # which the command's help need not wait for
 
@@ -125,7 +125,7 @@ class Subject:
     _: KW_ONLY
     where: tuple[int, ...] | NDArray[np.bool_] = ()
     box: Box | None = None
-    outlines: Sequence[NDArray[np.float64]] = ()
+    outlines: Sequence[DoubleArray] = ()
     is_unlikely: bool = False
     span: tuple[int, int] | None = None
     position: int | None = None
@@ -179,11 +179,13 @@ class Sufficiency:
         alternatives = f"a blob at the center needs {self.center:.0%}, random order {self.shuffled:.0%}"
         if not self.suffices:
             return f"sufficiency not shown: the map needs {self.part:.0%} of the image; {alternatives}"
-        change = f"falls from {score} to {other}" if self.without < self.score else f"is {other} instead of {score}"
+        change = f"is {other} instead of {score}"
+        if self.without < self.score:
+            change = f"falls from {score} to {other}"
         return f"{self.part:.0%} of the image suffices; {alternatives}; without that part, the score {change}"
 
     @property
-    def record_fields(self) -> dict[str, Any]:
+    def record_fields(self) -> JsonObject:
         """The result as records have it."""
         return {**asdict(self), "suffices": self.suffices, "words": self.words}
 
@@ -235,7 +237,9 @@ class Map:
         """The subject in words, with its score; of a word, with the share of its evidence that is in the picture."""
         if self.is_two_sided:
             return f"{self.subject.title}, against {self.against}"
-        return self.subject.title if self.share is None else f"{self.subject.name}: {self.share:.2f} from the picture"
+        if self.share is not None:
+            return f"{self.subject.name}: {self.share:.2f} from the picture"
+        return self.subject.title
 
     @property
     def strength(self) -> float | None:
@@ -243,13 +247,17 @@ class Map:
 
         It is the share of the class's probability that its dual, or the class contrasted with, has elsewhere.
         """
-        return float(self.values.clip(0).sum()) if self.method == "contrastive" else None
+        if self.method != "contrastive":
+            return None
+        return float(self.values.clip(0).sum())
 
     @property
     def times_noise(self) -> float | None:
         """The strength as a multiple of ``noise``, which compares maps of any layers and networks; None if unknown."""
         strength = self.strength
-        return strength / self.noise if self.noise and strength is not None else None
+        if not self.noise or strength is None:
+            return None
+        return strength / self.noise
 
     @property
     def evidence(self) -> str | None:
@@ -272,8 +280,10 @@ class Map:
         score, (_, clear) = self._evidence_score(strength)
         if score is None:
             return 1.0
-        maximum = _FAINT if self.subject.is_unlikely and not signed else 1.0
-        return min(maximum, max(_FAINTEST, score / clear))
+        brightness = min(1.0, max(_FAINTEST, score / clear))
+        if self.subject.is_unlikely and not signed:
+            return min(_FAINT, brightness)
+        return brightness
 
     @property
     def is_noise(self) -> bool:

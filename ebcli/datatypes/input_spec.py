@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.datatypes.arrays import AnyArray, FloatArray, Interval, Size
+from ebcli.datatypes.aliases import AnyArray, FloatArray, Interval, Size
 from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError, ImageError, plural
 
@@ -154,9 +154,7 @@ class InputSpec:
         if self._crop is None:
             return Box(0, 0, *size)
         new = self._new_size(size)
-        crops = self._crop[::-1]
-        left, top = map(_start, new, crops)
-        return Box.from_xywh(left, top, *crops).rescale(new, size)
+        return _center_box(new, self._crop[::-1]).rescale(new, size)
 
     def read(self, image: Image.Image) -> AnyArray:
         """What the network gets of an image or a frame, (height, width, C): to the pixel what torchvision makes of it.
@@ -223,20 +221,18 @@ class InputSpec:
             image = image.resize(new, self.resample)
         if self._crop is None:
             return np.asarray(image)
-        crops = self._crop[::-1]
-        left, top = start = [*map(_start, new, crops)]
-        canvas = Image.new(image.mode, crops, fill)
+        crop = _center_box(new, self._crop[::-1])
+        canvas = Image.new(image.mode, self._crop[::-1], fill)
+        left, top = map(int, crop[:2])
         if image.size == new:
             canvas.paste(image, (-left, -top))
             return np.asarray(canvas)
         # A strip of 10000 x 3 pixels would grow to 853333 x 256: only what survives the crop is made. Given a part,
         # Pillow may take width and height in another order and so round otherwise; hence not for all images.
-        low = [max(0, offset) for offset in start]
-        high = [min(side, offset + crop) for side, offset, crop in zip(new, start, crops, strict=True)]
-        scale = [length / side for length, side in zip(image.size, new, strict=True)]
-        box = (low[0] * scale[0], low[1] * scale[1], high[0] * scale[0], high[1] * scale[1])
-        part = image.resize((high[0] - low[0], high[1] - low[1]), self.resample, box=box)
-        canvas.paste(part, (low[0] - left, low[1] - top))
+        visible = crop.intersection(Box(0, 0, *new))
+        x, y, width, height = map(int, visible.xywh)
+        part = image.resize((width, height), self.resample, box=visible.rescale(new, image.size))
+        canvas.paste(part, (x - left, y - top))
         return np.asarray(canvas)
 
     def normalize(self, pixels: AnyArray) -> Tensor:
@@ -262,13 +258,16 @@ class InputSpec:
         size = self._new_size((width, height))[::-1]
         # torchvision resizes frames without antialiasing
         image = functional.resize(image, size, InterpolationMode[self.resample.name], antialias=self.frames is None)
-        pixels = image if isinstance(image, torch.Tensor) else functional.pil_to_tensor(self._in_channels(image))
-        values = functional.convert_image_dtype(pixels, torch.float)
+        if not isinstance(image, torch.Tensor):
+            image = functional.pil_to_tensor(self._in_channels(image))
+        values = functional.convert_image_dtype(image, torch.float)
         if self._crop is not None:
             fill = torch.tensor(self._fill, device=values.device)[:, None, None] / 255
             values = functional.center_crop(values - fill, self._crop) + fill  # center_crop pads with zeros
         tensor: Tensor = functional.normalize(values, self.mean, self.std)
-        return tensor if self.frames is None else tensor.transpose(-4, -3)
+        if self.frames is None:
+            return tensor
+        return tensor.transpose(-4, -3)
 
     @property
     def step(self) -> int:
@@ -286,7 +285,9 @@ class InputSpec:
         """The color of padding."""
         if self.fit != "pad":
             return (0,) * len(self.mean)
-        return tuple(round(255 * value) if self.fill is None else self.fill for value in self.mean)
+        if self.fill is not None:
+            return (self.fill,) * len(self.mean)
+        return tuple(round(255 * value) for value in self.mean)
 
     def _new_size(self, size: Size) -> Size:
         """The size (width, height) after resizing, with torchvision's rounding, and timm's for ``"pad"``."""
@@ -320,9 +321,17 @@ class InputSpec:
         return np.rint(np.stack(bands, axis=-1)).astype(np.uint8)
 
 
+def _center_box(size: Size, crop: Size) -> Box:
+    """The center crop of an image; beyond its edges where it is smaller."""
+    left, top = map(_start, size, crop)
+    return Box.from_xywh(left, top, *crop)
+
+
 def _start(side: int, crop: int) -> int:
     """Where torchvision's ``center_crop`` starts, with its rounding; below 0 where it pads."""
-    return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
+    if side < crop:
+        return -((crop - side) // 2)
+    return round((side - crop) / 2)
 
 
 def call_transform(function: Transform, image: Image.Image) -> FloatArray:
@@ -357,6 +366,7 @@ def measure_placement(function: Transform, size: Size) -> Box:
     black = apply(0.0)
     contrast = apply(255.0) - black
     is_image = np.abs(contrast) > np.abs(contrast).max() / 2  # what is the same in all is padding
+    starts = []
     ends = []
     for axis, side in ((1, size[0]), (0, size[1])):
         steps = np.arange(side) / max(1, side - 1) * 255
@@ -370,9 +380,10 @@ def measure_placement(function: Transform, size: Size) -> Box:
             slope, start = np.polyfit(positions, sources, 1)
         deviations = np.abs(slope * positions + start - sources)
         if slope <= 0 or deviations.max() > _TOLERANCE * side or not is_stable:
-            problem = "transform does not always resize, crop and pad an image in the same way"
-            advice = "pass the tensor that it makes, or another transform"
-            raise ConfigurationError(f"{problem}, so its maps have no place in it: {advice}")
-        ends.append((float(start), float(start + slope * black.shape[axis])))
-    (left, right), (top, bottom) = ends
-    return Box(left, top, right, bottom)
+            raise ConfigurationError(
+                "transform does not always resize, crop and pad an image in the same way, "
+                "so its maps have no place in it: pass the tensor that it makes, or another transform"
+            )
+        starts.append(float(start))
+        ends.append(float(start + slope * black.shape[axis]))
+    return Box(*starts, *ends)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ebcli.datatypes.arrays import FloatArray, Interval
+from ebcli.datatypes.aliases import DoubleArray, FloatArray, Interval
 from ebcli.errors import DISTRIBUTION, import_optional
 from ebcli.files.naming import GEOTIFF, NIFTI
 
@@ -28,14 +27,14 @@ class Coordinates(ABC):
         suffix: of files with such coordinates.
     """
 
-    matrix: NDArray[np.float64]
+    matrix: DoubleArray
     suffix: ClassVar[str]
 
     @abstractmethod
     def encode(self, map_: FloatArray, spans: Sequence[Interval]) -> bytes:
         """The content of a file of a map (h, w) or (d, h, w), which covers these cells along x, y and z."""
 
-    def _of_cells(self, map_: FloatArray, spans: Sequence[Interval], center: float) -> NDArray[np.float64]:
+    def _of_cells(self, map_: FloatArray, spans: Sequence[Interval], center: float) -> DoubleArray:
         """The matrix of the map's own cells; ``center`` is where in a cell its position is meant, 0 or 0.5."""
         cells = np.eye(4)
         for axis, ((low, high), count) in enumerate(zip(spans, map_.shape[::-1], strict=True)):
@@ -51,18 +50,16 @@ class Affine(Coordinates):
     suffix = NIFTI
 
     @property
-    def spacing(self) -> tuple[float, float, float]:
+    def spacing(self) -> tuple[float, ...]:
         """The distances of cells along x, y and z."""
         lengths = np.linalg.norm(self.matrix[:3, :3], axis=0)
-        x, y, z = np.where(np.isfinite(lengths) & (lengths > 0), lengths, 1.0).tolist()
-        return x, y, z
+        return tuple(np.where(np.isfinite(lengths) & (lengths > 0), lengths, 1.0).tolist())
 
     @property
-    def flips(self) -> tuple[bool, bool, bool]:
+    def flips(self) -> tuple[bool, ...]:
         """The axes x, y and z that lead to the right, the front or the top, which radiologists draw on the left."""
         columns = self.matrix[:3, :3].T
-        x, y, z = (bool(column[np.abs(column).argmax()] > 0) for column in columns)
-        return x, y, z
+        return tuple(bool(column[np.abs(column).argmax()] > 0) for column in columns)
 
     def encode(self, map_: FloatArray, spans: Sequence[Interval]) -> bytes:
         nibabel = import_optional("nibabel")

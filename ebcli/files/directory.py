@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from os.path import lexists
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def refuse_foreign_files(
     for relpath in relpaths:
         result_names[relpath.parent].add(relpath.name)
     own_files = OwnFiles(directory)
-    foreign = [path for path in map(directory.joinpath, files) if os.path.lexists(path) and path not in own_files]
+    foreign = [path for path in map(directory.joinpath, files) if lexists(path) and path not in own_files]
     foreign += sorted(itertools.islice(_foreign(directory, result_names, is_result, own_files), 4))
     if not foreign:
         return
@@ -142,12 +143,18 @@ class OutputFolder(Sink):
             other = by_relpath.get(relpath)
             by_relpath[relpath] = source
             if other is not None and accepts(other) and accepts(source):
-                clash = f"'{other.name}' and '{source.name}' would both be written to '{self.directory / relpath}'"
-                raise ConfigurationError(f"{clash}: explain them in two runs, each with an --output of its own")
-            before = None if self._overwrite else self._history.other_input(source, relpath)
+                raise ConfigurationError(
+                    f"'{other.name}' and '{source.name}' would both be written to '{self.directory / relpath}': "
+                    "explain them in two runs, each with an --output of its own"
+                )
+            if self._overwrite:
+                continue
+            before = self._history.other_input(source, relpath)
             if before is not None and accepts(source):
-                problem = f"'{self.directory / relpath}' has results of '{before}'"
-                raise ConfigurationError(f"{problem}, which those of '{source.name}' would replace: {_ADVICE}")
+                raise ConfigurationError(
+                    f"'{self.directory / relpath}' has results of '{before}', "
+                    f"which those of '{source.name}' would replace: {_ADVICE}"
+                )
         refuse_foreign_files(self.directory, extra_files, self._overwrite, by_relpath, is_result)
 
     def start(self, settings: str | None) -> None:
@@ -213,9 +220,11 @@ class OutputFolder(Sink):
         link = first_link(self.directory, relative.parent)
         if link:
             raise OutputError(f"cannot write '{path}': '{link}' is a symbolic link")
-        if not self._overwrite and os.path.lexists(path) and path not in self._own_files:
-            foreign = f"'{path}' appeared during this run, and this program did not write it"
-            raise OutputError(f"{foreign}: move it away, or pass --overwrite")
+        if not self._overwrite and lexists(path) and path not in self._own_files:
+            raise OutputError(
+                f"'{path}' appeared during this run, and this program did not write it: "
+                "move it away, or pass --overwrite"
+            )
 
     def record(self, *records: Record) -> None:
         """Append to the records.

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import ArrayLike
 from PIL import Image
 from PIL.PdfParser import PdfParser
 from PIL.PngImagePlugin import PngInfo
 
-from ebcli.datatypes.arrays import AnyArray, Size
+from ebcli.datatypes.aliases import AnyArray, JsonObject, Size
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional
 from ebcli.files.images import open_image
 from ebcli.files.paths import safe_open
 
 Facts = Mapping[str, str]
-JsonObject = dict[str, Any]
 
 MP4 = "mp4"  # of videos
 WEBP = "webp"
@@ -132,18 +132,24 @@ def _of_arrays(file: BinaryIO) -> JsonObject:
 def _of_video(file: BinaryIO) -> JsonObject:
     with import_optional("av").open(file) as container:
         metadata = container.metadata
-        return json.loads(metadata["comment"]) if metadata["description"] == SOFTWARE else {}
+        if metadata["description"] != SOFTWARE:
+            return {}
+        return json.loads(metadata["comment"])
 
 
 def _of_pdf(file: BinaryIO) -> JsonObject:
     info = PdfParser(f=file).info
-    return json.loads(str(info.Subject)) if info.Creator == SOFTWARE else {}
+    if info.Creator != SOFTWARE:
+        return {}
+    return json.loads(str(info.Subject))
 
 
 def _of_text(file: BinaryIO) -> JsonObject:
     """From the beginning of an SVG file or a page, without a parser: somebody else's can be an attack on one."""
     match = _DESCRIPTION.search(file.read(_BEGINNING).decode(errors="replace"))
-    return json.loads(html.unescape(match[1] or match[2])) if match else {}
+    if not match:
+        return {}
+    return json.loads(html.unescape(match[1] or match[2]))
 
 
 def _of_picture(file: BinaryIO) -> JsonObject:
@@ -152,7 +158,9 @@ def _of_picture(file: BinaryIO) -> JsonObject:
         exif.load(image.info["exif"])  # a PNG file without any would be decoded to look for it behind the pixels
         if exif[_SOFTWARE_TAG] != SOFTWARE:
             return {}
-        facts: dict[Any, Any] = image.info if image.format == "PNG" else json.loads(exif[_DESCRIPTION_TAG])
+        if image.format != "PNG":
+            return json.loads(exif[_DESCRIPTION_TAG])
+        facts: dict[Any, Any] = image.info
         return facts
 
 
@@ -184,12 +192,12 @@ def _arrays(file: BinaryIO, names: Collection[str]) -> dict[str, AnyArray]:
             if size > _LARGEST_ARRAY:
                 raise ValueError(f"{name} is too large")
             with archive.open(name) as member:
-                np.lib.format.read_magic(member)
-                shape, _, kind = np.lib.format.read_array_header_1_0(member)
+                npy.read_magic(member)
+                shape, _, kind = npy.read_array_header_1_0(member)
             if math.prod(shape) * kind.itemsize > size:
                 raise ValueError(f"{name} is too large")
             with archive.open(name) as member:
-                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
+                arrays[name.removesuffix(".npy")] = npy.read_array(member, allow_pickle=False)
     return arrays
 
 
@@ -212,7 +220,9 @@ def video_writer(suffix: str, frame_rate: float, facts: Facts) -> "Mp4 | Webp":
         frame_rate: frames per second.
         facts: how the video was made, some of ``ebcli.files.encoding.FACTS``.
     """
-    return (Mp4 if suffix == MP4 else Webp)(frame_rate, facts)
+    if suffix == MP4:
+        return Mp4(frame_rate, facts)
+    return Webp(frame_rate, facts)
 
 
 class Mp4:
@@ -246,10 +256,9 @@ class Mp4:
         yuv = self._av.VideoFrame.from_image(image).reformat(format="yuv420p")
         frame = self._av.VideoFrame(image.width, image.height, "yuv420p")
         for plane, source in zip(frame.planes, yuv.planes, strict=True):
-            rows = np.zeros((plane.height, plane.line_size), np.uint8)
-            content = np.frombuffer(source, np.uint8).reshape(-1, source.line_size)
-            rows[:, : plane.width] = content[: plane.height, : plane.width]
-            plane.update(rows.tobytes())
+            rows = np.frombuffer(source, np.uint8).reshape(-1, source.line_size)
+            content = rows[: plane.height, : plane.width]
+            plane.update(np.pad(content, ((0, 0), (0, plane.line_size - plane.width))).tobytes())
         return frame
 
     def finish(self) -> bytes:

@@ -3,26 +3,26 @@
 That is its bytes without its name, and no more than it may unpack to.
 """
 
-import os
 import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from math import inf
+from os.path import isdir, isfile
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ebcli.datatypes.arrays import Size
+from ebcli.datatypes.aliases import Size
 from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing, reason
 from ebcli.files.paths import safe_open
 
-File = Path | IO[bytes]
+File = Path | BinaryIO
 
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
@@ -46,7 +46,7 @@ def has_image_suffix(path: Path) -> bool:
 
 def is_recognized(file: File) -> bool:
     """Whether the first bytes are those of a format that Pillow reads, whatever the name is."""
-    if isinstance(file, Path) and not os.path.isfile(file):
+    if isinstance(file, Path) and not isfile(file):
         return False
     try:
         with open_image(file):
@@ -101,17 +101,23 @@ def pages(file: File) -> int:
     """The number of frames of an animation, or of pages of a TIFF file; ``decode`` reads the first one."""
     with open_image(file) as image:
         # other formats have previews, depth maps and the like
-        return int(getattr(image, "n_frames", 1)) if image.format in _MULTIPAGE else 1
+        if image.format not in _MULTIPAGE:
+            return 1
+        return int(getattr(image, "n_frames", 1))
 
 
 def most_pixels() -> float:
     """The number of pixels of the largest image that Pillow decodes."""
-    return inf if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
+    if Image.MAX_IMAGE_PIXELS is None:
+        return inf
+    return 2 * Image.MAX_IMAGE_PIXELS
 
 
 def decoding_memory(max_pixels: int | None = None) -> int:
     """The number of bytes that are enough to decode and draw an image of most pixels, or a video."""
-    return _MEMORY + _MEMORY_PER_PIXEL * (2 * _USUAL_PIXELS if max_pixels is None else max_pixels)
+    if max_pixels is None:
+        max_pixels = 2 * _USUAL_PIXELS
+    return _MEMORY + _MEMORY_PER_PIXEL * max_pixels
 
 
 def check_pixels(size: Size) -> None:
@@ -128,12 +134,12 @@ def open_image(file: File) -> Iterator[Image.Image]:
 
 
 @contextmanager
-def open_file(file: File) -> Iterator[IO[bytes]]:
+def open_file(file: File) -> Iterator[BinaryIO]:
     """A file, open at its beginning."""
     if not isinstance(file, Path):
         file.seek(0)
         yield file
-    elif os.path.isdir(file):
+    elif isdir(file):
         raise ImageError("the directory cannot be listed")
     else:
         with safe_open(file) as content:
@@ -157,7 +163,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
+    if image.mode == "RGB":
+        return image
+    return image.convert("RGB")
 
 
 def read_mask(path: Path, size: Size, region: Box, shape: tuple[int, int]) -> NDArray[np.bool_]:

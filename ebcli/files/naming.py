@@ -61,7 +61,10 @@ def canonical(path: Path) -> Path:
         return Path(os.path.normpath(path))
     # `link/..` is not the directory that holds the link, so only the file system knows what `..` means
     real_path = Path(os.path.realpath(path.parent), path.name)
-    return real_path.relative_to(Path.cwd()) if real_path.is_relative_to(Path.cwd()) else real_path
+    cwd = Path.cwd()
+    if not real_path.is_relative_to(cwd):
+        return real_path
+    return real_path.relative_to(cwd)
 
 
 def output_relpath(path: Path) -> Path:
@@ -182,7 +185,9 @@ def answer_relpath(relpath: Path, question: str, suffix: str = "png") -> Path:
 
 def raw_relpath(relpath: Path, mark: str = "") -> Path:
     """``photos/cat.jpg`` -> ``photos/cat.jpg.npz``; with ``name_marks``, ``photos/cat.jpg.maps+marginal.npz``."""
-    return figure_relpath(relpath, "maps", "npz", mark) if mark else relpath.with_name(f"{relpath.name}.npz")
+    if mark:
+        return figure_relpath(relpath, "maps", "npz", mark)
+    return relpath.with_name(f"{relpath.name}.npz")
 
 
 def is_raw(name: str) -> bool:
@@ -279,7 +284,7 @@ class ResultNames:
         if self.question is not None:
             results = [answer_relpath(relpath, self.question, picture)]
         elif self.figure:
-            mark = name_marks((), self.method) if self.figure == "layers" else self._marks(self.layers)
+            mark = self._marks(() if self.figure == "layers" else self.layers)
             results = [figure_relpath(relpath, self.figure, picture, mark)]
         else:
             results = of_maps(self.video or picture)
@@ -293,7 +298,9 @@ class ResultNames:
 
     def pages(self, relpath: Path) -> list[Path]:
         """The page of an image's answer, if there is one."""
-        return [] if self.question is None else [answer_relpath(relpath, self.question, "html")]
+        if self.question is None:
+            return []
+        return [answer_relpath(relpath, self.question, "html")]
 
     def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:
         """Whether the run may write a file of this name, given the names of all classes that it may draw."""
@@ -312,4 +319,6 @@ class ResultNames:
         return path in self.relpaths(relpath, maps, "".join(suffixes))
 
     def _marks(self, layers: tuple[str, ...]) -> str:
-        return name_marks(() if self.layers == (self.default_layer,) else layers, self.method)
+        if self.layers == (self.default_layer,):
+            layers = ()
+        return name_marks(layers, self.method)

@@ -10,8 +10,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from os.path import isfile, islink, lexists
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 from filelock import lock_descriptor
 
@@ -73,7 +74,7 @@ class OwnResults:
     def _owners(self, path: Path) -> Iterator[OwnFiles]:
         for folder in Path(os.path.abspath(path)).parents:  # noqa: PTH100 - links stay links
             if folder not in self._directories:
-                is_output = any(os.path.isfile(folder / name) for name in (RECORDS, MARKER))
+                is_output = any(isfile(folder / name) for name in (RECORDS, MARKER))
                 self._directories[folder] = OwnFiles(folder) if is_output else None
             own_files = self._directories[folder]
             if own_files is not None:
@@ -108,7 +109,9 @@ def _problem(directory: Path, result: Result) -> str | None:
         return "missing"
     except OSError as error:
         return reason(error)
-    return None if is_intact else "altered"
+    if not is_intact:
+        return "altered"
+    return None
 
 
 @contextmanager
@@ -144,7 +147,7 @@ def private_directory(parent: Path | None = None, restore: bool = False) -> Iter
         shutil.rmtree(private, ignore_errors=True)
 
 
-def _locked_directory(directory: Path) -> tuple[Path, IO[bytes]]:
+def _locked_directory(directory: Path) -> tuple[Path, BinaryIO]:
     while True:
         private = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=directory))
         try:
@@ -166,7 +169,7 @@ def finish_killed_runs(directory: Path, restore: bool = True) -> None:
         restore: first move results in them that are recorded already to their places; not where others may write.
     """
     for private in directory.glob(f"{PRIVATE}*"):
-        if PRIVATE_NAME.fullmatch(private.name) is None or os.path.islink(private):
+        if PRIVATE_NAME.fullmatch(private.name) is None or islink(private):
             continue
         with suppress(OSError):  # of a run that was killed before it had a marker, it is empty
             private.rmdir()
@@ -195,7 +198,7 @@ def _restore(directory: Path, private: Path) -> None:
         if result is None or file_digest(temporary) != result.sha256 or first_link(directory, Path(result.path)):
             continue
         path = directory / result.path
-        if not os.path.lexists(path) or path in own_files:
+        if not lexists(path) or path in own_files:
             temporary.replace(path)
 
 

@@ -9,6 +9,7 @@ import re
 import stat
 from dataclasses import dataclass, field, replace
 from io import BufferedReader
+from os.path import islink
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,8 +48,10 @@ def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> Buff
         OSError: it does not exist, or is not a regular file.
     """
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if not follow:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
     try:
-        number = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        number = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP and path.is_symlink():
             raise OSError(errno.ELOOP, "it is a symbolic link") from error
@@ -62,7 +65,7 @@ def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> Buff
 def first_link(directory: Path, relpath: Path) -> Path | None:
     """The first symbolic link on the way from a directory to a path below it, if any."""
     steps = (directory / step for step in (*reversed(relpath.parents), relpath) if step.parts)
-    return next((step for step in steps if os.path.islink(step)), None)
+    return next((step for step in steps if islink(step)), None)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args
 
-from ebcli.datatypes.arrays import Size
+from ebcli.datatypes.aliases import JsonObject, Size
 from ebcli.datatypes.explanation import HARDLY_ANY, OF_NOISE, Box, strength_words
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.paths import FileState, safe_open
-
-JsonObject = dict[str, Any]
 
 SCHEMA = 1
 
@@ -294,7 +292,9 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def read_records(directory: Path) -> Iterator[Record]:
@@ -322,8 +322,9 @@ def records_of_run(directory: Path) -> Iterator[Record]:
     try:
         yield from read_records(directory)
     except OSError as error:
-        problem = f"cannot read '{directory / RECORDS}' ({error.strerror})"
-        raise ConfigurationError(f"{problem}: name the --output directory of a run") from error
+        raise ConfigurationError(
+            f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
+        ) from error
 
 
 def latest_done(directory: Path, configuration: str) -> list[Record]:

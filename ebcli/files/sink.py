@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from os.path import isdir, lexists
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError, OutputError
@@ -135,8 +135,10 @@ def _only_picture(files: Files, record: Record, format_: str, name: str) -> byte
     suffix = _VIDEO if format_ == AUTO else f".{format_}"
     pictures = [content for path, content in files.items() if path.suffix == suffix]
     if len(pictures) >= len(record.classes) > 1:
-        advice = "add --panel to draw them in one figure, add --top-k 1, or name a directory with -o"
-        raise OutputError(f"{record.input} has {len(pictures)} maps: {advice}")
+        raise OutputError(
+            f"{record.input} has {len(pictures)} maps: "
+            "add --panel to draw them in one figure, add --top-k 1, or name a directory with -o"
+        )
     if not pictures:
         raise OutputError(f"'{name}' cannot hold a picture, and {record.model} explains images: choose .png")
     return pictures[0]
@@ -154,9 +156,9 @@ def check_writable(directory: Path, file: Path | None = None) -> None:
     """
     target = f"to '{directory}'" if file is None else f"'{file}'"
     ancestor = directory
-    while not os.path.lexists(ancestor) and ancestor != ancestor.parent:  # a working directory may not be searchable
+    while not lexists(ancestor) and ancestor != ancestor.parent:  # a working directory may not be searchable
         ancestor = ancestor.parent
-    if os.path.lexists(ancestor) and not os.path.isdir(ancestor):
+    if lexists(ancestor) and not isdir(ancestor):
         raise OutputError(f"cannot write {target}: '{ancestor}' is not a directory")
     with as_output_error(f"write {target}"), tempfile.TemporaryFile(dir=ancestor):
         pass
@@ -169,13 +171,15 @@ def check_file(path: Path, overwrite: bool, is_own: Callable[[], bool], option: 
         ConfigurationError: it would.
         OutputError: its directory cannot be written to.
     """
-    if os.path.lexists(path) and not overwrite:
+    if lexists(path) and not overwrite:
         is_ours = False
         with suppress(OSError, ValueError):  # of files of other kinds
             is_ours = is_own()
         if not is_ours:
-            foreign = f"'{path}' would be replaced, but this program did not write it"
-            raise ConfigurationError(f"{foreign}: choose another {option}, or pass --overwrite")
+            raise ConfigurationError(
+                f"'{path}' would be replaced, but this program did not write it: "
+                f"choose another {option}, or pass --overwrite"
+            )
     check_writable(path.parent, path)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from io import BytesIO
+from os.path import isdir
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,7 +68,9 @@ class Source:
         if self.root is None or self.path == self.root.path:
             return output_relpath(self.path)
         relpath = self.root.name / self.path.relative_to(self.root.path)
-        return safe_relpath(relpath if url_of(self.path) is None else portable(relpath))
+        if url_of(self.path) is not None:
+            relpath = portable(relpath)
+        return safe_relpath(relpath)
 
     @property
     def name(self) -> str:
@@ -92,8 +95,9 @@ class Source:
 
     def version(self) -> FileState | None:
         """Its present state if it can be had without a server, for caches."""
-        with suppress(OSError):
-            return self.stamp() if self.is_local else None
+        if self.is_local:
+            with suppress(OSError):
+                return self.stamp()
         return None
 
     def open_content(self) -> tuple[FileState, Path | BytesIO]:
@@ -162,7 +166,7 @@ def find_sources(
     own_results = OwnResults()
     inputs = [without_secrets(without_file_scheme(path), remote) for path in paths]
     listings = {path: list_remote(path, options) for path, options in inputs if url_of(path) is not None}
-    containers = [path for path, _ in inputs if path.suffix.lower() == ".tar" or os.path.isdir(path)]
+    containers = [path for path, _ in inputs if path.suffix.lower() == ".tar" or isdir(path)]
     containers += [path for path, (files, _) in listings.items() if files != [path]]
     is_several = len(set(map(canonical, containers))) > 1
     roots = {path: Root(path, Path(_with_name(path).name if is_several else "")) for path in containers}
@@ -172,7 +176,7 @@ def find_sources(
             entries = [(Source(Path("stdin"), content=stdin), Path("stdin"))]
         elif path in listings:
             entries = _listed(path, root, *listings[path])
-        elif root is not None and os.path.isdir(path):
+        elif root is not None and isdir(path):
             entries = list(walk.files(root))
         else:
             entries = [(Source(path, root=root), path)]
@@ -201,7 +205,7 @@ def _listed(path: Path, root: Root | None, files: list[Path], problem: str | Non
 
 def _parts(folder: Path, media: Iterable[InputFormat]) -> list[Path]:
     """The files of a directory that is one input; none of other paths."""
-    if not os.path.isdir(folder):
+    if not isdir(folder):
         return []
     return next(filter(None, (medium.files(folder) for medium in media)), [])
 
@@ -214,8 +218,10 @@ def _unpack_tars(entries: Iterable[_Entry], remote: RemoteOptions) -> Iterator[_
     """The same files, with tar files replaced by their members."""
     for source, relative in entries:
         if source.path.suffix.lower() != ".tar":
-            is_packed = source.is_explicit and source.path.name.lower().endswith(_COMPRESSED_TARS)
-            yield replace(source, problem=_UNPACK if is_packed else source.problem, remote=remote), relative
+            problem = source.problem
+            if source.is_explicit and source.path.name.lower().endswith(_COMPRESSED_TARS):
+                problem = _UNPACK
+            yield replace(source, problem=problem, remote=remote), relative
             continue
         spans, problem = tar_members(source.path, remote)
         for path, span in spans.items():
@@ -257,7 +263,7 @@ class _Walk:
             links += sorted(new_links)
             for source in sorted(sources, key=lambda source: source.path):
                 is_below = root.path in source.path.parents
-                yield source, source.path.relative_to(root.path) if is_below else Path(source.path.name)
+                yield source, source.path.relative_to(root.path if is_below else source.path.parent)
 
     def _read_tree(self, top: Path, root: Root) -> tuple[list[Source], list[Path]]:
         """The files below a directory, and the links to directories there, which are not followed."""
@@ -281,7 +287,7 @@ class _Walk:
                 path = Path(folder, entry.name)
                 is_link = entry.is_symlink()
                 # of a link into a directory that may not be searched, is_dir() raises
-                is_folder = os.path.isdir(path) if is_link else entry.is_dir()
+                is_folder = isdir(path) if is_link else entry.is_dir()
                 source = Source(path, is_explicit=False, root=root)
                 if is_folder and is_link:
                     links.append(path)

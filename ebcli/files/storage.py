@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import IO, Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError, import_optional, reason
@@ -91,7 +91,9 @@ class Span(NamedTuple):
 def without_file_scheme(path: Path) -> Path:
     """``file:///data/a.jpg`` -> ``/data/a.jpg``; other paths and URLs as they are."""
     scheme, *parts = path.parts or ("",)
-    return Path(url2pathname(f"/{'/'.join(parts)}")) if scheme == "file:" else path
+    if scheme != "file:":
+        return path
+    return Path(url2pathname(f"/{'/'.join(parts)}"))
 
 
 def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[FileState, bytes]:
@@ -198,7 +200,7 @@ def _inside(tar: Path, name: str) -> Path | None:
 
 
 @contextmanager
-def _open_remote(path: Path, options: RemoteOptions) -> Iterator[IO[bytes]]:
+def _open_remote(path: Path, options: RemoteOptions) -> Iterator[BinaryIO]:
     """A local or remote file, to read parts of it."""
     url = url_of(path)
     if url is None:

@@ -114,7 +114,9 @@ class _Links(HTMLParser):
 class _Retry(urllib3.Retry):
     def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float | None:
         seconds = super().get_retry_after(response)
-        return None if seconds is None else min(seconds, _LONGEST_WAIT)
+        if seconds is None:
+            return None
+        return min(seconds, _LONGEST_WAIT)
 
 
 def head(url: str, options: RemoteOptions) -> tuple[int, int]:
@@ -147,7 +149,9 @@ def state(headers: Headers) -> tuple[int, int]:
 
 
 def _number(header: str) -> int:
-    return int(header) if re.fullmatch(r"[0-9]{1,18}", header) else 0
+    if re.fullmatch(r"[0-9]{1,18}", header):
+        return int(header)
+    return 0
 
 
 def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
@@ -298,7 +302,9 @@ def _reason(error: exceptions.HTTPError, options: RemoteOptions) -> str:
 
 
 def _attempts_words(count: int) -> str:
-    return f" (tried {count} times)" if count > 1 else ""
+    if count == 1:
+        return ""
+    return f" (tried {count} times)"
 
 
 def _pool(url: str) -> urllib3.PoolManager:

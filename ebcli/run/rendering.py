@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ebcli.datatypes.arrays import Interval
+from ebcli.datatypes.aliases import Interval
 from ebcli.datatypes.atlas import Atlas
 from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal

@@ -12,9 +12,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 from PIL import Image
 
-from ebcli.datatypes.arrays import AnyArray, Interval
+from ebcli.datatypes.aliases import AnyArray, Interval
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError, import_optional
 from ebcli.files.clips import ClipOptions, Clips, Slices
@@ -27,7 +28,7 @@ _LONGEST_HEADER = 1 << 16  # bytes
 _BLACK_AND_WHITE = (1, 99)  # percentiles of values that are drawn so
 _DEFLATE = (8, 32946)  # of the ways to compress
 _CHANNELS = "SC"  # of tifffile's axes: samples and channels
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 class Data(NamedTuple):
@@ -129,7 +130,7 @@ class NumPy(Arrays):
 
     def _array(self, file: Any) -> AnyArray:
         try:
-            version = np.lib.format.read_magic(file)
+            version = npy.read_magic(file)
         except ValueError as error:
             raise ImageError(f"it is neither an array nor another {self.unit} that can be read") from error
         if version not in _HEADERS:
@@ -143,7 +144,9 @@ class NumPy(Arrays):
         if len(content) < size:
             raise ImageError(f"it is truncated: it has {len(content)} of {size} bytes")
         values = np.frombuffer(content, kind).reshape(shape, order="F" if is_fortran else "C")
-        return values[None] if values.ndim == len(self.axes) else values
+        if values.ndim == len(self.axes):
+            return values[None]
+        return values
 
 
 class Tiff(Arrays):

@@ -11,13 +11,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import prod
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ebcli.datatypes.arrays import AnyArray, Interval
+from ebcli.datatypes.aliases import AnyArray, DoubleArray, Interval
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import EbcliError, ImageError, import_optional
 from ebcli.files.coordinates import Affine
@@ -25,8 +25,6 @@ from ebcli.files.images import Contents, File, check_deflated, most_pixels, open
 from ebcli.files.media.array import Arrays, Data
 from ebcli.files.media.medium import register
 from ebcli.files.paths import safe_open
-
-Vector = NDArray[np.float64]
 
 _PREAMBLE = 128  # bytes
 _MAGIC = b"DICM"
@@ -70,7 +68,9 @@ class Nifti(Arrays):
         self.check(shape, dtype)
         stream.limit = min(header.get_data_offset(), _MOST_BEFORE) + prod(shape) * dtype.itemsize
         values = header.data_from_fileobj(stream).T.reshape(shape)
-        return Data(values if len(shape) == 4 else values[None], None, Affine(header.get_best_affine()))
+        if len(shape) == 3:
+            values = values[None]
+        return Data(values, affine=Affine(header.get_best_affine()))
 
 
 class Dicom(Arrays):
@@ -79,7 +79,9 @@ class Dicom(Arrays):
     suffixes = (".dcm", ".ima")
 
     def recognizes(self, path: Path) -> bool:
-        return bool(self.files(path)) if os.path.isdir(path) else _is_dicom(path)
+        if isdir(path):
+            return bool(self.files(path))
+        return _is_dicom(path)
 
     def files(self, folder: Path) -> list[Path]:
         if self.axes != "DHW":
@@ -97,7 +99,7 @@ class Dicom(Arrays):
             slices = _in_order(files) if files else {file: _header(file)}
             headers = list(slices.values())
             first = headers[0]
-            frames = len(headers) if files else _frames(first)
+            frames = len(headers) * _frames(first)  # slices of a series have one each
             if self.axes == "HW" and frames > 1:
                 raise ImageError(f"it has {frames} frames, so it is no image: choose {Nifti.network}")
             sides = [frames, first.Rows, first.Columns]
@@ -105,7 +107,9 @@ class Dicom(Arrays):
             parts = list(map(_pixels, map(_header, slices) if files else headers))
             values = np.concatenate([values for values, _ in parts], 1)
             _, window = parts[0]
-            return Data(values[:, 0], window) if self.axes == "HW" else Data(values, window, _affine(headers))
+            if self.axes == "HW":
+                return Data(values[:, 0], window)
+            return Data(values, window, _affine(headers))
 
 
 def _in_order(files: Sequence[Path]) -> dict[File, Any]:
@@ -173,7 +177,9 @@ def _header(file: File, is_short: bool = False) -> Any:
         header = pydicom.dcmread(content, force=True, stop_before_pixels=is_short)
     if "PixelData" in header or is_short:
         return header
-    raise ImageError("it has no pixels, or is truncated" if "Rows" in header else "it is no DICOM image")
+    if "Rows" in header:
+        raise ImageError("it has no pixels, or is truncated")
+    raise ImageError("it is no DICOM image")
 
 
 def _pixels(header: Any) -> tuple[AnyArray, Interval | None]:
@@ -184,9 +190,10 @@ def _pixels(header: Any) -> tuple[AnyArray, Interval | None]:
         values = pixels.pixel_array(header)  # in RGB
     except (NotImplementedError, RuntimeError):
         syntax = header.file_meta.TransferSyntaxUID.name
-        advice = "decompress it, or pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
-        problem = f"its pixels are compressed or encrypted as {syntax}, which no installed decoder reads"
-        raise ImageError(f"{problem}: {advice}") from None
+        raise ImageError(
+            f"its pixels are compressed or encrypted as {syntax}, which no installed decoder reads: "
+            "decompress it, or pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
+        ) from None
     if colors == "PALETTE COLOR":
         values = pixels.apply_color_lut(values, header)
     is_gray = colors.startswith("MONOCHROME")
@@ -219,12 +226,12 @@ def _has_position(header: Any) -> bool:
     return "ImagePositionPatient" in header and "ImageOrientationPatient" in header
 
 
-def _directions(header: Any) -> Vector:
+def _directions(header: Any) -> DoubleArray:
     """The directions (2, 3) in which columns and rows follow each other."""
     return np.array(header.ImageOrientationPatient, np.float64).reshape(2, 3)
 
 
-def _position(header: Any) -> Vector:
+def _position(header: Any) -> DoubleArray:
     return np.array(header.ImagePositionPatient, np.float64)
 
 

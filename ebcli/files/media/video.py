@@ -7,8 +7,9 @@ from contextlib import closing, suppress
 from functools import partial
 from itertools import chain, islice, pairwise
 from math import inf, prod
+from os.path import isdir, isfile
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,7 @@ def frame_files(folder: Path) -> list[Path]:
     if len(affixes) != 1 or not len(numbers) == len(names) == numbers[-1] - numbers[0] + 1 > 1:
         return []
     files = [by_number[number] for number in numbers]
-    return files if all(map(images.has_image_suffix, files)) and all(map(os.path.isfile, files)) else []
+    return files if all(images.has_image_suffix(file) and isfile(file) for file in files) else []
 
 
 def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]:
@@ -79,7 +80,7 @@ def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]
     Raises:
         ImageError: it is no video, is broken or truncated, or has too many pixels.
     """
-    if isinstance(file, Path) and os.path.isdir(file):
+    if isinstance(file, Path) and isdir(file):
         files = frame_files(file)
         for i, path in enumerate(files):
             yield Frame(i / frame_rate, (i + 1) / frame_rate, partial(_frame_of, path))
@@ -89,7 +90,10 @@ def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]
     with images.reading(file), images.open_file(file) as content:
         is_picture = images.is_recognized(content)
         content.seek(0)
-        yield from _of_animation(content) if is_picture else _of_video(content, start)
+        if is_picture:
+            yield from _of_animation(content)
+        else:
+            yield from _of_video(content, start)
 
 
 def sample_frames(file: File, rate: float, part: ClipOptions) -> Generator[Frame]:
@@ -99,7 +103,7 @@ def sample_frames(file: File, rate: float, part: ClipOptions) -> Generator[Frame
         ImageError: see ``frames``; or the video ends before that part.
     """
     start = part.start
-    end = inf if part.duration is None else start + part.duration
+    end = start + (part.duration or inf)
     count = 0
     last_time = 0.0
     source_frames: Iterator[Frame | None] = frames(file, rate, start)
@@ -112,8 +116,10 @@ def sample_frames(file: File, rate: float, part: ClipOptions) -> Generator[Frame
             count += 1
         if last_time >= end:
             break
+    if not last_time:
+        raise ImageError("it has no frames")
     if not count:
-        raise ImageError(f"it ends after {last_time:.1f} s: lower --start" if last_time else "it has no frames")
+        raise ImageError(f"it ends after {last_time:.1f} s: lower --start")
 
 
 class Frames(InputFormat):
@@ -126,10 +132,10 @@ class Frames(InputFormat):
     suffixes = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
 
     def recognizes(self, path: Path) -> bool:
-        if os.path.isdir(path):
+        if isdir(path):
             return bool(frame_files(path))
         with suppress(Exception):  # broken files make Pillow raise nearly anything
-            return path.suffix.lower() in _ANIMATION_SUFFIXES and os.path.isfile(path) and images.pages(path) > 1
+            return path.suffix.lower() in _ANIMATION_SUFFIXES and isfile(path) and images.pages(path) > 1
         return False
 
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
@@ -141,34 +147,36 @@ class Frames(InputFormat):
         assert spec.frames is not None
         length, step = spec.frames, part.every
         crops: dict[int, NDArray[np.uint8]] = {}
-        total = 0
         size = (0, 0)
         last_frame = None
         limit = _LARGEST_CLIPS // (spec.channels * prod(spec.shape[1:]))
-        for total, frame in enumerate(sample_frames(file, spec.rate, part), 1):
-            if (total - 1) // length % step:
+        for i, frame in enumerate(sample_frames(file, spec.rate, part)):
+            if i // length % step:
                 continue
             if frame is not last_frame:  # which may be shown for minutes
                 image = frame.load()
                 pixels = spec.read(image)
-                size = size if crops else image.size
                 last_frame = frame
-            crops[total - 1] = pixels
+            if not crops:
+                size = image.size
+            crops[i] = pixels
             if len(crops) > limit:
-                advice = "explain a part with --duration, or less with EB_SALIENCY_EVERY"
-                raise ImageError(f"its clips do not fit into memory: {advice}")
+                raise ImageError(
+                    "its clips do not fit into memory: explain a part with --duration, or less with EB_SALIENCY_EVERY"
+                )
+        total = i + 1
         starts = clip_starts(total, length, step)
-        chosen = [crops[min(i, total - 1)] for start in starts for i in range(start, start + length)]
+        chosen = [crops[min(number, i)] for start in starts for number in range(start, start + length)]
         pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
         return pixels, size, Clips(starts=starts, frames=length, frame_rate=spec.rate, total=total, start=part.start)
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
         assert clips is not None
-        positions = {position[0]: position for position in clips.explained_frames()}
+        positions = {number: (clip, place) for number, clip, place in clips.explained_frames()}
         with closing(sample_frames(file, spec.rate, part)) as ticks:
             for number, frame in enumerate(islice(ticks, max(positions) + 1)):
                 if number in positions:
-                    yield DisplayFrame(frame.load(), *positions[number])
+                    yield DisplayFrame(frame.load(), number, *positions[number])
 
 
 def _frame_of(path: Path) -> Image.Image:
@@ -178,7 +186,7 @@ def _frame_of(path: Path) -> Image.Image:
         raise ImageError(f"its frame {path.name}: {error}") from error
 
 
-def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
+def _of_animation(file: BinaryIO) -> Iterator[Frame]:
     """The frames of an animated GIF, PNG or WebP."""
     with images.open_image(file) as image:
         count = getattr(image, "n_frames", 1)
@@ -194,12 +202,12 @@ def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
             time = end
 
 
-def _of_video(file: IO[bytes], start: float) -> Iterator[Frame]:
+def _of_video(file: BinaryIO, start: float) -> Iterator[Frame]:
     """The frames of a video file; the first ones may be skipped."""
     av = import_optional("av")
     end = time = 0.0
     # before PyAV 19, titles that are not UTF-8 were errors
-    lenient = {} if int(av.__version__.partition(".")[0]) >= 19 else {"metadata_errors": "replace"}
+    lenient = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
     try:
         with av.open(file, options={"format_whitelist": _DEMUXERS}, **lenient) as container:
             stream = container.streams.best("video")
@@ -241,13 +249,17 @@ def _announced_end(container: Any, stream: Any, rate: float) -> float:
 
 
 def _cut_short(end: float, total: str = "") -> str:
-    advice = "copy it again, or explain the intact part with --duration"
-    return f"it ends after {end:.1f}{total} s, so it is truncated or broken: {advice}"
+    return (
+        f"it ends after {end:.1f}{total} s, so it is truncated or broken: "
+        "copy it again, or explain the intact part with --duration"
+    )
 
 
 def _upright(frame: Any) -> Image.Image:
     image: Image.Image = frame.to_image()
-    return image.rotate(frame.rotation, expand=True) if frame.rotation else image
+    if frame.rotation:
+        return image.rotate(frame.rotation, expand=True)
+    return image
 
 
 register(Frames())
