@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ebcli.datatypes.aliases import FloatArray
+from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.errors import ConfigurationError
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ebcli.datatypes.aliases import DoubleArray, FloatArray, Interval, JsonObject, Size
+    from ebcli.datatypes.arrays import DoubleArray, FloatArray
+
+Size = tuple[int, int]  # width and height, in pixels
+Interval = tuple[float, float]
+JsonObject = dict[str, Any]
 
 
 class Box(NamedTuple):

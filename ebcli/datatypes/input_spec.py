@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.datatypes.aliases import AnyArray, FloatArray, Interval, Size
-from ebcli.datatypes.explanation import Box
+from ebcli.datatypes.arrays import AnyArray, FloatArray
+from ebcli.datatypes.explanation import Box, Interval, Size
 from ebcli.errors import ConfigurationError, ImageError, plural
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ebcli.datatypes.aliases import DoubleArray, FloatArray, Interval
+from ebcli.datatypes.arrays import DoubleArray, FloatArray
+from ebcli.datatypes.explanation import Interval
 from ebcli.errors import DISTRIBUTION, import_optional
 from ebcli.files.naming import GEOTIFF, NIFTI
 

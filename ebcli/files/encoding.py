@@ -20,7 +20,8 @@ from PIL import Image
 from PIL.PdfParser import PdfParser
 from PIL.PngImagePlugin import PngInfo
 
-from ebcli.datatypes.aliases import AnyArray, JsonObject, Size
+from ebcli.datatypes.arrays import AnyArray
+from ebcli.datatypes.explanation import JsonObject, Size
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional
 from ebcli.files.images import open_image
 from ebcli.files.paths import safe_open

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ebcli.datatypes.aliases import Size
-from ebcli.datatypes.explanation import Box
+from ebcli.datatypes.explanation import Box, Size
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing, reason
 from ebcli.files.paths import safe_open
 

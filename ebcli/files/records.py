@@ -11,8 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args
 
-from ebcli.datatypes.aliases import JsonObject, Size
-from ebcli.datatypes.explanation import HARDLY_ANY, OF_NOISE, Box, strength_words
+from ebcli.datatypes.explanation import HARDLY_ANY, OF_NOISE, Box, JsonObject, Size, strength_words
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.paths import FileState, safe_open

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ebcli.datatypes.aliases import Interval
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Explanation, Map, Subject
+from ebcli.datatypes.explanation import Explanation, Interval, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
 from ebcli.drawing.legend import scale_labels
 from ebcli.drawing.overlay import downscale

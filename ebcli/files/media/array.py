@@ -15,7 +15,8 @@ import numpy as np
 from numpy.lib import format as npy
 from PIL import Image
 
-from ebcli.datatypes.aliases import AnyArray, Interval
+from ebcli.datatypes.arrays import AnyArray
+from ebcli.datatypes.explanation import Interval
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError, import_optional
 from ebcli.files.clips import ClipOptions, Clips, Slices

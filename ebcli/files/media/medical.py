@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ebcli.datatypes.aliases import AnyArray, DoubleArray, Interval
+from ebcli.datatypes.arrays import AnyArray, DoubleArray
+from ebcli.datatypes.explanation import Interval
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import EbcliError, ImageError, import_optional
 from ebcli.files.coordinates import Affine

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from ebcli.datatypes.aliases import AnyArray, Size
+from ebcli.datatypes.arrays import AnyArray
+from ebcli.datatypes.explanation import Size
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.files import images
 from ebcli.files.clips import ClipOptions, Clips

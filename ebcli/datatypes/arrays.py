@@ -1,4 +1,4 @@
-"""Short names of types that many files need."""
+"""Short names of the types of arrays."""
 
 from typing import Any
 
@@ -8,6 +8,3 @@ from numpy.typing import NDArray
 AnyArray = NDArray[Any]
 FloatArray = NDArray[np.float32]
 DoubleArray = NDArray[np.float64]
-Size = tuple[int, int]  # width and height, in pixels
-Interval = tuple[float, float]
-JsonObject = dict[str, Any]
