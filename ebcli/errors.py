@@ -110,6 +110,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def sides(shape: Iterable[int]) -> str:
+    """Lengths of sides in words: ``640 x 480``."""
+    return " x ".join(map(str, shape))
+
+
 def reason(error: BaseException) -> str:
     """Why something failed, in the words of the system if it has any."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -165,6 +170,7 @@ def missing(package: str) -> str:
     if name not in extras:
         return f"this needs the package {package}: pip install {package}"
     present = {distribution.name.replace("_", "-") for distribution in distributions()} - {name}
-    names = [dependency for dependency, extra in extras.items() if extra == extras[name] and dependency not in present]
+    wanted = [dependency for dependency, extra in extras.items() if extra == extras[name]]
+    names = [dependency for dependency in wanted if dependency not in present]
     noun = "package" if len(names) == 1 else "packages"
     return f"this needs the {noun} {', '.join(names)}: pip install '{DISTRIBUTION}[{extras[name]}]'"

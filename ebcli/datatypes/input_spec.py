@@ -19,6 +19,7 @@ from ebcli.errors import ConfigurationError, ImageError, plural
 if TYPE_CHECKING:
     from torch import Tensor
 
+Shape = tuple[int, int]  # height and width
 Transform = Callable[[Image.Image], Any]
 
 _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
@@ -65,7 +66,7 @@ class InputSpec:
         function: makes the input (C, height, width) of an upright RGB image, in place of all of the above.
     """
 
-    size: tuple[int, int] | None
+    size: Shape | None
     _: KW_ONLY
     resize: tuple[int, ...] | None = (256,)
     fit: str = "crop"
@@ -122,7 +123,7 @@ class InputSpec:
         return (self.frames, *sides) if self.frames else sides
 
     @classmethod
-    def as_is(cls, size: tuple[int, int] | None = None, channels: int = 3, **options: Any) -> InputSpec:
+    def as_is(cls, size: Shape | None = None, channels: int = 3, **options: Any) -> InputSpec:
         """That of inputs which are as the network gets them, unless more is known; for others, see the class."""
         blank = {"resize": None, "mean": (0.0,) * channels, "std": (1.0,) * channels}
         return cls(size, channels=channels, **blank | options)
@@ -180,16 +181,14 @@ class InputSpec:
             return self._read_volume(values)
         for option, numbers in (("channels", self.selected), ("bands", self.bands)):
             if max(numbers, default=0) > len(values):
-                raise ImageError(f"it has {plural(len(values), 'channel')}, but {option} names channel {max(numbers)}")
+                count = plural(len(values), "channel")
+                raise ImageError(f"it has {count}, but {option} names channel {max(numbers)}")
         if self.selected:
             values = values[[number - 1 for number in self.selected]]
         self.check_channels(len(values))
         fill = self.mean if self.fit == "pad" else (0.0,) * self.channels
-        bands = [
-            self._crop_image(Image.fromarray(self.to_unit_range(band)), value)
-            for band, value in zip(values, fill, strict=True)
-        ]
-        pixels = np.stack(bands, axis=-1)
+        bands = map(Image.fromarray, map(self.to_unit_range, values))
+        pixels = np.stack(list(map(self._crop_image, bands, fill)), axis=-1)
         if not np.isfinite(pixels).all():
             raise ImageError("it has values that are not finite: replace them, for example by 0")
         return pixels
@@ -257,7 +256,8 @@ class InputSpec:
         _, height, width = functional.get_dimensions(image)
         size = self._new_size((width, height))[::-1]
         # torchvision resizes frames without antialiasing
-        image = functional.resize(image, size, InterpolationMode[self.resample.name], antialias=self.frames is None)
+        mode = InterpolationMode[self.resample.name]
+        image = functional.resize(image, size, mode, antialias=self.frames is None)
         if not isinstance(image, torch.Tensor):
             image = functional.pil_to_tensor(self._in_channels(image))
         values = functional.convert_image_dtype(image, torch.float)
@@ -276,7 +276,7 @@ class InputSpec:
         return self.stride or min(_STRIDE, 1 << max(0, int(math.log2(side / _CELLS))))
 
     @property
-    def _crop(self) -> tuple[int, int] | None:
+    def _crop(self) -> Shape | None:
         """Height and width of the center crop; None if nothing is cut off or padded."""
         return None if self.fit == "whole" else self.size
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os.path import lexists
 from pathlib import Path
-from typing import Any
 
+from ebcli.datatypes.explanation import JsonObject
 from ebcli.errors import ConfigurationError, OutputError, reason
 from ebcli.files.naming import MARKER, RECORDS, SETTINGS, output_relpath, parse_result_name, sha256
 from ebcli.files.ownership import OwnFiles, as_output_error, finish_killed_runs, private_directory, stored_name
@@ -120,7 +120,7 @@ class OutputFolder(Sink):
         """Remove the run's own directory."""
         self._scratch.__exit__(None, None, None)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         return {**vars(self), "_scratch": None}
 
     def check(self) -> None:

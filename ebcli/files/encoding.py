@@ -22,7 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import JsonObject, Size
-from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional
+from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, sides
 from ebcli.files.images import open_image
 from ebcli.files.paths import safe_open
 
@@ -47,7 +47,7 @@ _DESCRIPTION = re.compile(
     rf'|<meta name="generator" content="{SOFTWARE}">.*?<meta name="description" content="([^"]*)">',
     re.DOTALL,
 )
-_SAVING: dict[str, dict[str, Any]] = {
+_SAVING: dict[str, JsonObject] = {
     # run-length coding takes a quarter of the default's time for files 2% larger
     "png": {"format": "PNG", "compress_type": Image.RLE},
     "jpg": {"format": "JPEG", "quality": 90},
@@ -81,8 +81,9 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Facts | None = None
     try:
         picture.save(buffer, exif=made_by(facts or {}), **options)
     except (OSError, ValueError) as error:
-        size = f"{picture.width} x {picture.height} pixels"
-        raise ImageError(f"its map of {size} does not fit into the format {suffix} ({error}): use png") from error
+        raise ImageError(
+            f"its map of {sides(picture.size)} pixels does not fit into the format {suffix} ({error}): use png"
+        ) from error
     return buffer.getvalue()
 
 
@@ -119,7 +120,8 @@ def read_facts(path: Path) -> dict[str, str]:
 
 
 def _of_arrays(file: BinaryIO) -> JsonObject:
-    arrays = {name: array.reshape(-1) for name, array in _arrays(file, ("software", *FACTS, *_CLASS_ARRAYS)).items()}
+    names = ("software", *FACTS, *_CLASS_ARRAYS)
+    arrays = {name: array.reshape(-1) for name, array in _arrays(file, names).items()}
     if str(arrays["software"].squeeze()) != SOFTWARE:
         return {}
     facts = {name: ", ".join(map(str, arrays[name])) for name in FACTS if name in arrays}
@@ -239,18 +241,20 @@ class Mp4:
 
     def add(self, frame: Image.Image) -> None:
         """Append a frame, RGB; all have the same size."""
-        even = frame.width + frame.width % 2, frame.height + frame.height % 2  # as H.264 stores color
-        if even != frame.size:
-            frame = frame.resize(even)
+        width, height = (side + side % 2 for side in frame.size)  # as H.264 stores color
+        if (width, height) != frame.size:
+            frame = frame.resize((width, height))
         try:
             if self._stream is None:
                 self._stream = self._container.add_stream("libx264", rate=self._rate, options=_QUALITY)
-                self._stream.width, self._stream.height = even
+                self._stream.width = width
+                self._stream.height = height
                 self._stream.pix_fmt = "yuv420p"
                 self._stream.codec_context.thread_count = 1  # each thread would hold frames
             self._container.mux(self._stream.encode(self._to_yuv(frame)))
         except (self._av.FFmpegError, ValueError) as error:
-            raise ImageError(f"its frames of {even[0]} x {even[1]} pixels cannot be encoded: use --max-side") from error
+            problem = f"its frames of {width} x {height} pixels cannot be encoded"
+            raise ImageError(f"{problem}: use --max-side") from error
 
     def _to_yuv(self, image: Image.Image) -> Any:
         """A frame for the encoder, which also reads the padding of its rows: it is 0, not what memory held."""
@@ -294,8 +298,9 @@ class Webp:
             try:
                 frames.save(buffer, "WEBP", save_all=True, duration=delays, quality=80, exif=made_by(self._facts))
             except (OSError, ValueError) as error:
-                size = f"{self._size[0]} x {self._size[1]} pixels"
-                raise ImageError(f"its frames of {size} do not fit into WebP ({error}): use --max-side") from error
+                raise ImageError(
+                    f"its frames of {sides(self._size)} pixels do not fit into WebP ({error}): use --max-side"
+                ) from error
         return buffer.getvalue()
 
 

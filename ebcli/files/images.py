@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.datatypes.explanation import Box, Size
-from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing, reason
+from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing, reason, sides
 from ebcli.files.paths import safe_open
 
 File = Path | BinaryIO
@@ -184,8 +184,7 @@ def read_mask(path: Path, size: Size, region: Box, shape: tuple[int, int]) -> ND
     except ImageError as error:
         raise ImageError(f"cannot read the mask '{path}': {error}") from error
     if mask.size != size:
-        mask_size, image_size = (f"{width} x {height}" for width, height in (mask.size, size))
-        raise ImageError(f"the mask '{path}' has {mask_size} pixels, but the image has {image_size}")
+        raise ImageError(f"the mask '{path}' has {sides(mask.size)} pixels, but the image has {sides(size)}")
     part = mask.transform(shape[::-1], Image.Transform.EXTENT, region, Image.Resampling.NEAREST)
     return np.asarray(part) > 127
 

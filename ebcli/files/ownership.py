@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from os.path import isfile, islink, lexists
 from pathlib import Path
 from typing import BinaryIO
@@ -66,19 +67,20 @@ class OwnResults:
     """The results of earlier runs, in whatever directories: ``path in OwnResults()``."""
 
     def __init__(self) -> None:
-        self._directories: dict[Path, OwnFiles | None] = {}
+        self._own_files = cache(_own_files)
 
     def __contains__(self, path: Path) -> bool:
-        return parse_result_name(path) is not None and any(path in own_files for own_files in self._owners(path))
+        if parse_result_name(path) is None:
+            return False
+        folders = Path(os.path.abspath(path)).parents  # noqa: PTH100 - links stay links
+        return any(path in (self._own_files(folder) or ()) for folder in folders)
 
-    def _owners(self, path: Path) -> Iterator[OwnFiles]:
-        for folder in Path(os.path.abspath(path)).parents:  # noqa: PTH100 - links stay links
-            if folder not in self._directories:
-                is_output = any(isfile(folder / name) for name in (RECORDS, MARKER))
-                self._directories[folder] = OwnFiles(folder) if is_output else None
-            own_files = self._directories[folder]
-            if own_files is not None:
-                yield own_files
+
+def _own_files(folder: Path) -> OwnFiles | None:
+    """The files of an output directory; None if a directory is no such one."""
+    if isfile(folder / RECORDS) or isfile(folder / MARKER):
+        return OwnFiles(folder)
+    return None
 
 
 def file_digest(path: Path, *, follow: bool = False) -> str:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
 from urllib.request import url2pathname
 
+from ebcli.datatypes.explanation import JsonObject
 from ebcli.errors import ConfigurationError, import_optional, reason
 from ebcli.files.paths import (
     DEFAULT,
@@ -47,7 +48,7 @@ def stamp_of(path: Path, options: RemoteOptions = DEFAULT) -> FileState:
         status = path.stat()
         return FileState(status.st_size, status.st_mtime_ns)
     if url.startswith(_WEB):
-        return FileState(*_web().head(url, options))
+        return _web().head(url, options)
     with _remote(url, options) as (system, name, limit):
         try:
             mtime_ns = int(system.modified(name).timestamp() * 1e9)
@@ -102,7 +103,7 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[FileState, bytes
     assert url is not None
     if url.startswith(_WEB):
         headers, content = _web().fetch(url, options)
-        return FileState(*_web().state(headers)), content
+        return _web().state(headers), content
     stamp = stamp_of(path, options)
     if stamp.bytes > options.max_bytes:
         raise too_large(options.max_bytes)
@@ -229,7 +230,7 @@ def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[s
         raise unreadable(f"{readable}, without '..' in them: rename the object")
     if options.login:
         raise unreadable(f"{protocol}:// takes no password: set the environment variables of its package")
-    settings: dict[str, Any] = {}
+    settings: JsonObject = {}
     if protocol == "s3":
         retries = {"total_max_attempts": 1 + options.retries}
         limits = {"connect_timeout": options.timeout, "read_timeout": options.timeout}

@@ -21,7 +21,7 @@ from fsspec.spec import AbstractBufferedFile
 from urllib3 import exceptions
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from ebcli.files.paths import SLOWEST, RemoteOptions, too_large, unreadable
+from ebcli.files.paths import SLOWEST, FileState, RemoteOptions, too_large, unreadable
 
 Headers = Mapping[str, str]
 Response = tuple[Headers, bytes]
@@ -119,7 +119,7 @@ class _Retry(urllib3.Retry):
         return min(seconds, _LONGEST_WAIT)
 
 
-def head(url: str, options: RemoteOptions) -> tuple[int, int]:
+def head(url: str, options: RemoteOptions) -> FileState:
     """A file's size and modification time in nanoseconds; 0 if the server does not report them.
 
     Raises:
@@ -128,7 +128,8 @@ def head(url: str, options: RemoteOptions) -> tuple[int, int]:
     if not options.query:
         return state(_response("HEAD", url, options, options.max_bytes)[0])
     headers = fetch(url, options, (0, 1))[0]  # a signature is for GET only
-    return _number(headers.get("Content-Range", "").rpartition("/")[2]), state(headers)[1]
+    _, _, size = headers.get("Content-Range", "").rpartition("/")
+    return state(headers)._replace(bytes=_number(size))
 
 
 def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None) -> Response:
@@ -140,12 +141,12 @@ def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None)
     return _response("GET", url, options, options.max_bytes, part)
 
 
-def state(headers: Headers) -> tuple[int, int]:
+def state(headers: Headers) -> FileState:
     """The size and the modification time in nanoseconds that a response reports."""
     mtime_ns = 0
     with suppress(KeyError, ValueError, OverflowError):
         mtime_ns = int(parsedate_to_datetime(headers["Last-Modified"]).timestamp()) * 10**9
-    return _number(headers.get("Content-Length", "")), mtime_ns
+    return FileState(_number(headers.get("Content-Length", "")), mtime_ns)
 
 
 def _number(header: str) -> int:
@@ -194,7 +195,8 @@ def _links_inside(root: str, listing: str, page: str) -> Iterator[str]:
         with suppress(ValueError):  # not an address
             target, _ = urldefrag(urljoin(listing, link))
             relative = target.removeprefix(root)
-            if relative != target and "?" not in relative and not {".", ".."} & set(unquote(relative).split("/")):
+            is_inside = relative != target and not {".", ".."}.intersection(unquote(relative).split("/"))
+            if is_inside and "?" not in relative:
                 yield target
 
 
@@ -208,7 +210,7 @@ class WebFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def __init__(self, url: str, options: RemoteOptions) -> None:
         self._options = options
-        super().__init__(None, url, block_size=_CHUNK, size=head(url, options)[0])
+        super().__init__(None, url, block_size=_CHUNK, size=head(url, options).bytes)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return fetch(self.path, self._options, (start, end))[1]
@@ -268,7 +270,7 @@ def _body(response: urllib3.BaseHTTPResponse, limit: int, is_part: bool) -> byte
     content = io.BytesIO()
     size = 0
     if response.length_remaining != 0:  # else it has no body
-        size, _ = state(response.headers)
+        size = state(response.headers).bytes
     while size <= limit and (chunk := response.read1(_CHUNK, decode_content=False)):
         size = max(size, content.tell() + len(chunk))
         content.write(chunk)

@@ -6,7 +6,7 @@ TIFF has more than photos: 16 bits, floats, many bands, slices, and positions on
 import logging
 import zipfile
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any, NamedTuple
@@ -18,11 +18,11 @@ from PIL import Image
 from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import Interval
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.errors import ImageError, import_optional
+from ebcli.errors import ImageError, import_optional, sides
 from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Affine, Coordinates, GeoTags
 from ebcli.files.images import Contents, File, check_deflated, check_pixels, open_file, reading
-from ebcli.files.media.medium import PHOTO, DisplayFrame, InputFormat, Pixels, register
+from ebcli.files.media.medium import PHOTO, DisplayFrame, DisplayFrames, InputFormat, Pixels, register
 
 _SAMPLE_SIZE = 1 << 20  # values that choose the ends of the gray scale
 _LONGEST_HEADER = 1 << 16  # bytes
@@ -70,7 +70,7 @@ class Arrays(InputFormat):
                 slices = Slices(starts=(0,), frames=depth[0], frame_rate=1.0, total=depth[0], affine=affine)
             return spec.read_array(values), (width, height), slices
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         with reading(file):
             values, window, _ = self.load(file, spec)
         bands = spec.bands or ((1, 2, 3) if len(values) > 2 else (1,))
@@ -94,8 +94,7 @@ class Arrays(InputFormat):
             raise ImageError(f"its data type is {kind}, but integers or floats are needed")
         if len(shape) - len(self.axes) not in (0, 1) or min(shape) < 1:
             axes = ", ".join(self.axes)
-            extent = " x ".join(map(str, shape)) or "no"
-            raise ImageError(f"it has {extent} values, but an array ({axes}) or (C, {axes}) is needed")
+            raise ImageError(f"it has {sides(shape) or 'no'} values, but an array ({axes}) or (C, {axes}) is needed")
         check_pixels((shape[-1], prod(shape[:-1])))
 
 
@@ -135,7 +134,8 @@ class NumPy(Arrays):
         except ValueError as error:
             raise ImageError(f"it is neither an array nor another {self.unit} that can be read") from error
         if version not in _HEADERS:
-            raise ImageError(f"it has version {version[0]}.{version[1]} of NumPy's format, which is not for numbers")
+            number = ".".join(map(str, version))
+            raise ImageError(f"it has version {number} of NumPy's format, which is not for numbers")
         shape, is_fortran, kind = _HEADERS[version](file)
         self.check(shape, kind)
         size = prod(shape) * kind.itemsize
@@ -160,7 +160,7 @@ class Tiff(Arrays):
             return PHOTO.read(file, spec, part)
         return super().read(file, spec, part)
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         if _is_photo(file, spec):
             return PHOTO.frames(file, spec, part, clips)
         return super().frames(file, spec, part, clips)
@@ -201,7 +201,10 @@ def _open_tiff(file: File) -> Iterator[Any]:
     tifffile = import_optional("tifffile")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # of what is broken, this program says it
     # of what one file says about pages in others, nothing is read
-    with open_file(file) as content, tifffile.TiffFile(Contents(content), name="its file", _multifile=False) as tiff:
+    with (
+        open_file(file) as content,
+        tifffile.TiffFile(Contents(content), name="its file", _multifile=False) as tiff,
+    ):
         yield tiff
 
 

@@ -4,7 +4,6 @@ No field about a patient is read. The axes of NIfTI are read as (z, y, x), and a
 """
 
 import gzip
-import os
 import sys
 import warnings
 import zlib
@@ -50,7 +49,8 @@ class Nifti(Arrays):
             is_packed = content.read(2) == _GZIP
             content.seek(0)
             try:
-                return self._volume(Contents(gzip.GzipFile(fileobj=content) if is_packed else content), nibabel)
+                stream = gzip.GzipFile(fileobj=content) if is_packed else content
+                return self._volume(Contents(stream), nibabel)
             except (OSError, EOFError, zlib.error) as error:
                 raise ImageError("it is truncated, or broken") from error
 
@@ -88,7 +88,7 @@ class Dicom(Arrays):
         if self.axes != "DHW":
             return []
         with suppress(OSError, ImageError), _private():
-            files = sorted(folder / entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
+            files = sorted(folder.glob("[!.]*"))
             if len(files) > 1 and all(map(_is_dicom, files)):
                 return files if _frames(_header(files[0], True)) == 1 else []  # others are volumes themselves
         return []
@@ -157,7 +157,8 @@ def _private() -> Iterator[None]:
 def _is_dicom(path: Path) -> bool:
     try:
         with safe_open(path) as file:
-            return file.read(_PREAMBLE + len(_MAGIC))[_PREAMBLE:] == _MAGIC
+            file.seek(_PREAMBLE)
+            return file.read(len(_MAGIC)) == _MAGIC
     except OSError:
         return False
 
@@ -172,7 +173,8 @@ def _header(file: File, is_short: bool = False) -> Any:
     with open_file(file) as content:
         reader = pydicom.filereader
         reader.read_preamble(content, True)
-        if reader._read_file_meta_info(content).get("TransferSyntaxUID") == pydicom.uid.DeflatedExplicitVRLittleEndian:
+        syntax = reader._read_file_meta_info(content).get("TransferSyntaxUID")
+        if syntax == pydicom.uid.DeflatedExplicitVRLittleEndian:
             check_deflated(content, sys.maxsize, _NUMBERS.itemsize * most_pixels(), -zlib.MAX_WBITS)
         content.seek(0)
         header = pydicom.dcmread(content, force=True, stop_before_pixels=is_short)

@@ -30,6 +30,9 @@ class DisplayFrame(NamedTuple):
     place: int = 0
 
 
+DisplayFrames = Generator[DisplayFrame]
+
+
 class InputFormat(ABC):
     """A kind of data.
 
@@ -76,7 +79,7 @@ class InputFormat(ABC):
         return 1
 
     @abstractmethod
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         """The frames (RGB) that have maps, in order.
 
         Raises:
@@ -110,7 +113,7 @@ class Photo(InputFormat):
         image = images.decode(file)
         return spec.read(image), image.size, None
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         yield DisplayFrame(images.decode(file))
 
 

@@ -1,9 +1,9 @@
 """Frames of videos: files that FFmpeg reads, animations that Pillow reads, and directories of images."""
 
-import os
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
+from fractions import Fraction
 from functools import partial
 from itertools import chain, islice, pairwise
 from math import inf, prod
@@ -20,7 +20,7 @@ from ebcli.errors import ImageError, import_optional
 from ebcli.files import images
 from ebcli.files.clips import ClipOptions, Clips, clip_starts
 from ebcli.files.images import File
-from ebcli.files.media.medium import DisplayFrame, InputFormat, Pixels, register
+from ebcli.files.media.medium import DisplayFrame, DisplayFrames, InputFormat, Pixels, register
 
 _ANIMATION_SUFFIXES = {".gif", ".png", ".apng", ".webp"}
 # Other formats of FFmpeg are playlists and devices, which open files and addresses of their own
@@ -52,18 +52,20 @@ def frame_files(folder: Path) -> list[Path]:
     It holds nothing but images, at least two, whose names differ only in a number: ``f8.png``, ``f9.png``, ``f10.png``.
     """
     try:
-        names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
+        paths = list(folder.glob("[!.]*"))
     except OSError:
         return []
     by_number: dict[int, Path] = {}
     affixes = set()
-    for match in map(_NUMBERED_NAME.fullmatch, names):
-        if match:
-            before, number, after = match.groups()
-            affixes.add((before, after))
-            by_number[int(number)] = folder / match[0]
+    for path in paths:
+        match = _NUMBERED_NAME.fullmatch(path.name)
+        if match is None:
+            return []
+        before, number, after = match.groups()
+        affixes.add((before, after))
+        by_number[int(number)] = path
     numbers = sorted(by_number)
-    if len(affixes) != 1 or not len(numbers) == len(names) == numbers[-1] - numbers[0] + 1 > 1:
+    if len(affixes) != 1 or not len(numbers) == len(paths) == numbers[-1] - numbers[0] + 1 > 1:
         return []
     files = [by_number[number] for number in numbers]
     return files if all(images.has_image_suffix(file) and isfile(file) for file in files) else []
@@ -168,9 +170,10 @@ class Frames(InputFormat):
         starts = clip_starts(total, length, step)
         chosen = [crops[min(number, i)] for start in starts for number in range(start, start + length)]
         pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
-        return pixels, size, Clips(starts=starts, frames=length, frame_rate=spec.rate, total=total, start=part.start)
+        clips = Clips(starts=starts, frames=length, frame_rate=spec.rate, total=total, start=part.start)
+        return pixels, size, clips
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         assert clips is not None
         positions = {number: (clip, place) for number, clip, place in clips.explained_frames()}
         with closing(sample_frames(file, spec.rate, part)) as ticks:
@@ -215,7 +218,7 @@ def _of_video(file: BinaryIO, start: float) -> Iterator[Frame]:
                 raise ImageError("it has no video stream, or is truncated")
             rate = float(stream.average_rate or 0)
             tick = 1 / rate if rate else _DELAY
-            zero = (stream.start_time or 0) * float(stream.time_base or 0)
+            zero = _seconds(stream.start_time, stream.time_base)
             if start > 1 and container.size > 0:
                 container.seek(int((start + zero) * av.time_base))
             for i, frame in enumerate(container.decode(stream)):
@@ -223,7 +226,7 @@ def _of_video(file: BinaryIO, start: float) -> Iterator[Frame]:
                     raise ImageError("it has no frame rate")
                 images.check_pixels((frame.width, frame.height))
                 time = max(time, i / rate if frame.time is None else frame.time - zero)
-                end = time + ((frame.duration or 0) * float(frame.time_base or 0) or tick)
+                end = time + (_seconds(frame.duration, frame.time_base) or tick)
                 yield Frame(time, end, partial(_upright, frame))
             duration = _announced_end(container, stream, rate)
     except (av.FFmpegError, ValueError, EOFError) as error:
@@ -234,9 +237,16 @@ def _of_video(file: BinaryIO, start: float) -> Iterator[Frame]:
         raise ImageError(_cut_short(end, f" of {duration:.1f}"))
 
 
+def _seconds(ticks: int | None, unit: Fraction | None) -> float:
+    """A time in units of a stream, in seconds; 0 if it is unknown."""
+    if not ticks or not unit:
+        return 0.0
+    return float(ticks * unit)
+
+
 def _announced_end(container: Any, stream: Any, rate: float) -> float:
     """When a video ends according to its header, in seconds; 0 if it does not say."""
-    duration = float((stream.duration or 0) * (stream.time_base or 0))
+    duration = _seconds(stream.duration, stream.time_base)
     if rate:
         duration = max(duration, stream.frames / rate)
     match = re.match(r"(\d+):(\d+):(\d+\.?\d*)", stream.metadata.get("DURATION", ""))  # of Matroska and WebM
