@@ -9,6 +9,10 @@ from ebcli.errors import import_optional
 from ebcli.models.sources.in_memory import FunctionOfTensor
 
 
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
 class ExcitationBackprop(import_optional("captum.attr", "captum").LayerAttribution):  # type: ignore[misc]
     """Excitation Backprop with captum's interface, so that its NoiseTunnel, infidelity and sensitivity run on it.
 
@@ -37,19 +41,15 @@ class ExcitationBackprop(import_optional("captum.attr", "captum").LayerAttributi
         Raises:
             LayerError, UnsupportedOpError, ConfigurationError: see `excitation_backprop`.
         """
-        tensor = inputs[0] if isinstance(inputs, tuple) else inputs
-        extras = additional_forward_args
-        if not isinstance(extras, tuple):
-            extras = (extras,)
+        tensor, *_ = _as_tuple(inputs)
+        extras = _as_tuple(additional_forward_args)
         if extras == (None,):
             extras = ()
         net = function = self.forward_func
         if extras or not isinstance(net, nn.Module):
             parts = [part for part in (function, self.layer) if isinstance(part, nn.Module)]
             net = FunctionOfTensor(lambda images: function(images, *extras), parts)
-        if target is None:
-            target = 0
-        index, *position = target if isinstance(target, tuple) else (target,)
+        index, *position = _as_tuple(0 if target is None else target)
         relevance: Tensor = excitation_backprop(
             net, tensor, index, self.layer, contrastive=self.contrastive, where=tuple(position) or None
         ).relevance

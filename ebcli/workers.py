@@ -181,7 +181,8 @@ def _interrupts_blocked() -> Any:
 
 def _serve(pipe: Connection, grace: float, module: str) -> None:
     """The main loop of a worker process: receive calls, send values or errors."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # terminals, systemd and Slurm send them to all processes of a job
+    # terminals, systemd and Slurm send these to all processes of a job
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     warnings.simplefilter("ignore")  # Pillow's warnings do not name the file

@@ -87,7 +87,7 @@ HARDLY_ANY = "hardly any"  # evidence
 # From where on the evidence is weak, and clear; see docs/evidence.md
 OF_NOISE = 1.5, 3.0  # multiples of the median strength of maps of noise
 _TOO_STRONG = 0.2  # of the largest strength: where noise has more, right maps are often hardly stronger
-_OF_WORD = 0.14, 0.35  # of a word's evidence, two and five times the largest share that was in a blank picture
+_OF_WORD = 0.14, 0.35  # two and five times the largest share of a word's evidence that a blank picture had
 _FAINT = 0.3  # brightness
 _FAINTEST = 0.2
 

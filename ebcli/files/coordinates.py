@@ -88,10 +88,10 @@ class GeoTags(Coordinates):
         """That of a file with these tags of tifffile; None if they do not say where its pixels lie."""
         scale, points, matrix = (tags[code].value if code in tags else () for code in _PLACES)
         if len(matrix) == 16:
-            affine = np.reshape(np.asarray(matrix, np.float64), (4, 4))
+            affine = np.array(matrix, np.float64).reshape(4, 4)
         elif scale and len(points) >= 6:
             affine = np.diag([scale[0], -scale[1], 1.0, 1.0])
-            affine[:2, 3] = np.array(points[3:5]) - affine[[0, 1], [0, 1]] * points[:2]
+            affine[:2, 3] = np.array(points[3:5]) - affine.diagonal()[:2] * points[:2]
         else:
             return None
         key_tags = [tags[code] for code in _KEYS if code in tags]

@@ -158,7 +158,8 @@ def _of_text(file: BinaryIO) -> JsonObject:
 def _of_picture(file: BinaryIO) -> JsonObject:
     with open_image(file) as image:
         exif = Image.Exif()
-        exif.load(image.info["exif"])  # a PNG file without any would be decoded to look for it behind the pixels
+        # a PNG file without any would be decoded to look for it behind the pixels
+        exif.load(image.info["exif"])
         if exif[_SOFTWARE_TAG] != SOFTWARE:
             return {}
         if image.format != "PNG":

@@ -24,7 +24,8 @@ from ebcli.files.records import Result, read_records, records_of_run
 
 _DIGEST = re.compile(rb'"([0-9a-f]{64})"')
 _AT_A_TIME = 1 << 25  # bytes; no line is longer
-_OF_RUN = "eb-saliency-run"  # in each private directory; locked by its run, and empty unless the directory is removed
+# In each private directory; locked by its run, and empty unless the directory is removed
+_OF_RUN = "eb-saliency-run"
 
 
 class OwnFiles:
@@ -188,7 +189,7 @@ def finish_killed_runs(directory: Path, restore: bool = True) -> None:
 
 def _restore(directory: Path, private: Path) -> None:
     """Move what a killed run stored and recorded to its place."""
-    temporaries = [path for path in private.iterdir() if path.name != _OF_RUN]
+    temporaries = set(private.iterdir()) - {private / _OF_RUN}
     if not temporaries:
         return
     own_files = OwnFiles(directory)

@@ -193,7 +193,8 @@ class Record:
             values |= {name: tuple(values[name]) for name in _TUPLES}
             values["classes"] = tuple(map(ClassRecord.parse, values["classes"]))
             record = object.__new__(cls)
-            vars(record).update(_LATER | values)  # setting frozen fields one by one would take as long as all else
+            # setting frozen fields one by one would take as long as all else
+            vars(record).update(_LATER | values)
             record._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None

@@ -257,7 +257,8 @@ def _response(
                 retries.sleep()
     except exceptions.HTTPError as error:
         raise unreadable(_reason(error, options)) from error
-    except (ValueError, OverflowError) as error:  # of an address or a header that the standard library cannot parse
+    # an address or a header that the standard library cannot parse
+    except (ValueError, OverflowError) as error:
         raise unreadable(_INVALID) from error
 
 

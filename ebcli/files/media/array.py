@@ -201,10 +201,7 @@ def _open_tiff(file: File) -> Iterator[Any]:
     tifffile = import_optional("tifffile")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # of what is broken, this program says it
     # of what one file says about pages in others, nothing is read
-    with (
-        open_file(file) as content,
-        tifffile.TiffFile(Contents(content), name="its file", _multifile=False) as tiff,
-    ):
+    with open_file(file) as content, tifffile.TiffFile(Contents(content), name="its file", _multifile=False) as tiff:
         yield tiff
 
 

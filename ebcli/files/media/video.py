@@ -67,8 +67,9 @@ def frame_files(folder: Path) -> list[Path]:
     numbers = sorted(by_number)
     if len(affixes) != 1 or not len(numbers) == len(paths) == numbers[-1] - numbers[0] + 1 > 1:
         return []
-    files = [by_number[number] for number in numbers]
-    return files if all(images.has_image_suffix(file) and isfile(file) for file in files) else []
+    if all(map(images.has_image_suffix, paths)) and all(map(isfile, paths)):
+        return [by_number[number] for number in numbers]
+    return []
 
 
 def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]:
