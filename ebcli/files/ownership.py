@@ -198,10 +198,10 @@ def _restore(directory: Path, private: Path) -> None:
         latest.update((stored_name(Path(result.path)), result) for result in record.results)
     for temporary in temporaries:
         result = latest.get(temporary.name)
-        if result is None or file_digest(temporary) != result.sha256 or first_link(directory, Path(result.path)):
+        if result is None or file_digest(temporary) != result.sha256:
             continue
         path = directory / result.path
-        if not lexists(path) or path in own_files:
+        if first_link(directory, Path(result.path)) is None and (not lexists(path) or path in own_files):
             temporary.replace(path)
 
 

@@ -65,7 +65,7 @@ def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> Buff
 def first_link(directory: Path, relpath: Path) -> Path | None:
     """The first symbolic link on the way from a directory to a path below it, if any."""
     steps = (directory / step for step in (*reversed(relpath.parents), relpath) if step.parts)
-    return next((step for step in steps if islink(step)), None)
+    return next(filter(islink, steps), None)
 
 
 @dataclass(frozen=True)

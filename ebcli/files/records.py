@@ -235,7 +235,9 @@ class Record:
         if not joined_text.isascii():
             os.fsencode(joined_text)  # raises for characters that paths cannot hold
         steps = self.place.replace(os.sep, "/").split("/")
-        if "\0" in joined_text or {"", ".", ".."}.intersection(steps) or (os.name == "nt" and ":" in self.place):
+        if "\0" in joined_text or {"", ".", ".."}.intersection(steps):
+            raise ValueError(self.place)
+        if os.name == "nt" and ":" in self.place:
             raise ValueError(self.place)
         if not all(name.startswith(f"{steps[-1]}.") for name in names):
             raise ValueError(self.output)
@@ -262,11 +264,14 @@ class Record:
         return json.dumps(_finite({"schema": SCHEMA, **asdict(self)}), allow_nan=False)
 
 
-def _scalars(record: type[ClassRecord] | type[Record]) -> dict[str, set[Any]]:
+def _scalars(record: type[ClassRecord | Record]) -> dict[str, set[Any]]:
     """The fields that have one value, with its types in JSON, where 1.0 can be 1."""
-    kinds = {field.name: {*(get_args(field.type) or (field.type,))} for field in fields(record)}
-    kinds = {name: kind for name, kind in kinds.items() if kind <= {bool, int, float, str, NoneType}}
-    return {name: kind | {int} if float in kind else kind for name, kind in kinds.items()}
+    scalars = {}
+    for field in fields(record):
+        kinds = set(get_args(field.type) or [field.type])
+        if kinds <= {bool, int, float, str, NoneType}:
+            scalars[field.name] = kinds | {int} if float in kinds else kinds
+    return scalars
 
 
 _OF_CLASS = _scalars(ClassRecord)
@@ -353,7 +358,7 @@ def append_lines(path: Path, *lines: str) -> None:
         number = file.fileno()
         with contextlib.suppress(OSError):  # some network file systems know no locks
             lock_descriptor(number, poll_interval=0.005)  # until it is closed
-        content = "".join(f"{line}\n" for line in lines).encode()
+        content = "\n".join([*lines, ""]).encode()
         end = os.fstat(number).st_size
         # a killed run may have left half a line
         if content and end:

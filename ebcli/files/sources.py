@@ -88,9 +88,10 @@ class Source:
             return FileState(len(self.content), 0)
         if self.span is not None:
             return stamp_of(self.span.tar, self.remote)
-        states = [stamp_of(file) for file in _parts(self.path, INPUT_FORMATS)] if self.is_local else []
-        if states:
-            return FileState(sum(state.bytes for state in states), max(state.mtime_ns for state in states))
+        files = _parts(self.path, INPUT_FORMATS) if self.is_local else []
+        if files:
+            sizes, times = zip(*map(stamp_of, files), strict=True)
+            return FileState(sum(sizes), max(times))
         return stamp_of(self.path, self.remote)
 
     def version(self) -> FileState | None:

@@ -102,8 +102,8 @@ def _window(bands: Sequence[AnyArray]) -> Interval:
     """The values that are drawn black and white: 0 and 255 of 8 bits, else all but the darkest and brightest ones."""
     if bands[0].dtype == np.uint8:
         return 0.0, 255.0
-    flat = [band.reshape(-1) for band in bands]
-    sample = np.concatenate([band[:: 1 + band.size // _SAMPLE_SIZE] for band in flat]).astype(np.float32)
+    step = 1 + bands[0].size // _SAMPLE_SIZE
+    sample = np.concatenate([band.reshape(-1)[::step] for band in bands]).astype(np.float32)
     sample = sample[np.isfinite(sample)]
     if not sample.size:
         return 0.0, 1.0

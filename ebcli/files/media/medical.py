@@ -105,12 +105,11 @@ class Dicom(Arrays):
                 raise ImageError(f"it has {frames} frames, so it is no image: choose {Nifti.network}")
             sides = [frames, first.Rows, first.Columns]
             self.check([first.SamplesPerPixel, *sides[-len(self.axes) :]], _NUMBERS)
-            parts = list(map(_pixels, map(_header, slices) if files else headers))
-            values = np.concatenate([values for values, _ in parts], 1)
-            _, window = parts[0]
+            parts, windows = zip(*map(_pixels, map(_header, slices) if files else headers), strict=True)
+            values = np.concatenate(parts, 1)
             if self.axes == "HW":
-                return Data(values[:, 0], window)
-            return Data(values, window, _affine(headers))
+                return Data(values[:, 0], windows[0])
+            return Data(values, windows[0], _affine(headers))
 
 
 def _in_order(files: Sequence[Path]) -> dict[File, Any]:
