@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Explanation, Map, Subject
+from ebcli.datatypes.explanation import Explanation, Interval, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
 from ebcli.drawing.legend import scale_labels
 from ebcli.drawing.overlay import downscale
@@ -19,7 +19,6 @@ from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.clips import Clips, Slices
-from ebcli.files.coordinates import Interval
 from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.naming import HTML, ResultNames
