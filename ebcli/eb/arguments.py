@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ebcli.eb.operations import trailing_axes
+from ebcli.eb.operations import Dims, trailing_axes
 from ebcli.errors import ConfigurationError, NonFiniteError
 from ebcli.layouts import CONVOLUTIONS
 
-Targets = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
+Targets = int | Dims | Sequence[Dims] | Tensor
 Where = tuple[int, ...] | Tensor
-Against = int | Sequence[int]
+Against = int | Dims
 
 
 def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tuple[Tensor, bool]:
@@ -99,7 +99,7 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
     return mask / total
 
 
-def priors_against(against: Sequence[int], priors: Tensor) -> Tensor:
+def priors_against(against: Dims, priors: Tensor) -> Tensor:
     """The priors of the classes to contrast with, (N, B, num_classes, ...), on the same pixels as the targets'.
 
     Args:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_relevance, priors, priors_against
 from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, single_tensor
-from ebcli.eb.joint import LayerShares, joint_shares
+from ebcli.eb.joint import LayerShares, LostMass, joint_shares
 from ebcli.eb.mode import RecordingMode, Unsupported, refuse
 from ebcli.eb.operations import Value, quiet, trailing_axes
-from ebcli.eb.paths import Path, descend, joins_constants, path_ops, walk, without_rule
+from ebcli.eb.paths import Path, Paths, descend, joins_constants, path_ops, walk, without_rule
 from ebcli.eb.products import add_all, ratio
 from ebcli.eb.result import ExcitationResult
 from ebcli.eb.stepwise import Explains, Stepwise, total
@@ -242,7 +242,7 @@ class LayerMaps(NamedTuple):
 
     relevance: Tensor
     mass: Tensor | None
-    lost: dict[str, Tensor]
+    lost: LostMass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +263,7 @@ class MapComputation:
     contrastive: bool
     tracks: bool
 
-    def maps(self, paths: Sequence[Path], is_joint: bool) -> dict[Path, LayerMaps]:
+    def maps(self, paths: Paths, is_joint: bool) -> dict[Path, LayerMaps]:
         """The maps of layers."""
         above = [label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)]
         if self.contrastive and above:
@@ -282,7 +282,7 @@ class MapComputation:
             by_image.append(single._maps(paths, is_joint))
         return {path: _merged(maps) for path, *maps in zip(paths, *by_image, strict=True)}
 
-    def _maps(self, paths: Sequence[Path], is_joint: bool) -> list[LayerMaps]:
+    def _maps(self, paths: Paths, is_joint: bool) -> list[LayerMaps]:
         backward = partial(self._backward, paths, is_joint)
         if self.contrastive and not (is_joint or self.tracks or any(map(self._special, paths))):
             # both maps sum to 1 at the classifier's inputs, so their difference goes down in one pass
@@ -307,13 +307,7 @@ class MapComputation:
         return self._normalized(relevance, path) - other
 
     def _backward(
-        self,
-        paths: Sequence[Path],
-        is_joint: bool,
-        priors: Tensor,
-        explains: Explains = "target",
-        *,
-        tracks: bool = False,
+        self, paths: Paths, is_joint: bool, priors: Tensor, explains: Explains = "target", *, tracks: bool = False
     ) -> list[LayerShares]:
         """One backward pass to some layers, for all winning neurons of an image as one, or step by step."""
         output = self.forward.output

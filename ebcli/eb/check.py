@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.eb.mode import RecordingMode, refuse, tensors_in
-from ebcli.eb.operations import AnyFunction, Args, TensorFunction, Value, flatten_all, quiet, same, split_like
+from ebcli.eb.operations import AnyFunction, Args, TensorFunction, Tensors, Value, flatten_all, quiet, same, split_like
 from ebcli.eb.paths import descend, is_learned, walk, without_rule
 from ebcli.eb.products import Signs, ratio
 from ebcli.eb.rules.moves import is_floating_constant
@@ -48,11 +48,11 @@ class Trial:
     above: TensorFunction = same
 
     @property
-    def signals(self) -> list[Tensor]:
+    def signals(self) -> Tensors:
         """Copies of them, which an operation may overwrite."""
         return [a.detach().clone() for a in filter(_carries_signal, self.arguments)]
 
-    def outputs(self, signals: Iterable[Tensor] | None = None) -> list[Tensor]:
+    def outputs(self, signals: Iterable[Tensor] | None = None) -> Tensors:
         """The floating-point results, perhaps for other signals."""
         remaining = map(self.below, self.signals if signals is None else signals)
 
@@ -130,7 +130,7 @@ class Definition:
         return (sign[:, None] * self.contributions).clamp(min=0)
 
 
-def _same_place(signals: list[Tensor], outputs: list[Tensor]) -> Tensor:
+def _same_place(signals: Tensors, outputs: Tensors) -> Tensor:
     """Which output is at the place of which input: (N, inputs)."""
     try:
         (signal,), (output,) = signals, outputs
@@ -369,7 +369,7 @@ def _batch_norm(output: Tensor) -> TensorFunction:
     return lambda y: F.batch_norm(y, mean, torch.ones_like(mean), gamma)
 
 
-def _position(tensors: Sequence[Tensor], index: int) -> str:
+def _position(tensors: Tensors, index: int) -> str:
     """``1, element (0, 2)`` for an index into the concatenation of all flattened tensors."""
     elements = ((number, at) for number, tensor in enumerate(tensors) for at in product(*map(range, tensor.shape)))
     number, element = next(islice(elements, index, None))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.operations import AnyFunction, Args, Kwargs, Op, TensorFunction, quiet
+from ebcli.eb.operations import AnyFunction, Args, Kwargs, Op, TensorFunction, Tensors, quiet
 from ebcli.eb.products import LinearMap, vjp
 from ebcli.eb.rules import RULES
 from ebcli.eb.rules.activations import Activation, Unary
@@ -147,7 +147,7 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     return call.made(layer, signal)
 
 
-def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
+def residual_sum(call: Call, signals: Tensors, scales: Sequence[float]) -> Tensor:
     """A sum of scaled signals: splits probability by the contributions with the sign of the result.
 
     Args:

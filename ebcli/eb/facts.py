@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import cache, partial
 from itertools import zip_longest
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -78,6 +78,8 @@ def inherited(op: Op) -> Facts:
         return Facts()
     if len(facts) == 1:
         return Facts(*facts[0])
+    if not facts:  # overwritten by a constant
+        return Facts(nonnegative=True)
     nonnegative, gates, *depths = zip(*facts, strict=True)
     return Facts(all(nonnegative), min(gates), *map(max, depths))
 
@@ -191,12 +193,13 @@ def is_mean_of(mean: Value, value: Value) -> bool:
             a = op.run(a)
         return a.expand(value.shape)
 
+    is_close = partial(torch.allclose, atol=1e-2)
     noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0)).to(value.device, value.dtype)
     try:
         once = average(noise)
         ones = torch.ones_like(noise)
-        pairs = [(average(ones), ones), (average(once), once), (average(-noise), -once)]
-        return all(torch.allclose(*pair, atol=1e-2) for pair in pairs) and not torch.allclose(once, noise, atol=1e-2)
+        pairs = ((ones, ones), (once, once), (-noise, -once))
+        return all(is_close(average(a), mean) for a, mean in pairs) and not is_close(once, noise)
     except (RuntimeError, TypeError):
         return False
 

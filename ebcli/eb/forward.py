@@ -115,12 +115,13 @@ class Forward:
                 raise
             output = tape.value_of(result)
         check_logits(net, inputs, result.detach())
-        first = min(value.made_at for value in hooks.values())
+        values = hooks.values()
+        first = min(value.made_at for value in values)
         # numbers that come back are constants for the tape, and their maps would be wrong without a word
         refuse([name for name, index in tape.escapes.items() if index > first], "error")
         if not isinstance(output, Value):
             raise LayerError("the network's output does not depend on its input")
-        paths = {Path(output, value): name for value, name in zip(hooks.values(), hooks.names, strict=True)}
+        paths = {Path(output, value): name for value, name in zip(values, hooks.names, strict=True)}
         if output.facts.is_softmax:
             warnings.warn("the network ends in a softmax: the map explains the score before it", stacklevel=3)
         cut = [label_of(name) for path, name in paths.items() if not path.ops and path.layer is not output]

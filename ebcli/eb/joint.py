@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ebcli.eb.operations import Op, Value
-from ebcli.eb.paths import Messages, Path, descend, is_learned, joins_constants, path_ops, walk
+from ebcli.eb.paths import Messages, Paths, descend, is_learned, joins_constants, path_ops, walk
 from ebcli.eb.places import ONE_MARK, Images, move_marks
 from ebcli.eb.products import add_all, ratio
 from ebcli.eb.rules.activations import Activation
@@ -36,11 +36,14 @@ class Weights(NamedTuple):
     exponent: int
 
 
+LostMass = dict[str, Tensor]
+
+
 class LayerShares(NamedTuple):
     """Relevance, and the mass that each image lost, by the names of operations."""
 
     relevance: Tensor
-    lost: dict[str, Tensor]
+    lost: LostMass
 
 
 class JointNeuron:
@@ -79,7 +82,7 @@ def _sum(weights: Sequence[Weights], exponent: int) -> Tensor:
     return add_all([G if e == exponent else G * 2.0 ** (e - exponent) for G, e in weights])
 
 
-def joint_shares(output: Value, prior: Tensor, paths: Sequence[Path], images: Images) -> list[LayerShares]:
+def joint_shares(output: Value, prior: Tensor, paths: Paths, images: Images) -> list[LayerShares]:
     """For each layer, its relevance, and the shares (B,) of constants above it.
 
     Args:
@@ -100,7 +103,7 @@ def joint_shares(output: Value, prior: Tensor, paths: Sequence[Path], images: Im
         values = [path.layer, *(op.out for op in with_constants)]
         exponent = max(weights.exponent for value in values for weights in messages[value])
         z = _excitation(path.layer, messages, exponent)
-        constants: dict[str, Tensor] = {}
+        constants: LostMass = {}
         for op in with_constants:
             excitation = _excitation(op.out, messages, exponent).where(masks[op], 0)
             constants[op.site] = constants.get(op.site, 0) + images.sums(excitation, op.out)

@@ -16,12 +16,19 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from ebcli.eb.custom_rules import Call, custom_rule, name_of
-from ebcli.eb.operations import ACTIVE_TAPE, AnyFunction, Value, quiet, reachable
+from ebcli.eb.operations import ACTIVE_TAPE, AnyFunction, Tensors, Value, quiet, reachable
 from ebcli.eb.paths import Messages, descend, walk, without_rule
 from ebcli.eb.rules.decompositions import FUNCTIONS
 from ebcli.eb.stepwise import Stepwise, total
 from ebcli.eb.tape import Tape, caller
-from ebcli.eb.torch_private import DisableTorchFunction, _set_grad_enabled, base_of, is_view, tree_leaves, tree_map_only
+from ebcli.eb.torch_private import (
+    DisableTorchFunction,
+    _set_grad_enabled,
+    is_parameter,
+    is_view,
+    tree_leaves,
+    tree_map_only,
+)
 from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
 Unsupported = Literal["error", "gradient"]
@@ -207,8 +214,9 @@ class ExcitationMode(RecordingMode):
 
     def _admit(self, tensor: Tensor) -> None:
         """Make a tensor that requires grad a signal, unless it is a parameter or was computed from parameters only."""
-        tape, node = self.tape, tensor.grad_fn
-        if isinstance(tape.value_of(tensor), Value) or any(isinstance(a, Parameter) for a in (tensor, base_of(tensor))):
+        tape = self.tape
+        node = tensor.grad_fn
+        if isinstance(tape.value_of(tensor), Value) or is_parameter(tensor):
             return
         leaves = [below.variable for below in reachable([node]) if hasattr(below, "variable")]
         if node is not None and all(isinstance(leaf, Parameter) for leaf in leaves):
@@ -220,10 +228,9 @@ class ExcitationMode(RecordingMode):
 
     def _node(self, tensor: Tensor) -> Any:
         """The node of a tensor, if it stands for the tensor's value."""
-        value, node = self.tape.value_of(tensor), tensor.grad_fn
-        if isinstance(value, Value) and getattr(node, "value", None) is value:
-            return node
-        return None
+        value = self.tape.value_of(tensor)
+        is_of_value = isinstance(value, Value) and getattr(tensor.grad_fn, "value", None) is value
+        return tensor.grad_fn if is_of_value else None
 
     def _with_node(self, tensor: Tensor) -> Tensor:
         """A tensor of its own for a view, which autograd would not give a node, and for an operand."""
@@ -232,7 +239,7 @@ class ExcitationMode(RecordingMode):
             return tensor
         return self.tape.rename(tensor.data, value)
 
-    def _enter(self, tensor: Tensor, operands: Sequence[Tensor]) -> None:
+    def _enter(self, tensor: Tensor, operands: Tensors) -> None:
         """Give a tensor a node, unless the one that it has stands for its value."""
         value = self.tape.value_of(tensor)
         if not isinstance(value, Value) or value in self._starts or self._node(tensor) or not value.is_floating:

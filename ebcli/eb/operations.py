@@ -19,6 +19,9 @@ Change = Callable[[Any], Any]
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
+Dims = Sequence[int]  # sizes, or axes
+Tensors = Sequence[Tensor]
+
 ACTIVE_TAPE: ContextVar[Any] = ContextVar("active_tape", default=None)  # of this thread: the innermost one
 
 
@@ -107,6 +110,9 @@ class Value:
         return leaf
 
 
+Values = Sequence[Value]
+
+
 class Op:
     """An operation: a pure function of its inputs.
 
@@ -130,7 +136,7 @@ class Op:
         self.args = tuple(args)
         self.kwargs = kwargs
         self.inputs = [a for a in flatten_arguments(args, kwargs) if type(a) is Value]
-        self.operands: list[Value] = []
+        self.operands: Values = []
         self.outs: list[Value] = []
         self.index = 0
         self.is_cut = False
@@ -179,7 +185,7 @@ class Op:
         return not isinstance(self.function, OpOverload) or self.function.namespace == "aten"
 
     @property
-    def floating(self) -> list[Value]:
+    def floating(self) -> Values:
         return [value for value in self.inputs if value.is_floating]
 
     @property
@@ -239,7 +245,7 @@ def trailing_axes(tensor: Tensor, ndim: int) -> Tensor:
     return tensor.reshape(*tensor.shape, *[1] * (ndim - tensor.ndim))
 
 
-def split_like(flat: Tensor, likes: Sequence[Tensor | Value]) -> list[Tensor]:
+def split_like(flat: Tensor, likes: Sequence[Tensor | Value]) -> Tensors:
     """Elements that follow one another, in the shapes of several tensors."""
     parts = flat.split([like.shape.numel() for like in likes])
     return [part.view(like.shape) for part, like in zip(parts, likes, strict=True)]

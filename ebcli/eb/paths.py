@@ -38,7 +38,7 @@ def latest_first(ops: Iterable[Op]) -> list[Op]:
     return sorted(set(ops), key=lambda op: -op.index)
 
 
-def path_ops(paths: "Iterable[Path]") -> list[Op]:
+def path_ops(paths: "Paths") -> list[Op]:
     """The operations on any of some paths, latest first."""
     return latest_first(op for path in paths for op in path.ops)
 
@@ -116,6 +116,9 @@ class Path:
             if any(averages_cells(op, average, grid) for op in below):
                 return False
         return True
+
+
+Paths = Sequence[Path]
 
 
 def mixes(op: Op) -> bool:

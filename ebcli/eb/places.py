@@ -11,13 +11,13 @@ averaged: as marks are random, an average is equal to a mark only if all of them
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from ebcli.eb.operations import Op, Value, as_tuple, flatten_all, reachable, trailing_axes
+from ebcli.eb.operations import Dims, Op, Tensors, Value, as_tuple, flatten_all, reachable, trailing_axes
 
 Marks = list[Tensor]  # of each result of an operation
 
@@ -80,7 +80,7 @@ class Places:
             return marks
         return marks.sum(varied, keepdim=True) / (marks != 0).sum(varied, keepdim=True).clamp(min=1)
 
-    def reduced(self, op: Op, signal: Value, axes: Sequence[int], windows: Iterable[int] = ()) -> Marks:
+    def reduced(self, op: Op, signal: Value, axes: Dims, windows: Iterable[int] = ()) -> Marks:
         """Of what takes together all along some axes of a signal, which the result may lack, and windows along others.
 
         Args:
@@ -95,7 +95,7 @@ class Places:
             marks = marks.squeeze([axis % signal.ndim for axis in axes])
         return [trailing_axes(marks, op.out.ndim)] * len(op.outs)
 
-    def _resized(self, marks: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
+    def _resized(self, marks: Tensor, axis: int, shape: Dims) -> Tensor:
         size = marks.shape[axis]
         if self._windows_mix or size == 1:
             return self.merged_along(marks, [axis])
@@ -205,7 +205,7 @@ class Images(Places):
         return totals[numbers.to(totals.device)]
 
 
-def move_marks(op: Op, marks: Sequence[Tensor]) -> Marks:
+def move_marks(op: Op, marks: Tensors) -> Marks:
     """Run an operation that only moves elements on marks of its floating-point inputs.
 
     Raises RuntimeError or IndexError if it cannot be run on them.
@@ -232,7 +232,7 @@ def move_marks(op: Op, marks: Sequence[Tensor]) -> Marks:
     return [t.where((t >= _FIRST) & (t < _FIRST + 1), 0) for t in results]
 
 
-def reshape_marks(marks: Tensor, shape: Sequence[int], new_shape: Sequence[int]) -> Tensor:
+def reshape_marks(marks: Tensor, shape: Dims, new_shape: Dims) -> Tensor:
     """Marks of elements in their order, in another shape.
 
     Args:
@@ -250,7 +250,7 @@ def reshape_marks(marks: Tensor, shape: Sequence[int], new_shape: Sequence[int])
     return trailing_axes(_thin(wide), len(new_shape))
 
 
-def _fixed_axes(op: Op, marks: Sequence[Tensor]) -> list[int]:
+def _fixed_axes(op: Op, marks: Tensors) -> list[int]:
     """Axes, counted from the last, that an operation leaves as they are, and along which no marks vary."""
     ndim = marks[0].ndim
     touched = op.rule.touched_axes(op)
@@ -260,7 +260,7 @@ def _fixed_axes(op: Op, marks: Sequence[Tensor]) -> list[int]:
     return [axis for axis in fixed if all(t.shape[axis] == 1 for t in marks)]
 
 
-def _narrow(shape: Sequence[int], fixed: Sequence[int]) -> list[int]:
+def _narrow(shape: Dims, fixed: Dims) -> list[int]:
     """A shape with one element along some axes, counted from the last."""
     return [1 if axis - len(shape) in fixed else size for axis, size in enumerate(shape)]
 

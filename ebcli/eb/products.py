@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.operations import AnyFunction, TensorFunction, as_tuple
+from ebcli.eb.operations import AnyFunction, TensorFunction, Tensors, as_tuple
 from ebcli.eb.torch_private import run_backward
 
 _LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
@@ -70,7 +70,7 @@ def vjp(function: TensorFunction, like: Tensor, vector: Tensor) -> Tensor:
     return gradients(function, [torch.empty_like(like, requires_grad=True)], [vector])[0]
 
 
-def gradients(function: AnyFunction, leaves: Sequence[Tensor], vectors: Sequence[Tensor | None]) -> Sequence[Any]:
+def gradients(function: AnyFunction, leaves: Tensors, vectors: Sequence[Tensor | None]) -> Sequence[Any]:
     """What arrives at leaves of autograd, if vectors arrive at a function's results, but for those that are None."""
     with torch.enable_grad():
         results = as_tuple(function(*leaves))

@@ -56,12 +56,16 @@ class ExcitationResult:
     image_axis: int | None = 0
 
     def __repr__(self) -> str:  # tensors in full would fill screens
-        masses = [] if self.mass is None else self.mass.flatten().tolist()
-        shown = ", ".join(f"{value:.3f}" for value in masses[:4]) + ", ..." * (len(masses) > 4)
+        mass = None
+        if self.mass is not None:
+            masses = [f"{value:.3f}" for value in self.mass.flatten().tolist()]
+            if len(masses) > 4:
+                masses[4:] = ["..."]
+            mass = f"[{', '.join(masses)}]"
         return (
             f"{type(self).__name__}(layer={self.layer!r}, contrastive={self.contrastive}, "
             f"relevance={tuple(self.relevance.shape)}, logits={tuple(self.logits.shape)}, "
-            f"mass={None if self.mass is None else f'[{shown}]'})"
+            f"mass={mass})"
         )
 
     @property

@@ -16,7 +16,18 @@ from torch import Tensor, nn
 
 from ebcli.eb.facts import Facts, Gate
 from ebcli.eb.memory import Memory, view_of
-from ebcli.eb.operations import ACTIVE_TAPE, Kwargs, Op, Value, as_tuple, aten, flatten_arguments, map_arguments, same
+from ebcli.eb.operations import (
+    ACTIVE_TAPE,
+    Kwargs,
+    Op,
+    Tensors,
+    Value,
+    as_tuple,
+    aten,
+    flatten_arguments,
+    map_arguments,
+    same,
+)
 from ebcli.eb.rules import entry_for
 from ebcli.eb.rules.moves import MISSING
 from ebcli.eb.rules.rule import Decomposition, Entry, Rule
@@ -189,7 +200,7 @@ class Tape(TorchDispatchMode):
         """A value of its own for a tensor whose value is also elsewhere."""
         return self._add("alias", aten.alias.default, (value,), {}, tensor).out
 
-    def call(self, name: str, compute: Any, function: Any, signals: Sequence[Tensor], rule: Rule) -> Any:
+    def call(self, name: str, compute: Any, function: Any, signals: Tensors, rule: Rule) -> Any:
         """The value of a function, recorded as one operation with a rule of its own."""
         if name.endswith("_"):
             self.memory.before_write(signals[0])

@@ -7,7 +7,7 @@ normalization applies to every norm that rescales units by a common factor. Join
 mean that some norms subtract is part of the linear map.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ebcli.eb.facts import AFFINE, CURVED, SIGNED, Facts, Gate, Link, common_source, never_negative, sources
-from ebcli.eb.operations import Op, Value, trailing_axes
+from ebcli.eb.operations import Op, Value, Values, trailing_axes
 from ebcli.eb.places import Marks, Places
 from ebcli.eb.rules.moves import MISSING, Join, Winner, is_scalar
 from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
@@ -44,10 +44,10 @@ class Unary(Rule):
     is_softmax: bool = False
     transposed: Callable[[Op, Tensor], Tensor] = lambda _, G: G
 
-    def operands(self, op: Op) -> list[Value]:
+    def operands(self, op: Op) -> Values:
         return [op.inputs[self.position]]
 
-    def needed(self, op: Op) -> Sequence[Value]:
+    def needed(self, op: Op) -> Values:
         return *(value for value in op.inputs if value not in op.operands), *op.outs[1:]
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -96,10 +96,10 @@ class Activation(Unary):
     def link_of(self, op: Op) -> Link:
         return self.link or Link(op.signal)
 
-    def operands(self, op: Op) -> list[Value]:
+    def operands(self, op: Op) -> Values:
         return [self.link_of(op).source]
 
-    def needed(self, op: Op) -> Sequence[Value]:
+    def needed(self, op: Op) -> Values:
         return *op.operands, *op.outs
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -145,7 +145,7 @@ class Rectifier(Activation):
     gate: int | None = Gate.BOUNDED
     is_bounded: bool = False
 
-    def needed(self, op: Op) -> Sequence[Value]:
+    def needed(self, op: Op) -> Values:
         if self.is_bounded:
             return super().needed(op)
         return op.outs
@@ -179,7 +179,7 @@ class Scale(Unary):
     factor: Callable[[Op], Any] = lambda _: 1
     turns: bool = False
 
-    def needed(self, op: Op) -> Sequence[Value]:
+    def needed(self, op: Op) -> Values:
         return *super().needed(op), *(out for out in op.outs[:1] if out.facts.is_open)
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -252,9 +252,7 @@ def _fixed_power(exponent: float) -> Rule:
         return Scale(nonnegative=None)
     if exponent <= 0:
         return INVERSE
-    if exponent % 2 == 0:
-        return EVEN
-    return ODD
+    return EVEN if exponent % 2 == 0 else ODD
 
 
 def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_zero: bool = False) -> Activation:

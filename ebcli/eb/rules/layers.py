@@ -4,32 +4,31 @@ Attention weights are non-negative, so they are the excitatory weights of Eq. 4,
 keys only determine the weights and get nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from ebcli.eb.facts import SUMMED, Facts, signal_of, values_of
-from ebcli.eb.operations import Kwargs, Op, Value, aten, flatten_all, split_like, trailing_axes
+from ebcli.eb.operations import Dims, Op, Value, Values, aten, flatten_all, split_like, trailing_axes
 from ebcli.eb.places import Marks, Places
 from ebcli.eb.products import LinearMap, excitation_shares
 from ebcli.eb.rules.moves import MISSING, NO_SHARE, Axes, Join, Winner, along, is_floating_constant, spatial_axes
 from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
-from ebcli.eb.torch_private import attention_weights, base_of
+from ebcli.eb.torch_private import attention_weights, is_parameter
 
 _Product = Callable[[Tensor, Tensor], Tensor]
 
 
-def all_axes(op: Op) -> Sequence[int] | None:
+def all_axes(op: Op) -> Dims | None:
     """None: each output may depend on all elements."""
     return None
 
 
-def _no_axes(op: Op) -> Sequence[int]:
+def _no_axes(op: Op) -> Dims:
     return ()
 
 
@@ -49,16 +48,16 @@ class Layer(Rule):
 
     linear: Callable[[Op], LinearMap]
     axes: Axes
-    windows: Callable[[Op], Sequence[int]] = _no_axes
+    windows: Callable[[Op], Dims] = _no_axes
     position: int = 0
     is_learned: bool = True
     has_no_negatives: bool = False
     bias: Callable[[Op], Tensor | int | None] = lambda _: None
 
-    def operands(self, op: Op) -> list[Value]:
+    def operands(self, op: Op) -> Values:
         return [op.inputs[self.position]]
 
-    def needed(self, op: Op) -> Sequence[Value]:
+    def needed(self, op: Op) -> Values:
         return *op.inputs, *(out for out in op.outs[:1] if not out.facts.nonnegative)  # whose signs matter
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -70,17 +69,16 @@ class Layer(Rule):
     def averages(self, op: Op) -> bool:
         """Whether it makes fewer elements, as averages by fixed weights."""
         weight = self.linear(op).weight if self.is_learned else None
-        if weight is None or weight.is_meta or isinstance(weight, Parameter) or isinstance(base_of(weight), Parameter):
+        if weight is None or weight.is_meta or is_parameter(weight):
             return False
         return op.out.numel <= op.operand.numel and bool((weight >= 0).all())
 
     def averaged_axes(self, op: Op) -> list[int]:
         """The axes of the signal that an average takes together."""
-        shape, out = op.operand.shape, op.out.shape
         axes = self.axes(op)
         if axes is None:
-            return [*range(len(shape))]
-        return [*axes, *(axis for axis in self.windows(op) if shape[axis] != out[axis])]
+            return [*range(op.operand.ndim)]
+        return [*axes, *(axis for axis in self.windows(op) if op.operand.shape[axis] != op.out.shape[axis])]
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         linear = self.linear(op)
@@ -165,50 +163,49 @@ class AttentionProduct(Layer):
         return set()
 
 
-def _matrix(op: Op, position: int, first: int) -> LinearMap:
+def _matrix(op: Op, side: int, first: int) -> LinearMap:
     """A product of the signal, which is the left factor (0) or the right one (1), and a matrix.
 
     Args:
         op: the operation.
-        position: of the signal among the factors.
+        side: of the signal among the factors.
         first: of the factors among the arguments.
     """
-    factor = op.args[first + 1 - position]
+    factor = op.args[first + 1 - side]
     alpha = op.kwargs.get("alpha", 1)
     is_nonnegative = isinstance(factor, Value) and factor.facts.nonnegative and alpha > 0
     w = factor.tensor if isinstance(factor, Value) else factor
     if alpha != 1:
         w = w * alpha
     are_matrices = w.ndim > 1 and op.operand.ndim > 1
-    apply: _Product = (lambda a, w: w @ a) if position else torch.matmul
+    apply: _Product = (lambda a, w: w @ a) if side else torch.matmul
     back: _Product | None = None
     if are_matrices:
-        back = (lambda q, w: w.mT @ q) if position else lambda q, w: q @ w.mT
+        back = (lambda q, w: w.mT @ q) if side else lambda q, w: q @ w.mT
     if is_nonnegative:
         return LinearMap(lambda a: apply(a, w), back=back and (lambda q: back(q, w)))
-    is_by_output = are_matrices and w.ndim == 2 and not position
+    is_by_output = are_matrices and w.ndim == 2 and not side
     return LinearMap(apply, w, (lambda scale: scale[None]) if is_by_output else None, back)
 
 
-def _contracted_axes(op: Op, position: int) -> list[int]:
-    return [-2 if position and op.operand.ndim > 1 else -1]
+def _contracted_axes(op: Op, side: int) -> list[int]:
+    return [-2 if side and op.operand.ndim > 1 else -1]
 
 
 def _scaled_bias(op: Op) -> Tensor | int:
     return op.args[0] * op.kwargs.get("beta", 1)
 
 
-def _options_of_product(position: int, *, has_bias: bool) -> Kwargs:
-    return {
-        "linear": partial(_matrix, position=position, first=int(has_bias)),
-        "axes": partial(_contracted_axes, position=position),
-        "bias": _scaled_bias if has_bias else lambda _: 0,
-    }
+def _product(kind: type[Layer], side: int, *, has_bias: bool, **options: Any) -> Layer:
+    return kind(
+        linear=partial(_matrix, side=side, first=int(has_bias)),
+        axes=partial(_contracted_axes, side=side),
+        bias=_scaled_bias if has_bias else lambda _: 0,
+        **options,
+    )
 
 
-@cache
-def _learned_product(position: int, *, has_bias: bool) -> Layer:
-    return Layer(**_options_of_product(position, has_bias=has_bias))
+_learned_product = cache(partial(_product, Layer))
 
 
 def matrix_product(op: Op, *, has_bias: bool = False) -> Rule:
@@ -227,8 +224,8 @@ def matrix_product(op: Op, *, has_bias: bool = False) -> Rule:
         return MISSING
     # one of the signals holds the weights of the other's elements, as attention does
     has_no_negatives = not has_bias and op.inputs[1 - position].facts.nonnegative
-    options = _options_of_product(position, has_bias=has_bias)
-    return AttentionProduct(**options, position=position, has_no_negatives=has_no_negatives, query_axis=-1 - position)
+    options = {"position": position, "has_no_negatives": has_no_negatives, "query_axis": -1 - position}
+    return _product(AttentionProduct, position, has_bias=has_bias, **options)
 
 
 def _attention(op: Op) -> LinearMap:
@@ -288,7 +285,7 @@ class Interpolation(Average):
         return [(share, BackwardContext((a * factor).sign(), context.above_classifier, skips_zeros=True))]
 
 
-def reduced_axes(op: Op) -> Sequence[int]:
+def reduced_axes(op: Op) -> Dims:
     """The axes that a sum, mean or maximum takes together."""
     axes = along(op)
     if axes is None:

@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 
 from ebcli.eb.facts import AFFINE, CURVED, MOVED, Facts, Gate
-from ebcli.eb.operations import Op, Value, flatten_arguments
+from ebcli.eb.operations import Dims, Op, Values, flatten_arguments
 from ebcli.eb.places import Marks, Places, reshape_marks
 from ebcli.eb.products import gradients
 from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
 
-Axes = Callable[[Op], Sequence[int] | None]
+Axes = Callable[[Op], Dims | None]
 
 
 def axes_named(*names: str) -> Axes:
     """The axes that an argument names, given by its possible names; None if it names none."""
 
-    def named(op: Op) -> Sequence[int] | None:
+    def named(op: Op) -> Dims | None:
         axes = next((axes for axes in map(op.arguments.get, names) if axes is not None), None)
         if isinstance(axes, int):
             return [axes]
@@ -57,7 +57,7 @@ class Move(Rule):
         self._axes = axes
         self.reads_memory = reads_memory
 
-    def needed(self, op: Op) -> Sequence[Value]:
+    def needed(self, op: Op) -> Values:
         return [value for value in op.inputs if self.needs_numbers or not value.is_floating]
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -81,7 +81,7 @@ class Move(Rule):
     def places(self, op: Op, places: Places) -> Marks:
         return places.moved(op)
 
-    def touched_axes(self, op: Op) -> Sequence[int] | None:
+    def touched_axes(self, op: Op) -> Dims | None:
         return self._axes(op)
 
     def back(self, op: Op, incoming: Incoming) -> Gradients:
@@ -175,7 +175,7 @@ class Missing(Winner):
 class NoShare(Missing):
     """Probability ends: the result depends on the operands only as on gates, queries and keys."""
 
-    def operands(self, op: Op) -> list[Value]:
+    def operands(self, op: Op) -> Values:
         return []
 
 
