@@ -51,6 +51,7 @@ class Facts:
         elementwise: AFFINE, CURVED or MOVED if each element is such a function of one element of its maker's operand.
         attention_axes: along which a softmax has weighed the elements, so that a sum mixes them as attention does.
         is_softmax: a softmax, or its logarithm.
+        is_attention: the weights of `scaled_dot_product_attention`, whose queries and keys get nothing.
         is_layer: its relevance is asked for, so activations above are not functions of what it is a function of.
         unknown: what made it outside of the mode.
     """
@@ -64,6 +65,7 @@ class Facts:
     elementwise: int = 0
     attention_axes: frozenset[int] = frozenset()
     is_softmax: bool = False
+    is_attention: bool = False
     is_layer: bool = False
     unknown: str = ""
 

@@ -217,6 +217,8 @@ def matrix_product(op: Op, *, has_bias: bool = False) -> Rule:
     """
     left, right = op.args[has_bias : has_bias + 2]
     if not (isinstance(left, Value) and isinstance(right, Value)):
+        if op.signal.facts.is_attention:  # of constant values
+            return NO_SHARE
         return _learned_product(int(isinstance(right, Value)), has_bias=has_bias)
     is_outer = left.shape[-1] == 1 and len(right.shape) > 1  # each element is a product of two
     position = signal_of(left, right) if is_outer else values_of(left, right)
