@@ -104,6 +104,11 @@ def check_at_least(minimum: float, **options: float | None) -> None:
         check_value(f"--{name.replace('_', '-')}", value, lambda it: minimum <= it < inf, f"at least {minimum:g}")
 
 
+def plural(count: int, noun: str) -> str:
+    """A number and what it counts: ``1 file``, ``2 files``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 _CLOSE = 0.7  # of 1; below, difflib finds likeness in any two words
 
 

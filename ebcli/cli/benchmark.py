@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import click
 
 from ebcli.cli.click_types import Method
 from ebcli.cli.commands import WITHOUT_ENVIRONMENT, alter_option, command
 from ebcli.cli.console import SOME_FAILED, say, write_out
-from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option
+from ebcli.cli.options import CONTEXT, OPTIONS, Options, in_section, option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.models.keywords import BASELINES, METHODS, WHOLE
 from ebcli.run.plan import RunPlan
@@ -82,7 +82,7 @@ class Session:
         options: its options by name.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         from ebcli.evaluate.benchmark import ModelUnderTest
 
         if options["fit"] == WHOLE:
@@ -149,7 +149,7 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
             text=text or prepare.__doc__,
             group=benchmark.commands,
         )
-        def run_test(options: Mapping[str, Any]) -> int:
+        def run_test(options: Options) -> int:
             from ebcli.evaluate.benchmark import table
 
             session = Session(options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from ebcli.cli.click_types import DIRECTORY, PATH
 from ebcli.cli.commands import alter_option, of_run
 from ebcli.cli.console import SOME_FAILED, display_path, note, one_line, sign_of_life, write_out
 from ebcli.cli.execution import execute
-from ebcli.cli.options import OPTIONS, option
+from ebcli.cli.options import OPTIONS, Options, option
 from ebcli.cli.settings import parameters, read_settings
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError, import_optional
@@ -67,7 +67,7 @@ _limit = partial(option, "Limits", metavar="N", type=float)
     *(alter_option(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
     options=["overwrite"],
 )
-def check(options: Mapping[str, Any]) -> int:
+def check(options: Options) -> int:
     """Repeat a run and compare its maps.
 
     BASELINE is the directory of a run with --raw. Use only runs that you trust, because settings.toml is read like
@@ -203,7 +203,7 @@ class Finding(NamedTuple):
     option("Output", "--fail-on-findings", "Exit with status 1 if anything is found.", is_flag=True),
     options=["overwrite"],
 )
-def audit(options: Mapping[str, Any]) -> int:
+def audit(options: Options) -> int:
     """Find image regions that a class depends on.
 
     DIRECTORY is the output of a run with --raw. Looks for classes whose maps share a corner, an edge, or the same thing

@@ -7,12 +7,12 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -27,6 +27,7 @@ from ebcli.cli.console import (
     sign_of_life,
     write_out,
 )
+from ebcli.cli.options import Options
 from ebcli.drawing.style import ATLAS
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, STDOUT
@@ -70,7 +71,7 @@ def sink_of(plan: RunPlan, out: IO[str]) -> Sink | None:
     return file
 
 
-def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: Sink | None = None) -> int:
+def execute(plan: RunPlan, options: Options, out: IO[str], sink: Sink | None = None) -> int:
     """Run a plan, print to ``out`` as the options of the command say, and return the exit status."""
     output, is_dry = plan.output, plan.execution.dry_run
     if is_dry:
@@ -122,7 +123,7 @@ def _write_annotations(output: OutputOptions, configuration: str) -> None:
     note(f"Annotations: {display_path(output.directory / path)}")
 
 
-def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[str]) -> tuple[int, str | None]:
+def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> tuple[int, str | None]:
     """Print results to ``out`` as they come, as the command's options say.
 
     Returns:
@@ -238,7 +239,7 @@ def _why_no_map(maps: MapOptions) -> str:
     )
 
 
-def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out: IO[str], *, is_only: bool) -> None:
+def _print_record(record: Record, options: Options, plan: RunPlan, out: IO[str], *, is_only: bool) -> None:
     name, verbose = display_path(record.input), options["verbose"]
     if record.error is not None:
         say_error(record.error, label=name)

@@ -1,5 +1,6 @@
 """The options of ``eb-saliency``, some of which its commands have, too. Imports neither torch nor torchvision."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,8 @@ from ebcli.drawing.style import ATLAS, STYLES
 from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
 from ebcli.run.plan import FIELDS, SETTINGS_ONLY
 from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS
+
+Options = Mapping[str, Any]  # the values of a command's arguments and options, by their names
 
 CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_content_width": 110}
 CONTEXT |= {"help_option_names": ["-h", "--help"]}

@@ -19,7 +19,7 @@ from ebcli.cli.click_types import PATH, Input, SectionedCommand
 from ebcli.cli.commands import COMMANDS, alter_option, command
 from ebcli.cli.console import SOME_FAILED, display_path, note, one_line, say_error, sign_of_life, write_out
 from ebcli.cli.execution import execute, sink_of
-from ebcli.cli.options import CONTEXT, OPTIONS, option
+from ebcli.cli.options import CONTEXT, OPTIONS, Options, option
 from ebcli.errors import DISTRIBUTION, ConfigurationError, closest
 from ebcli.files.naming import STDIN, STDOUT, answer_relpath
 from ebcli.files.paths import path_of
@@ -181,7 +181,7 @@ _of_answer = partial(option, "Answer")
     alter_option("cmap", show_default="violet"),
     options=["cell_size", "dpi", "overwrite", "device", "dtype"],
 )
-def ask(options: Mapping[str, Any]) -> int:
+def ask(options: Options) -> int:
     """Ask a vision-language model about a photo, and see which part made it say each word.
 
     Writes a figure, and a page on which pointing at a word shows its map. Prints the answer, and for each word the

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from ebcli.datatypes.atlas import Atlas
 from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps
+from ebcli.drawing.overlay import Size
 from ebcli.drawing.pages import atlas_data
 from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
@@ -32,6 +33,7 @@ from ebcli.serve.photos import SIDE, SMALL, Photos
 from ebcli.workers import Workers
 
 T = TypeVar("T")
+Json = dict[str, Any]  # an object
 
 _FAILURE = "this failed: the terminal of eb-saliency serve says why"
 _STYLES = {"unsigned": DrawingStyle(), "signed": DrawingStyle(signed=True)}  # of color scales
@@ -188,13 +190,13 @@ class Page:
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
-    answer: dict[str, Any] = {"problem": str(error)}
+    answer: Json = {"problem": str(error)}
     if isinstance(error, UnknownClassError):  # its hint is for the command
         answer = {"problem": f"there is no class {error.name!r}", "name": error.name, "near": error.near}
     return JSONResponse(answer, 400)
 
 
-def _network_status(network: Network) -> dict[str, Any]:
+def _network_status(network: Network) -> Json:
     """What the page is told of a network."""
     return {
         "name": network.spec.name,
@@ -208,7 +210,7 @@ def _network_status(network: Network) -> dict[str, Any]:
     }
 
 
-def colors() -> dict[str, Any]:
+def colors() -> Json:
     """The colors and the opacities of the 256 levels of each scale."""
     scales = {}
     for name, style in _STYLES.items():
@@ -218,7 +220,7 @@ def colors() -> dict[str, Any]:
     return {"scales": scales, "alpha": DrawingStyle.alpha}
 
 
-def subjects_json(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
+def subjects_json(subjects: Iterable[Subject]) -> list[Json]:
     """Subjects with their boxes and outlines, in pixels of the photo."""
     return [
         {
@@ -232,7 +234,7 @@ def subjects_json(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
     ]
 
 
-def encode_maps(explanation: Explanation, size: tuple[int, int], **fields: Any) -> bytes:
+def encode_maps(explanation: Explanation, size: Size, **fields: Any) -> bytes:
     """The maps of a photo of a size (width, height): a description in JSON, then their values, 32-bit floats.
 
     More can be in the description. The first four bytes are its length, which spaces make a multiple of four.
@@ -245,7 +247,7 @@ def encode_maps(explanation: Explanation, size: tuple[int, int], **fields: Any) 
     return b"".join([len(text).to_bytes(4, "little"), text, *values])
 
 
-def _describe_map(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
+def _describe_map(map_: Map, size: Size) -> Json:
     """What is said of a map; the ends of its scales, None for one on which it is blank, are in the map's own units."""
     scales = {}
     for name, style in _STYLES.items():
