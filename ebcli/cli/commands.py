@@ -96,10 +96,14 @@ def models(options: Options) -> int:
             groups["timm"] = [f"timm/{name}" for name in import_optional("timm").list_models()]
         except ConfigurationError as error:
             note(f"timm is not searched: {error}")
+
+    def matches(name: str) -> bool:
+        return any(fnmatch(name.lower().removeprefix("timm/"), glob) for glob in globs)
+
     has_match = False
     for group, names in groups.items():
-        plain = {name: name.lower().removeprefix("timm/") for name in names}
-        if matching := [name for name in names if any(fnmatch(plain[name], glob) for glob in globs)]:
+        matching = [*filter(matches, names)]
+        if matching:
             has_match = True
             note(f"{group}:")
             write_out("\n".join(matching))
@@ -138,7 +142,8 @@ def layers(options: Options) -> int:
         default = default_layer(loaded)
     for layer in layers(loaded):
         stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
-        rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride, "*" * (layer.name == default)))
+        mark = "*" if layer.name == default else ""
+        rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride, mark))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     heading, *lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     note(heading)
@@ -242,9 +247,11 @@ def report(options: Options) -> int:
     """
     from ebcli.gallery.page import write_gallery
 
-    directory, values = options["directory"], {name: options[name] for name in VALUES & options.keys()}
-    plan = RunPlan.from_values(**values | {"images": options["images"] or (directory,)})
-    page = write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, options["images"])
+    directory = options["directory"]
+    images = options["images"]
+    values = {name: options[name] for name in VALUES & options.keys()}
+    plan = RunPlan.from_values(**values | {"images": images or (directory,)})
+    page = write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, images)
     write_out(os.fsencode(page))
     return 0
 

@@ -43,7 +43,8 @@ def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOp
     name = words[-1].partition("/")[0].lstrip("-").replace("-", "_")
     text, _, default_words = text.partition(" [default: ")
     field = FIELDS.get(name)
-    default, type_name = settings.get("default", getattr(field, "default", None)), str(getattr(field, "type", ""))
+    default = settings.get("default", getattr(field, "default", None))
+    type_name = str(getattr(field, "type", ""))
     kind = _TYPES.get(name) or _TYPES.get(type_name.removeprefix("pathlib.").partition(" | ")[0])
     defaults = {"is_flag": True} if default is False else {"default": default, "multiple": isinstance(default, tuple)}
     defaults |= {"type": kind, "metavar": metavar, "show_default": default_words.removesuffix("]") or None}

@@ -20,8 +20,8 @@ from ebcli.files.media.medium import DisplayFrame
 COLORS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66))
 
 _SMALLEST = 0.015  # of the photo; smaller regions are not marked
-# opacity; the part of a photo's saturation that is left, lest its own colors look like tints
-_TINT, _SATURATION = 0.45, 0.4
+_TINT = 0.45  # opacity
+_SATURATION = 0.4  # the part of a photo's that is left, lest its own colors look like tints
 _STEP = 4  # pixels between the places that are tried for a label
 
 # In pixels at 100 dpi
@@ -99,7 +99,8 @@ def atlas_figure(
         frames, maps, name, subtitle: as for ``panel``; the maps are those of the classes at one layer.
         at: a pixel of the photo to mark.
     """
-    image, style = frames[0].image, maps[0].style
+    image = frames[0].image
+    style = maps[0].style
     figure = Figure(style.dpi, 0)
     gap, line, size, room, picture, edge = figure.zoom(GAP, LINE, TEXT, _LEGEND, _PICTURE, _EDGE)
     small = resize(image, style.cell_size or picture)

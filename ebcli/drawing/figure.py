@@ -29,13 +29,15 @@ _WIDE = 2.0  # times as wide as high: such photos are stacked, and larger
 _POINTS = 72  # per inch
 # In pixels at 100 dpi
 TEXT, _TITLE = 13, 16  # font sizes
-LINE, GAP = 19, 16
+LINE = 19
+GAP = 16
 _TILE = 300  # the longer side of each tile's picture
 _NARROWEST = 150  # room for the notes below a picture
 _LEGEND = 630, 900  # least and most room for the color scale and its words
 _BAR = 240, 14
 _ANSWER = 18, 28, 16  # its letters, lines and margin
-BLACK, SECONDARY = (0, 0, 0), (90, 90, 90)
+BLACK = (0, 0, 0)
+SECONDARY = (90, 90, 90)
 
 
 class Words(NamedTuple):

@@ -130,7 +130,8 @@ class Orthogonal:
     """
 
     def __init__(self, maps: FrameMaps, slices: Slices) -> None:
-        self._maps, self._slices = maps, slices
+        self._maps = maps
+        self._slices = slices
         self._values = slices.upright(maps.map.display_values)
         strength = np.nan_to_num(np.abs(self._values) if maps.style.signed else self._values)
         self._cell = [int(i) for i in np.unravel_index(strength.argmax(), strength.shape)]
@@ -152,7 +153,8 @@ class Orthogonal:
     def draw(self, longest: int | None = None) -> Image.Image:
         """The picture, reduced to this longest side."""
         assert self._axial is not None
-        (_, y, x), (_, height, width) = self._cell, self._values.shape
+        _, y, x = self._cell
+        _, height, width = self._values.shape
         planes = [
             self._plane(np.asarray(self._axial.image), self._maps.map_at(self._axial), (0, 1)),
             self._plane(np.stack(self._rows), self._values[:, y] * height, (0, 2)),

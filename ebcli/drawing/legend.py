@@ -116,7 +116,8 @@ def add_caption(image: Image.Image, map_: Map, style: DrawingStyle, is_blank: bo
     """A picture of a map with its caption and color scale in a strip below it; a blank map has no scale."""
     letters = font(max(_SMALLEST_TEXT, round(min(image.width, 2 * image.height) / _LETTERS_ACROSS)))
     size = round(letters.size)
-    margin, line = size // 2, round(1.5 * size)
+    margin = size // 2
+    line = round(1.5 * size)
     room = image.width - 2 * margin
 
     def fits(text: str) -> bool:
@@ -202,7 +203,8 @@ def trace(
 def _label(image: Image.Image, text: str, color: Color, box: Box, left: int, room: int) -> None:
     """Text on a patch of a color above a box, or in it at the edge of the picture; none in a tiny picture."""
     letters = font(max(_SMALLEST_TEXT, round(room / _LABELS_ACROSS)))
-    margin, height = round(letters.size) // 4, round(1.4 * letters.size)
+    margin = round(letters.size) // 4
+    height = round(1.4 * letters.size)
     if height > image.height / 4:  # it would hide the map
         return
     text = truncate(printable(text), letters, max(1, room - 2 * margin))

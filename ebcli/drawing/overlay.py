@@ -92,7 +92,8 @@ def interpolate(
         return _pool(values, region, box, zero)
     # A border of one cell keeps the value at the center of a pixel that the region's edge cuts.
     values = np.pad(values, 1, mode="edge")
-    starts, ends = [], []
+    starts = []
+    ends = []
     for (low, high), first, last, padded_length in zip(region.sides, box[:2], box[2:], values.shape[::-1], strict=True):
         cell = (high - low) / (padded_length - 2)
         starts.append(max(0.0, (first - low) / cell + 1))
@@ -105,7 +106,8 @@ def interpolate(
 
 def _pool(saliency: Values, region: Box, box: Pixels, zero: float) -> Values:
     """Of the cells of a map (h, w) in each pixel of the box, the one that is farthest from ``zero``."""
-    starts, ends = [], []
+    starts = []
+    ends = []
     for (low, high), first, last, count in zip(region.sides, box[:2], box[2:], saliency.shape[::-1], strict=True):
         edges = ((np.arange(first, last + 1) - low) * count / (high - low)).clip(0, count).astype(int)
         starts.append(edges[:-1].clip(max=count - 1))

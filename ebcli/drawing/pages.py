@@ -18,8 +18,10 @@ from ebcli.files.encoding import encode_picture, shorten
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.pages.shell import page
 
-# Pixels of the photo's longer side; of an atlas, the first one that fits
-_OF_ANSWER, _OF_NOTEBOOK, _OF_ATLAS = 1200, 640, (1600, 1200, 900, 400)
+# Pixels of the photo's longer side
+_OF_ANSWER = 1200
+_OF_NOTEBOOK = 640
+_OF_ATLAS = (1600, 1200, 900, 400)  # the first one that fits
 _LARGEST = 500_000  # bytes of the photo of an atlas
 _VALUES = 100_000  # of evidence, of all classes
 _LONGEST_NAME = 200  # characters

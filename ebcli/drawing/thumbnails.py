@@ -22,7 +22,10 @@ from ebcli.files.paths import FileState
 THUMBNAILS = PAGE.parent / "thumbnails"
 # The palette indices of the part that the network did not see, its frame, outlines and their halo; the map's values use
 # the others
-_OUTSIDE, _FRAME, _OUTLINE, _HALO = 0, 253, 254, 255
+_OUTSIDE = 0
+_FRAME = 253
+_OUTLINE = 254
+_HALO = 255
 _LEVELS = 252
 
 
@@ -89,7 +92,9 @@ def thumbnails(names: ThumbnailNames, frame: DisplayFrame, maps: Sequence[FrameM
 
 def map_thumbnail(frame_maps: FrameMaps, values: NDArray[np.floating]) -> bytes | None:
     """The thumbnail of a map with these values (h, w); None if it is blank."""
-    map_, size, style = frame_maps.map, frame_maps.size, frame_maps.faded_style
+    map_ = frame_maps.map
+    size = frame_maps.size
+    style = frame_maps.faded_style
     if is_blank_on(size, values, map_.placement, style.signed):
         return None
     small = reduced_size(size)

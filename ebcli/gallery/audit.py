@@ -32,8 +32,8 @@ LEAST = 5  # photos
 _CORNER, _EDGE = 4, 2  # cells
 _RESTS = 0.5  # of a photo's map, in a place that it rests on
 _SHARE = 0.3  # of a class's photos, in a finding
-# of a group: cosine with the mean map; mean difference of its peaks from the mean look
-_MIN_COSINE, _MAX_LOOK_DIFFERENCE = 0.8, 0.04
+_MIN_COSINE = 0.8  # of a group with its mean map
+_MAX_LOOK_DIFFERENCE = 0.04  # the mean difference of a group's peaks from their mean look
 _PIXELS = 4  # a cell's side in the small photo from which looks are taken
 _GROUPS = 8
 _THIRDS = (

@@ -114,14 +114,16 @@ def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
     Raises:
         ConfigurationError: a directory has no records.
     """
-    first, second = latest_records(first_run), latest_records(second_run)
+    first = latest_records(first_run)
+    second = latest_records(second_run)
     for place in sorted(first.keys() & second.keys()):
         before, now = first[place], second[place]
         maps_before, maps_now = read_maps(first_run, before), read_maps(second_run, now)
         # not of the same size: another image
         if maps_before is None or maps_now is None or maps_before[0] != maps_now[0]:
             continue
-        size, sides = maps_now[0], (maps_before[1], maps_now[1])
+        size = maps_now[0]
+        sides = (maps_before[1], maps_now[1])
         has_layers = any(len({map_.layer for map_ in maps}) != 1 for maps in sides)
 
         def by_key(maps: Sequence[Map], has_layers: bool = has_layers) -> dict[Any, Map]:
@@ -203,7 +205,8 @@ def write_comparison(
         OutputError: the directory cannot be written to.
     """
     refuse_foreign_files(directory, [COMPARISON], overwrite)
-    roots, rows = roots_of(inputs), list[Json]()
+    roots = roots_of(inputs)
+    rows: list[Json] = []
     with OutputFolder(directory, overwrite=True) as folder:
         for pair in pairs:
             row, image = _row(pair, correlation, path_below(pair.input, roots))

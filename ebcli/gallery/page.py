@@ -242,7 +242,8 @@ def _make_missing(
         OutputError: they cannot be written.
         ConfigurationError: matplotlib has no colormap of that name.
     """
-    directory, roots = folder.directory, roots_of(inputs)
+    directory = folder.directory
+    roots = roots_of(inputs)
     existing = {path.relative_to(directory) for path in (directory / THUMBNAILS).rglob("*")}
     with Workers(workers, memory=decoding_memory()) as pool:
 

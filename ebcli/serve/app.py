@@ -36,6 +36,7 @@ T = TypeVar("T")
 Json = dict[str, Any]  # an object
 
 _FAILURE = "this failed: the terminal of eb-saliency serve says why"
+_BINARY = "application/octet-stream"
 _STYLES = {"unsigned": DrawingStyle(), "signed": DrawingStyle(signed=True)}  # of color scales
 _NO_FRAMES = {"content-security-policy": "frame-ancestors 'none'"}  # which only a header can say; the page has the rest
 
@@ -56,8 +57,12 @@ class Page:
     def __init__(
         self, photos: Photos, networks: Sequence[Network], workers: Workers, tell: Callable[[str], None]
     ) -> None:
-        self._photos, self._networks, self._workers, self._tell = photos, networks, workers, tell
-        self._turn, self._computing = asyncio.Lock(), ThreadPoolExecutor(1)
+        self._photos = photos
+        self._networks = networks
+        self._workers = workers
+        self._tell = tell
+        self._turn = asyncio.Lock()
+        self._computing = ThreadPoolExecutor(1)
         answers = {
             "/": self._index,
             "/colors": self._colors,
@@ -151,17 +156,18 @@ class Page:
     async def _maps(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
         content = await self._compute(lambda: encode_maps(network.explain(plan, source), network.size(source)), request)
-        return Response(content, media_type="application/octet-stream")
+        return Response(content, media_type=_BINARY)
 
     async def _atlas(self, request: Request) -> Response:
         _, network, source = self._parse_request(request)
         plan = network.atlas_plan()
 
         def work() -> bytes:
-            explanation, size = network.explain(plan, source), network.size(source)
+            explanation = network.explain(plan, source)
+            size = network.size(source)
             return encode_maps(explanation, size, atlas=atlas_data(Atlas.from_maps(explanation.maps), size))
 
-        return Response(await self._compute(work, request), media_type="application/octet-stream")
+        return Response(await self._compute(work, request), media_type=_BINARY)
 
     async def _command(self, request: Request) -> Response:
         plan, network, _ = self._parse_request(request)
@@ -178,7 +184,8 @@ class Page:
         return Response(content, headers=headers, media_type="image/png")
 
     async def _upload(self, request: Request) -> Response:
-        content, max_bytes = bytearray(), self._photos.most_bytes
+        content = bytearray()
+        max_bytes = self._photos.most_bytes
         async for part in request.stream():
             content += part
             if len(content) > max_bytes:
