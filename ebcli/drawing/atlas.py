@@ -11,8 +11,8 @@ from ebcli.datatypes.explanation import Subject
 from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import font, in_lines, printable, truncate
-from ebcli.drawing.overlay import Size, resize
-from ebcli.drawing.painters import Values, slope
+from ebcli.drawing.overlay import resize
+from ebcli.drawing.painters import Size, Values, slope
 from ebcli.files.media.medium import DisplayFrame
 
 # Told apart by color-blind readers, also as tints of a photo (after Okabe and Ito 2008); the largest region gets the

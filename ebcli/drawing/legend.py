@@ -8,8 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ebcli.datatypes.explanation import Box, Map, Subject
-from ebcli.drawing.overlay import Size
-from ebcli.drawing.painters import PAINTERS, Color, levels
+from ebcli.drawing.painters import PAINTERS, Color, Size, levels
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.images import to_rgb
 

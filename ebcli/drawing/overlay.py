@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageOps
 
 from ebcli.datatypes.explanation import Box
-from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, Color, Values, scaled_levels
+from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, Color, Size, Values, scaled_levels
 from ebcli.drawing.style import DrawingStyle
 
 _PIXELS_AT_A_TIME = 1 << 20
@@ -18,7 +18,6 @@ _GAP = 0.02  # of the width, between two pictures side by side
 _FRAME = 0.003  # the width of the center crop's frame, of the shorter side
 _STRIPES = 12  # across the photo of a blank map
 
-Size = tuple[int, int]  # width and height
 Pixels = tuple[int, int, int, int]  # a box of whole pixels: left, top, right, bottom
 
 

@@ -13,7 +13,8 @@ from ebcli.datatypes.atlas import CLEAR, Atlas
 from ebcli.datatypes.explanation import Explanation, Map
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import printable, shade
-from ebcli.drawing.overlay import Size, downscale
+from ebcli.drawing.overlay import downscale
+from ebcli.drawing.painters import Size
 from ebcli.files.encoding import encode_picture, shorten
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.pages.shell import page

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.datatypes.explanation import Box
-from ebcli.drawing.overlay import Size, covered_pixels, interpolate, is_blank_on, reduced_size
+from ebcli.drawing.overlay import covered_pixels, interpolate, is_blank_on, reduced_size
+from ebcli.drawing.painters import Size
 
 _Floats = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ebcli.datatypes.explanation import Box
-from ebcli.drawing.overlay import Size, heatmap, picture, resize, side_by_side
-from ebcli.drawing.painters import Values
+from ebcli.drawing.overlay import heatmap, picture, resize, side_by_side
+from ebcli.drawing.painters import Size, Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder

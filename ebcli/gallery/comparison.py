@@ -17,7 +17,6 @@ from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.legend import bar
 from ebcli.drawing.overlay import (
     Pixels,
-    Size,
     covered_pixels,
     fitted_size,
     interpolate,
@@ -26,7 +25,7 @@ from ebcli.drawing.overlay import (
     ranks,
     side_by_side,
 )
-from ebcli.drawing.painters import Values
+from ebcli.drawing.painters import Size, Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError, check_value
 from ebcli.files.directory import OutputFolder, refuse_foreign_files

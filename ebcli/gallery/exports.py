@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from ebcli.datatypes.explanation import Map
-from ebcli.drawing.overlay import Size, fitted_size, heatmap
+from ebcli.drawing.overlay import fitted_size, heatmap
+from ebcli.drawing.painters import Size
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.naming import COCO, FIFTYONE_FILES
 from ebcli.files.paths import url_of
