@@ -21,7 +21,7 @@ from ebcli.cli.execution import execute
 from ebcli.cli.options import OPTIONS, Options, option
 from ebcli.cli.settings import parameters, read_settings
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError, OutputError, import_optional, plural
+from ebcli.errors import ConfigurationError, import_optional, plural
 from ebcli.files.naming import SETTINGS
 from ebcli.files.paths import path_of, safe_open
 from ebcli.models.sources import is_network_file
@@ -220,6 +220,7 @@ def audit(options: Options) -> int:
     """
     from ebcli.files.directory import refuse_foreign_files
     from ebcli.files.naming import AUDIT
+    from ebcli.files.ownership import as_output_error
     from ebcli.files.records import append_lines
     from ebcli.gallery.audit import candidates, read_boxes, read_photos, write_audit
 
@@ -244,12 +245,11 @@ def audit(options: Options) -> int:
         with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
             network = _network(plan)
         for candidate in missing:
-            outcomes[_key(candidate)] = counts = _count_changes(candidate, network)
-            try:
+            outcome = _count_changes(candidate, network)
+            outcomes[_key(candidate)] = outcome
+            with as_output_error(f"write to '{file}'"):
                 file.parent.mkdir(exist_ok=True)
-                append_lines(file, json.dumps([_key(candidate), *counts]))
-            except OSError as error:
-                raise OutputError(f"cannot write to '{file}': {error.strerror or error}") from error
+                append_lines(file, json.dumps([_key(candidate), *outcome]))
     findings = []
     for candidate in all_candidates:
         finding = Finding(candidate, min(len(candidate.photos), _MAX_TESTED), *outcomes[_key(candidate)])

@@ -7,7 +7,6 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -28,7 +27,7 @@ from ebcli.cli.console import (
     write_out,
 )
 from ebcli.cli.options import Options
-from ebcli.drawing.style import ATLAS
+from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, plural
 from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, STDOUT
 from ebcli.files.paths import without_secrets
@@ -141,12 +140,9 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> t
         for path in work.skipped:
             say(f"{display_path(path)}: up to date, skipped")
     _print_choices(work, plan)
-    counts: Counter[str] = Counter()
-    first: str | None = None
+    totals = _Totals(unit, plan.style)
+    counts = totals.counts
     start = time.perf_counter()
-    are_right: list[bool] = []  # whether each prediction is right
-    faint: list[bool | None] = []  # for each map
-    suffices: list[bool] = []  # whether each tested map does
     hidden = True if quiet or total < 2 else None  # None: tqdm shows the bar on a terminal only
     interrupted: list[int] = []  # by signals; after the first, images in progress are finished; the second aborts
 
@@ -160,33 +156,90 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> t
         try:
             with closing(work.results) as results:  # images in progress are finished and recorded
                 for record in tqdm(results, total=total, unit=unit, leave=False, disable=hidden):
-                    counts[record.status] += 1
-                    if record.label is not None:
-                        are_right.append(record.label == record.predicted)
-                    if plan.style.name != ATLAS:  # which compares also the unlikely
-                        faint += [class_.only_score_is_poor for class_ in record.classes]
-                    suffices += [
-                        class_.sufficiency["suffices"] for class_ in record.classes if class_.sufficiency is not None
-                    ]
-                    first = first or next(iter(record.output), None)
+                    totals.add(record)
                     with tqdm.external_write_mode():
                         _print_record(record, options, plan, out, is_only=total == 1)
             if counts["done"] > 1 and not interrupted:
                 _note_speed(counts["done"], unit, time.perf_counter() - start)
         finally:
-            if not all(suffices) and total > 1:
-                subject = f"{suffices.count(False)} of {len(suffices)} maps"
-                note(f"sufficiency not shown for {subject}: the pictures, the page and --verbose say why")
-            _print_shares(are_right, faint, unit, has_faint=plan.style.vmax is None)
+            if total > 1:
+                totals.print_sufficiency()
+            totals.print_evidence()
+            totals.print_accuracy()
             counts |= work.counts
             _summarize(work, counts, bool(interrupted), quiet and not plan.execution.dry_run, plan.inputs.shard)
     if interrupted:
-        return 128 + interrupted[0], first
+        return 128 + interrupted[0], totals.first_output
     if counts["failed"]:
-        return SOME_FAILED, first
+        return SOME_FAILED, totals.first_output
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
         raise EbcliError(_nothing_found(plan, counts["not an image"], unit))
-    return 0, first
+    return 0, totals.first_output
+
+
+class _Totals:
+    """What is said of all records together.
+
+    Args:
+        unit: what an input is called.
+        style: how maps are drawn.
+
+    Attributes:
+        counts: how many records have each status.
+        first_output: the path of the first result file.
+    """
+
+    def __init__(self, unit: str, style: DrawingStyle) -> None:
+        self._unit = unit
+        self._style = style
+        self.counts: Counter[str] = Counter()
+        self.first_output: str | None = None
+        self._are_right: list[bool] = []  # whether each prediction is right
+        self._faint: list[bool | None] = []  # for each map
+        self._suffice: list[bool] = []  # whether each tested map does
+
+    def add(self, record: Record) -> None:
+        self.counts[record.status] += 1
+        if record.label is not None:
+            self._are_right.append(record.label == record.predicted)
+        for class_ in record.classes:
+            if self._style.name != ATLAS:  # which compares also the unlikely
+                self._faint.append(class_.only_score_is_poor)
+            if class_.sufficiency is not None:
+                self._suffice.append(class_.sufficiency["suffices"])
+        if self.first_output is None and record.output:
+            self.first_output = record.output[0]
+
+    def print_sufficiency(self) -> None:
+        """Print how many maps were not shown to suffice."""
+        if not all(self._suffice):
+            subject = f"{self._suffice.count(False)} of {len(self._suffice)} maps"
+            note(f"sufficiency not shown for {subject}: the pictures, the page and --verbose say why")
+
+    def print_evidence(self) -> None:
+        """Print how many maps have hardly any evidence."""
+        by_score = [is_poor for is_poor in self._faint if is_poor is not None]
+        if not by_score:
+            return
+        subject = "The map has"
+        noise = "it is about as strong as a map of noise"
+        ending = ". It is drawn faint"
+        if len(self._faint) > 1:
+            subject = f"{len(by_score)} of {len(self._faint)} maps have"
+            noise = "they are about as strong as maps of noise"
+            ending = ". They are drawn faint"
+        if self._style.vmax is not None:
+            ending = ""
+        reasons = {False: noise, True: "the score is below chance"}
+        reason_words = ", or ".join(words for reason, words in reasons.items() if reason in by_score)
+        note(f"{subject} hardly any evidence: {reason_words}{ending}")
+
+    def print_accuracy(self) -> None:
+        """Print how many predictions were right."""
+        if self._are_right:
+            right = sum(self._are_right)
+            count = len(self._are_right)
+            note(f"Accuracy {right / count:.3f}: {right} of {count} labeled {self._unit}s classified correctly")
 
 
 def _note_speed(count: int, unit: str, seconds: float) -> None:
@@ -207,26 +260,6 @@ def _print_choices(work: Run, plan: RunPlan) -> None:
         note(f"{common.model} takes images of one size only, so they are padded (--fit pad); {tiles}")
     if end is not None and end != plan.style.vmax:
         note(f"All maps share one scale; --scale {end:g} gives the same scale without sampling")
-
-
-def _print_shares(are_right: Sequence[bool], faint: Sequence[bool | None], unit: str, *, has_faint: bool) -> None:
-    """Print how many predictions were right, and how many maps have hardly any evidence."""
-    by_score = [is_poor for is_poor in faint if is_poor is not None]
-    if by_score:
-        subject = "The map has"
-        noise = "it is about as strong as a map of noise"
-        ending = ". It is drawn faint"
-        if len(faint) > 1:
-            subject = f"{len(by_score)} of {len(faint)} maps have"
-            noise = "they are about as strong as maps of noise"
-            ending = ". They are drawn faint"
-        reasons = {False: noise, True: "the score is below chance"}
-        reason_words = ", or ".join(words for reason, words in reasons.items() if reason in by_score)
-        note(f"{subject} hardly any evidence: {reason_words}{ending if has_faint else ''}")
-    if are_right:
-        right = sum(are_right)
-        count = len(are_right)
-        note(f"Accuracy {right / count:.3f}: {right} of {count} labeled {unit}s classified correctly")
 
 
 def _nothing_found(plan: RunPlan, num_others: int, unit: str) -> str:

@@ -276,23 +276,29 @@ def _missing(outcome: Outcome, existing: Set[Path]) -> set[Path]:
     return thumbnails - existing
 
 
-def _make(
-    directory: Path, source: Path | None, outcome: Outcome, missing: Collection[Path], style: DrawingStyle
-) -> Files:
+def _make(directory: Path, source: Path | None, outcome: Outcome, missing: Set[Path], style: DrawingStyle) -> Files:
     files: Files = {}
     photo = outcome.photo
     with suppress(ImageError, OSError):
         if photo and photo in missing and source and Source(source).stamp() == outcome.record.stamp:
             files[photo] = encode_picture(downscale(decode(Source(source).open_content()[1])), "jpg")
-    if outcome.raw is not None and (raw := read_maps(directory, outcome.record)) is not None:
-        with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
-            maps = (map_ for map_ in raw[1] if map_.layer == outcome.layer)
-            for number, (map_entry, map_) in enumerate(zip(outcome.maps, maps, strict=True)):
-                frame_maps = FrameMaps.from_map(map_, raw[0], None, style, number)
-                if map_entry.map in missing and (content := map_thumbnail(frame_maps, map_.values)):
-                    files[map_entry.map] = content
-    for map_entry in outcome.maps:
-        if map_entry.map in missing and map_entry.map not in files and map_entry.result is not None:
+    with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
+        for entry, frame_maps in _frame_maps(directory, outcome, style):
+            content = map_thumbnail(frame_maps, frame_maps.map.values) if entry.map in missing else None
+            if content:
+                files[entry.map] = content
+    for entry in outcome.maps:
+        if entry.map in missing - files.keys() and entry.result is not None:
             with suppress(ImageError):
-                files[map_entry.overlay] = encode_picture(downscale(decode(directory / map_entry.result)), "jpg")
+                files[entry.overlay] = encode_picture(downscale(decode(directory / entry.result)), "jpg")
     return files
+
+
+def _frame_maps(directory: Path, outcome: Outcome, style: DrawingStyle) -> Iterator[tuple[MapEntry, FrameMaps]]:
+    """Each map of the ``.npz`` file of an outcome."""
+    size_and_maps = None if outcome.raw is None else read_maps(directory, outcome.record)
+    if size_and_maps is not None:
+        size, maps = size_and_maps
+        of_layer = [map_ for map_ in maps if map_.layer == outcome.layer]
+        for number, (entry, map_) in enumerate(zip(outcome.maps, of_layer, strict=True)):
+            yield entry, FrameMaps.from_map(map_, size, None, style, number)
