@@ -360,8 +360,8 @@ SIGNED_VALUES = Activation(gate=0, keeps_zero=False)
 EVEN = Activation(gate=0, nonnegative=True)
 ODD = Activation(gate=0, nonnegative=None)
 INVERSE = Activation(gate=Gate.MASK, keeps_zero=False, nonnegative=None)
-# a bound against overflow, or rounding, which hardly ever changes a value, is no activation
 SOFTMAX = Activation(gate=Gate.SWITCH, keeps_zero=False, nonnegative=True, elementwise=0, is_softmax=True)
+# a bound against overflow, or rounding, which hardly ever changes a value, is no activation
 BOUND = Unary(elementwise=AFFINE, nonnegative=None)
 ANY_BOUND = Unary(elementwise=AFFINE)
 _BATCH_NORM = BatchNorm(
