@@ -60,7 +60,7 @@ class Task:
         options: the options on maps that only some tasks have, and of these ``labels``.
         run: runs the network once more on inputs (B, C, ...), given what is asked of each image, and returns for each
             what ``subjects`` needs.
-        place: the rectangle of an image that its maps cover; None if the preprocessing tells.
+        place: the rectangle of an image that its maps cover; by default, as the preprocessing tells.
         width: the number of subjects that are explained at a time.
         in_batches: whether images with any numbers of subjects share a batch.
         joint: whether winning neurons are explained jointly; None if the network decides.
@@ -75,7 +75,7 @@ class Task:
     _: KW_ONLY
     options: frozenset[str] = frozenset()
     run: Callable[[Tensor, Sequence[ImageRequest]], Sequence[Any]] | None = None
-    place: Callable[[ImageRequest], Box] | None = None
+    place: Callable[[ImageRequest], Box] = lambda request: request.network.loaded.transforms.place(request.size)
     width: Callable[[ImageRequest], int] = lambda request: 1 if request.network.against else _WIDTH
     in_batches: bool = False
     joint: bool | None = None
