@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -135,11 +134,6 @@ class Reader:
         """
         medium = medium_of(source, self.spec, self.media)
         return None if medium is None else medium.coordinates(source.open_content()[1], self.spec)
-
-
-def has_known_suffix(path: Path) -> bool:
-    """Whether a file's name says that it is of some kind of data."""
-    return any(medium.has_suffix(path) for medium in INPUT_FORMATS)
 
 
 def medium_of(
