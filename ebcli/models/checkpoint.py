@@ -186,9 +186,9 @@ def _unwrap(content: Any, path: Path, deepest: int = _DEEPEST) -> dict[str, Any]
     if isinstance(content, dict):
         if any(isinstance(value, Tensor) for value in content.values()):
             return content
-        wrapped = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), None)
-        if deepest and wrapped is not None:
-            return _unwrap(wrapped, path, deepest - 1)
+        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), None)
+        if deepest and inner is not None:
+            return _unwrap(inner, path, deepest - 1)
         if content:
             noun += f" with {_first_names([*map(reprlib.repr, content)])}"
     raise ConfigurationError(f"checkpoint {path} contains no state dict but a {noun}: save only the state_dict()")

@@ -44,8 +44,9 @@ def resolve_class(categories: Names, target: str | int, num_classes: int | None 
     indices = matching_classes(categories, target, num_classes)
     if len(indices) > 1 and categories is not None:
         matches = ", ".join(f"{index} {categories[index]!r}" for index in indices[:_MAX_NAMES])
-        suffix = f" and {len(indices) - _MAX_NAMES} more" if len(indices) > _MAX_NAMES else ""
-        raise ConfigurationError(f"class {str(target)!r} matches {matches}{suffix}: give the full name or the index")
+        if len(indices) > _MAX_NAMES:
+            matches += f" and {len(indices) - _MAX_NAMES} more"
+        raise ConfigurationError(f"class {str(target)!r} matches {matches}: give the full name or the index")
     return indices[0]
 
 
@@ -63,13 +64,14 @@ def matching_classes(categories: Names, target: str | int, num_classes: int | No
     Raises:
         ConfigurationError: no class matches; the message lists the closest names.
     """
-    count = num_classes if num_classes is not None or categories is None else len(categories)
+    if num_classes is None and categories is not None:
+        num_classes = len(categories)
     text = str(target).strip()
     if not re.fullmatch("[+-]?[0-9]{1,18}", text):  # int() also takes 1_0
-        return _with_name(categories, text, count)
+        return _with_name(categories, text, num_classes)
     index = int(text)
-    if index < 0 or (count is not None and index >= count):
-        valid = "0 or more" if count is None else f"0 to {count - 1}"
+    if index < 0 or (num_classes is not None and index >= num_classes):
+        valid = "0 or more" if num_classes is None else f"0 to {num_classes - 1}"
         raise ConfigurationError(f"class {index} does not exist: valid indices are {valid}")
     return (index,)
 
@@ -84,8 +86,10 @@ def printable(name: str) -> str:
 
 def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ...]:
     if categories is None:
-        valid = "" if count is None else f", 0 to {count - 1}"
-        raise ConfigurationError(f"the class names of this network are unknown: give {name!r} as an index{valid}")
+        problem = f"the class names of this network are unknown: give {name!r} as an index"
+        if count is not None:
+            problem += f", 0 to {count - 1}"
+        raise ConfigurationError(problem)
     lowercase = name.casefold()
     literal = re.escape(lowercase)
     names = [category.casefold() for category in categories]
@@ -116,8 +120,9 @@ def read_class_names(path: Path) -> list[str]:
         if set(content) != set(keys):
             raise ConfigurationError(f'class names in \'{path}\' must have the keys "0" to "{len(content) - 1}"')
         content = [content[key] for key in keys]
-    entries = content if isinstance(content, list) else []
-    names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in entries]
+    names = []
+    if isinstance(content, list):
+        names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in content]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ConfigurationError(
             f"class names in '{path}' must be one per line, or in JSON a list, or an object with indices and names"

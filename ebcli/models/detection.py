@@ -92,7 +92,8 @@ class Candidates(NamedTuple):
                 from torchvision.ops import batched_nms  # takes a second to import, which classifiers need not wait
 
                 anchors = anchors[batched_nms(boxes[anchors], best[anchors], labels[anchors], self.overlap)]
-            values = zip(*(column[anchors].tolist() for column in (labels, best, boxes)), anchors.tolist(), strict=True)
+            columns = (column[anchors].tolist() for column in (labels, best, boxes))
+            values = zip(*columns, anchors.tolist(), strict=True)
             results.append([Detection(label, value, Box(*box), anchor) for label, value, box, anchor in values])
         return results
 
@@ -125,18 +126,23 @@ class YoloOutput:
         """
         shape = single_tensor(output, "the output").shape
         counts = _cell_counts(size)
-        for is_transposed in (False, True) if len(shape) == 3 else ():
-            rows, candidates = shape[:0:-1] if is_transposed else shape[1:]
+        if len(shape) != 3:
+            return None
+        for is_transposed, (rows, candidates) in ((False, shape[1:]), (True, shape[:0:-1])):
             has_objectness = candidates not in counts
+            if has_objectness and candidates / 3 not in counts:
+                continue
             num_columns = rows - 4 - has_objectness
-            if candidates in {*counts, *(3 * count for count in counts)} and num_columns >= max(1, num_classes):
+            if num_columns >= max(1, num_classes):
                 return cls(num_classes or num_columns, has_objectness, is_transposed)
         return None
 
     def __call__(self, _net: nn.Module, _inputs: Any, output: Any) -> Candidates:
         raw = single_tensor(output, "the output")
-        raw = raw.mT if self.is_transposed else raw
-        values, logits = raw.detach(), raw[:, 4 + self.has_objectness :][:, : self.num_classes]
+        if self.is_transposed:
+            raw = raw.mT
+        values = raw.detach()
+        logits = raw[:, 4 + self.has_objectness :][:, : self.num_classes]
         scores = logits.detach()
         if self.has_objectness:
             scores = scores * values[:, 4:5]
@@ -153,7 +159,9 @@ def recognize(net: nn.Module, output: Any, size: Sequence[int], num_classes: int
         output: what it returned for images (1, C, H, W).
         size, num_classes: see ``YoloOutput.of``.
     """
-    reading = None if isinstance(output, Candidates) else YoloOutput.from_output(output, size, num_classes)
+    if isinstance(output, Candidates):
+        return output
+    reading = YoloOutput.from_output(output, size, num_classes)
     if reading is None:
         return output
     net.register_forward_hook(reading)
@@ -237,7 +245,8 @@ class DetectionScores(nn.Module):
         Raises:
             ConfigurationError: images of a batch have different numbers of proposals.
         """
-        detector, of_head = self._detector, dict[str, Tensor]()
+        detector = self._detector
+        of_head: dict[str, Tensor] = {}
         is_two_stage = hasattr(detector, "roi_heads")
 
         def check(_module: nn.Module, _inputs: Any, output: Any) -> None:
@@ -245,7 +254,9 @@ class DetectionScores(nn.Module):
                 raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
 
         def keep(_module: nn.Module, _inputs: Any, output: Any) -> Any:
-            of_head.update(zip(_PARTS, output, strict=True) if is_two_stage else output)
+            if is_two_stage:
+                output = dict(zip(_PARTS, output, strict=True))
+            of_head.update(output)
             if cut:
                 of_head.update({name: tensor.detach().requires_grad_() for name, tensor in of_head.items()})
                 torch.set_grad_enabled(True)
@@ -267,8 +278,9 @@ class DetectionScores(nn.Module):
     def sizes(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Height and width of an image of this size after resizing, and after padding."""
         batch, _ = self._detector.transform([torch.zeros(3, height, width, device="meta")])
-        (inner,), outer = batch.image_sizes, batch.tensors.shape[-2:]
-        return inner, (outer[0], outer[1])
+        (inner,) = batch.image_sizes
+        height, width = batch.tensors.shape[-2:]
+        return inner, (height, width)
 
 
 def is_detector(net: nn.Module) -> bool:
@@ -311,13 +323,13 @@ def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[
     results = []
     of_images, parts = net.run(images, cut=True)
     for i, of_image in enumerate(of_images):
-        is_kept, objects = of_image["scores"] >= score, []
+        is_kept = of_image["scores"] >= score
+        objects = []
         for box, label, value in zip(*(of_image[name][is_kept] for name in ("boxes", "labels", "scores")), strict=True):
             # a score near 1 has no slope, nor has a box that ends with the image
             slopes = torch.autograd.grad(value + box.sum(), parts, retain_graph=True)
             anchors = sum(slope.abs().amax(-1).reshape(len(images), -1)[i] for slope in slopes)
-            objects.append(
-                Detection(int(label), value.item(), Box(*box.tolist()), int(torch.as_tensor(anchors).argmax()))
-            )
+            anchor = int(torch.as_tensor(anchors).argmax())
+            objects.append(Detection(int(label), value.item(), Box(*box.tolist()), anchor))
         results.append(objects)
     return results

@@ -160,13 +160,13 @@ def _load(
         elif source.takes_texts() and class_names is not None:
             scores = scores or keywords.RAW
             net = source.with_texts(net, class_names, scores)
+        categories = () if names is None else tuple(map(printable, names))
         scores = scores or source.scores(net)
         net = net.eval()
         if device is not None:
             net = net.to(device)
         if is_detector(net):
             net = DetectionScores(net)
-    categories = tuple(map(printable, names or ()))
     task, count = _probe_task(name, net, settings.apply(default_spec), task, len(categories))
     if class_names is not None and len(class_names) != count:
         raise ConfigurationError(f"there are {len(class_names)} class names, but {name} has {count} classes")
@@ -227,7 +227,8 @@ def _probe_task(name: str, net: nn.Module, spec: InputSpec, task: str | None, nu
     if task == keywords.DETECTION:
         raise ConfigurationError(f"{name} is for detection, but does not return boxes: see ebcli.Candidates")
     shape = output_shape(name, output, is_dense=task not in (keywords.CLASSIFICATION, keywords.VIDEO))
-    return task or (keywords.CLASSIFICATION if len(shape) == 2 else keywords.SEGMENTATION), shape[1]
+    task = task or (keywords.CLASSIFICATION if len(shape) == 2 else keywords.SEGMENTATION)
+    return task, shape[1]
 
 
 def _fit_input(

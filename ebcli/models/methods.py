@@ -1,6 +1,7 @@
 """The methods to compare: maps of a network for given classes at a given layer."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
@@ -76,9 +77,12 @@ def _activation_and_slopes(net: nn.Module, inputs: Tensor, classes: Tensor, laye
         leaves.append(output.detach().requires_grad_())
         return leaves[-1].clone()  # later layers may modify it in place
 
-    with hook_modules([] if layer is None else [net.get_submodule(layer)], cut), torch.enable_grad():
-        entry = cut(net, (), inputs) if layer is None else inputs
-        scores = class_scores(net(entry))[0, classes[0]]
+    with ExitStack() as hooks, torch.enable_grad():
+        if layer is None:
+            inputs = cut(net, (), inputs)
+        else:
+            hooks.enter_context(hook_modules([net.get_submodule(layer)], cut))
+        scores = class_scores(net(inputs))[0, classes[0]]
     slopes = [torch.autograd.grad(score, leaves[-1], retain_graph=True)[0] for score in scores]
     return leaves[-1].detach(), torch.cat(slopes)
 

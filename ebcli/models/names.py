@@ -32,7 +32,8 @@ def model_names(task: str = CLASSIFICATION) -> list[str]:
         >>> ebcli.model_names("detection")[0]
         'fasterrcnn_mobilenet_v3_large_320_fpn'
     """
-    return [*torchvision_names(task), *(plugin_names() if task == CLASSIFICATION else ())]
+    names = torchvision_names(task)
+    return names + plugin_names() if task == CLASSIFICATION else [*names]
 
 
 @lru_cache
@@ -67,7 +68,9 @@ def imagenet_classes() -> Sequence[str]:
     imported.
     """
     for file in source_files("_meta.py"):
-        if match := re.search(r"^_IMAGENET_CATEGORIES = (\[[^]]*\])", file.read_text(encoding="utf-8"), re.MULTILINE):
+        text = file.read_text(encoding="utf-8")
+        match = re.search(r"^_IMAGENET_CATEGORIES = (\[[^]]*\])", text, re.MULTILINE)
+        if match:
             return ast.literal_eval(match[1])
     from torchvision.models import ResNet50_Weights
 

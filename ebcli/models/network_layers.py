@@ -175,7 +175,8 @@ def _stride(shape: tuple[int, ...], size: tuple[int, ...]) -> float | None:
         grids = [shape[-2:], shape[-3:-1]]
     elif len(shape) == 2 and shape[1] > 1:  # a single number each would be pooled channels, no tokens
         _, grid = token_grid(shape[0], size)
-        grids = [] if grid is None else [grid[-2:]]
+        if grid is not None:
+            grids = [grid[-2:]]
     for rows, columns in grids:
         # rounding at the border can cost the longer side one cell
         if rows * columns > 1 and rows <= height and columns <= width and abs(columns - width * rows / height) < 1:
@@ -229,8 +230,8 @@ def default_layer(model: LoadedModel | nn.Module, input_size: InputSize = None) 
         candidates = candidates[: candidates.index(stage)] or candidates
     candidates = _with_evidence(model, candidates) or candidates
     find_shared = partial(layers_on_path, net, layers=[layer.name for layer in candidates], only_way=True)
-    shared = probe(model.name, net, model.transforms, find_shared)
-    candidates = [layer for layer in candidates if layer.name in shared] or candidates
+    common = probe(model.name, net, model.transforms, find_shared)
+    candidates = [layer for layer in candidates if layer.name in common] or candidates
     limit = min(MAX_STRIDE, min(model.transforms.shape[-2:]) / LEAST_CELLS)
     strides = [layer.stride for layer in candidates]
     stride = max((stride for stride in strides if stride <= limit), default=min(strides))
@@ -350,8 +351,9 @@ def _below_pyramid(net: nn.Module, body: str) -> str:
     if outputs:
         first = next(iter(outputs))
         # MobileNet's blocks are numbered; the one that a detector reads first starts the stage of stride 32
-        is_coarse = first.isdecimal() and isinstance(net, DetectionScores)
-        return f"{body}.{int(first) - 1 if is_coarse else first}"
+        if first.isdecimal() and isinstance(net, DetectionScores):
+            first = int(first) - 1
+        return f"{body}.{first}"
     features = modules.get("backbone.features")  # of SSD and SSDlite
     if features is None:
         return "backbone"

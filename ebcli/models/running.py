@@ -22,6 +22,8 @@ _CPU_BATCH, _GPU_BATCH = 8, 32
 
 T = TypeVar("T")
 
+# What a network gets, by its axes, and what that consists of
+_NOUNS = {"HW": ("image", "an", ""), "THW": ("clip", "a", "frames"), "DHW": ("volume", "a", "slices")}
 # What PyTorch, torchvision, timm and Transformers say of a tensor that does not fit; any other error is a defect
 _MISFIT = re.compile(r"shape|size|dimension|height|width|channel|\dd\b", re.IGNORECASE)
 
@@ -115,12 +117,13 @@ def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T]
     except EbcliError:
         raise
     except Exception as error:  # user-defined networks can raise anything
-        noun, part = {"HW": ("image", ""), "THW": ("clip", "frames"), "DHW": ("volume", "slices")}[spec.axes]
-        *first, height, width = spec.shape
-        size = "".join(f"{count} {part} of " for count in first) + f"{height} x {width} pixels"
+        noun, article, parts = _NOUNS[spec.axes]
+        *counts, height, width = spec.shape
+        size = "".join(f"{count} {parts} of " for count in counts) + f"{height} x {width} pixels"
         if spec.channels != 3:
-            size += f" with {spec.channels} channel{'s' * (spec.channels > 1)}"
-        reason, example = f"{type(error).__name__}: {first_line(error)}", f"a{'' if first else 'n'} {noun} of {size}"
+            size += f" with {spec.channels} channel{'s' if spec.channels > 1 else ''}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        example = f"{article} {noun} of {size}"
         if is_out_of_memory(error):
             raise ConfigurationError(
                 f"there is not enough memory for {name} on {example}: choose a smaller --resize and --crop"
@@ -150,10 +153,11 @@ def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
         net(blank(net, spec))
         return spec
     first, shape = calls[0] if calls else (convolutions[0], ())
-    is_volume = isinstance(first, nn.Conv3d) and spec.axes == "HW"
-    if shape[1:2] == (first.in_channels,) and not is_volume:
+    if isinstance(first, nn.Conv3d) and spec.axes == "HW":
+        spec = spec.of_volumes
+    elif shape[1:2] == (first.in_channels,):
         return spec
-    return (spec.of_volumes if is_volume else spec).with_channels(first.in_channels)
+    return spec.with_channels(first.in_channels)
 
 
 @contextmanager
@@ -189,6 +193,6 @@ def output_shape(name: str, output: Any, *, is_dense: bool = False) -> tuple[int
     """
     logits = single_tensor(output, f"the output of {name}")
     if len(logits) != 1 or not (logits.ndim == 2 or (is_dense and logits.ndim == 4)):
-        shape = "(B, " + ", ".join(map(str, logits.shape[1:])) + ")"
-        raise ConfigurationError(f"{name} returns a tensor {shape}, but logits (B, num_classes) are needed")
+        shape = ", ".join(["B", *map(str, logits.shape[1:])])
+        raise ConfigurationError(f"{name} returns a tensor ({shape}), but logits (B, num_classes) are needed")
     return tuple(logits.shape)

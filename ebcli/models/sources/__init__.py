@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ebcli.models.sources.base import ModelSource
 
 
-_BUNDLED, _TORCHVISION, _FACTORY = "bundled:Bundled", "torchvision:Torchvision", "factories:Factory"
+_BUNDLED = "bundled:Bundled"
+_TORCHVISION = "torchvision:Torchvision"
+_FACTORY = "factories:Factory"
 _PREFIXES = {
     "open_clip": "open_clip:OpenClip",
     "clip": "huggingface:Clip",
@@ -44,9 +46,11 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     points = {point.name: point for point in plugins(MODELS)}
     points |= {source_prefix: _built_in(target) for source_prefix, target in _PREFIXES.items()}
     if _FILE.fullmatch(name) or _MODULE.fullmatch(name):
-        point, local_name = _built_in(_FACTORY), name
+        point = _built_in(_FACTORY)
+        local_name = name
     elif is_network_file(name):
-        point, local_name = _built_in(_FILES[Path(name).suffix.lower()]), name
+        point = _built_in(_FILES[Path(name).suffix.lower()])
+        local_name = name
     elif name.endswith(".py"):
         raise ConfigurationError(f"{name} is a file: add the function that returns the network, as in {name}:FUNCTION")
     elif prefix not in points and name.endswith((".pt", ".pth", ".torchscript")):
@@ -56,7 +60,8 @@ def source_of(name: str) -> tuple[str, ModelSource]:
         )
     elif not slash:
         # names of torchvision's models ignore case
-        point, local_name = _built_in(_BUNDLED if name.lower() == BUNDLED else _TORCHVISION), name
+        point = _built_in(_BUNDLED if name.lower() == BUNDLED else _TORCHVISION)
+        local_name = name
     elif prefix in points:
         point = points[prefix]
     else:

@@ -117,15 +117,22 @@ class ModelSource(ABC):
 
         usual = InputSpec((224, 224), network=self.name)
         if self.task(net) == VIDEO:
-            frames, rate = getattr(net, "frames", None), getattr(net, "frame_rate", None)
-            frames = frames if isinstance(frames, int) and frames > 0 else USUAL_CLIP[0]
-            rate = float(rate) if isinstance(rate, (int, float)) and rate > 0 else USUAL_CLIP[1]
+            frames, rate = USUAL_CLIP
+            custom_frames = getattr(net, "frames", None)
+            if isinstance(custom_frames, int) and custom_frames > 0:
+                frames = custom_frames
+            custom_rate = getattr(net, "frame_rate", None)
+            if isinstance(custom_rate, (int, float)) and custom_rate > 0:
+                rate = float(custom_rate)
             usual = replace(_USUAL_CLIPS, frames=frames, rate=rate, network=self.name)
-        custom, channels = getattr(net, "preprocessing", None), getattr(net, "channels", None)
-        if isinstance(custom, Preprocessing) and custom.depth:
+        custom = getattr(net, "preprocessing", None)
+        if not isinstance(custom, Preprocessing):
+            custom = Preprocessing()
+        if custom.depth:
             usual = usual.of_volumes
+        channels = getattr(net, "channels", None)
         usual = usual.with_channels(channels) if isinstance(channels, int) else fitting_first_layer(net, usual)
-        return custom.apply(usual) if isinstance(custom, Preprocessing) else usual
+        return custom.apply(usual)
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         """Class names in the order of the logits; by default, ``net.categories`` if it exists."""
@@ -215,14 +222,19 @@ class NetworkFile(ModelSource):
         batch, channels, *sides = (length if isinstance(length, int) and length > 0 else None for length in shape)
         if batch not in (None, 1):
             raise ConfigurationError(f"{self.name} takes {batch} images at once: export it for one, or for any number")
-        self.one_by_one, self.takes_any_size = batch == 1, None if None in sides else False
+        self.one_by_one = batch == 1
+        self.takes_any_size = None if None in sides else False
         height, width = (side or _USUAL_SIDE for side in sides)
-        fit, resize = (CROP, (height,)) if height == width else (SQUASH, (height, width))
-        self._spec = InputSpec((height, width), resize=resize, fit=fit).with_channels(channels or 3)
-        if rank == 3:  # of the YOLO kind
-            fit = PAD if fit == CROP else fit
-            self._spec = InputSpec.as_is((height, width), channels or 3, resize=resize, fit=fit)
-        scaling = "0 to 1" + ", normalized by ImageNet's mean and standard deviation" * any(self._spec.mean)
+        fit = SQUASH
+        resize: tuple[int, ...] = (height, width)
+        if height == width:
+            fit = PAD if rank == 3 else CROP
+            resize = (height,)
+        make_spec = InputSpec.as_is if rank == 3 else InputSpec  # three axes are of the YOLO kind
+        self._spec = make_spec((height, width), resize=resize, fit=fit).with_channels(channels or 3)
+        scaling = "0 to 1"
+        if any(self._spec.mean):
+            scaling += ", normalized by ImageNet's mean and standard deviation"
         self.assumption = f"does not say how pixels are scaled: assuming {scaling}; --mean and --std set that"
 
 
@@ -265,6 +277,11 @@ def square_spec(name: str, size: tuple[int, int], resize: int, fit: str, config:
     height, width = size
     if height != width:
         raise ConfigurationError(f"{name} expects images of {height} x {width} pixels, but only squares are supported")
-    mean, std = tuple(config["mean"]), tuple(config["std"])
-    resample = Image.Resampling[config["interpolation"].upper()]
-    return InputSpec(size, resize=(resize,), fit=fit, mean=mean, std=std, resample=resample)
+    return InputSpec(
+        size,
+        resize=(resize,),
+        fit=fit,
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+        resample=Image.Resampling[config["interpolation"].upper()],
+    )

@@ -41,7 +41,8 @@ class Factory(ModelSource):
             names = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
             hint = closest(function, names) or "name a function or class that returns a network"
             raise ConfigurationError(f"{path} has no factory {function!r}: {hint}")
-        self._make, self._file = factory, getattr(module, "__file__", None)
+        self._make = factory
+        self._file = getattr(module, "__file__", None)
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         if num_classes is not None and "num_classes" not in inspect.signature(self._make).parameters:

@@ -66,10 +66,10 @@ class HuggingFace(ModelSource):
         head = heads.head_of(self._library, self._config)
         if head is None:
             kind = self._config.model_type
-            raise ConfigurationError(
-                f"{self._title} is of type {kind}, which is no classifier, detector or segmentation network"
-                + (f": use clip/{self.name} with --target TEXT" if kind in TWO_TOWERS else "")
-            )
+            problem = f"{self._title} is of type {kind}, which is no classifier, detector or segmentation network"
+            if kind in TWO_TOWERS:
+                problem += f": use clip/{self.name} with --target TEXT"
+            raise ConfigurationError(problem)
         return head
 
     def task(self, net: nn.Module) -> str | None:
@@ -97,8 +97,7 @@ class HuggingFace(ModelSource):
     def pretrained(self, weights: str) -> nn.Module:
         advice = "pass --weights FILE for a checkpoint of torch.save, or --weights none for an untrained network"
         with fetch_errors(f"the weights of {self._title}", advice):
-            options = {"use_safetensors": True, "trust_remote_code": False}
-            return self._load(self._auto, self.name, self._config, f"the model {self._title}", **options)
+            return self._load_published()
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         net = self.build()
@@ -107,6 +106,10 @@ class HuggingFace(ModelSource):
         config = copy.deepcopy(self._config)
         config.num_labels = count or config.num_labels
         return self._load(type(net), None, config, title, state_dict=state)  # also converts names of earlier releases
+
+    def _load_published(self, **options: Any) -> nn.Module:
+        options |= {"use_safetensors": True, "trust_remote_code": False}
+        return self._load(self._auto, self.name, self._config, f"the model {self._title}", **options)
 
     def _load(self, model_class: Any, name: str | None, config: Any, title: str, **options: Any) -> nn.Module:
         """A model with weights, every one of which must fit; `title` is what to call them in messages."""
@@ -155,7 +158,9 @@ class HuggingFace(ModelSource):
         return keywords.RAW if self._head == heads.UNIVERSAL else _SCORES.get(net.config.problem_type)
 
     def files(self, weights: str) -> Sequence[Path]:
-        patterns = (*self.patterns, *(["*.safetensors"] * (weights == keywords.DEFAULT)))
+        patterns = [*self.patterns]
+        if weights == keywords.DEFAULT:
+            patterns.append("*.safetensors")
         return sorted(file for pattern in patterns for file in Path(self.name).glob(pattern))
 
     @contextlib.contextmanager
@@ -191,16 +196,21 @@ class Clip(TwoTowers, HuggingFace):
         return ImageTower(embed, vision_model=net.vision_model, visual_projection=projection)
 
     def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
-        tokenizer, longest = self._tokenizer(), self._config.text_config.max_position_embeddings
+        tokenizer = self._tokenizer()
+        longest = self._config.text_config.max_position_embeddings
         with self._silent():  # warns of long texts
             check_lengths(tokenizer, texts, longest, self._title)
         # SigLIP was trained on padded texts
-        is_siglip = self._config.model_type == "siglip"
-        padding: dict[str, Any] = {"padding": "max_length", "max_length": longest} if is_siglip else {"padding": True}
-        parts = [list(texts[start : start + _TEXTS_AT_ONCE]) for start in range(0, len(texts), _TEXTS_AT_ONCE)]
+        options: dict[str, Any] = {"padding": True, "return_tensors": "pt"}
+        if self._config.model_type == "siglip":
+            options |= {"padding": "max_length", "max_length": longest}
+        net.eval()
+        embeddings = []
         with torch.no_grad():
-            read = [net.eval().get_text_features(**tokenizer(part, return_tensors="pt", **padding)) for part in parts]
-        return torch.cat([output.pooler_output for output in read])
+            for start in range(0, len(texts), _TEXTS_AT_ONCE):
+                tokens = tokenizer(list(texts[start : start + _TEXTS_AT_ONCE]), **options)
+                embeddings.append(net.get_text_features(**tokens).pooler_output)
+        return torch.cat(embeddings)
 
 
 def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpec:
@@ -236,11 +246,15 @@ def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpe
     black, white = (process(Image.new("RGB", (_SIDE, _SIDE), color)) for color in ("black", "white"))
     height, width = size = black.shape[1], black.shape[2]
     low, high = (values[:, height // 2, width // 2] for values in (black, white))  # (3,) each
-    mean, std = _round(-low / (high - low)), _round(1 / (high - low))
     across, down = extent(_SIDE, _SIDE)
     resize = round(height * _SIDE / down), round(width * _SIDE / across)
-    resample = Image.Resampling(int(processor.resample))
-    spec = InputSpec(size, resize=resize[: len({*resize})], mean=mean, std=std, resample=resample)
+    spec = InputSpec(
+        size,
+        resize=resize[: len({*resize})],
+        mean=_round(-low / (high - low)),
+        std=_round(1 / (high - low)),
+        resample=Image.Resampling(int(processor.resample)),
+    )
     if process(Image.new("RGB", (_SIDE, _SIDE // 2))).shape[1:] != size:  # not cropped: the input follows the image
         longest = max(process(Image.new("RGB", (_SIDE, _SIDE // _LONG))).shape[1:])
         return replace(spec, fit=keywords.WHOLE, longest=longest) if keeps_shape else spec

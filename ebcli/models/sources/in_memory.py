@@ -33,14 +33,14 @@ class InMemory(ModelSource):
 
     def __init__(self, net: Any, transform: Any) -> None:
         ModelSource.__init__(self, net.name if isinstance(net, FunctionOfTensor) else type(net).__name__)
-        self.network_given, self._transform = net, transform
+        self.network_given = net
+        self._transform = transform
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         """The network with hooks of its own; layers, parameters and buffers are those of the one that was given."""
         net: nn.Module = object.__new__(type(self.network_given))
-        vars(net).update(
-            {key: copy.copy(value) if "hooks" in key else value for key, value in vars(self.network_given).items()}
-        )
+        for key, value in vars(self.network_given).items():
+            vars(net)[key] = copy.copy(value) if "hooks" in key else value
         vars(net)["training"] = False
         return net
 
@@ -51,7 +51,9 @@ class InMemory(ModelSource):
         raise ConfigurationError(f"{self.name} is in memory with its weights: load {title} into it before")
 
     def transforms(self, net: nn.Module, weights: str) -> InputSpec:
-        transform = getattr(net, "preprocessing", None) if self._transform is None else self._transform
+        transform = self._transform
+        if transform is None:
+            transform = getattr(net, "preprocessing", None)
         if isinstance(transform, Preprocessing):
             return ModelSource.transforms(self, net, weights)
         if isinstance(transform, InputSpec) or type(transform).__module__ == "torchvision.transforms._presets":
@@ -74,7 +76,8 @@ class InMemoryHuggingFace(InMemory, HuggingFace):
 
     def __init__(self, net: Any, transform: Any) -> None:
         InMemory.__init__(self, net, transform)
-        self._library, self._title = import_optional("transformers"), self.name
+        self._library = import_optional("transformers")
+        self._title = self.name
         self._config = copy.copy(net.config)
         self._config.architectures = [self.name]
         self._head = self._chosen_head()
@@ -90,7 +93,8 @@ class FunctionOfTensor(nn.Module):
 
     def __init__(self, function: Callable[..., Any], layers: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.name, self._function = getattr(function, "__name__", "function"), function
+        self.name = getattr(function, "__name__", "function")
+        self._function = function
         for number, layer in enumerate(layers, 1):
             self.add_module(f"{type(layer).__name__}_{number}", layer)
 
@@ -105,7 +109,8 @@ def source_given(model: Any, transform: Any) -> InMemory:
         ConfigurationError: it is none.
     """
     if isinstance(getattr(model, "model", None), nn.Module) and hasattr(model, "image_processor"):  # a pipeline
-        model, transform = model.model, transform or model.image_processor
+        transform = transform or model.image_processor
+        model = model.model
     if not isinstance(model, nn.Module):
         raise ConfigurationError(
             f"model is {reprlib.repr(model)}, but a name, a LoadedModel, a torch.nn.Module, a pipeline of Hugging "

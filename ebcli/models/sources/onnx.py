@@ -7,7 +7,7 @@ import ast
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,14 @@ _OPSET = 17  # the newest set of which onnx2torch converts nearly all operators
 _GELU = "Gelu"
 _MOST_NODES = 20_000
 _ROOM = 1 << 26  # values that may be computed of constants, besides twice as many as the file has
-_FOLDABLE = {  # in time and memory that their results tell; they open no files
-    *"Abs Add And Cast Ceil Clip Concat Constant ConstantOfShape Cos CumSum DequantizeLinear Div Equal Erf Exp".split(),
-    *"Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater GreaterOrEqual IsInf IsNaN Less".split(),
-    *"LessOrEqual Log Max Min Mod Mul Neg Not Or Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin".split(),
-    *"ReduceProd ReduceSum Reshape Round ScatterND Shape Sigmoid Sign Sin Size Slice Softmax Split Sqrt".split(),
-    *"Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze Where Xor".split(),
-}
+# In time and memory that their results tell; they open no files
+_FOLDABLE = set(
+    "Abs Add And Cast Ceil Clip Concat Constant ConstantOfShape Cos CumSum DequantizeLinear Div Equal Erf Exp "
+    "Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater GreaterOrEqual IsInf IsNaN Less "
+    "LessOrEqual Log Max Min Mod Mul Neg Not Or Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin "
+    "ReduceProd ReduceSum Reshape Round ScatterND Shape Sigmoid Sign Sin Size Slice Softmax Split Sqrt "
+    "Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze Where Xor".split()
+)
 
 
 class Onnx(NetworkFile):
@@ -41,17 +42,18 @@ class Onnx(NetworkFile):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         import_optional("onnx2torch")
-        self._onnx, self._data = import_optional("onnx"), dict[Path, int]()  # bytes that were read of files
+        self._onnx = import_optional("onnx")
+        self._data: dict[Path, int] = {}  # bytes that were read of files
         self._model = self._read()
-        graph, types = self._model.graph, self._onnx.TensorProto
-        weights = {tensor.name for tensor in graph.initializer}
-        inputs = [value for value in graph.input if value.name not in weights]
+        weights = {tensor.name for tensor in self._model.graph.initializer}
+        inputs = {value.name: value for value in self._model.graph.input if value.name not in weights}
         if len(inputs) != 1:
-            names = ", ".join(value.name for value in inputs)
+            names = ", ".join(inputs)
             raise ConfigurationError(f"{name} has {len(inputs)} inputs ({names}), but must have one, the images")
-        kind = inputs[0].type.tensor_type
-        if kind.elem_type not in (types.FLOAT, types.FLOAT16):
-            data_type = types.DataType.Name(kind.elem_type).lower()
+        (images,) = inputs.values()
+        kind = images.type.tensor_type
+        data_type = self._onnx.TensorProto.DataType.Name(kind.elem_type).lower()
+        if data_type not in ("float", "float16"):
             raise ConfigurationError(f"{name} takes images of type {data_type}: export it for images of type float")
         shape = [dim.dim_value or dim.dim_param or "?" for dim in kind.shape.dim]
         self._has_channels_last = _has_channels_last(shape)
@@ -73,10 +75,9 @@ class Onnx(NetworkFile):
             ) from error
         if self._has_channels_last:
             net.register_forward_pre_hook(lambda _net, images: images[0].movedim(1, -1))
-            net.register_forward_hook(
-                lambda _net, _images, output: output.movedim(-1, 1) if output.ndim == 4 else output
-            )
-        net.scores, net.categories = self._scores, self._class_names()
+            net.register_forward_hook(_put_channels_first)
+        net.scores = self._scores
+        net.categories = self._class_names()
         return net
 
     def files(self, weights: str) -> Sequence[Path]:
@@ -94,7 +95,8 @@ class Onnx(NetworkFile):
             raise ConfigurationError(f"{self.name} is no ONNX file: it has no network")
         if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
             raise ConfigurationError(f"{self.name} has non-maximum suppression in it: export it without")
-        if problem := refusal(model):
+        problem = refusal(model)
+        if problem:
             raise ConfigurationError(f"{self.name} has {problem}: export it without")
         for opset in model.opset_import:
             if opset.domain == "ai.onnx":  # the long name of the usual operators
@@ -103,8 +105,10 @@ class Onnx(NetworkFile):
 
     def _load_data(self, model: Any) -> None:
         """Read the tensors that are in other files."""
-        attributes = (attribute for node in model.graph.node for attribute in node.attribute)
-        for tensor in (*model.graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))):
+        tensors = [*model.graph.initializer]
+        for node in model.graph.node:
+            tensors += [attribute.t for attribute in node.attribute if attribute.HasField("t")]
+        for tensor in tensors:
             if tensor.data_location == self._onnx.TensorProto.EXTERNAL:
                 entry = {item.key: item.value for item in tensor.external_data}
                 tensor.raw_data = self._external(entry.pop("location", ""), **entry)
@@ -122,17 +126,17 @@ class Onnx(NetworkFile):
         try:
             with safe_open(file) as stream:
                 file_size = os.fstat(stream.fileno()).st_size
-                size = file_size - int(offset) if length is None else int(length)
+                available = file_size - int(offset)
+                size = available if length is None else int(length)
                 self._data[file] = self._data.get(file, 0) + size
                 if self._data[file] > _READ_AGAIN * file_size:
                     raise ConfigurationError(f"{self.name} reads '{file}' again and again: export it again")
                 stream.seek(int(offset))
-                content = stream.read(size) if 0 <= size <= file_size - int(offset) else None
+                if not 0 <= size <= available:
+                    raise ConfigurationError(f"'{file}', the data of {self.name}, is truncated: copy it again")
+                return stream.read(size)
         except OSError as error:
             raise ConfigurationError(f"cannot read '{file}', the data of {self.name}: {error.strerror}") from error
-        if content is None:
-            raise ConfigurationError(f"'{file}', the data of {self.name}, is truncated: copy it again")
-        return content
 
     def _use_logits(self) -> tuple[int, str | None]:
         """Let the network end before a softmax or a sigmoid.
@@ -140,34 +144,46 @@ class Onnx(NetworkFile):
         Returns:
             The number of dimensions of the output, and what makes scores of the logits.
         """
-        graph, scores = self._model.graph, None
-        producers = {name: node for node in graph.node for name in node.output}
+        graph = self._model.graph
         ranks = {output.name: len(output.type.tensor_type.shape.dim) for output in graph.output}
         name = next((name for name, rank in ranks.items() if rank in (2, 3, 4)), graph.output[0].name)
         rank = ranks[name]
+        scores = None
         for node in reversed(graph.node):
-            if node.op_type == "Identity" and name in node.output:
+            if name not in node.output:
+                continue
+            if node.op_type == "Identity":
                 name = node.input[0]
-        if name in producers and producers[name].op_type in _SCORES and rank in (2, 4):
-            end = producers[name]
-            axis = next((attribute.i for attribute in end.attribute if attribute.name == "axis"), -1) % rank
-            if end.op_type == "Sigmoid" or axis == (rank - 1 if self._has_channels_last else 1):
-                name, scores = end.input[0], _SCORES[end.op_type]
+            elif rank in (2, 4) and self._is_over_classes(node, rank):
+                name = node.input[0]
+                scores = _SCORES[node.op_type]
+                break
         del graph.output[:]
         graph.output.append(self._onnx.helper.make_empty_tensor_value_info(name))
         return rank, scores
+
+    def _is_over_classes(self, node: Any, rank: int) -> bool:
+        """Whether an operator makes scores of the logits of all classes."""
+        if node.op_type not in _SCORES or node.op_type == "Sigmoid":
+            return node.op_type in _SCORES
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1) % rank
+        return axis == (rank - 1 if self._has_channels_last else 1)
 
     def _class_names(self) -> list[str] | None:
         """Those in the metadata, as Ultralytics writes them."""
         text = next((entry.value for entry in self._model.metadata_props if entry.key == "names"), "")
         try:
             names = ast.literal_eval(text[:_LONGEST])
-            categories = [names[key] for key in sorted(names)] if isinstance(names, dict) else names
+            if isinstance(names, dict):
+                names = [names[key] for key in sorted(names)]
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return None
-        return (
-            categories if isinstance(categories, list) and all(isinstance(name, str) for name in categories) else None
-        )
+        is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        return names if is_list else None
+
+
+def _put_channels_first(_net: nn.Module, _images: Any, output: Tensor) -> Tensor:
+    return output.movedim(-1, 1) if output.ndim == 4 else output
 
 
 def _has_channels_last(shape: Sequence[Any]) -> bool:
@@ -184,11 +200,13 @@ def _rename(net: GraphModule, names: Mapping[str, str]) -> Any:
         if node.op == "get_attr":
             parts[node.target] = net.get_buffer(node.target)
         if node.op == "call_module":
-            part, name = net.get_submodule(node.target), names.get(node.target, "")
+            part = net.get_submodule(node.target)
+            name = names.get(node.target, "")
             weights = parts.get(node.args[1].target) if type(part).__name__ == "OnnxMatMul" else None
             if isinstance(weights, Tensor) and weights.ndim == 2:  # the product would be one of batches
                 part = nn.Linear(weights.shape[0], weights.shape[1], bias=False, device="meta")
-                part.weight, node.args = nn.Parameter(weights.T), node.args[:1]
+                part.weight = nn.Parameter(weights.T)
+                node.args = node.args[:1]
             if all(name.split(".")) and name not in parts:
                 node.target = name
             parts[node.target] = part
@@ -210,7 +228,8 @@ def convert(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[str
     model = _inline(model)
     load_data(model)
     model = _fold(model)
-    if missing := sorted({*_lower(model), *(operator for _, operator in _unknown(model))}):
+    missing = sorted({*_lower(model), *(operator for _, operator in _unknown(model))})
+    if missing:
         raise NotImplementedError(f"the converter has no {', '.join(missing)}")
     graph = import_optional("onnx2torch.onnx_graph").OnnxGraph(model.graph)
     return converter.convert(model), {module: node.name for module, node in graph.nodes.items()}
@@ -241,9 +260,8 @@ def refusal(model: Any) -> str | None:
 
 def _add_gelu() -> None:
     """Teach the converter GELU as one operation."""
-    registry, common = (
-        import_optional(f"onnx2torch.{module}") for module in ("node_converters.registry", "utils.common")
-    )
+    registry = import_optional("onnx2torch.node_converters.registry")
+    common = import_optional("onnx2torch.utils.common")
 
     def gelu(node: Any, _graph: Any) -> Any:
         module = nn.GELU(node.attributes.get("approximate", "none"))
@@ -258,7 +276,8 @@ def _add_gelu() -> None:
 def _unknown(model: Any) -> set[tuple[str, str]]:
     """Domains and types of the operators that the converter does not know."""
     registry = import_optional("onnx2torch.node_converters.registry")
-    versions, unknown = {opset.domain: opset.version for opset in model.opset_import}, set()
+    versions = {opset.domain: opset.version for opset in model.opset_import}
+    unknown = set()
     for domain, operator in {(node.domain, node.op_type) for node in model.graph.node}:
         try:
             registry.get_converter(operator, min(versions.get(domain, 1), _OPSET), domain)
@@ -269,26 +288,27 @@ def _unknown(model: Any) -> set[tuple[str, str]]:
 
 def _inline(model: Any) -> Any:
     """The model with unknown operators replaced by those that they are functions of."""
-    inliner, before = import_optional("onnx.inliner"), {("", "CastLike")}  # which is dropped later
-    while unknown := _unknown(model) - before:
-        model = inliner.inline_selected_functions(model, sorted(unknown), inline_schema_functions=True)
-        before |= unknown
+    inliner = import_optional("onnx.inliner")
+    operators = {("", "CastLike")}  # which is dropped later
+    while not (unknown := _unknown(model)) <= operators:
+        model = inliner.inline_selected_functions(model, sorted(unknown - operators), inline_schema_functions=True)
+        operators |= unknown
     return model
 
 
 def _fold(model: Any) -> Any:
     """The model with what depends on constants only computed, and without what the output does not depend on."""
-    ir, passes = (import_optional(module, "onnxscript") for module in ("onnx_ir", "onnx_ir.passes.common"))
-    program, room = (
-        ir.from_proto(model),
-        _ROOM + 2.0 * sum(math.prod(tensor.dims) for tensor in model.graph.initializer),
-    )
+    ir = import_optional("onnx_ir", "onnxscript")
+    passes = import_optional("onnx_ir.passes.common", "onnxscript")
+    program = ir.from_proto(model)
+    room = _ROOM + 2.0 * sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
 
     def is_cheap(node: Any) -> bool:
         nonlocal room
+        if node.domain or node.op_type not in _FOLDABLE:
+            return False
         shapes = [value.shape for value in node.outputs]
-        is_known = all(shape is not None and shape.is_static() for shape in shapes)
-        if node.domain or node.op_type not in _FOLDABLE or not is_known:
+        if not all(shape is not None and shape.is_static() for shape in shapes):
             return False
         count = sum(math.prod(shape.numpy()) for shape in shapes)
         if count > room:
@@ -296,8 +316,9 @@ def _fold(model: Any) -> Any:
         room -= count
         return True
 
-    options = {"onnx_shape_inference": True, "should_fold": is_cheap, "output_size_limit": sys.maxsize}
-    import_optional("onnxscript.optimizer").fold_constants(program, **options)
+    import_optional("onnxscript.optimizer").fold_constants(
+        program, onnx_shape_inference=True, should_fold=is_cheap, output_size_limit=sys.maxsize
+    )
     lift = passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)
     for change in (lift, passes.IdentityEliminationPass(), passes.RemoveUnusedNodesPass()):
         change(program)
@@ -306,30 +327,35 @@ def _fold(model: Any) -> Any:
 
 def _lower(model: Any) -> list[str]:
     """Turn operators into those of the older set; returns what cannot be expressed in it."""
-    onnx, problems = import_optional("onnx"), list[str]()
+    onnx = import_optional("onnx")
+    problems: list[str] = []
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     default = next(opset for opset in model.opset_import if not opset.domain)
-    value_of, opset = onnx.helper.get_attribute_value, default.version
+    opset = default.version
     default.version = min(opset, _OPSET)
     for node in model.graph.node:
-        for attribute in [*node.attribute]:
-            if attribute.name == "allowzero":  # it makes empty tensors
-                node.attribute.remove(attribute)
+        _remove_attributes(node, {"allowzero"})  # it makes empty tensors
         if node.domain or opset <= _OPSET or not onnx.defs.has(node.op_type, _OPSET):
             continue
-        new_schema, old_schema = (onnx.defs.get_schema(node.op_type, version) for version in (opset, _OPSET))
-        for attribute in [attribute for attribute in node.attribute if attribute.name not in old_schema.attributes]:
-            node.attribute.remove(attribute)
-            # the number of outputs is seen
-            if attribute.name != "num_outputs" and value_of(attribute) != value_of(
-                new_schema.attributes[attribute.name].default_value
-            ):
-                problems.append(f"{node.op_type} with {attribute.name}")
+        new_schema = onnx.defs.get_schema(node.op_type, opset)
+        old_schema = onnx.defs.get_schema(node.op_type, _OPSET)
+        values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        new_names = values.keys() - old_schema.attributes
+        _remove_attributes(node, new_names)
+        for name in sorted(new_names - {"num_outputs"}):  # the number of outputs is seen
+            if values[name] != onnx.helper.get_attribute_value(new_schema.attributes[name].default_value):
+                problems.append(f"{node.op_type} with {name}")
         for name, formal in [*zip(node.input, new_schema.inputs, strict=False)][old_schema.max_input :]:
             if name in constants and formal.name in old_schema.attributes:
-                values = onnx.numpy_helper.to_array(constants[name]).tolist()
-                node.attribute.append(onnx.helper.make_attribute(formal.name, values))
+                numbers = onnx.numpy_helper.to_array(constants[name]).tolist()
+                node.attribute.append(onnx.helper.make_attribute(formal.name, numbers))
             elif name:
                 problems.append(f"{node.op_type} with {formal.name}")
         del node.input[old_schema.max_input :]
     return problems
+
+
+def _remove_attributes(node: Any, names: Collection[str]) -> None:
+    for attribute in [*node.attribute]:
+        if attribute.name in names:
+            node.attribute.remove(attribute)

@@ -50,11 +50,12 @@ class OpenClip(TwoTowers):
 
     def transforms(self, net: Any, weights: str) -> InputSpec:
         config = self._library.get_model_preprocess_cfg(net)
-        size = (config["size"],) * 2 if isinstance(config["size"], int) else tuple(config["size"])
-        if config["resize_mode"] not in _FITS:
-            mode = config["resize_mode"]
+        size = config["size"]
+        height, width = (size, size) if isinstance(size, int) else size
+        mode = config["resize_mode"]
+        if mode not in _FITS:
             raise ConfigurationError(f"open_clip/{self.name} resizes images by {mode!r}, which is not supported")
-        return square_spec(f"open_clip/{self.name}", size, size[0], _FITS[config["resize_mode"]], config)
+        return square_spec(f"open_clip/{self.name}", (height, width), height, _FITS[mode], config)
 
     def tower(self, net: Any) -> ImageTower:
         return ImageTower(lambda tower, images: tower.visual(images), visual=net.visual)

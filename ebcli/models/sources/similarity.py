@@ -114,14 +114,14 @@ def _head(name: str, net: nn.Module, images: Tensor) -> str:
 
     with hook_modules([module for module in net.modules() if isinstance(module, nn.Linear)], keep), torch.no_grad():
         logits = single_tensor(_run(name, net, images), f"the output of {name}")
-    last, features, output = calls[-1] if calls else (None, images, None)
     names = {module: layer_name for layer_name, module in net.named_modules()}
-    if last is None or output is not logits or features.ndim != 2 or sum(layer is last for layer, *_ in calls) > 1:
+    heads = [layer for layer, features, output in calls[-1:] if output is logits and features.ndim == 2]
+    if not heads or [layer for layer, *_ in calls].count(heads[0]) > 1:
         raise ConfigurationError(
             f"{name} has no single linear layer that reads features (B, D) and returns the logits, so there are none "
             "to compare pictures by: name a network without a classifier, or return features from FILE.py:FACTORY"
         )
-    return names[last]
+    return names[heads[0]]
 
 
 class ImageTower(nn.Module):
@@ -163,9 +163,12 @@ class TwoTowers(ModelSource):
 
     def with_texts(self, net: Any, texts: Sequence[str], scores: str) -> nn.Module:
         # without RAW, the temperature and bias that the model was trained with
-        scaling = () if scores == RAW else (net.logit_scale.exp(), getattr(net, "logit_bias", None))
         tower = self.tower(net)
-        tower.similarity = Similarity(self.embeddings(net, texts), *scaling)
+        embeddings = self.embeddings(net, texts)
+        if scores == RAW:
+            tower.similarity = Similarity(embeddings)
+        else:
+            tower.similarity = Similarity(embeddings, net.logit_scale.exp(), getattr(net, "logit_bias", None))
         return tower
 
     def with_features(self, net: Any, weights: str) -> nn.Module:
@@ -178,7 +181,8 @@ class TwoTowers(ModelSource):
 def check_lengths(tokenizer: Any, texts: Sequence[str], longest: int, name: str) -> None:
     """Raise ConfigurationError if a text has more tokens than a network of that name reads."""
     for text in texts:
-        if (count := len(tokenizer(text)["input_ids"])) > longest:
+        count = len(tokenizer(text)["input_ids"])
+        if count > longest:
             raise too_long(text, f"has {count} tokens, but {name} reads at most {longest}")
 
 

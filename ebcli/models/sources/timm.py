@@ -38,8 +38,9 @@ class Timm(ModelSource):
 
     def published(self, weights: str) -> str | None:
         full_name = super().published(weights)
-        tag = getattr(self._timm.get_pretrained_cfg(self.name), "tag", None)
-        return tag or full_name if full_name == DEFAULT else full_name
+        if full_name != DEFAULT:
+            return full_name
+        return getattr(self._timm.get_pretrained_cfg(self.name), "tag", None) or full_name
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         if num_classes is None and (self.headless or self._is_headless()):
@@ -52,9 +53,12 @@ class Timm(ModelSource):
             raise ConfigurationError(
                 f"timm/{self.name} has no classifier: compare pictures by --similar-to, or pass --weights FILE with one"
             )
-        full = self._architecture if weights == DEFAULT else f"{self._architecture}.{weights}"
+        full_name = self._architecture
+        if weights != DEFAULT:
+            full_name += f".{weights}"
+        options = {"num_classes": 0} if self.headless else {}
         with fetch_errors(f"the weights {weights} of timm/{self._architecture}", self._advice()):
-            return self._timm.create_model(full, pretrained=True, **({"num_classes": 0} if self.headless else {}))
+            return self._timm.create_model(full_name, pretrained=True, **options)
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         if not self.headless:
@@ -62,7 +66,8 @@ class Timm(ModelSource):
         net: Any = self.build()
         network_state = net.state_dict()
         classifier = net.pretrained_cfg.get("classifier") or ()
-        heads = tuple(f"{head}." for head in ((classifier,) if isinstance(classifier, str) else classifier))
+        names = [classifier] if isinstance(classifier, str) else classifier
+        heads = tuple(f"{name}." for name in names)
         by_name = without_prefixes(state, network_state)
         fitting = {key: value for key, value in by_name.items() if key in network_state or not key.startswith(heads)}
         load_checkpoint(net, fitting, title)

@@ -43,7 +43,9 @@ class Torchvision(ModelSource):
 
     def __init__(self, name: str) -> None:
         super().__init__(name.lower())  # torchvision's own lookup ignores case
-        valid = {model_name: task for task in TASKS for model_name in torchvision_names(task)}
+        valid: dict[str, str] = {}
+        for task in TASKS:
+            valid |= dict.fromkeys(torchvision_names(task), task)
         if self.name not in valid:
             hint = closest(name, valid) or f"give a torchvision model such as vgg16, or {BUNDLED}"
             raise ConfigurationError(f"unknown model {name!r}: {hint}")
@@ -78,7 +80,8 @@ class Torchvision(ModelSource):
         net = self.build()
         network_state = net.state_dict()
         name = next(filter(_CLASS_WEIGHT.search, network_state))
-        rows, own_rows = (classes_in(tensors, net, name) for tensors in (state, network_state))
+        rows = classes_in(state, net, name)
+        own_rows = classes_in(network_state, net, name)
         if rows and own_rows and rows != own_rows:
             net = self.build(max(1, DetectionScores(net).num_classes * rows // own_rows))
         load_checkpoint(net, state, title)
@@ -86,7 +89,9 @@ class Torchvision(ModelSource):
 
     def transforms(self, net: nn.Module, weights: str) -> InputSpec:
         preset = self._preset(weights).transforms()
-        return InputSpec.from_preset(preset, *(_CLIPS.get(self.name, USUAL_CLIP) if self._task == VIDEO else ()))
+        if self._task != VIDEO:
+            return InputSpec.from_preset(preset)
+        return InputSpec.from_preset(preset, *_CLIPS.get(self.name, USUAL_CLIP))
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         # VGG-16's IMAGENET1K_FEATURES have no class names because their classifier is untrained

@@ -6,7 +6,6 @@ Its files are pickles. Ultralytics is asked to admit only known classes, which i
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +36,12 @@ class Ultralytics(ModelSource):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._title, self._trained_on = f"ultralytics/{name}", dict[str, Any]()
+        self._title = f"ultralytics/{name}"
+        self._trained_on: dict[str, Any] = {}
         with _restoring():
             self._library = import_optional("ultralytics")
-        self._is_local, suffix = os.path.isfile(name), Path(name).suffix
+        self._is_local = os.path.isfile(name)
+        suffix = Path(name).suffix
         self.default_weights = UNTRAINED if suffix == ".yaml" else DEFAULT
         names = sorted(self._library.utils.downloads.GITHUB_ASSETS_NAMES)
         if suffix != ".yaml" and (suffix != ".pt" or not (self._is_local or name in names)):
@@ -62,8 +63,8 @@ class Ultralytics(ModelSource):
         is_classifier = net.task == "classify"
         sides = self._trained_on.get("imgsz") or (_SIDE_OF_CLASSIFIERS if is_classifier else _SIDE)
         side = sides if isinstance(sides, int) else max(sides)
-        spec = InputSpec.as_is((side, side), net.yaml.get("channels", 3), resize=(side,))
-        return spec if is_classifier else replace(spec, fit=PAD, fill=_GRAY)
+        options: dict[str, Any] = {} if is_classifier else {"fit": PAD, "fill": _GRAY}
+        return InputSpec.as_is((side, side), net.yaml.get("channels", 3), resize=(side,), **options)
 
     def categories(self, net: Any, weights: str) -> Sequence[str] | None:
         names = [str(name) for _, name in sorted(net.names.items())]
@@ -73,7 +74,7 @@ class Ultralytics(ModelSource):
         return _TASKS[net.task]
 
     def files(self, weights: str) -> Sequence[Path]:
-        return [Path(self.name)] if self._is_local else [self._file()] if weights == DEFAULT else []
+        return [self._file()] if self._is_local or weights == DEFAULT else []
 
     def _file(self) -> Path:
         """The file of the network; one that Ultralytics publishes is downloaded, to where torch.hub has its files."""
@@ -115,7 +116,8 @@ class Ultralytics(ModelSource):
             )
         net.task = task
         if is_yolo and getattr(head, "one2one_cv2", None) is not None:
-            head.end2end, head.postprocess = True, lambda candidates, *_: candidates  # all, not the best in order
+            head.end2end = True
+            head.postprocess = lambda candidates, *_: candidates  # all, not the best in order
         net.register_forward_hook(_candidates if is_yolo else _logits)
         return net
 
@@ -145,12 +147,15 @@ def _restoring() -> Iterator[None]:
 
     Settings that the environment has come first.
     """
-    before, image_open, torch_save = {**os.environ}, Image.open, torch.save
+    before = {**os.environ}
+    image_open = Image.open
+    torch_save = torch.save
     os.environ.update({**_SETTINGS, **before})
     try:
         with np.printoptions():
             yield
     finally:
-        Image.open, torch.save = image_open, torch_save
+        Image.open = image_open
+        torch.save = torch_save
         os.environ.clear()
         os.environ.update(before)

@@ -61,7 +61,8 @@ class VisionLanguageNet(nn.Module):
 
     def __init__(self, model: "VisionLanguage") -> None:
         super().__init__()
-        self.net, self.model = model.net, model
+        self.net = model.net
+        self.model = model
 
 
 class VisionLanguage(HuggingFace):
@@ -85,8 +86,7 @@ class VisionLanguage(HuggingFace):
         with fetch_errors(f"the processor of {self._title}", _ADVICE), self._silent():
             self._processor = self._library.AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
         with fetch_errors(f"the weights of {self._title}", "its weights must be in safetensors files"):
-            options = {"use_safetensors": True, "trust_remote_code": False, "dtype": dtype}
-            net = self._load(self._auto, self.name, self._config, f"the model {self._title}", **options)
+            net = self._load_published(dtype=dtype)
         self.net: Any = net.eval().requires_grad_(False).to(place)
 
     def as_loaded(self) -> LoadedModel:
@@ -119,8 +119,8 @@ class VisionLanguage(HuggingFace):
             options["add_special_tokens"] = not text.startswith(processor.tokenizer.bos_token or "\0")
         else:
             text = getattr(processor, "image_token", "") + question
-        title, advice = f"what {self._title} gets of the photo and the question", "choose another photo or question"
-        with fetch_errors(title, advice), self._silent():
+        title = f"what {self._title} gets of the photo and the question"
+        with fetch_errors(title, "choose another photo or question"), self._silent():
             inputs = dict(processor(images=photo, text=text, return_tensors="pt", **options))
         inputs.pop("labels", None)
         return {name: tensor.to(self.net.device) for name, tensor in inputs.items()}
@@ -137,7 +137,7 @@ class VisionLanguage(HuggingFace):
         Raises:
             ConfigurationError: there is no answer.
         """
-        inputs, tokenizer = self.read(photo, question), self._processor.tokenizer
+        inputs = self.read(photo, question)
         inputs["pixel_values"] = inputs["pixel_values"].to(self.net.dtype)
         question_ids = inputs["input_ids"]
         if self._config.model_type == _BLIP:  # its tokenizer ends texts, and its decoder has a first token of its own
@@ -148,25 +148,31 @@ class VisionLanguage(HuggingFace):
             with torch.no_grad(), self._silent():
                 ids = self.net.generate(**inputs, do_sample=False, max_new_tokens=longest)[0, count:]
         else:
-            # many tokenizers make other tokens of a word behind a space, as which it is generated behind "ASSISTANT:"
-            before = tokenizer.decode(question_ids[0, -1:], skip_special_tokens=True)
-            space = " " * (before != "" and not before[-1].isspace())
-            tokens = self.answer_tokens(before + space + answer)[len(self.answer_tokens(before)) :]
-            ids = torch.tensor([token for token in tokens if token not in tokenizer.all_special_ids]).to(question_ids)
-        while len(ids) and int(ids[-1]) in tokenizer.all_special_ids:
+            ids = self._answer_ids(question_ids, answer)
+        while len(ids) and int(ids[-1]) in self._processor.tokenizer.all_special_ids:
             ids = ids[:-1]
-        beginnings = [tokenizer.decode(ids[: i + 1], skip_special_tokens=True) for i in range(len(ids))]
+        beginnings = [self._decode(ids[: i + 1]) for i in range(len(ids))]
         if not beginnings or not beginnings[-1].strip():
             raise ConfigurationError(f"{self._title} answers nothing: ask another question, or give --answer")
-        all_ids = torch.cat([question_ids[0], ids])[None]
-        extra_inputs = {
-            name: F.pad(tensor[:, :count], (0, len(ids)), value=_OF_ANSWER[name]) if name in _OF_ANSWER else tensor
-            for name, tensor in inputs.items()
-        }
-        pixels = extra_inputs.pop("pixel_values")
+        for name, value in _OF_ANSWER.items():
+            if name in inputs:
+                inputs[name] = F.pad(inputs[name][:, :count], (0, len(ids)), value=value)
+        inputs["input_ids"] = torch.cat([question_ids[0], ids])[None]
+        pixels = inputs.pop("pixel_values")
         # less what is no character yet
         ends = [*accumulate((len(beginning.rstrip("\ufffd")) for beginning in beginnings), max)]
-        return QuestionAnswer(pixels, extra_inputs | {"input_ids": all_ids}, ids, beginnings[-1], ends)
+        return QuestionAnswer(pixels, inputs, ids, beginnings[-1], ends)
+
+    def _answer_ids(self, question_ids: Tensor, answer: str) -> Tensor:
+        # many tokenizers make other tokens of a word behind a space, as which it is generated behind "ASSISTANT:"
+        before = self._decode(question_ids[0, -1:])
+        space = " " if before and not before[-1].isspace() else ""
+        tokens = self.answer_tokens(before + space + answer)[len(self.answer_tokens(before)) :]
+        special_ids = self._processor.tokenizer.all_special_ids
+        return torch.tensor([token for token in tokens if token not in special_ids]).to(question_ids)
+
+    def _decode(self, ids: Tensor) -> str:
+        return self._processor.tokenizer.decode(ids, skip_special_tokens=True)
 
     def answer_tokens(self, text: str) -> list[int]:
         """The tokens of an answer."""
