@@ -130,7 +130,11 @@ def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -
 
     def has_room(share: int) -> bool:
         """Whether all fit with so many CPUs each."""
-        return sum(min(n // share, math.floor(node_gpus / gpus) if gpus else n) for n, node_gpus in machines) >= count
+        places = 0
+        for node_cpus, node_gpus in machines:
+            by_gpus = math.floor(node_gpus / gpus) if gpus else node_cpus
+            places += min(node_cpus // share, by_gpus)
+        return places >= count
 
     return Allocation(count, gpus, next(filter(has_room, range(cpus // count, 1, -1)), 1))
 

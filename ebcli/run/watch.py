@@ -99,8 +99,11 @@ class Watch:
             values["inside"] = [*map(_inside, maps, self._boxes)]
         curves = {name: float(np.mean(numbers)) for name, numbers in values.items()}
         self._before = maps
-        epoch = calls if epoch is None else epoch
-        self._log(self._to if to is None else to, epoch, curves, _draw_maps(saliencies, epoch))
+        if epoch is None:
+            epoch = calls
+        if to is None:
+            to = self._to
+        self._log(to, epoch, curves, _draw_maps(saliencies, epoch))
         return curves
 
     def callback(self) -> Any:

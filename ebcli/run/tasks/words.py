@@ -109,7 +109,7 @@ class AnswerNetwork(nn.Module):
     def _decoder_input(self, layer: nn.Module, args: Any, options: Any) -> DecoderInput:
         call = inspect.signature(layer.forward).bind(*args, **options)
         states = call.arguments["hidden_states"]
-        if self._image_token is None:  # the decoder's layers look at the photo, which is no part of their text
+        if self._image_token is None:  # the photo is no part of the text
             return DecoderInput(call, states, call.arguments["encoder_hidden_states"], None)
         is_photo = self._other_inputs["input_ids"][0] == self._image_token
         newline = getattr(self.net.model, "image_newline", None)  # between the rows of a picture
@@ -191,23 +191,24 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
             against=words.against or "",
         )
         maps.append(map_)
-    return Explanation(maps=maps, seconds=time.perf_counter() - start, question=words.question, answer=answer.text)
+    seconds = time.perf_counter() - start
+    return Explanation(maps=maps, seconds=seconds, question=words.question, answer=answer.text)
 
 
 def _chosen(text: str, options: WordOptions) -> list[tuple[int, re.Match[str]]]:
     """The words of an answer to explain, each with its number from 1."""
     words = [*enumerate(_WORDS.finditer(text), 1)]
     spellings = {word[0].lower(): word[0] for _, word in words}
+    problem = f"the answer {text.strip()!r} has no word"
     if not words:
-        raise ConfigurationError(f"the answer {text.strip()!r} has no word: ask another question, or give --answer")
-    asked = {word.lower(): word for word in options.words}
-    for lowercase, word in asked.items():
-        if lowercase not in spellings:
-            hint = closest(lowercase, spellings) or "name one of its words"
-            raise ConfigurationError(f"the answer {text.strip()!r} has no word {word!r}: {hint}")
-    chosen = asked.keys() or spellings.keys() - _FUNCTION_WORDS
-    if options.all_words and not asked:
-        chosen = spellings.keys()
+        raise ConfigurationError(f"{problem}: ask another question, or give --answer")
+    for word in options.words:
+        if word.lower() not in spellings:
+            hint = closest(word.lower(), spellings) or "name one of its words"
+            raise ConfigurationError(f"{problem} {word!r}: {hint}")
+    chosen = {*map(str.lower, options.words)}
+    if not chosen and not options.all_words:
+        chosen = spellings.keys() - _FUNCTION_WORDS
     return [(number, word) for number, word in words if word[0].lower() in chosen] or words
 
 
