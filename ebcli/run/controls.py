@@ -61,12 +61,14 @@ def noise(shape: Sequence[int], seed: int) -> Tensor:
 def _question(network: NetworkDescription, seed: int) -> tuple[Tensor, Tensor]:
     """A picture of noise, and the classes (1, K) to explain in it: any but those that they are contrasted with."""
     loaded = network.loaded
-    excluded = network.against or ()
-    possible = network.possible if excluded else range(loaded.num_classes)  # how far two are apart depends on both
-    free = [index for index in possible if index not in excluded] or [0]
+    against = network.against or ()
+    # how far two classes are apart depends on both
+    possible = network.possible if against else range(loaded.num_classes)
+    free = [index for index in possible if index not in against] or [0]
     order = torch.randperm(len(free), generator=torch.Generator().manual_seed(seed))[:CLASSES].tolist()
     empty = blank(loaded.net, loaded.transforms)
-    return noise(empty.shape[1:], seed).to(empty), torch.tensor([[free[i] for i in order]], device=empty.device)
+    classes = torch.tensor([[free[i] for i in order]], device=empty.device)
+    return noise(empty.shape[1:], seed).to(empty), classes
 
 
 def probe_noise(network: NetworkDescription, maps: MapOptions, explain: Explain) -> tuple[NetworkDescription, Results]:
@@ -163,7 +165,8 @@ def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[Image
     loaded = requests[0].network.loaded
     task = REGISTRY[loaded.task]
     subjects = [map_.subject for map_ in maps]
-    easy = [replace(request, maps=replace(request.maps, score=_LEAST_SCORE, where=None)) for request in requests]
+    easy_maps = replace(requests[0].maps, score=_LEAST_SCORE, where=None)
+    easy = [replace(request, maps=easy_maps) for request in requests]
 
     def scores_of(images: Tensor) -> list[float]:
         outputs: Sequence[Any] | Tensor
@@ -176,7 +179,8 @@ def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[Image
 
     leaf = inputs.detach().requires_grad_()
     logits = single_tensor(loaded.net(leaf.clone()), "the output")  # layers may modify it in place
-    (slopes,) = torch.autograd.grad(logits, leaf, priors([[subject] for subject in subjects], 1, logits)[:, 0])
+    starts = priors([[subject] for subject in subjects], 1, logits)[:, 0]
+    (slopes,) = torch.autograd.grad(logits, leaf, starts)
     full_scores = [subject.score for subject in subjects]
     if task.run is None:
         full_scores = [*map(task.score, loaded.to_scores(logits.detach().movedim(1, -1)), subjects)]
@@ -239,15 +243,16 @@ def _blur(images: Tensor) -> Tensor:
 
     sigma = _BLUR * min(images.shape[2:])
     side = 2 * round(2 * sigma) + 1
-    # one axis after the other takes a fraction of the time
-    return functional.gaussian_blur(functional.gaussian_blur(images, [side, 1], [sigma] * 2), [1, side], [sigma] * 2)
+    for kernel in ([side, 1], [1, side]):  # one axis after the other takes a fraction of the time
+        images = functional.gaussian_blur(images, kernel, [sigma] * 2)
+    return images
 
 
 def _regions(map_: Map, request: ImageRequest, size: tuple[int, int]) -> tuple[Box, tuple[int, int, int, int]]:
     """What the map covers, and the pixels of the image, in a network's input of a size (width, height)."""
-    view = request.network.loaded.transforms.place(request.size)
+    left, top, right, bottom = request.network.loaded.transforms.place(request.size)
 
     def inside(place: Box) -> Box:
-        return place.shift(-view.left, -view.top).rescale((view.right - view.left, view.bottom - view.top), size)
+        return place.shift(-left, -top).rescale((right - left, bottom - top), size)
 
     return inside(map_.placement), covered_pixels(inside(Box(0, 0, *request.size)), size)

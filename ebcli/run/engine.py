@@ -43,7 +43,8 @@ def run(plan: RunPlan, sink: Sink | None = None) -> Run:
         UnsupportedOpError: the network has operations without an excitation rule.
         OutputError: (also from ``results``) the output directory cannot be written to.
     """
-    sink, execution = sink or OutputFolder(plan.output.directory, plan.output.overwrite), plan.execution
+    sink = sink or OutputFolder(plan.output.directory, plan.output.overwrite)
+    execution = plan.execution
     if execution.engine != "ray" or execution.dry_run:
         return prepare(plan, sink)
     if not isinstance(sink, OutputFolder):
@@ -51,7 +52,8 @@ def run(plan: RunPlan, sink: Sink | None = None) -> Run:
     from ebcli.models.running import default_batch_size  # which imports torch
 
     cluster = Cluster(execution)
-    work = prepare(replace(plan, execution=replace(execution, device="cpu")), sink)  # this machine may have no GPU
+    # this machine may have no GPU
+    work = prepare(replace(plan, execution=replace(execution, device="cpu")), sink)
     device = "cuda" if cluster.gpus else "cpu"
     maximum = max(1, len(work.sources) + len(work.skipped))
     batch_size = min(execution.batch_size or default_batch_size(device), maximum)
@@ -61,7 +63,8 @@ def run(plan: RunPlan, sink: Sink | None = None) -> Run:
     work.explainer = None
     plan = replace(plan, inputs=replace(plan.inputs, images=(Path(),)), execution=execution)
     job = replace(work, plan=plan, sources=(), skipped=())
-    return ClusterRun(**vars(work) | {"plan": plan, "device": f"{cluster.count} x {device}"}, cluster=cluster, job=job)
+    fields = vars(work) | {"plan": plan, "device": f"{cluster.count} x {device}"}
+    return ClusterRun(**fields, cluster=cluster, job=job)
 
 
 class Cluster:
@@ -115,11 +118,15 @@ class ClusterRun(Run):
             UnfinishedError: the cluster is lost.
             EbcliError: the network cannot continue; likewise.
         """
-        total, count, batch_size = len(self.sources), self.cluster.count, self.job.plan.execution.batch_size or 1
+        total = len(self.sources)
+        count = self.cluster.count
+        batch_size = self.job.plan.execution.batch_size or 1
         # at least four parts per network, so that all finish at about the same time
         size = batch_size * max(1, min(_BATCHES_PER_PART, total // (4 * count * batch_size)))
         parts = deque(self.sources[start : start + size] for start in range(0, total, size))
-        num_running, deadline, error = 0, math.inf, None
+        num_running = 0
+        deadline = math.inf
+        error = None
         with self.sink as folder, closing(self.cluster) as cluster:
             folder.start(as_settings(self.plan))
             running = folder.private / "running"

@@ -154,7 +154,8 @@ def explain(
     if None in shapes and set(shapes) != {None}:
         raise ConfigurationError("tensors of floats are inputs, the other images are not: pass them in two calls")
     layers = (layer,) if isinstance(layer, (str, nn.Module)) else tuple(layer or ())
-    places = [Box(*map(float, corners)) for corners in getattr(boxes, "xyxy", () if boxes is None else boxes)]
+    corners = () if boxes is None else getattr(boxes, "xyxy", boxes)
+    places = [Box(*map(float, edges)) for edges in corners]
     values = {
         "images": (Path("image"),),
         "target": _flat(*classes, target, targets),
@@ -163,11 +164,14 @@ def explain(
         "top_k": top_k,
         "style": style,
         "fit": fit,
-        "where": places[0] if places else None,
+        "where": next(iter(places), None),
     }
     results: dict[int, Saliency] = {}
     for shape in dict.fromkeys(shapes):  # inputs of each size by themselves
-        spec = None if shape is None else InputSpec.as_is(shape[-2:], shape[0] if len(shape) == 3 else 1)
+        spec = None
+        if shape is not None:
+            (channels,) = shape[:-2] or (1,)
+            spec = InputSpec.as_is(shape[-2:], channels)
         plan, network = _make_plan(model, transform, categories, layers, spec, values)
         numbers = [i for i, input_shape in enumerate(shapes) if input_shape == shape]
         saliencies = _explain(plan, network, [all_images[i] for i in numbers], places[1:])
@@ -177,8 +181,13 @@ def explain(
 
 def _flat(*targets: Targets) -> tuple[str, ...]:
     """Names and indices, some of them in lists, as texts."""
-    groups = (target if isinstance(target, (list, tuple)) else (target,) for target in targets if target is not None)
-    return tuple(str(target) for group in groups for target in group)
+    names: list[str] = []
+    for target in targets:
+        if isinstance(target, (list, tuple)):
+            names += map(str, target)
+        elif target is not None:
+            names.append(str(target))
+    return tuple(names)
 
 
 def _make_plan(
@@ -227,7 +236,8 @@ def _load(
 def _explain(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]) -> list[Saliency]:
     pairs = read_all(images, loaded.transforms)
     inputs = [item for item, _ in pairs]
-    largest = max(Counter(item.form for item in inputs).values())  # the number of images that can share a batch
+    # the number of images that can share a batch
+    largest = max(Counter(item.form for item in inputs).values())
     device = next(loaded.net.parameters(), torch.empty(0)).device
     plan = plan.replace(batch_size=min(largest, default_batch_size(str(device))))
     explainer = Explainer(plan, len(images), loaded)
@@ -279,7 +289,9 @@ def read_all(images: Sequence[Any], spec: InputSpec) -> list[Frame]:
         try:
             inputs.append(_read(image, spec))
         except ImageError as error:
-            name = f"'{image}'" if isinstance(image, (str, os.PathLike)) else f"image {number} of {len(images)}"
+            name = f"image {number} of {len(images)}"
+            if isinstance(image, (str, os.PathLike)):
+                name = f"'{image}'"
             raise ImageError(f"{name}: {error}") from error
     return inputs
 
@@ -293,11 +305,14 @@ def _read(image: Any, spec: InputSpec) -> Frame:
         (frame,) = reader.frames(source, network_input)
         return network_input, frame
     if isinstance(image, Tensor):
-        values = (image.float() if is_input(image) else image).detach().cpu().numpy()
-        return _of_array(values[None] if values.ndim == 2 else values, spec, is_input(image))
+        if is_input(image):
+            image = image.float()
+        values = image.detach().cpu().numpy()
+        return _of_array(values[None] if values.ndim == 2 else values, spec, values.dtype.kind == "f")
     if isinstance(image, np.ndarray):
-        is_first = image.ndim < 3 or (len(image) == spec.channels and image.shape[-1] not in (*_COLORS, len(image)))
-        return _of_array(np.atleast_3d(image.T).T if is_first else np.moveaxis(image, -1, 0), spec)
+        if image.ndim > 2 and (len(image) != spec.channels or image.shape[-1] in (*_COLORS, len(image))):
+            image = np.moveaxis(image, -1, 0)
+        return _of_array(np.atleast_3d(image.T).T, spec)
     if hasattr(image, "read"):
         image = decode(image)
     if not isinstance(image, Image.Image):
@@ -310,9 +325,11 @@ def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> 
     """The same of an array (C, H, W)."""
     if not is_input and len(values) in _COLORS and spec.channels in _COLORS:
         values = _as_colors(values, spec)
+        is_gray = len(values) == 1
         if values.dtype == np.uint8:
-            return _read(Image.fromarray(np.moveaxis(values, 0, -1) if len(values) > 1 else values[0]), spec)
-        if len(values) == 1:
+            pixels = values[0] if is_gray else np.moveaxis(values, 0, -1)
+            return _read(Image.fromarray(pixels), spec)
+        if is_gray:
             values = values.repeat(spec.channels, 0)
     file = io.BytesIO()
     np.save(file, values)  # as a file of it is read

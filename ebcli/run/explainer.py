@@ -41,7 +41,7 @@ Results = list[Explanation | ImageError]
 Join = Callable[[NDArray[np.float32], Sequence[Map]], Map]
 
 
-class Findings(NamedTuple):
+class Finding(NamedTuple):
     """What the network finds in an image.
 
     Attributes:
@@ -173,7 +173,8 @@ class Explainer:
             piece = "tile"
         size = self.batch_size if piece == "image" else self._pieces
         if size == 1:
-            raise ConfigurationError(f"{self.device} has not enough memory for a single {piece}: try another --device")
+            problem = f"{self.device} has not enough memory for a single {piece}"
+            raise ConfigurationError(f"{problem}: try another --device")
         self._pieces = max(1, self._pieces // 2)
         self.batch_size = max(1, self.batch_size // 2)
         warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size // 2}", stacklevel=3)
@@ -187,7 +188,9 @@ class Explainer:
 
     def _tiles(self, image: NetworkInput) -> Tiles | None:
         """The tiles in which an image is explained; None if it is explained at once."""
-        return Tiles.if_needed(self.loaded.transforms, image.pixels.shape) if self._task.in_batches else None
+        if not self._task.in_batches:
+            return None
+        return Tiles.if_needed(self.loaded.transforms, image.pixels.shape)
 
     def _request(self, image: NetworkInput) -> ImageRequest:
         request = replace(self._request_template, label=image.label, size=image.size)
@@ -239,13 +242,14 @@ class Explainer:
         if self._task.in_batches:
             pixels += pixels[-1:] * (self.batch_size - len(images))
         inputs = self._inputs(np.stack(pixels))
-        findings: list[Findings] = []
+        findings: list[Finding] = []
+        min_width = self._width if self._task.in_batches else 1
 
         def targets(first: int, logits: Tensor) -> Tensor:
             if not findings:  # outputs beyond the images only fill the batch
                 findings.extend(map(self._find, self._scores(logits), requests))
             rows = [row[first : first + self._width] or row[:1] for _, row, _ in findings]
-            return priors(rows, self._width if self._task.in_batches else 1, logits)
+            return priors(rows, min_width, logits)
 
         if self._task.run is not None:
             findings += map(self._find, self._task.run(inputs, requests), requests)
@@ -260,15 +264,15 @@ class Explainer:
             first += self._width
         if self._maps_asked.sufficiency:
             controls.measure_sufficiency(inputs, maps, requests)
-        for i, found in enumerate(findings):
-            maps[i] += chain(*self._against_label(inputs[i : i + 1], found))
+        for i, finding in enumerate(findings):
+            maps[i] += chain(*self._against_label(inputs[i : i + 1], finding))
         seconds = (time.perf_counter() - start) / len(images)
-        return [found.explanation(of_image, seconds) for found, of_image in zip(findings, maps, strict=True)]
+        return [finding.explanation(of_image, seconds) for finding, of_image in zip(findings, maps, strict=True)]
 
-    def _find(self, output: Any, request: ImageRequest) -> Findings:
+    def _find(self, output: Any, request: ImageRequest) -> Finding:
         """What is explained in an image, given what the task needs of it."""
         best = None if request.label is None else int(output.argmax())
-        return Findings(request, self._task.subjects(output, request), best)
+        return Finding(request, self._task.subjects(output, request), best)
 
     def _explain_in_pieces(self, image: NetworkInput, pieces: Pieces, join: Join) -> Explanation:
         """The maps of one video or photo: scores averaged over its clips or tiles choose the subjects.
@@ -283,7 +287,7 @@ class Explainer:
         start = time.perf_counter()
         batches = self._batches(pieces)
         piece_scores = self._scores_of(batches)
-        found = self._find(piece_scores.mean(0), self._request(image))
+        finding = self._find(piece_scores.mean(0), self._request(image))
         maps: list[Map] = []
 
         def add_maps(explain: Callable[[Tensor], list[list[Map]]]) -> None:
@@ -291,19 +295,20 @@ class Explainer:
             of_pieces = chain(*map(explain, self._unless_stopping(batches)))
             maps.extend(join(piece_scores.cpu().numpy(), map_pieces) for map_pieces in zip(*of_pieces, strict=True))
 
-        for first in range(0, len(found.row), self._width):
-            chosen = found.row[first : first + self._width]
-            add_maps(partial(self._maps, subjects=chosen, request=found.request))
-        add_maps(partial(self._against_label, found=found))
-        return found.explanation(maps, time.perf_counter() - start)
+        for first in range(0, len(finding.row), self._width):
+            chosen = finding.row[first : first + self._width]
+            add_maps(partial(self._maps, subjects=chosen, request=finding.request))
+        add_maps(partial(self._against_label, finding=finding))
+        return finding.explanation(maps, time.perf_counter() - start)
 
-    def _against_label(self, inputs: Tensor, found: Findings) -> list[list[Map]]:
+    def _against_label(self, inputs: Tensor, finding: Finding) -> list[list[Map]]:
         """Of a wrong prediction, what tells it from the true class in each of the inputs, layer by layer; else none."""
-        label = found.request.label
-        if label is None or label == found.best or self.network.against or not self._maps_asked.contrastive:
+        label = finding.request.label
+        if label is None or label == finding.best or self.network.against or not self._maps_asked.contrastive:
             return []
-        subject = replace(next(candidate for candidate in found.row if candidate.index == found.best))  # one of its own
-        rows = self._maps(inputs, [subject], found.request, [label])
+        predicted = next(subject for subject in finding.row if subject.index == finding.best)
+        subject = replace(predicted)  # one of its own
+        rows = self._maps(inputs, [subject], finding.request, [label])
         name = class_labels(self.loaded, [label])[0]
         changes: dict[str, Any] = {"against": name, "is_two_sided": True, "noise": None, "method_maps": {}}
         return [[replace(map_, **changes) for map_ in row] for row in rows]
@@ -322,8 +327,8 @@ class Explainer:
     def _scores_of(self, batches: Iterable[Pieces]) -> Tensor:
         """The scores (pieces, ..., num_classes) of the pieces of an image."""
         with torch.no_grad():
-            outputs = [single_tensor(self.loaded.net(part), "the output") for part in self._unless_stopping(batches)]
-        return torch.cat([self._scores(output).float() for output in outputs])
+            outputs = [self.loaded.net(part) for part in self._unless_stopping(batches)]
+        return torch.cat([self._scores(single_tensor(output, "the output")).float() for output in outputs])
 
     def _unless_stopping(self, batches: Iterable[Pieces]) -> Iterator[Tensor]:
         for batch in batches:
@@ -357,7 +362,8 @@ class Explainer:
         """The network's description after noise was explained; for errors, see ``controls.probe_noise``."""
         network = self.network
         if self._task.run is not None:  # noise has no detections
-            return replace(network, method=method_in_words(maps, network.labels_against, joint=bool(self._joint)))
+            method = method_in_words(maps, network.labels_against, joint=bool(self._joint))
+            return replace(network, method=method)
         explain = partial(self._backprop, maps=maps)
         description, first = controls.probe_noise(network, maps, explain)
         joint = {result.joint for result in first}

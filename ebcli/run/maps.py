@@ -40,7 +40,8 @@ def priors(rows: Rows, count: int, logits: Tensor) -> Tensor:
         logits: the output.
     """
     count = max(count, *map(len, rows))
-    device = "cpu" if logits.ndim == 2 else logits.device  # one by one, small numbers are written faster on the CPU
+    # one by one, small numbers are written faster on the CPU
+    device = "cpu" if logits.ndim == 2 else logits.device
     starts = logits.new_zeros((len(logits), count, *logits.shape[1:]), device=device)
     for i, image_starts in enumerate(starts):
         row = [*rows[min(i, len(rows) - 1)]] or [Subject(0, None, 0.0)]
@@ -79,7 +80,8 @@ def maps_of(
     maps: list[list[list[Map]]] = [[[] for _ in row] for row in rows]
     for layer, result in zip(network.layers, results, strict=True):
         fields = _batch_fields(result, layer, keep_relevance)
-        fields["method_maps"] = compared_maps(network.loaded.net, options.beside, inputs[: len(rows)], targets, layer)
+        images = inputs[: len(rows)]
+        fields["method_maps"] = compared_maps(network.loaded.net, options.beside, images, targets, layer)
         for i, request in enumerate(requests):
             for k, subject in enumerate(rows[i]):
                 map_ = Map(
@@ -125,7 +127,8 @@ def compared_maps(net: nn.Module, methods: Sequence[str], inputs: Tensor, target
     layer_name = None if layer == INPUT else layer
     for name in methods:
         pairs = zip(inputs.split(1), targets.to(inputs.device).split(1), strict=True)
-        maps = torch.stack([IMPLEMENTED[name](net, image, classes, layer_name) for image, classes in pairs]).float()
+        method = IMPLEMENTED[name]
+        maps = torch.stack([method(net, image, classes, layer_name) for image, classes in pairs]).float()
         if name != "marginal":
             total = maps.clamp(min=0).sum((-2, -1), keepdim=True)
             maps = maps / total.where(total > 0, 1)
@@ -151,7 +154,8 @@ def batch_sizes(loaded: LoadedModel, chosen: int | None, device: str, total: int
     if loaded.transforms.depth is not None or not in_batches:
         default = 1
     limit = total  # a batch is never larger than the run
-    if chosen is None and loaded.transforms.fit == WHOLE:  # of few images that differ in size, most would be half empty
+    # of few images that differ in size, most batches would be half empty
+    if chosen is None and loaded.transforms.fit == WHOLE:
         limit = min(total, max(2, total // 4))
     batch_size = chosen or default
     return min(batch_size, limit), batch_size
@@ -160,8 +164,8 @@ def batch_sizes(loaded: LoadedModel, chosen: int | None, device: str, total: int
 def in_sequence(_scores: ArrayLike, clips: Sequence[Map]) -> Map:
     """The map of a video: its clips one after another, each with an equal share of the probability."""
     if clips[0].values.ndim != 3:
-        layer = clips[0].layer
-        raise ConfigurationError(f"the map of layer {layer!r} has no time: choose a layer that keeps all frames")
+        problem = f"the map of layer {clips[0].layer!r} has no time"
+        raise ConfigurationError(f"{problem}: choose a layer that keeps all frames")
     values = np.concatenate([clip.values / np.float32(len(clips)) for clip in clips])
     return _mix(clips, [1 / len(clips)] * len(clips), values)
 
@@ -240,9 +244,8 @@ class Tiles(NamedTuple):
     def _average(self, shares: NDArray[np.float64], maps: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         """Maps (h, w) of tiles as one map (H, W) that sums to about as much as they do, each times its share."""
         height, width = maps[0].shape
-        rows, columns = (
-            round(length * count / self.side) for length, count in zip(self.size, (height, width), strict=True)
-        )
+        rows = round(self.size[0] * height / self.side)
+        columns = round(self.size[1] * width / self.side)
         total, weights = np.zeros((2, rows, columns))
         window = np.outer(_window(height), _window(width))
         for (top, left), share, map_ in zip(self.corners, shares, maps, strict=True):

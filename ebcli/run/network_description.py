@@ -94,7 +94,8 @@ class NetworkDescription:
         classes, against = chosen_classes(maps, loaded)
         if maps.layers or maps.beside or model.preprocessing.crop is not None:
             return None
-        loaded = replace(loaded, transforms=model.preprocessing.apply(PRESET), preprocessing=model.preprocessing)
+        preprocessing = model.preprocessing
+        loaded = replace(loaded, transforms=preprocessing.apply(PRESET), preprocessing=preprocessing)
         return cls(
             loaded=loaded,
             layers=(DEFAULT_LAYER,),
@@ -142,12 +143,13 @@ def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[Classes, list
     names = loaded.categories
     count = loaded.num_classes
     against = [*dict.fromkeys(models.resolve_class(names, name, count) for name in maps.against)]
-    meant = dict.fromkeys(models.matching_classes(names, name, count) for name in maps.targets)  # two can mean the same
+    # two names can mean the same
+    meant = dict.fromkeys(models.matching_classes(names, name, count) for name in maps.targets)
     groups = [tuple(index for index in group if index not in against) for group in meant]
     for group, remaining in zip(meant, groups, strict=True):
         if not remaining:
-            label = class_labels(loaded, group)[0]
-            raise ConfigurationError(f"{label} is both --target and --against: choose another class to contrast with")
+            problem = f"{class_labels(loaded, group)[0]} is both --target and --against"
+            raise ConfigurationError(f"{problem}: choose another class to contrast with")
     return groups or None, against or None
 
 
@@ -192,7 +194,8 @@ def describe(plan: RunPlan, loaded: LoadedModel, own_layer: str | None, may_be_b
     counts = Counter(map(slug, layers))
     same_slugs = [repr(name) for name in layers if counts[slug(name)] > 1]
     if same_slugs and not plan.output.panel:
-        raise ConfigurationError(f"the layers {' and '.join(same_slugs)} share a file name: run them one at a time")
+        names = " and ".join(same_slugs)
+        raise ConfigurationError(f"the layers {names} share a file name: run them one at a time")
     classes, against = chosen_classes(plan.maps, loaded)
     return NetworkDescription(loaded=loaded, layers=layers, default_layer=default, classes=classes, against=against)
 
@@ -203,6 +206,8 @@ def chosen_layers(names: Sequence[str], loaded: LoadedModel) -> tuple[str, ...]:
     for name in names or (models.default_layer(loaded),):
         if name == ALL:
             chosen += [*models.layer_per_resolution(loaded), INPUT]
+        elif name == INPUT:
+            chosen.append(INPUT)
         else:
-            chosen.append(name if name == INPUT else models.resolve_layer(loaded, name))
+            chosen.append(models.resolve_layer(loaded, name))
     return tuple(dict.fromkeys(chosen))

@@ -95,14 +95,17 @@ class Run:
             for source in self.sources:
                 yield self.record(source, "planned" if self.reader.accepts(source) else "not an image")
         elif self.sources:
-            with self.sink, workers_for(self.plan, len(self.sources) if self.explainer else 0) as self.workers:
-                self.sink.start(as_settings(self.plan) if self.plan.words is None else None)  # those of the command
+            count = len(self.sources) if self.explainer else 0
+            # those of the command
+            settings = as_settings(self.plan) if self.plan.words is None else None
+            with self.sink, workers_for(self.plan, count) as self.workers:
+                self.sink.start(settings)
                 yield from self.process(self.sources)
 
     def record(self, source: Source, status: str, **fields: Any) -> Record:
         """The record of a file, with these fields."""
-        place = str(source.relpath)
-        return replace(self.common, input=source.name, place=place, status=status, **fields)  # type: ignore[arg-type]
+        fields |= {"input": source.name, "place": str(source.relpath), "status": status}
+        return replace(self.common, **fields)
 
     def process(self, sources: Iterable[Source]) -> Iterator[Record]:
         """The record of each file, in order; none for files that were not started before a stop. See ``results``."""
@@ -124,7 +127,8 @@ class Run:
                     following += 1
         except Exception as caught:
             error = caught
-        if isinstance(error, OutputError) or self.stopping.is_set():  # otherwise what was explained is still drawn
+        # otherwise what was explained is still drawn
+        if isinstance(error, OutputError) or self.stopping.is_set():
             for _, future in waiting:
                 future.cancel()
         for number, future in waiting:
@@ -177,7 +181,8 @@ class Run:
                     yield number, source, future.result()
 
     def _explain(self, images: Sequence[_NumberedInput]) -> _Futures:
-        if self.stopping.is_set() or self.explainer is None:  # these have appeared since, and are left to the next run
+        # without a network, these have appeared since, and are left to the next run
+        if self.stopping.is_set() or self.explainer is None:
             return
         try:
             explanations = self.explainer.explain([item for *_, item in images], self.stopping)
@@ -214,8 +219,9 @@ class Run:
         if self.plan.output.report:
             names = ThumbnailNames(common.place, stamp, common.configuration, common.method)
         without_pixels = replace(network_input, pixels=np.empty(0, np.uint8))  # rendering needs none
+        arguments = source, without_pixels, self.reader, self.options, explanation, names
         try:
-            rendered = self.workers.call(render, source, without_pixels, self.reader, self.options, explanation, names)
+            rendered = self.workers.call(render, *arguments)
         except Exception as error:
             return self._failed(source, error, seconds + perf_counter() - start)
         maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
@@ -243,8 +249,10 @@ class Run:
     def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
         if isinstance(error, (OutputError, CancelledError)):
             raise error
-        reason = str(error) if isinstance(error, EbcliError) else f"{type(error).__name__}: {error}"
-        if isinstance(error, MemoryError):
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, EbcliError):
+            reason = str(error)
+        elif isinstance(error, MemoryError):
             reason = "not enough memory to decode and draw it"
         record = self.record(source, "failed", error=" ".join(reason.split()), seconds=round(seconds, 4))
         return self._store({}, record)
@@ -257,5 +265,8 @@ class Run:
 
 def workers_for(plan: RunPlan, files: int) -> Workers:
     """The processes that load and render so many files."""
-    usual = enough_for(files) if plan.execution.workers is None else plan.execution.workers
-    return Workers(usual if files else 0, plan.execution.image_timeout, decoding_memory(plan.inputs.max_pixels))
+    execution = plan.execution
+    count = 0
+    if files:
+        count = enough_for(files) if execution.workers is None else execution.workers
+    return Workers(count, execution.image_timeout, decoding_memory(plan.inputs.max_pixels))

@@ -227,7 +227,8 @@ def _check_atlas(maps: MapOptions) -> None:
     """Raise ConfigurationError if the maps cannot be those of an atlas."""
     if not maps.contrastive or maps.against:
         name = "against" if maps.contrastive else "marginal"
-        raise ConfigurationError(f"an atlas compares classes by contrastive maps against their duals: drop --{name}")
+        requirement = "contrastive maps against their duals"
+        raise ConfigurationError(f"an atlas compares classes by {requirement}: drop --{name}")
     if len(maps.layers) > 1 or ALL in maps.layers:
         raise ConfigurationError("an atlas shows one layer: name one with --layer")
     if maps.beside:
@@ -265,7 +266,8 @@ def _derive_classes(values: dict[str, Any]) -> None:
         return
     if not pictures and ("class_names" in values or not takes_texts(values.get("model", ModelSpec.name))):
         return
-    classes, values["target"], values["against"] = as_classes([*map(str, descriptions)], values.get("against", ()))
+    targets = [*map(str, descriptions)]
+    classes, values["target"], values["against"] = as_classes(targets, values.get("against", ()))
     if pictures:
         values["similar_to"] = tuple(map(Path, classes))
     else:
@@ -353,7 +355,8 @@ def _option(name: str) -> str:
 def _operand(path: Path) -> str:
     """A path that is neither an option nor the name of a command."""
     name = str(path)
-    return f"./{name}" if name != "-" and (name.startswith("-") or "." not in name) else name
+    is_clear = name == "-" or ("." in name and not name.startswith("-"))
+    return name if is_clear else f"./{name}"
 
 
 def _text(name: str, value: Any) -> Any:

@@ -97,7 +97,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     if plan.output.scale == RUN and explainer is not None:
         all_sources = sources if inputs.shard is None else with_labels(listing(), inputs, model, reader)
         with workers_for(plan, 1) as workers:
-            style = replace(style, vmax=run_vmax(explainer, all_sources, partial(workers.call, reader.load), style))
+            load = partial(workers.call, reader.load)
+            style = replace(style, vmax=run_vmax(explainer, all_sources, load, style))
     _warn_of(network, plan.maps.targets)
     common = Record(
         input="",
@@ -106,15 +107,15 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         against=tuple(network.against or ()),
         **network.provenance,
     )
-    unfinished, skipped = list[Source](), list[Source]()
+    remaining_sources, skipped_sources = list[Source](), list[Source]()
     for source in sources:
         is_finished = plan.output.skip_existing and sink.has_finished(source, common.configuration)
-        (skipped if is_finished else unfinished).append(source)
+        (skipped_sources if is_finished else remaining_sources).append(source)
     options = render_options(plan, network, style)
     extra_files = [SETTINGS, *ANNOTATIONS.get(plan.output.annotations or "", ())]
     class_names = {index: model.category(index) for index in network.possible}
-    sink.refuse(unfinished, reader.accepts, lambda path: options.names.matches(path, class_names), extra_files)
-    if explainer is None and not is_dry and any(map(_may_be_work, unfinished)):
+    sink.refuse(remaining_sources, reader.accepts, lambda path: options.names.matches(path, class_names), extra_files)
+    if explainer is None and not is_dry and any(map(_may_be_work, remaining_sources)):
         explainer = _load_explainer(plan, len(sources))
     return Run(
         plan=plan,
@@ -123,8 +124,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         reader=reader,
         options=options,
         common=common,
-        sources=unfinished,
-        skipped=[source.path for source in skipped],
+        sources=remaining_sources,
+        skipped=[source.path for source in skipped_sources],
         task=model.task,
         device=explainer.device if explainer else plan.execution.device,
     )
@@ -133,7 +134,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
 def _check_model(plan: RunPlan, model: LoadedModel) -> None:
     """Raise ConfigurationError if options are for networks for other data."""
     if model.task != VIDEO and plan.inputs.clips != ClipOptions():
-        raise ConfigurationError(f"--start, --duration and every are for videos, but {model.name} explains images")
+        problem = f"but {model.name} explains images"
+        raise ConfigurationError(f"--start, --duration and every are for videos, {problem}")
     has_figures = plan.output.panel or model.transforms.axes != "HW"  # contact sheets of videos and volumes
     sizes = plan.style.cell_size, plan.style.dpi
     if sizes != (DrawingStyle.cell_size, DrawingStyle.dpi) and not has_figures:
@@ -181,7 +183,8 @@ def run_vmax(
         for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
             for values in (map_.values, *map_.method_maps.values()):
                 finite = visible(np.nan_to_num(values, nan=0, posinf=0, neginf=0), style)
-                largest = max(largest, float(finite.max(initial=0)) * values.size)  # in units of a uniform map
+                # in units of a uniform map
+                largest = max(largest, float(finite.max(initial=0)) * values.size)
     return _rounded_up(largest) if largest else 1.0
 
 
@@ -206,12 +209,16 @@ def _region_options(output: OutputOptions) -> RegionOptions | None:
 def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
     """Say what its maps may not be taken for."""
     loaded = network.loaded
-    doubts = caveat(loaded.name) if loaded.trained else f"{loaded.name} is untrained: its maps are meaningless"
+    doubts = caveat(loaded.name)
+    if not loaded.trained:
+        doubts = f"{loaded.name} is untrained: its maps are meaningless"
     if doubts:
         warnings.warn(doubts, stacklevel=2)
     if network.classes is None:
         return
-    words = {matching_classes(loaded.categories, word, loaded.num_classes): word for word in targets}  # in their order
+    words = {}  # in the order of the classes
+    for word in targets:
+        words[matching_classes(loaded.categories, word, loaded.num_classes)] = word
     for word, group in zip(words.values(), network.classes, strict=True):
         if len(group) > 1:
             names = class_labels(loaded, group[:_MAX_NAMES])
@@ -228,7 +235,8 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     """Everything that results depend on: all options but those that only say where and how fast they are made."""
     maps = asdict(plan.maps)
     del maps["track_lost_mass"]  # which changes records only
-    maps |= {"layers": network.layers, "targets": network.classes, "against": network.against}  # by their own names
+    # by their own names
+    maps |= {"layers": network.layers, "targets": network.classes, "against": network.against}
     if maps["top_k"] == 1 and network.loaded.task in (CLASSIFICATION, VIDEO):
         maps["top_k"] = None
     if isinstance(plan.maps.where, Path):
@@ -330,23 +338,27 @@ def with_labels(sources: list[Source], inputs: InputOptions, loaded: LoadedModel
         by_folder = _folders([*filter(reader.accepts, sources)], loaded)
         return [replace(source, label=by_folder.get(_folder(source.path))) for source in sources]
     table = read_labels(labels, loaded.categories, loaded.num_classes)
-    unused = {**table}
+    unused_rows = {**table}
     result = []
     for source in sources:
         key = _key(source.path, table)
         result.append(replace(source, label=None if key is None else table[key].label))
-        unused.pop(key or (), None)
+        unused_rows.pop(key or (), None)
     missing = [source for source in result if source.label is None and reader.accepts(source)]
-    if missing and len(unused) == len(table):
+    if missing and len(unused_rows) == len(table):
         raise ConfigurationError(
             f"'{labels}' names none of the images, such as '{missing[0].name}': name files by the end of their paths"
         )
     if missing:
-        images = "1 image has" if len(missing) == 1 else f"{len(missing)} images have"
+        images = f"{len(missing)} images have"
+        if len(missing) == 1:
+            images = "1 image has"
         warnings.warn(f"{images} no label in '{labels}', such as '{missing[0].name}'", stacklevel=2)
-    if unused and sources and inputs.shard is None:
-        rows = f"{len(unused)} rows of '{labels}' match" if len(unused) > 1 else f"1 row of '{labels}' matches"
-        key, (number, _) = next(iter(unused.items()))
+    if unused_rows and sources and inputs.shard is None:
+        rows = f"{len(unused_rows)} rows of '{labels}' match"
+        if len(unused_rows) == 1:
+            rows = f"1 row of '{labels}' matches"
+        key, (number, _) = next(iter(unused_rows.items()))
         warnings.warn(f"{rows} no image, such as '{Path(*key)}' in line {number}", stacklevel=2)
     return result
 

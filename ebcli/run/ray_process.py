@@ -17,7 +17,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError, import_optional
 from ebcli.files.directory import OutputFolder
@@ -29,6 +29,15 @@ from ebcli.workers import processors
 
 PartResult = tuple[list[Record], EbcliError | None]  # of a part of the list, and the error that ended it
 
+
+class Allocation(NamedTuple):
+    """The number of tasks at a time, and the GPUs and CPUs of each."""
+
+    tasks: int
+    gpus: float
+    cpus: int
+
+
 _RETRIES = 2  # of a part whose process or machine is lost
 _CONNECT_TIMEOUT, _POLL = 30, 0.1  # seconds
 _HEAD_TIMEOUT, _OWN_HEAD_TIMEOUT = "30", "2"  # seconds; an own head is not started again
@@ -38,34 +47,23 @@ _tasks: list[Any] = []  # those that are waited for
 _jobs: list[Run] = []  # that of this process, which Ray keeps for other parts
 
 
-def connect(execution: ExecutionOptions) -> tuple[int, float, int]:
+def connect(execution: ExecutionOptions) -> Allocation:
     """Connect to the cluster at RAY_ADDRESS, or start one on this machine.
-
-    Returns:
-        The number of tasks at a time, and the GPUs and CPUs of each.
 
     Raises:
         ConfigurationError: there is no such cluster, or it is too small.
     """
     address = os.environ.get("RAY_ADDRESS") or "local"
-    if address.startswith("ray://"):
-        raise ConfigurationError(
-            f"RAY_ADDRESS is '{address}', an address of Ray Client: give the cluster's own, such as host:6379"
-        )
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdecimal():  # Ray itself would try for ten minutes
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT).close()
-        except (OSError, OverflowError) as error:
-            raise ConfigurationError(f"no Ray cluster answers at '{address}': {error}") from error
+    _check_address(address)
     is_own = address == "local"
     # no reports to Ray's developers; when the cluster's head has been away for so long, Ray ends its processes
     os.environ |= {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_gcs_rpc_server_reconnect_timeout_s": _OWN_HEAD_TIMEOUT if is_own else _HEAD_TIMEOUT,
     }
-    # two CPUs, as there must be more than tasks
-    options: dict[str, Any] = {"num_cpus": max(2, processors()), "include_dashboard": False} if is_own else {}
+    options: dict[str, Any] = {}
+    if is_own:  # two CPUs, as there must be more than tasks
+        options = {"num_cpus": max(2, processors()), "include_dashboard": False}
     ray = import_optional("ray")
     with Path(os.devnull).open("wb") as nowhere:  # for Ray's logs
         os.dup2(nowhere.fileno(), 1)
@@ -81,6 +79,20 @@ def connect(execution: ExecutionOptions) -> tuple[int, float, int]:
     return allocation(execution, [node["Resources"] for node in ray.nodes() if node["Alive"]])
 
 
+def _check_address(address: str) -> None:
+    """Raise ConfigurationError if nothing answers at an address: Ray itself would try for ten minutes."""
+    if address.startswith("ray://"):
+        raise ConfigurationError(
+            f"RAY_ADDRESS is '{address}', an address of Ray Client: give the cluster's own, such as host:6379"
+        )
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT).close()
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(f"no Ray cluster answers at '{address}': {error}") from error
+
+
 def _leave(processes: Sequence[Any]) -> None:
     """Leave the cluster, and end what was started of it here: some processes would go on for a minute."""
     import ray
@@ -91,22 +103,25 @@ def _leave(processes: Sequence[Any]) -> None:
             process.kill()
 
 
-def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -> tuple[int, float, int]:
-    """The number of tasks at a time, and the GPUs and CPUs of each, on machines with such resources.
+def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -> Allocation:
+    """What each task gets of machines with such resources.
 
     Raises:
         ConfigurationError: the cluster is too small.
     """
     machines = [(int(node.get("CPU", 0)), node.get("GPU", 0.0)) for node in nodes]
-    cpus, all_gpus = (sum(resource) for resource in zip(*machines, strict=True))
+    cpus, all_gpus = map(sum, zip(*machines, strict=True))
     gpus = execution.gpus_per_worker
     if execution.device == "cpu":
         gpus = 0.0
     elif gpus is None:
-        gpus = 1.0 if all_gpus or execution.device == "cuda" else 0.0
-    maximum = min(cpus - 1, math.floor(all_gpus / gpus) if gpus else cpus)
+        gpus = float(all_gpus > 0 or execution.device == "cuda")
     # without GPUs, the networks take about as long as everything else
-    count = execution.workers or (maximum if gpus else max(1, cpus // 2))
+    default = max(1, cpus // 2)
+    maximum = cpus - 1
+    if gpus:
+        maximum = default = min(maximum, math.floor(all_gpus / gpus))
+    count = execution.workers or default
     if not 0 < count <= maximum:
         raise ConfigurationError(
             f"the cluster has {cpus} CPUs and {all_gpus:g} GPUs, but {max(1, count)} workers need {gpus:g} GPUs each "
@@ -115,9 +130,13 @@ def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -
 
     def has_room(share: int) -> bool:
         """Whether all fit with so many CPUs each."""
-        return sum(min(n // share, math.floor(node_gpus / gpus) if gpus else n) for n, node_gpus in machines) >= count
+        places = 0
+        for node_cpus, node_gpus in machines:
+            by_gpus = math.floor(node_gpus / gpus) if gpus else node_cpus
+            places += min(node_cpus // share, by_gpus)
+        return places >= count
 
-    return count, gpus, next(filter(has_room, range(cpus // count, 1, -1)), 1)
+    return Allocation(count, gpus, next(filter(has_room, range(cpus // count, 1, -1)), 1))
 
 
 @cache
@@ -193,7 +212,7 @@ def explain_part(cwd: Path, job: Run, sources: Sequence[Source]) -> PartResult:
     records: list[Record] = []
     try:
         if not _jobs:
-            _jobs.append(_made_ready(cwd, job))
+            _jobs.append(_ready(cwd, job))
         for record in _jobs[0].process(sources):
             records.append(record)  # what comes before an error counts
     except EbcliError as error:
@@ -201,7 +220,7 @@ def explain_part(cwd: Path, job: Run, sources: Sequence[Source]) -> PartResult:
     return records, None
 
 
-def _made_ready(cwd: Path, job: Run) -> Run:
+def _ready(cwd: Path, job: Run) -> Run:
     """The run with its network and the processes of this task.
 
     Raises:
@@ -222,5 +241,6 @@ def _made_ready(cwd: Path, job: Run) -> Run:
         ) from error
     torch.set_num_threads(1)  # the other CPUs decode and draw
     torch.manual_seed(0)  # an untrained network must be the same on all machines
-    job.explainer, job.workers = Explainer(job.plan), workers_for(job.plan, 1)
+    job.explainer = Explainer(job.plan)
+    job.workers = workers_for(job.plan, 1)
     return job

@@ -120,10 +120,11 @@ def render(
     for frame in reader.frames(source, network_input):
         for writer in writers:
             writer.add(frame)
-        if figures and frame.number in numbers:
-            frames.append(frame if clips is None else frame._replace(image=small_frame(frame.image, options.style)))
         if names is not None and frame.number == middle:
             pages = thumbnails(names, frame, maps)
+        if figures and frame.number in numbers:
+            image = frame.image if clips is None else small_frame(frame.image, options.style)
+            frames.append(frame._replace(image=image))
     if figures and len(frames) < len(numbers):
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
@@ -137,8 +138,8 @@ def render(
         files.append(_figure(options, explanation, drawing, suffix, facts | metadata(rows)))
     coordinates = None
     if options.raw_provenance is not None:
-        arrays = {**options.raw_provenance, "image_size": np.array(size), **arrays_of(explanation, network_input)}
-        files.append(encode_arrays(arrays))
+        arrays = {**options.raw_provenance, "image_size": np.array(size)}
+        files.append(encode_arrays(arrays | arrays_of(explanation, network_input)))
         coordinates = clips.affine if isinstance(clips, Slices) else reader.coordinates(source)
     if coordinates is not None:
         files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
@@ -151,8 +152,8 @@ def frame_maps_of(
     explanation: Explanation, size: tuple[int, int], clips: Clips | None, style: DrawingStyle
 ) -> list[FrameMaps]:
     """The maps of an explanation for frames of a size (width, height)."""
-    subjects = explanation.subjects
-    return [FrameMaps.from_map(map_, size, clips, style, subjects.index(map_.subject)) for map_ in explanation.maps]
+    number = explanation.subjects.index
+    return [FrameMaps.from_map(map_, size, clips, style, number(map_.subject)) for map_ in explanation.maps]
 
 
 def _figure(
@@ -253,7 +254,9 @@ class _MapFile:
 def file_name(source: Source) -> str:
     """An input's name; without its directory and a URL's query, as pictures are passed on, but these are private."""
     name = source.relpath.name
-    return printable(name if url_of(source.path) is None else name.partition("?")[0])
+    if url_of(source.path) is not None:
+        name = name.partition("?")[0]
+    return printable(name)
 
 
 def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
@@ -307,5 +310,6 @@ def _layer_arrays(maps: Sequence[Map], clips: Clips | None) -> dict[str, ArrayLi
     if clips is not None:
         depth = len(maps[0].values) // len(clips.starts)
         centers = (np.arange(depth) + 0.5) * clips.frames / depth - 0.5
-        arrays["times"] = np.array([clips.time(start + center) for start in clips.starts for center in centers])
+        frames = np.add.outer(clips.starts, centers).ravel()
+        arrays["times"] = np.array([*map(clips.time, frames)])
     return arrays

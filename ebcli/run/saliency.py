@@ -199,7 +199,9 @@ class Saliency:
             ConfigurationError: there is no such style, or the format cannot hold it.
         """
         is_jpeg = Path(path).suffix.lower() in (".jpg", ".jpeg")
-        values: dict[str, Any] = {"format": "jpg" if is_jpeg else None, "panel": len(self.explanation.maps) > 1}
+        values: dict[str, Any] = {"format": None, "panel": len(self.explanation.maps) > 1}
+        if is_jpeg:
+            values["format"] = "jpg"
         if style is not None:
             values |= {"style": style, "signed": None}
         self._draw(self.plan.replace(**values).style).save(path)

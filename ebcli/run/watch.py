@@ -61,10 +61,14 @@ class Watch:
     ) -> None:
         if boxes is not None and len(boxes) != len(photos):
             raise ConfigurationError(f"there are {len(boxes)} boxes for {len(photos)} images: give one for each")
-        self._photos, self._every, self._boxes, self._options = photos, every, boxes, options
+        self._photos = photos
+        self._every = every
+        self._boxes = boxes
+        self._options = options
         self._to = Path(to) if isinstance(to, (str, os.PathLike)) else to
-        self._before: list[NDArray[np.float32]] | None = None
-        self._calls, self._rows = 0, list[dict[str, Any]]()
+        self._before: list[NDArray[np.float32]] = []
+        self._calls = 0
+        self._rows: list[dict[str, Any]] = []
         if isinstance(self._to, Path):
             index = self._to / "index.html"
             check_file(index, False, lambda: f'content="{DISTRIBUTION}"'.encode() in index.read_bytes(), "to")
@@ -80,20 +84,26 @@ class Watch:
         Returns:
             The curves' values; None if nothing is logged this time.
         """
-        epoch, self._calls = self._calls if epoch is None else epoch, self._calls + 1
-        if (self._calls - 1) % self._every:
+        calls = self._calls
+        self._calls += 1
+        if calls % self._every:
             return None
         from ebcli.run.explain import explain  # not before something is explained
 
         saliencies: list[Saliency] = explain(net, self._photos, **self._options)
-        curves = {"strength": float(np.mean([saliency.strength[0] or 0.0 for saliency in saliencies]))}
         maps = [np.maximum(saliency.heatmap()[0], 0) for saliency in saliencies]
-        if self._before is not None:
-            curves["agreement"] = float(np.mean([*map(_correlation, maps, self._before)]))
+        values = {"strength": [saliency.strength[0] or 0.0 for saliency in saliencies]}
+        if self._before:
+            values["agreement"] = [*map(_correlation, maps, self._before)]
         if self._boxes is not None:
-            curves["inside"] = float(np.mean([*map(_inside, maps, self._boxes)]))
+            values["inside"] = [*map(_inside, maps, self._boxes)]
+        curves = {name: float(np.mean(numbers)) for name, numbers in values.items()}
         self._before = maps
-        self._log(self._to if to is None else to, epoch, curves, _draw_maps(saliencies, epoch))
+        if epoch is None:
+            epoch = calls
+        if to is None:
+            to = self._to
+        self._log(to, epoch, curves, _draw_maps(saliencies, epoch))
         return curves
 
     def callback(self) -> Any:
@@ -129,7 +139,8 @@ class Watch:
 
 def _correlation(first: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     """Pearson's; 0 if a map is flat."""
-    first, other = first - first.mean(), other - other.mean()
+    first = first - first.mean()
+    other = other - other.mean()
     return float((first * other).sum() / max(_LEAST, float(np.sqrt((first**2).sum() * (other**2).sum()))))
 
 
@@ -140,13 +151,15 @@ def _inside(values: NDArray[np.float32], box: Sequence[float]) -> float:
 
 def _draw_maps(saliencies: Sequence[Saliency], epoch: int) -> Image.Image:
     """The first map of each image."""
-    tiles, style = [], saliencies[0].style
+    style = saliencies[0].style
+    tiles = []
+    cells = 0
     for number, saliency in enumerate(saliencies, 1):
-        map_, frame = (
-            saliency.explanation.maps[0],
-            saliency.photo._replace(image=small_frame(saliency.photo.image, saliency.style)),
-        )
-        frame_maps = FrameMaps.from_map(map_, saliency.photo.image.size, None, style)
+        map_ = saliency.explanation.maps[0]
+        photo = saliency.photo
+        frame_maps = FrameMaps.from_map(map_, photo.image.size, None, style)
+        frame = photo._replace(image=small_frame(photo.image, saliency.style))
         tiles.append(map_tile(frame_maps, frame, f"{number}: {map_.title}"))
-    scale = scale_labels(style, max(saliency.explanation.maps[0].values.size for saliency in saliencies))
-    return lay_out(f"epoch {epoch}", saliencies[0].about, split_rows("", tiles, COLUMNS), style, scale).image()
+        cells = max(cells, map_.values.size)
+    rows = split_rows("", tiles, COLUMNS)
+    return lay_out(f"epoch {epoch}", saliencies[0].about, rows, style, scale_labels(style, cells)).image()

@@ -47,7 +47,8 @@ def width(request: ImageRequest) -> int:
     if request.network.classes is not None:
         return len(request.network.classes)
     count = request.network.loaded.num_classes - len(request.network.against or ())
-    return min(request.maps.max_classes if request.maps.above is None else _WIDTH_ABOVE, count)
+    maximum = request.maps.max_classes if request.maps.above is None else _WIDTH_ABOVE
+    return min(maximum, count)
 
 
 def _score(scores: Tensor, subject: Subject) -> float:
@@ -58,6 +59,6 @@ def _score(scores: Tensor, subject: Subject) -> float:
 _OPTIONS = frozenset({"above", "at", "labels", "compare_with", "sufficiency"})
 _IMAGES = Task(subjects, "classifiers", options=_OPTIONS, width=width, in_batches=True, score=_score)
 register(CLASSIFICATION, _IMAGES)
+_CLIPS = replace(_IMAGES, networks="networks for video", in_batches=False)
 # the joint rule was better on trained networks, see docs/evidence.md
-_CLIPS = replace(_IMAGES, networks="networks for video", options=frozenset({"above", "labels"}), in_batches=False)
-register(VIDEO, replace(_CLIPS, joint=True))
+register(VIDEO, replace(_CLIPS, options=frozenset({"above", "labels"}), joint=True))

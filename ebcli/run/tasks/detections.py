@@ -50,10 +50,11 @@ def _run(inputs: Tensor, requests: Sequence[ImageRequest]) -> list[list[Detectio
     if isinstance(net, DetectionScores):
         return objects
     height, width = inputs.shape[-2:]
-    return [
-        [replace(detection, box=_in_image(detection.box, (width, height), request)) for detection in image_objects]
-        for image_objects, request in zip(objects, requests, strict=True)
-    ]
+    in_images = []
+    for image_objects, request in zip(objects, requests, strict=True):
+        boxes = [_in_image(detection.box, (width, height), request) for detection in image_objects]
+        in_images.append([replace(item, box=box) for item, box in zip(image_objects, boxes, strict=True)])
+    return in_images
 
 
 def _in_image(box: Box, size: tuple[int, int], request: ImageRequest) -> Box:
@@ -92,5 +93,6 @@ def _score(objects: Sequence[Detection], subject: Subject) -> float:
 
 
 _OPTIONS = frozenset({"box", "score", "sufficiency"})
+_TASK = Task(subjects, "detectors", options=_OPTIONS, run=_run, place=_place, score=_score)
 # the joint rule was better on trained detectors, see docs/evidence.md
-register(DETECTION, Task(subjects, "detectors", options=_OPTIONS, run=_run, place=_place, joint=True, score=_score))
+register(DETECTION, replace(_TASK, joint=True))

@@ -41,6 +41,21 @@ _EDGE = 0.002  # of the photo's size, by which interpolation moves its edges
 _MOST_CELLS = 512  # of a map, along a side
 
 
+class DecoderInput(NamedTuple):
+    """What the first layer of a decoder gets.
+
+    Attributes:
+        call: all its arguments.
+        text, photo: the tokens (1, n, D) of the text and of the photo.
+        is_photo: which of the tokens are the photo's; None if the photo is no part of the decoder's text.
+    """
+
+    call: inspect.BoundArguments
+    text: Tensor
+    photo: Tensor
+    is_photo: Tensor | None
+
+
 class AnswerNetwork(nn.Module):
     """A network as a function of the photo's pixels: the logits (1, N) of tokens, each at its place in the answer.
 
@@ -56,26 +71,28 @@ class AnswerNetwork(nn.Module):
 
     def __init__(self, model: VisionLanguage, exchange: QuestionAnswer, tokens: Sequence[tuple[int, int]] = ()) -> None:
         super().__init__()
-        self.net, self.merge_point = model.net, nn.Identity()
-        self._other_inputs, self._count, self._tokens = exchange.other_inputs, len(exchange.ids), tokens
+        self.net = model.net
+        self.merge_point = nn.Identity()
+        self._other_inputs = exchange.other_inputs
+        self._count = len(exchange.ids)
+        self._tokens = tokens
         self._image_token = model.image_token
-        self.logits, self.texts = torch.empty(0), 0
-        (self._first, *_), *_ = _block_lists(self.net.get_decoder())
+        self.logits = torch.empty(0)
+        self.texts = 0
+        self._first = _block_lists(self.net.get_decoder())[0][0]
         self.blocks = next(list(blocks) for blocks in _block_lists(self.net) if self._first not in blocks)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        logits = self._run(self._merge, pixels).logits[0, -self._count - 1 : -1]
-        self.logits = logits
+        self.logits = self._run(self._merge, pixels).logits[0, -self._count - 1 : -1]
         places, tokens = torch.tensor(self._tokens).T
-        chosen: Tensor = logits[places, tokens][None]
-        return chosen
+        return self.logits[places, tokens][None]
 
     def photo_tokens(self, pixels: Tensor) -> Tensor:
         """The photo's tokens (n, D) that the decoder reads."""
         tokens: list[Tensor] = []
 
-        def keep(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-            tokens.append(self._parts(layer, args, options)[2][0])
+        def keep(*call: Any) -> None:
+            tokens.append(self._decoder_input(*call).photo[0])
             raise _SeenTokens
 
         with suppress(_SeenTokens):
@@ -89,30 +106,30 @@ class AnswerNetwork(nn.Module):
         finally:
             handle.remove()
 
-    def _parts(self, layer: nn.Module, args: Any, options: Any) -> tuple[inspect.BoundArguments, Tensor, Any, Any]:
-        """What the decoder's first layer gets: its arguments, the tokens of text and photo, and which are which."""
-        arguments = inspect.signature(layer.forward).bind(*args, **options)
-        states, photo = arguments.arguments["hidden_states"], arguments.arguments.get("encoder_hidden_states")
-        if self._image_token is None:  # the decoder's layers look at the photo, which is no part of their text
-            return arguments, states, photo, None
-        of_photo = self._other_inputs["input_ids"][0] == self._image_token
+    def _decoder_input(self, layer: nn.Module, args: Any, options: Any) -> DecoderInput:
+        call = inspect.signature(layer.forward).bind(*args, **options)
+        states = call.arguments["hidden_states"]
+        if self._image_token is None:  # the photo is no part of the text
+            return DecoderInput(call, states, call.arguments["encoder_hidden_states"], None)
+        is_photo = self._other_inputs["input_ids"][0] == self._image_token
         newline = getattr(self.net.model, "image_newline", None)  # between the rows of a picture
         if newline is not None:
-            of_photo = of_photo & (states[0] != newline).any(1)
-        return arguments, states[:, ~of_photo], states[:, of_photo], of_photo
+            is_photo = is_photo & (states[0] != newline).any(1)
+        return DecoderInput(call, states[:, ~is_photo], states[:, is_photo], is_photo)
 
-    def _merge(self, layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        arguments, texts, photo, of_photo = self._parts(layer, args, options)
-        common, self.texts = photo.mean(1, keepdim=True), texts.shape[1]
-        states = self.merge_point(torch.cat([texts, common, photo - common], 1))
-        texts, common, deviations = states.split([self.texts, 1, photo.shape[1]], 1)
+    def _merge(self, *call: Any) -> Any:
+        bound, text, photo, is_photo = self._decoder_input(*call)
+        self.texts = text.shape[1]
+        common = photo.mean(1, keepdim=True)
+        states = self.merge_point(torch.cat([text, common, photo - common], 1))
+        text, common, deviations = states.split([self.texts, 1, photo.shape[1]], 1)
         photo = deviations + common
-        if of_photo is None:
-            arguments.arguments |= {"hidden_states": texts, "encoder_hidden_states": photo}
+        if is_photo is None:
+            bound.arguments |= {"hidden_states": text, "encoder_hidden_states": photo}
         else:
-            order = torch.cat([(~of_photo).nonzero(), of_photo.nonzero()])[:, 0].argsort()
-            arguments.arguments["hidden_states"] = torch.cat([texts, photo], 1)[:, order]
-        return arguments.args, arguments.kwargs
+            order = torch.cat([(~is_photo).nonzero(), is_photo.nonzero()])[:, 0].argsort()
+            bound.arguments["hidden_states"] = torch.cat([text, photo], 1)[:, order]
+        return bound.args, bound.kwargs
 
 
 class _SeenTokens(Exception):  # noqa: N818 - no error
@@ -130,71 +147,83 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
         ConfigurationError: the network answers nothing, or the answer lacks a word.
         UnsupportedOpError: the network has operations without an excitation rule.
     """
-    start, words = time.perf_counter(), request.words or WordOptions()
+    start = time.perf_counter()
+    words = request.words or WordOptions()
     model: VisionLanguage = request.network.loaded.net.model  # type: ignore[assignment]
     photo = Image.fromarray(image.pixels)
     answer = model.exchange(photo, words.question, words.answer, words.max_tokens)
-    chosen = _chosen(answer.text, words.words, words.all_words)
+    chosen = _chosen(answer.text, words)
     places = [answer.tokens(*word.span()) for _, word in chosen]
-    starts_of = [(place, int(token)) for place, token in enumerate(answer.ids)]
-    rivals = [] if words.against is None else [_other(model, answer, word, words.against) for _, word in chosen]
-    net = AnswerNetwork(model, answer, starts_of + rivals)
-    starts = torch.zeros(2, len(chosen), len(starts_of) + len(rivals))
+    tokens = [(place, int(token)) for place, token in enumerate(answer.ids)]
+    rivals = []
+    if words.against is not None:
+        rivals = [_rival(model, answer, word, words.against) for _, word in chosen]
+    net = AnswerNetwork(model, answer, tokens + rivals)
+    priors = torch.zeros(2, len(chosen), len(tokens) + len(rivals))
     for k, place in enumerate(places):
         if rivals:
-            starts[0, k, rivals[k][0]] = starts[1, k, len(starts_of) + k] = 1
+            priors[0, k, rivals[k][0]] = priors[1, k, len(tokens) + k] = 1
         else:  # jointly, a negative prior is that of the dual
-            starts[:, k, place] = torch.tensor([[1.0], [-1.0]]) / len(place)
-    priors = starts.flatten(0, 1)[None].to(answer.pixels)
-    relevance = excitation_backprop(net, answer.pixels, priors, "merge_point", joint=True).relevance[0].sum(2).double()
+            priors[:, k, place] = torch.tensor([[1.0], [-1.0]]) / len(place)
+    starts = priors.flatten(0, 1)[None].to(answer.pixels)
+    result = excitation_backprop(net, answer.pixels, starts, "merge_point", joint=True)
 
-    def tokens_of(pixels: Tensor) -> Tensor:
+    def photo_tokens(pixels: Tensor) -> Tensor:
         return net.photo_tokens(model.read(pixels, words.question)["pixel_values"])
 
-    grid = patches(tokens_of, model.net, net.blocks, photo.size)
-    of_photo = relevance[:, net.texts + 1 :]
-    shares = of_photo.sum(1)
-    target, other = (of_photo / shares.clamp(min=1e-30)[:, None]).chunk(2)
-    values, masses = grid.map(target - other).float().cpu().numpy(), shares.tolist()
-    chances = net.logits.detach().float().softmax(1)
-    common: dict[str, Any] = {"layer": LAYER, "placement": grid.placement, "against": words.against or ""}
+    grid = patches(photo_tokens, model.net, net.blocks, photo.size)
+    photo_relevance = result.relevance[0].sum(2).double()[:, net.texts + 1 :]
+    shares = photo_relevance.sum(1)
+    target, other = (photo_relevance / shares.clamp(min=1e-30)[:, None]).chunk(2)
+    values = grid.map(target - other).float().cpu().numpy()
+    scores = net.logits.detach().float().softmax(1)
     maps = []
-    for (number, word), place, map_, mass in zip(chosen, places, values, masses, strict=False):
-        token, score = int(answer.ids[place[0]]), float(chances[place, answer.ids[place]].prod())
-        subject = Subject(token, word[0], score, span=word.span(), position=number)
-        maps.append(Map(subject=subject, values=map_, mass=mass, share=mass, **common))
-    return Explanation(maps=maps, seconds=time.perf_counter() - start, question=words.question, answer=answer.text)
+    for (number, word), place, cells, share in zip(chosen, places, values, shares.tolist(), strict=False):
+        ids = answer.ids[place]
+        score = float(scores[place, ids].prod())
+        map_ = Map(
+            subject=Subject(int(ids[0]), word[0], score, span=word.span(), position=number),
+            layer=LAYER,
+            values=cells,
+            mass=share,
+            share=share,
+            placement=grid.placement,
+            against=words.against or "",
+        )
+        maps.append(map_)
+    seconds = time.perf_counter() - start
+    return Explanation(maps=maps, seconds=seconds, question=words.question, answer=answer.text)
 
 
-def _chosen(text: str, words: Sequence[str], all_words: bool) -> list[tuple[int, re.Match[str]]]:
+def _chosen(text: str, options: WordOptions) -> list[tuple[int, re.Match[str]]]:
     """The words of an answer to explain, each with its number from 1."""
-    all_matches = [*enumerate(_WORDS.finditer(text), 1)]
-    if not all_matches:
-        raise ConfigurationError(f"the answer {text.strip()!r} has no word: ask another question, or give --answer")
+    words = [*enumerate(_WORDS.finditer(text), 1)]
+    spellings = {word[0].lower(): word[0] for _, word in words}
+    problem = f"the answer {text.strip()!r} has no word"
     if not words:
-        chosen = [
-            (number, match) for number, match in all_matches if all_words or match[0].lower() not in _FUNCTION_WORDS
-        ]
-        return chosen or all_matches
-    lowercase = {word.lower() for word in words}
-    spellings = {match[0].lower(): match[0] for _, match in all_matches}
-    for word in words:
+        raise ConfigurationError(f"{problem}: ask another question, or give --answer")
+    for word in options.words:
         if word.lower() not in spellings:
             hint = closest(word.lower(), spellings) or "name one of its words"
-            raise ConfigurationError(f"the answer {text.strip()!r} has no word {word!r}: {hint}")
-    return [(number, match) for number, match in all_matches if match[0].lower() in lowercase]
+            raise ConfigurationError(f"{problem} {word!r}: {hint}")
+    chosen = {*map(str.lower, options.words)}
+    if not chosen and not options.all_words:
+        chosen = spellings.keys() - _FUNCTION_WORDS
+    return [(number, word) for number, word in words if word[0].lower() in chosen] or words
 
 
-def _other(model: VisionLanguage, answer: QuestionAnswer, word: re.Match[str], against: str) -> tuple[int, int]:
+def _rival(model: VisionLanguage, answer: QuestionAnswer, word: re.Match[str], against: str) -> tuple[int, int]:
     """Where a word's tokens differ from those of another word in its place: that place, and the other's token there."""
     before = answer.text[: word.start()]
-    word_tokens, other = model.answer_tokens(before + word[0]), model.answer_tokens(before + against)
-    differing = [i for i, (a, b) in enumerate(zip(word_tokens, other, strict=False)) if a != b]
-    place = answer.tokens(*word.span())
-    positions = [i for i in place if differing and int(answer.ids[i]) == word_tokens[differing[0]]]
-    if not positions:
-        raise ConfigurationError(f"{against!r} cannot be told from {word[0]!r} by a token: give another word")
-    return positions[0], other[differing[0]]
+    pairs = zip(model.answer_tokens(before + word[0]), model.answer_tokens(before + against), strict=False)
+    for token, rival in pairs:
+        if token == rival:
+            continue
+        for place in answer.tokens(*word.span()):
+            if int(answer.ids[place]) == token:
+                return place, rival
+        break
+    raise ConfigurationError(f"{against!r} cannot be told from {word[0]!r} by a token: give another word")
 
 
 register(WORDS, Task(lambda *_: [], "vision-language models", layer=LAYER, explain=explain))
@@ -222,10 +251,9 @@ class Patches(NamedTuple):
         Each token's value is spread evenly over its patches.
         """
         place = self.placement
-        across, down = (
-            _shares(self.corners[:, axis].double(), self.corners[:, axis + 2].double(), place[axis], place[axis + 2])
-            for axis in (0, 1)
-        )
+        left, top, right, bottom = self.corners.double().T
+        across = _shares(left, right, place.left, place.right)
+        down = _shares(top, bottom, place.top, place.bottom)
         per_token = values.double() / self.tokens.bincount(minlength=values.shape[1]).clamp(min=1)
         return (per_token[:, self.tokens][:, None] * down.T) @ across
 
@@ -267,10 +295,8 @@ def patches(run: Callable[[Tensor], Tensor], net: nn.Module, blocks: Sequence[An
 
 def _corners(run: Callable[[Tensor], Tensor], reader: Any, size: tuple[int, int]) -> Tensor:
     """The corners (N, 4) of all patches, in the order of the convolution's output; of padding, they coincide."""
-    width, height = size
-    x = ((torch.arange(width) + 0.5) / width).expand(height, width)
-    y = ((torch.arange(height) + 0.5) / height)[:, None].expand(height, width)
-    white = torch.ones(3, height, width)
+    x, y = torch.meshgrid(*((torch.arange(side) + 0.5) / side for side in size), indexing="xy")
+    white = torch.ones(3, *x.shape)
     inputs: list[Tensor] = []
 
     def keep(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -287,13 +313,15 @@ def _corners(run: Callable[[Tensor], Tensor], reader: Any, size: tuple[int, int]
         reader.to(dtype)
     low, high, colors_seen = inputs  # what is black and what is white undo the normalization
     u = ((colors_seen - low) / (high - low)).where(high > low, 0)  # padding is the same in all
-    weight, pool = (u[:, 2:] > _INSIDE).to(u), F.avg_pool2d if u.ndim == 4 else F.avg_pool3d
+    weight = (u[:, 2:] > _INSIDE).to(u)
+    pool = F.avg_pool2d if u.ndim == 4 else F.avg_pool3d
 
     def mean(values: Tensor) -> Tensor:
         sums, share = (pool(array, reader.kernel_size, reader.stride) for array in (weight * values, weight))
         return (sums / share.clamp(min=1e-9)).movedim(1, -1).flatten(0, -2)
 
-    center, pixels = mean(u[:, :2]), torch.tensor(reader.kernel_size[:-3:-1], device=u.device)
+    center = mean(u[:, :2])
+    pixels = torch.tensor(reader.kernel_size[:-3:-1], device=u.device)
     # n evenly spaced numbers in an interval of length 1 have the variance (1 - 1 / n²) / 12
     length = (12 / (1 - 1 / pixels**2) * (mean(u[:, :2] ** 2) - center**2)).clamp(min=0).sqrt()
     corners = torch.cat([center - length / 2, center + length / 2], 1)
@@ -318,14 +346,17 @@ def _tokens(run: Callable[[], Tensor], reader: nn.Module, blocks: Sequence[Any])
     finally:
         for block in blocks:
             del block.forward
+    direction = torch.randn_like(tokens)
+
+    def slopes(weights: Tensor) -> Tensor:
+        """How strongly each patch acts on the tokens with such weights."""
+        (gradient,) = torch.autograd.grad(tokens, outputs, direction * weights[:, None], retain_graph=True)
+        return gradient.double().abs().sum(1).flatten()
+
     # a token's number in binary, one digit at a time: it is doubled where that digit is 1
     numbers = torch.arange(len(tokens), device=tokens.device)
-    digits = [0 * numbers, *(numbers >> place & 1 for place in range(len(tokens).bit_length()))]
-    direction = torch.randn_like(tokens)
-    sums = []
-    for digit in digits:
-        (slopes,) = torch.autograd.grad(tokens, outputs, direction * (1 + digit[:, None]), retain_graph=True)
-        sums.append(slopes.double().abs().sum(1).flatten())
-    baseline, *digit_sums = sums
-    number = sum((digit_sum > 1.5 * baseline).long() << place for place, digit_sum in enumerate(digit_sums))
+    baseline = slopes(1 + 0 * numbers)
+    number = torch.zeros_like(baseline, dtype=torch.long)
+    for place in range(len(tokens).bit_length()):
+        number += (slopes(1 + (numbers >> place & 1)) > 1.5 * baseline).long() << place
     return torch.where(baseline > 0, number, -1)
