@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ebcli.eb.operations import trailing_axes
+from ebcli.eb.operations import Dims, trailing_axes
 from ebcli.errors import ConfigurationError, NonFiniteError
 from ebcli.layouts import CONVOLUTIONS
 
-Targets = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
+Targets = int | Dims | Sequence[Dims] | Tensor
 Where = tuple[int, ...] | Tensor
-Against = int | Sequence[int]
+Against = int | Dims
 
 
 def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tuple[Tensor, bool]:
@@ -32,20 +32,21 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
     if not len(logits):
         raise ConfigurationError("the batch is empty")
     try:
-        wanted = torch.as_tensor(targets, device=logits.device)
+        given_targets = torch.as_tensor(targets, device=logits.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigurationError(
             "targets are class indices, the same number for each image, or class weights: use categories.index(name)"
         ) from error
-    shape = tuple(wanted.shape)
-    if wanted.is_floating_point():
-        is_single = wanted.shape == logits.shape
+    shape = tuple(given_targets.shape)
+    if given_targets.is_floating_point():
+        is_single = given_targets.shape == logits.shape
         if not is_single and shape[:1] + shape[2:] != logits.shape:
             raise ConfigurationError(f"the prior has shape {shape}, but the output {tuple(logits.shape)}")
         if where is not None:
             raise ConfigurationError("`where` cannot be combined with a prior, which covers all pixels already")
-        return (wanted[None] if is_single else wanted.transpose(0, 1)).to(logits.dtype), is_single
-    if wanted.dtype == torch.bool:
+        priors = given_targets[None] if is_single else given_targets.transpose(0, 1)
+        return priors.to(logits.dtype), is_single
+    if given_targets.dtype == torch.bool:
         raise ConfigurationError("the targets are bool, but class indices are integers and priors are floating-point")
     batch = len(logits)
     if len(shape) > 2 or shape[:1] not in ((), (batch,)):
@@ -53,9 +54,9 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
             f"targets of shape {shape} do not fit {batch} images: pass one class, classes ({batch},) or "
             f"({batch}, K), or a prior {tuple(logits.shape)}"
         )
-    if not wanted.numel():
+    if not given_targets.numel():
         raise ConfigurationError("no targets given: pass at least one class for each image")
-    classes = wanted.long() if len(shape) == 2 else wanted.long().expand(batch)[:, None]
+    classes = given_targets.long() if len(shape) == 2 else given_targets.long().expand(batch)[:, None]
     check_classes(classes.flatten().tolist(), logits.shape[1])
     return _one_hot(classes.mT, logits) * _share(where, logits), len(shape) < 2
 
@@ -99,7 +100,7 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
     return mask / total
 
 
-def priors_against(against: Sequence[int], priors: Tensor) -> Tensor:
+def priors_against(against: Dims, priors: Tensor) -> Tensor:
     """The priors of the classes to contrast with, (N, B, num_classes, ...), on the same pixels as the targets'.
 
     Args:

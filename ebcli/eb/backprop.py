@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_relevance, priors, priors_against
 from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, single_tensor
-from ebcli.eb.joint import LayerShares, joint_shares
-from ebcli.eb.mode import RecordingMode, Unsupported, refuse
+from ebcli.eb.joint import LayerShares, LostMass, joint_shares
+from ebcli.eb.mode import RecordingMode, UnsupportedPolicy, refuse
 from ebcli.eb.operations import Value, quiet, trailing_axes
-from ebcli.eb.paths import Path, descend, joins_constants, path_ops, walk, without_rule
+from ebcli.eb.paths import Path, Paths, descend, joins_constants, path_ops, walk, without_rule
 from ebcli.eb.products import add_all, ratio
 from ebcli.eb.result import ExcitationResult
 from ebcli.eb.stepwise import Explains, Stepwise, total
@@ -37,7 +37,7 @@ class ExcitationOptions(TypedDict, total=False):
     against: Against | None
     joint: bool | None
     where: Where | None
-    unsupported: Unsupported
+    unsupported: UnsupportedPolicy
     track_lost_mass: bool
 
 
@@ -76,7 +76,7 @@ def excitation_backprop(
     against: Against | None = None,
     joint: bool | None = None,
     where: Where | None = None,
-    unsupported: Unsupported = "error",
+    unsupported: UnsupportedPolicy = "error",
     track_lost_mass: bool = False,
 ) -> ExcitationResult | tuple[ExcitationResult, ...]:
     """Excitation Backprop (Zhang et al., ECCV 2016) from classes down to a layer.
@@ -147,7 +147,9 @@ def excitation_backprop(
     with quiet(), torch.inference_mode(False), torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
         forward = Forward.of(network, inputs, layers, tracks=track_lost_mass)
         try:
-            prior, is_single = priors(targets(forward.logits) if callable(targets) else targets, forward.logits, where)
+            if callable(targets):
+                targets = targets(forward.logits)
+            prior, is_single = priors(targets, forward.logits, where)
             computation = MapComputation(
                 forward=forward,
                 prior=prior,
@@ -185,7 +187,9 @@ def excitation_backprop(
                 results.append(result)
         finally:
             forward.tape.clear()
-    return tuple(results) if is_several else results[0]
+    if is_several:
+        return tuple(results)
+    return results[0]
 
 
 def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:
@@ -223,7 +227,9 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, onl
 
     on_path = values_above()
     names = [name for name in layers if values.get(name) in on_path]
-    return [name for name in names if source not in values_above(values[name])] if only_way else names
+    if only_way:
+        return [name for name in names if source not in values_above(values[name])]
+    return names
 
 
 class LayerMaps(NamedTuple):
@@ -237,7 +243,7 @@ class LayerMaps(NamedTuple):
 
     relevance: Tensor
     mass: Tensor | None
-    lost: dict[str, Tensor]
+    lost: LostMass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,11 +264,13 @@ class MapComputation:
     contrastive: bool
     tracks: bool
 
-    def maps(self, paths: Sequence[Path], is_joint: bool) -> dict[Path, LayerMaps]:
+    def maps(self, paths: Paths, is_joint: bool) -> dict[Path, LayerMaps]:
         """The maps of layers."""
-        above = [label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)]
-        if self.contrastive and above:
-            raise LayerError(f"{above[0]} is not below the classifier, as contrastive maps need: choose an earlier one")
+        labels = [label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)]
+        if self.contrastive and labels:
+            raise LayerError(
+                f"{labels[0]} is not below the classifier, as contrastive maps need: choose an earlier one"
+            )
         values = [path.layer for path in paths]
         if is_joint:
             values += [op.out for path in paths for op in path.ops if joins_constants(op)]
@@ -272,20 +280,19 @@ class MapComputation:
         # operations merge images, so each one is explained alone
         forward = replace(self.forward, images=images.as_single())
         by_image = []
-        for only in trailing_axes(torch.eye(len(forward.logits)).to(self.prior), self.prior.ndim):
-            single = replace(self, forward=forward, prior=self.prior * only, others=self.others * only)
+        for mask in trailing_axes(torch.eye(len(forward.logits)).to(self.prior), self.prior.ndim):
+            single = replace(self, forward=forward, prior=self.prior * mask, others=self.others * mask)
             by_image.append(single._maps(paths, is_joint))
-        return {path: _merged(maps) for path, *maps in zip(paths, *by_image, strict=True)}
+        return {path: _merge(maps) for path, *maps in zip(paths, *by_image, strict=True)}
 
-    def _maps(self, paths: Sequence[Path], is_joint: bool) -> list[LayerMaps]:
+    def _maps(self, paths: Paths, is_joint: bool) -> list[LayerMaps]:
         backward = partial(self._backward, paths, is_joint)
         if self.contrastive and not (is_joint or self.tracks or any(map(self._special, paths))):
             # both maps sum to 1 at the classifier's inputs, so their difference goes down in one pass
             return [LayerMaps(relevance, None, {}) for relevance, _ in backward(self.prior, "difference")]
         marginal = backward(self.prior, tracks=self.tracks)
         if not (self.contrastive or len(self.others)):
-            pairs = zip(paths, marginal, strict=True)
-            return [LayerMaps(relevance, self._sums(relevance, path), lost) for path, (relevance, lost) in pairs]
+            return [LayerMaps(P, self._sums(P, path), lost) for path, (P, lost) in zip(paths, marginal, strict=True)]
         others = backward(self.others) if len(self.others) else backward(self.prior, "dual")
         maps = []
         for path, (relevance, lost), (other, _) in zip(paths, marginal, others, strict=True):
@@ -296,19 +303,13 @@ class MapComputation:
     def _difference(self, relevance: Tensor, other: Tensor, path: Path, is_joint: bool) -> Tensor:
         if not (is_joint or len(self.others) or self._special(path)):
             return relevance - other  # both sum to 1 at the classifier's inputs
-        other = self._normalized(other, path)
+        other = self._normalize(other, path)
         if len(self.others):
             other = other.mean(0, keepdim=True)
-        return self._normalized(relevance, path) - other
+        return self._normalize(relevance, path) - other
 
     def _backward(
-        self,
-        paths: Sequence[Path],
-        is_joint: bool,
-        priors: Tensor,
-        explains: Explains = "target",
-        *,
-        tracks: bool = False,
+        self, paths: Paths, is_joint: bool, priors: Tensor, explains: Explains = "target", *, tracks: bool = False
     ) -> list[LayerShares]:
         """One backward pass to some layers, for all winning neurons of an image as one, or step by step."""
         output = self.forward.output
@@ -321,8 +322,8 @@ class MapComputation:
             start = {output: [(prior, stepwise.start(output))]}
             layers = [path.layer for path in paths]
             messages = walk(start, ops, stepwise, layers)
-            relevance = [total(messages.get(layer, []), layer) for layer in layers]
-            return [LayerShares(r, stepwise.lost_on(path.ops)) for r, path in zip(relevance, paths, strict=True)]
+            relevance = (total(messages.get(layer, []), layer) for layer in layers)
+            return [*map(LayerShares, relevance, (stepwise.lost_on(path.ops) for path in paths))]
 
         if is_joint or len(priors) == 1 or not all(op.is_native for op in ops):
             return tree_map(lambda *of_priors: torch.stack(of_priors), *map(down, priors))
@@ -337,7 +338,7 @@ class MapComputation:
         """The sum (K, B) of maps (K, ...) over their cells."""
         return torch.stack([self.forward.images.sums(P, path.layer) for P in maps])
 
-    def _normalized(self, maps: Tensor, path: Path) -> Tensor:
+    def _normalize(self, maps: Tensor, path: Path) -> Tensor:
         """Maps (K, ...) over the probability on their cells; maps without any stay 0.
 
         Class and register tokens are no cells. Without the normalization, one that takes more from a map than from the
@@ -352,7 +353,7 @@ class MapComputation:
         return torch.stack([ratio(P, self.forward.images.spread(sums, path.layer)) for P, sums in pairs])
 
 
-def _merged(by_image: Sequence[LayerMaps]) -> LayerMaps:
+def _merge(by_image: Sequence[LayerMaps]) -> LayerMaps:
     """Maps of all images, from those of each image."""
     relevance, masses, losses = zip(*by_image, strict=True)
     mass = None if masses[0] is None else torch.cat(masses, 1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.eb.mode import RecordingMode, refuse, tensors_in
-from ebcli.eb.operations import AnyFunction, Args, TensorFunction, Value, flatten_all, quiet, same, split_like
+from ebcli.eb.operations import AnyFunction, Args, TensorFunction, Tensors, Value, flatten_all, quiet, same, split_like
 from ebcli.eb.paths import descend, is_learned, walk, without_rule
 from ebcli.eb.products import Signs, ratio
 from ebcli.eb.rules.moves import is_floating_constant
@@ -48,18 +48,20 @@ class Trial:
     above: TensorFunction = same
 
     @property
-    def signals(self) -> list[Tensor]:
+    def signals(self) -> Tensors:
         """Copies of them, which an operation may overwrite."""
         return [a.detach().clone() for a in filter(_carries_signal, self.arguments)]
 
-    def outputs(self, signals: Iterable[Tensor] | None = None) -> list[Tensor]:
+    def outputs(self, signals: Iterable[Tensor] | None = None) -> Tensors:
         """The floating-point results, perhaps for other signals."""
         remaining = map(self.below, self.signals if signals is None else signals)
 
         def argument(a: Any) -> Any:
             if _carries_signal(a):
                 return next(remaining)
-            return a.detach().clone() if isinstance(a, Tensor) else a
+            if isinstance(a, Tensor):
+                return a.detach().clone()
+            return a
 
         results = tensors_in(self.fn(*map(argument, self.arguments)))
         return [self.above(result) for result in filter(torch.is_floating_point, results)]
@@ -68,7 +70,9 @@ class Trial:
         """The operation with some arguments changed: the signals, unless told otherwise."""
 
         def argument(a: Any) -> Any:
-            return change(a.detach()).requires_grad_(_carries_signal(a)) if selects(a) else a
+            if selects(a):
+                return change(a.detach()).requires_grad_(_carries_signal(a))
+            return a
 
         return replace(self, arguments=tuple(map(argument, self.arguments)))
 
@@ -126,7 +130,7 @@ class Definition:
         return (sign[:, None] * self.contributions).clamp(min=0)
 
 
-def _same_place(signals: list[Tensor], outputs: list[Tensor]) -> Tensor:
+def _same_place(signals: Tensors, outputs: Tensors) -> Tensor:
     """Which output is at the place of which input: (N, inputs)."""
     try:
         (signal,), (output,) = signals, outputs
@@ -223,12 +227,14 @@ def _check(trial: Trial) -> None:
     _check_with_others(some_zero, "with some inputs zero")
     Run(replace(trial, below=F.relu), "behind a ReLU").compare(Definition(trial.map(F.relu)))
     for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 5e-2), (torch.float16, 5e-2)):
-        rounded = replace(trial.to(dtype), tolerance=tolerance)
+        low_precision = replace(trial.to(dtype), tolerance=tolerance)
         try:
-            rounded.outputs()
+            low_precision.outputs()
         except RuntimeError:  # the operation does not support this dtype
             continue
-        Run(rounded, f"in {str(dtype).removeprefix('torch.')}").compare(Definition(rounded.to(torch.float64)))
+        Run(low_precision, f"in {str(dtype).removeprefix('torch.')}").compare(
+            Definition(low_precision.to(torch.float64))
+        )
 
 
 def _check_with_others(trial: Trial, title: str) -> Definition:
@@ -244,8 +250,8 @@ def _check_with_others(trial: Trial, title: str) -> Definition:
     def compare_with(other: TensorFunction, name: str) -> None:
         """With another operation on top, which may turn the signs of responses."""
         turns = flatten_all((other(y + 1) - other(y)).sign() for y in run.outputs)
-        both = Run(replace(trial, above=other), f"{title}, with a {name}")
-        both.compare(definition, context=BackwardContext(skips_zeros=True), turns=turns)
+        stack = Run(replace(trial, above=other), f"{title}, with a {name}")
+        stack.compare(definition, context=BackwardContext(skips_zeros=True), turns=turns)
 
     compare_with(F.relu, "ReLU on top")
     if len(run.outputs) == 1 and run.values[0].facts.is_open and run.outputs[0].ndim > 1:
@@ -352,7 +358,9 @@ class Run:
 
         count = sum(output.numel() for output in self.outputs)
         units = torch.eye(count, dtype=self.outputs[0].dtype)
-        return torch.vmap(down)(units) if self._in_batches else torch.stack([*map(down, units)])
+        if self._in_batches:
+            return torch.vmap(down)(units)
+        return torch.stack([*map(down, units)])
 
 
 def _batch_norm(output: Tensor) -> TensorFunction:
@@ -363,9 +371,11 @@ def _batch_norm(output: Tensor) -> TensorFunction:
     return lambda y: F.batch_norm(y, mean, torch.ones_like(mean), gamma)
 
 
-def _position(tensors: Sequence[Tensor], index: int) -> str:
+def _position(tensors: Tensors, index: int) -> str:
     """``1, element (0, 2)`` for an index into the concatenation of all flattened tensors."""
-    elements = ((number, at) for number, tensor in enumerate(tensors) for at in product(*map(range, tensor.shape)))
+    elements = (
+        (number, element) for number, tensor in enumerate(tensors) for element in product(*map(range, tensor.shape))
+    )
     number, element = next(islice(elements, index, None))
     return f"{number}, element {element}"
 

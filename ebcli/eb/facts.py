@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import cache, partial
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -22,19 +23,19 @@ class Gate(IntEnum):
     weights of excitatory connections are what a signal is multiplied with.
     """
 
-    ACTIVATED = 1  # the output of an activation: the gate if the other factor is not
-    BOUNDED = 2  # non-negative, as the output of a ReLU
-    MIXED = 3  # attention weights after a linear layer, as in talking heads
+    ACTIVATION = 1  # the output of an activation: the gate if the other factor is not
+    NONNEGATIVE = 2  # non-negative, as the output of a ReLU
+    MIXTURE = 3  # attention weights after a linear layer, as in talking heads
     SWITCH = 4  # between 0 and 1: a gate or attention weights by design
     MASK = 5  # 0 or 1; or 1 over a denominator, with which a product is a quotient
 
 
-AFFINE, CURVED = 1, 2  # functions of the element at the same place
-MOVED = 3  # an element of another place
+AFFINE, NONLINEAR = 1, 2  # functions of the element at the same place
+MOVE = 3  # an element of another place
 
 # What a gate is after a product with constants of both signs, and after a weighted sum, from which others are none
-SIGNED: dict[int, int] = {Gate.BOUNDED: Gate.ACTIVATED, Gate.SWITCH: Gate.MIXED, Gate.MASK: Gate.MIXED}
-SUMMED: dict[int, int] = {Gate.SWITCH: Gate.MIXED, Gate.MIXED: Gate.MIXED}
+AFTER_SIGNS: dict[int, int] = {Gate.NONNEGATIVE: Gate.ACTIVATION, Gate.SWITCH: Gate.MIXTURE, Gate.MASK: Gate.MIXTURE}
+AFTER_SUM: dict[int, int] = {Gate.SWITCH: Gate.MIXTURE, Gate.MIXTURE: Gate.MIXTURE}
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class Facts:
         activations, layers, mixtures: how many activations, layers with weights, and products of two signals it has
             come through, each on the path with the most.
         is_open: the response of a layer, to which a scale, a norm or a ReLU can still be added.
-        elementwise: AFFINE, CURVED or MOVED if each element is such a function of one element of its maker's operand.
+        elementwise: AFFINE, NONLINEAR or MOVE if each element is such a function of one element of its maker's operand.
         attention_axes: along which a softmax has weighed the elements, so that a sum mixes them as attention does.
         is_softmax: a softmax, or its logarithm.
         is_layer: its relevance is asked for, so activations above are not functions of what it is a function of.
@@ -67,19 +68,18 @@ class Facts:
     unknown: str = ""
 
 
-def inherited(op: Op) -> Facts:
+_INHERITANCE = attrgetter("nonnegative", "gate", "activations", "layers", "mixtures")
+
+
+def inherit(op: Op) -> Facts:
     """The facts of a result that has elements of all inputs."""
-    facts = [value.facts for value in op.inputs]
+    facts = [_INHERITANCE(value.facts) for value in op.inputs]
     if len(facts) == 1:
-        (f,) = facts
-        return Facts(f.nonnegative, f.gate, f.activations, f.layers, f.mixtures)
-    return Facts(
-        nonnegative=all(f.nonnegative for f in facts),
-        gate=min((f.gate for f in facts), default=0),
-        activations=max((f.activations for f in facts), default=0),
-        layers=max((f.layers for f in facts), default=0),
-        mixtures=max((f.mixtures for f in facts), default=0),
-    )
+        return Facts(*facts[0])
+    if not facts:  # overwritten by a constant
+        return Facts(nonnegative=True)
+    nonnegative, gates, *depths = zip(*facts, strict=True)
+    return Facts(all(nonnegative), min(gates), *map(max, depths))
 
 
 class Link(NamedTuple):
@@ -100,14 +100,17 @@ class Link(NamedTuple):
         for value in self.moves:
             assert value.maker is not None
             signal = value.maker.signal
-            if u.stride() != signal.stride and 0 not in signal.stride:  # as recorded, so that views stay possible
+            # as recorded, so that views stay possible
+            if u.stride() != signal.stride and 0 not in signal.stride:
                 u = torch.empty_strided(signal.shape, signal.stride, dtype=u.dtype, device=u.device).copy_(u)
             u = value.pick(value.maker.run(u))
         return u
 
-    def back(self, incoming: Tensor) -> Tensor:
+    def pull_back(self, incoming: Tensor) -> Tensor:
         """What arrives at the source, of what arrives after the rearrangements."""
-        return vjp(self.rearrange, self.source.empty(), incoming) if self.moves else incoming
+        if self.moves:
+            return vjp(self.rearrange, self.source.empty(), incoming)
+        return incoming
 
     def rearranges_like(self, other: "Link") -> bool:
         """Whether the rearrangements put each element where those of another link to the same value put it."""
@@ -123,7 +126,7 @@ def sources(value: Value) -> Iterator[Link]:
     yield link
     while (maker := link.source.maker) and not (maker.is_cut or link.source.facts.is_layer):
         source, moves, is_affine = link
-        if source.facts.elementwise == MOVED:
+        if source.facts.elementwise == MOVE:
             moves = (source, *moves)
         elif source.facts.elementwise:
             is_affine &= source.facts.elementwise == AFFINE
@@ -137,30 +140,31 @@ def common_source(*values: Value) -> Link | None:
     """The nearest value that all values are elementwise functions of."""
     links_by_source = [{link.source: link for link in sources(value)} for value in values[1:]]
     for link in sources(values[0]):
-        others = [links.get(link.source) for links in links_by_source]
-        if all(other and link.rearranges_like(other) for other in others):
-            return link._replace(is_affine=all(other.is_affine for other in (link, *others) if other))
+        other_links = [links.get(link.source) for links in links_by_source]
+        if all(other and link.rearranges_like(other) for other in other_links):
+            return link._replace(is_affine=all(other.is_affine for other in (link, *other_links) if other))
     return None
 
 
 def never_negative(op: Op, source: Value) -> bool:
     """Whether an elementwise function of a source has no negative values, by trial."""
-    numbers = torch.linspace(0 if source.facts.nonnegative else -6, 6, 49, dtype=source.dtype, device=source.device)
+    lowest = 0 if source.facts.nonnegative else -6
+    numbers = torch.linspace(lowest, 6, 49, dtype=source.dtype, device=source.device)
 
     @cache
     def trial(value: Value) -> Tensor:
         maker = value.maker
         if value is source or maker is None:
             return numbers[:, None]
-        if value.facts.elementwise == MOVED:
+        if value.facts.elementwise == MOVE:
             return trial(maker.operand)
         return value.pick(run(maker))
 
     def run(op: Op) -> Any:
         """Its result for all numbers and some elements of its constants, (49, constants)."""
         inputs = [*map(trial, op.inputs)]
-        constants = [a for a in map(sample, flatten_arguments(op.args)) if isinstance(a, Tensor) and a.ndim == 2]
-        width = max(a.shape[1] for a in (*inputs, *constants))
+        constants = filter(torch.is_tensor, map(sample, flatten_arguments(op.args)))
+        width = max(a.shape[1] for a in (*inputs, *constants) if a.ndim == 2)
         return op.run(*(a.expand(-1, width) for a in inputs), constant=sample)
 
     def sample(constant: Any) -> Any:
@@ -171,8 +175,8 @@ def never_negative(op: Op, source: Value) -> bool:
     try:
         result, *_ = as_tuple(run(op))
         return bool((result.nan_to_num() >= 0).all())
-    except (RuntimeError, TypeError, ValueError):  # it depends on shapes, or has no numbers on the meta device
-        return False
+    except (RuntimeError, TypeError, ValueError):
+        return False  # it depends on shapes, or has no numbers on the meta device
 
 
 def is_mean_of(mean: Value, value: Value) -> bool:
@@ -189,12 +193,13 @@ def is_mean_of(mean: Value, value: Value) -> bool:
             a = op.run(a)
         return a.expand(value.shape)
 
+    is_close = partial(torch.allclose, atol=1e-2)
     noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0)).to(value.device, value.dtype)
     try:
         once = average(noise)
-        ones = torch.ones_like(noise)
-        pairs = [(average(ones), ones), (average(once), once), (average(-noise), -once)]
-        return all(torch.allclose(*pair, atol=1e-2) for pair in pairs) and not torch.allclose(once, noise, atol=1e-2)
+        constant = torch.ones_like(noise)
+        pairs = ((constant, constant), (once, once), (-noise, -once))
+        return all(is_close(average(a), mean) for a, mean in pairs) and not is_close(once, noise)
     except (RuntimeError, TypeError):
         return False
 
@@ -208,7 +213,7 @@ def signal_of(a: Value, b: Value) -> int | None:
         """What makes a factor the gate: that it is one by design, its size, its own activation, or else its depth."""
         f = value.facts
         by_design = f.gate if f.gate >= Gate.SWITCH else 0
-        strength = 0 if f.gate == Gate.MIXED else f.gate
+        strength = 0 if f.gate == Gate.MIXTURE else f.gate
         is_smaller = _count_distinct(value) < full
         return by_design, is_smaller, strength, f.activations, -f.layers
 
@@ -229,10 +234,12 @@ def values_of(left: Value, right: Value) -> int | None:
 
     def rank(f: Facts) -> tuple[int, ...]:
         """The weights are gates, or queries times values that their keys have mixed, or made by a network."""
-        return f.gate if f.gate >= Gate.BOUNDED else 0, -f.mixtures, f.activations
+        return f.gate if f.gate >= Gate.NONNEGATIVE else 0, -f.mixtures, f.activations
 
-    if left.facts.gate == right.facts.gate >= Gate.BOUNDED:
+    if left.facts.gate == right.facts.gate >= Gate.NONNEGATIVE:
         return 1
     first = rank(left.facts)
     second = rank(right.facts)
-    return None if first == second else int(first > second)
+    if first == second:
+        return None
+    return int(first > second)

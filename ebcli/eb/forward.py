@@ -36,9 +36,10 @@ class LayerHooks(ExitStack):
         self._values: dict[str | None, Value] = {}
         self.names = [_name_of(layer, net, tape) for layer in layers]
         for name in dict.fromkeys(self.names):
-            if name is not None:  # before the network's own hooks, which may keep the output for another layer
-                hook = net.get_submodule(name).register_forward_hook(partial(self._output, name), prepend=True)
-                self.callback(hook.remove)
+            if name is not None:
+                # before the network's own hooks, which may keep the output for another layer
+                register = net.get_submodule(name).register_forward_hook
+                self.callback(register(partial(self._output, name), prepend=True).remove)
 
     def enter(self, inputs: Tensor) -> Tensor:
         """The tensor to call the network with."""
@@ -115,12 +116,13 @@ class Forward:
                 raise
             output = tape.value_of(result)
         check_logits(net, inputs, result.detach())
-        first = min(value.made_at for value in hooks.values())
+        values = hooks.values()
+        first = min(value.made_at for value in values)
         # numbers that come back are constants for the tape, and their maps would be wrong without a word
         refuse([name for name, index in tape.escapes.items() if index > first], "error")
         if not isinstance(output, Value):
             raise LayerError("the network's output does not depend on its input")
-        paths = {Path(output, value): name for value, name in zip(hooks.values(), hooks.names, strict=True)}
+        paths = {Path(output, value): name for value, name in zip(values, hooks.names, strict=True)}
         if output.facts.is_softmax:
             warnings.warn("the network ends in a softmax: the map explains the score before it", stacklevel=3)
         cut = [label_of(name) for path, name in paths.items() if not path.ops and path.layer is not output]
@@ -130,7 +132,9 @@ class Forward:
 
 
 def label_of(name: str | None) -> str:
-    return "the input" if name is None else f"layer {name!r}"
+    if name is None:
+        return "the input"
+    return f"layer {name!r}"
 
 
 def single_tensor(output: Any, what: str) -> Tensor:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ebcli.eb.operations import Op, Value
-from ebcli.eb.paths import Path, descend, is_learned, joins_constants, latest_first, walk
+from ebcli.eb.paths import Messages, Paths, descend, is_learned, joins_constants, path_ops, walk
 from ebcli.eb.places import ONE_MARK, Images, move_marks
 from ebcli.eb.products import add_all, ratio
 from ebcli.eb.rules.activations import Activation
@@ -36,11 +36,14 @@ class Weights(NamedTuple):
     exponent: int
 
 
+LostMass = dict[str, Tensor]
+
+
 class LayerShares(NamedTuple):
     """Relevance, and the mass that each image lost, by the names of operations."""
 
     relevance: Tensor
-    lost: dict[str, Tensor]
+    lost: LostMass
 
 
 class JointNeuron:
@@ -54,19 +57,17 @@ class JointNeuron:
     """
 
     def __init__(self, output: Value) -> None:
-        self._above = {op for op in descend([output], is_learned) if isinstance(op.rule, Activation)}
+        self._above_classifier = {op for op in descend([output], is_learned) if isinstance(op.rule, Activation)}
 
     def __call__(self, op: Op, incoming: list[list[Weights]]) -> list[list[Weights]]:
         exponent = max(weights.exponent for of_result in incoming for weights in of_result)
         G = [_sum(of_result, exponent) if of_result else None for of_result in incoming]
-        slopes = op.rule.slopes_above_classifier(op, G) if op in self._above else op.rule.slopes(op, G)
-        is_activation = isinstance(op.rule, Activation)
-        return [
-            [] if g is None else [_rescaled(g, exponent) if is_activation else Weights(g, exponent)] for g in slopes
-        ]
+        slopes = (op.rule.slopes_above_classifier if op in self._above_classifier else op.rule.slopes)(op, G)
+        scale = _rescale if isinstance(op.rule, Activation) else Weights
+        return [[] if g is None else [scale(g, exponent)] for g in slopes]
 
 
-def _rescaled(G: Tensor, exponent: int) -> Weights:
+def _rescale(G: Tensor, exponent: int) -> Weights:
     if G.is_meta or not G.numel():
         return Weights(G, exponent)
     minimum, maximum = map(float, G.aminmax())
@@ -81,7 +82,7 @@ def _sum(weights: Sequence[Weights], exponent: int) -> Tensor:
     return add_all([G if e == exponent else G * 2.0 ** (e - exponent) for G, e in weights])
 
 
-def joint_shares(output: Value, prior: Tensor, paths: Sequence[Path], images: Images) -> list[LayerShares]:
+def joint_shares(output: Value, prior: Tensor, paths: Paths, images: Images) -> list[LayerShares]:
     """For each layer, its relevance, and the shares (B,) of constants above it.
 
     Args:
@@ -90,21 +91,21 @@ def joint_shares(output: Value, prior: Tensor, paths: Sequence[Path], images: Im
         paths: to the layers.
         images: of each element.
     """
-    ops = latest_first(op for path in paths for op in path.ops)
+    ops = path_ops(paths)
     joins = [op for op in ops if joins_constants(op)]
-    wanted = [*(path.layer for path in paths), *(op.out for op in joins)]
-    messages = walk({output: [Weights(prior, 0)]}, ops, JointNeuron(output), wanted)
-    masks = {op: op.cached(partial(_is_constant, op)) for op in joins if op.out in messages}
+    targets = [*(path.layer for path in paths), *(op.out for op in joins)]
+    messages = walk({output: [Weights(prior, 0)]}, ops, JointNeuron(output), targets)
+    masks = {op: op.memoize(partial(_is_constant, op)) for op in joins if op.out in messages}
     shares = []
     for path in paths:
         messages.setdefault(path.layer, [Weights(torch.zeros_like(path.layer.tensor), 0)])
         with_constants = [op for op in path.ops if op in masks and masks[op].any()]
         values = [path.layer, *(op.out for op in with_constants)]
         exponent = max(weights.exponent for value in values for weights in messages[value])
-        z = _excitation(path.layer, _sum(messages[path.layer], exponent))
-        constants: dict[str, Tensor] = {}
+        z = _excitation(path.layer, messages, exponent)
+        constants: LostMass = {}
         for op in with_constants:
-            excitation = _excitation(op.out, _sum(messages[op.out], exponent)).where(masks[op], 0)
+            excitation = _excitation(op.out, messages, exponent).where(masks[op], 0)
             constants[op.site] = constants.get(op.site, 0) + images.sums(excitation, op.out)
         total = images.sums(z, path.layer) + sum(constants.values())
         relevance = ratio(z, images.spread(total, path.layer)).to(path.layer.dtype)
@@ -119,9 +120,10 @@ def _is_constant(op: Op) -> Tensor:
     return (result == 0).to(op.out.device)
 
 
-def _excitation(value: Value, G: Tensor) -> Tensor:
+def _excitation(value: Value, messages: Messages, exponent: int) -> Tensor:
     """max(a G, 0), and 0 where G is 0: padding may be infinite."""
     a = value.tensor
+    G = _sum(messages[value], exponent)
     if a.dtype in (torch.float16, torch.bfloat16):
         a, G = a.float(), G.float()
     return (a * G).where(G != 0, 0).clamp_(min=0)

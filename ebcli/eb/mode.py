@@ -16,15 +16,22 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from ebcli.eb.custom_rules import Call, custom_rule, name_of
-from ebcli.eb.operations import ACTIVE_TAPE, AnyFunction, Value, quiet, reachable
+from ebcli.eb.operations import ACTIVE_TAPE, AnyFunction, Tensors, Value, quiet, reachable
 from ebcli.eb.paths import Messages, descend, walk, without_rule
 from ebcli.eb.rules.decompositions import FUNCTIONS
 from ebcli.eb.stepwise import Stepwise, total
 from ebcli.eb.tape import Tape, caller
-from ebcli.eb.torch_private import DisableTorchFunction, _set_grad_enabled, base_of, is_view, tree_leaves, tree_map_only
+from ebcli.eb.torch_private import (
+    DisableTorchFunction,
+    _set_grad_enabled,
+    is_parameter,
+    is_view,
+    tree_leaves,
+    tree_map_only,
+)
 from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
-Unsupported = Literal["error", "gradient"]
+UnsupportedPolicy = Literal["error", "gradient"]
 
 
 class RecordingMode(TorchFunctionMode):
@@ -37,7 +44,7 @@ class RecordingMode(TorchFunctionMode):
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.tape = tape
-        self._entered: list[ExitStack] = []
+        self._entered_stacks: list[ExitStack] = []
 
     def __enter__(self) -> Any:
         with ExitStack() as stack:  # which leaves what was entered if the rest is interrupted
@@ -45,11 +52,11 @@ class RecordingMode(TorchFunctionMode):
             stack.enter_context(self.tape)
             super().__enter__()
             stack.push(super().__exit__)
-            self._entered.append(stack.pop_all())
+            self._entered_stacks.append(stack.pop_all())
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._entered.pop().__exit__(*error)
+        self._entered_stacks.pop().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -78,18 +85,22 @@ class RecordingMode(TorchFunctionMode):
         custom = custom_rule(func)
         if custom is None and func not in FUNCTIONS:
             return func(*args, **kwargs)
-        if not any(isinstance(tape.value_of(a), Value) for a in tensors_in((args, kwargs))):
+        name = name_of(func)
+        operands = tensors_in((args, kwargs))
+        if not any(isinstance(tape.value_of(operand), Value) for operand in operands):
             return func(*args, **kwargs)
         call = Call(func, args, kwargs, tape)
         if custom is not None:
             value = custom(call, *args, **kwargs)
             if value is None:
-                raise ArgumentError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
-            return func(*args, **kwargs) if value is NotImplemented else value
+                raise ArgumentError(f"the rule for {name} returned None: return the value or NotImplemented")
+            if value is NotImplemented:
+                return func(*args, **kwargs)
+            return value
         result = call.compute()
-        parts = FUNCTIONS[func](name_of(func), *args, **kwargs)
+        parts = FUNCTIONS[func](name, *args, **kwargs)
         if parts is NotImplemented:
-            tape.refuse(name_of(func), tensors_in((args, kwargs)), result)
+            tape.refuse(name, operands, result)
         else:
             tape.equate(parts, result)
         return result
@@ -134,7 +145,7 @@ class Descent(NamedTuple):
 
     tape: Tape
     ends: list[Value]
-    unsupported: Unsupported
+    unsupported: UnsupportedPolicy
 
     def walk(self, value: Value, P: Tensor) -> Messages:
         """What arrives at the ends, if P is the probability of the value."""
@@ -146,7 +157,7 @@ class Descent(NamedTuple):
             propagate = Stepwise(self.tape.ops)
             above = [op for op in ops if ends.isdisjoint(op.outs)]
             messages = walk({value: [(P, propagate.start(value))]}, above, propagate, ends)
-        refuse([end.facts.unknown for end in self.ends if end in messages and end.facts.unknown], self.unsupported)
+        refuse([end.facts.unknown for end in self.ends if end in messages], self.unsupported)
         return messages
 
 
@@ -175,12 +186,13 @@ class ExcitationMode(RecordingMode):
         tensor([[0.2500, 0.7500]])
     """
 
-    def __init__(self, net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
+    def __init__(self, net: nn.Module | None = None, *, unsupported: UnsupportedPolicy = "error") -> None:
         refuse([], unsupported)
         super().__init__(Tape(net))
-        self._unsupported = unsupported
+        self._policy = unsupported
         self._starts: dict[Value, Tensor] = {}
-        self._ends: dict[Value, dict[Value, Tensor]] = {}  # of values of layers, to which norms may still be added
+        # of values of layers, to which norms may still be added
+        self._ends: dict[Value, dict[Value, Tensor]] = {}
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
@@ -203,8 +215,9 @@ class ExcitationMode(RecordingMode):
 
     def _admit(self, tensor: Tensor) -> None:
         """Make a tensor that requires grad a signal, unless it is a parameter or was computed from parameters only."""
-        tape, node = self.tape, tensor.grad_fn
-        if isinstance(tape.value_of(tensor), Value) or any(isinstance(a, Parameter) for a in (tensor, base_of(tensor))):
+        tape = self.tape
+        node = tensor.grad_fn
+        if isinstance(tape.value_of(tensor), Value) or is_parameter(tensor):
             return
         leaves = [below.variable for below in reachable([node]) if hasattr(below, "variable")]
         if node is not None and all(isinstance(leaf, Parameter) for leaf in leaves):
@@ -216,8 +229,9 @@ class ExcitationMode(RecordingMode):
 
     def _node(self, tensor: Tensor) -> Any:
         """The node of a tensor, if it stands for the tensor's value."""
-        value, node = self.tape.value_of(tensor), tensor.grad_fn
-        return node if isinstance(value, Value) and getattr(node, "value", None) is value else None
+        value = self.tape.value_of(tensor)
+        is_of_value = isinstance(value, Value) and getattr(tensor.grad_fn, "value", None) is value
+        return tensor.grad_fn if is_of_value else None
 
     def _with_node(self, tensor: Tensor) -> Tensor:
         """A tensor of its own for a view, which autograd would not give a node, and for an operand."""
@@ -226,10 +240,12 @@ class ExcitationMode(RecordingMode):
             return tensor
         return self.tape.rename(tensor.data, value)
 
-    def _enter(self, tensor: Tensor, operands: Sequence[Tensor]) -> None:
+    def _enter(self, tensor: Tensor, operands: Tensors) -> None:
         """Give a tensor a node, unless the one that it has stands for its value."""
         value = self.tape.value_of(tensor)
-        if not isinstance(value, Value) or value in self._starts or self._node(tensor) or not value.is_floating:
+        if not isinstance(value, Value) or not value.is_floating:
+            return
+        if value in self._starts or self._node(tensor):
             return
         ends = dict(self._starts)
         for operand in operands:
@@ -237,7 +253,7 @@ class ExcitationMode(RecordingMode):
             if end is not value:  # a norm or a ReLU may follow an open response: they are one neuron
                 ends |= self._ends[end] if end.facts.is_open else {end: operand}
         with torch.enable_grad(), DisableTorchFunction():
-            Boundary.apply([tensor], value, Descent(self.tape, [*ends], self._unsupported), *ends.values())
+            Boundary.apply([tensor], value, Descent(self.tape, [*ends], self._policy), *ends.values())
         if value.facts.is_open:
             self._ends[value] = ends
 
@@ -246,27 +262,27 @@ def tensors_in(arguments: Any) -> list[Tensor]:
     return [a for a in tree_leaves(arguments) if isinstance(a, Tensor)]
 
 
-def refuse(operations: Sequence[str], unsupported: Unsupported) -> None:
+def refuse(operations: Sequence[str], unsupported: UnsupportedPolicy) -> None:
     """Raise or warn about operations without a rule."""
     if unsupported not in ("error", "gradient"):
         raise ConfigurationError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
-    named = ", ".join(dict.fromkeys(operations))
-    if not named:
+    names = ", ".join(filter(None, dict.fromkeys(operations)))
+    if not names:
         return
     if unsupported == "error":
         raise UnsupportedOpError(
-            f"no excitation rule for {named}: register one with ebcli.rule, or allow ordinary gradients "
+            f"no excitation rule for {names}: register one with ebcli.rule, or allow ordinary gradients "
             "(unsupported='gradient', --allow-unsupported)"
         )
-    warnings.warn(f"used ordinary gradients instead of excitation for {named}", stacklevel=3)
+    warnings.warn(f"used ordinary gradients instead of excitation for {names}", stacklevel=3)
 
 
 excitation_mode = ExcitationMode
 
-_enabled: ContextVar[ExcitationMode | None] = ContextVar("enabled", default=None)  # in this thread
+_enabled_mode: ContextVar[ExcitationMode | None] = ContextVar("enabled", default=None)  # in this thread
 
 
-def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
+def enable(net: nn.Module | None = None, *, unsupported: UnsupportedPolicy = "error") -> None:
     """Enable Excitation Backprop in this thread until `disable`, with the arguments of `ExcitationMode`.
 
     Raises:
@@ -281,9 +297,9 @@ def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") 
         >>> torch.autograd.grad(y, x, torch.ones(2))[0]  # one input, one output
         tensor([1., 1.])
     """
-    if _enabled.get() is not None:
+    if _enabled_mode.get() is not None:
         raise ModeError("excitation backprop is already enabled in this thread")
-    _enabled.set(ExcitationMode(net, unsupported=unsupported).__enter__())
+    _enabled_mode.set(ExcitationMode(net, unsupported=unsupported).__enter__())
 
 
 def disable() -> None:
@@ -300,10 +316,10 @@ def disable() -> None:
         Traceback (most recent call last):
         ebcli.errors.ModeError: excitation backprop is not enabled in this thread
     """
-    mode = _enabled.get()
+    mode = _enabled_mode.get()
     if mode is None:
         raise ModeError("excitation backprop is not enabled in this thread")
-    _enabled.set(None)
+    _enabled_mode.set(None)
     mode.__exit__(None, None, None)
 
 

@@ -19,6 +19,9 @@ Change = Callable[[Any], Any]
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
+Dims = Sequence[int]  # sizes, or axes
+Tensors = Sequence[Tensor]
+
 ACTIVE_TAPE: ContextVar[Any] = ContextVar("active_tape", default=None)  # of this thread: the innermost one
 
 
@@ -41,18 +44,18 @@ class Value:
 
     Attributes:
         maker: the operation that made it; None for the input.
-        output_index: which of the maker's results it is.
+        position: which of the maker's results it is.
         facts: what its maker's rule knows of it, see `ebcli.eb.facts`.
         num_reads: how many operations read it.
-        saved: its numbers, or None.
+        numbers: its numbers, or None.
         tensor_ref: a weak reference to the network's own tensor.
     """
 
     __slots__ = (
-        "__weakref__ device dtype facts is_floating maker num_reads output_index saved shape stride tensor_ref".split()
+        "__weakref__ device dtype facts is_floating maker num_reads position numbers shape stride tensor_ref".split()
     )
 
-    def __init__(self, tensor: Tensor, maker: "Op | None" = None, output_index: int = 0) -> None:
+    def __init__(self, tensor: Tensor, maker: "Op | None" = None, position: int = 0) -> None:
         self.shape = tensor.shape
         self.stride = tensor.stride()
         self.dtype = tensor.dtype
@@ -60,10 +63,10 @@ class Value:
         self.is_floating = tensor.is_floating_point() or tensor.is_complex()
         self.tensor_ref = weakref.ref(tensor)
         self.maker = maker
-        self.output_index = output_index
+        self.position = position
         self.num_reads = 0
         self.facts: Any = None
-        self.saved: Tensor | None = None
+        self.numbers: Tensor | None = None
 
     @property
     def ndim(self) -> int:
@@ -76,20 +79,24 @@ class Value:
     @property
     def made_at(self) -> int:
         """The index of the operation that made it; -1 of the input."""
-        return self.maker.index if self.maker else -1
+        if self.maker:
+            return self.maker.index
+        return -1
 
     @property
     def tensor(self) -> Tensor:
         """Its numbers."""
-        if self.saved is None:
+        if self.numbers is None:
             assert self.maker is not None
             result = self.pick(self.maker.run(*(value.tensor for value in self.maker.inputs)))
-            self.saved = result if result.stride() == self.stride else self.empty().copy_(result)
-        return self.saved
+            self.numbers = result if result.stride() == self.stride else self.empty().copy_(result)
+        return self.numbers
 
     def pick(self, result: Any) -> Tensor:
         """Its part of what its maker, run on other inputs, returned."""
-        return result if isinstance(result, Tensor) else result[self.output_index]
+        if isinstance(result, Tensor):
+            return result
+        return result[self.position]
 
     def empty(self, **options: Any) -> Tensor:
         """A tensor with its layout, and no numbers yet."""
@@ -98,7 +105,12 @@ class Value:
     def leaf(self, *, with_numbers: bool) -> Tensor:
         """A leaf of autograd with its layout."""
         leaf = self.empty(requires_grad=True)
-        return leaf.copy_(self.tensor) if with_numbers else leaf
+        if with_numbers:
+            return leaf.copy_(self.tensor)
+        return leaf
+
+
+Values = Sequence[Value]
 
 
 class Op:
@@ -124,7 +136,7 @@ class Op:
         self.args = tuple(args)
         self.kwargs = kwargs
         self.inputs = [a for a in flatten_arguments(args, kwargs) if type(a) is Value]
-        self.operands: list[Value] = []
+        self.operands: Values = []
         self.outs: list[Value] = []
         self.index = 0
         self.is_cut = False
@@ -135,7 +147,9 @@ class Op:
         remaining = iter(inputs)
 
         def replace(a: Any) -> Any:
-            return next(remaining) if isinstance(a, Value) else constant(a)
+            if isinstance(a, Value):
+                return next(remaining)
+            return constant(a)
 
         args, kwargs = map_arguments(replace, self.args, self.kwargs)
         return self.function(*args, **kwargs)
@@ -159,7 +173,7 @@ class Op:
         arguments = [self.arguments.get(name) for name in names]
         return [a.tensor if isinstance(a, Value) else a for a in arguments]
 
-    def cached(self, compute: Callable[[], Any]) -> Any:
+    def memoize(self, compute: Callable[[], Any]) -> Any:
         """The result of `compute`, which several passes share."""
         if "_cache" not in self.__dict__:
             self._cache = compute()
@@ -171,7 +185,7 @@ class Op:
         return not isinstance(self.function, OpOverload) or self.function.namespace == "aten"
 
     @property
-    def floating(self) -> list[Value]:
+    def floating(self) -> Values:
         return [value for value in self.inputs if value.is_floating]
 
     @property
@@ -207,14 +221,18 @@ def map_arguments(change: Change, args: Iterable[Any], kwargs: Kwargs) -> tuple[
     """Arguments of an operation of ATen, each changed."""
 
     def apply(a: Any) -> Any:
-        return list(map(change, a)) if isinstance(a, (list, tuple)) else change(a)
+        if isinstance(a, (list, tuple)):
+            return list(map(change, a))
+        return change(a)
 
     return tuple(map(apply, args)), {name: apply(a) for name, a in kwargs.items()}
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:
     """The results of an operation that may have just one."""
-    return (result,) if isinstance(result, Tensor) else tuple(result)
+    if isinstance(result, Tensor):
+        return (result,)
+    return tuple(result)
 
 
 def flatten_all(tensors: Iterable[Tensor]) -> Tensor:
@@ -227,7 +245,7 @@ def trailing_axes(tensor: Tensor, ndim: int) -> Tensor:
     return tensor.reshape(*tensor.shape, *[1] * (ndim - tensor.ndim))
 
 
-def split_like(flat: Tensor, likes: Sequence[Tensor | Value]) -> list[Tensor]:
+def split_like(flat: Tensor, likes: Sequence[Tensor | Value]) -> Tensors:
     """Elements that follow one another, in the shapes of several tensors."""
     parts = flat.split([like.shape.numel() for like in likes])
     return [part.view(like.shape) for part, like in zip(parts, likes, strict=True)]

@@ -38,7 +38,7 @@ def latest_first(ops: Iterable[Op]) -> list[Op]:
     return sorted(set(ops), key=lambda op: -op.index)
 
 
-def path_ops(paths: "Iterable[Path]") -> list[Op]:
+def path_ops(paths: "Paths") -> list[Op]:
     """The operations on any of some paths, latest first."""
     return latest_first(op for path in paths for op in path.ops)
 
@@ -47,7 +47,9 @@ def descend(start: Iterable[Value], stops: Callable[[Op], bool] = lambda _: Fals
     """The operations that probability passes on its way down, latest first; nothing below those that it stops at."""
 
     def makers_below(op: Op) -> list[Op | None]:
-        return [] if stops(op) else [value.maker for value in op.operands]
+        if stops(op):
+            return []
+        return [value.maker for value in op.operands]
 
     return latest_first(reachable((value.maker for value in start), makers_below))
 
@@ -82,10 +84,10 @@ class Path:
     def __init__(self, output: Value, layer: Value) -> None:
         self.layer = layer
         self.ops: list[Op] = []
-        above = {layer}
+        values_above = {layer}
         for op in reversed(descend([output])):
-            if not above.isdisjoint(op.operands):
-                above.update(op.outs)
+            if not values_above.isdisjoint(op.operands):
+                values_above.update(op.outs)
                 self.ops.append(op)
         self.ops.reverse()
         self.classifiers = [op for op in descend([output], is_learned) if is_learned(op)]
@@ -102,13 +104,16 @@ class Path:
         if not any(isinstance(op.rule, Activation) and not op.out.facts.nonnegative for op in between):
             return False
         mixing = {op for op in between if mixes(op)}
-        reached = between.intersection(descend(inputs, mixing.__contains__)) - mixing
-        averages = [op for op in reached if isinstance(op.rule, Layer) and op.rule.averages(op)]
+        reachable_ops = between.intersection(descend(inputs, mixing.__contains__)) - mixing
+        averages = [op for op in reachable_ops if isinstance(op.rule, Layer) and op.rule.averages(op)]
         for average in averages:
             below = mixing.intersection(descend(average.operands))
             if any(averages_cells(op, average) for op in below):
                 return False
         return True
+
+
+Paths = Sequence[Path]
 
 
 def mixes(op: Op) -> bool:

@@ -11,13 +11,13 @@ averaged: as marks are random, an average is equal to a mark only if all of them
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from ebcli.eb.operations import Op, Value, as_tuple, flatten_all, reachable, trailing_axes
+from ebcli.eb.operations import Dims, Op, Tensors, Value, as_tuple, flatten_all, reachable, trailing_axes
 
 Marks = list[Tensor]  # of each result of an operation
 
@@ -46,7 +46,7 @@ class Places:
         shape[axis] = self.count
         self._marks: dict[Value, Tensor | None] = {source: self._names.reshape(shape)}
 
-    def of(self, value: Value) -> Tensor:
+    def marks_of(self, value: Value) -> Tensor:
         """The marks of a value."""
         if value not in self._marks:
             for op in sorted(reachable([value.maker], self._makers_below), key=lambda op: op.index):
@@ -55,30 +55,32 @@ class Places:
                 for out, of_out in zip(op.outs, marks, strict=False):
                     self._marks.setdefault(out, of_out)
         marks = self._marks.get(value)
-        return torch.zeros([1] * value.ndim, dtype=torch.float64) if marks is None else marks
+        if marks is None:
+            return torch.zeros([1] * value.ndim, dtype=torch.float64)
+        return marks
 
     def _makers_below(self, op: Op) -> list[Op | None]:
         if op.index <= self.source.made_at:
             return []
         return [value.maker for value in op.operands if value not in self._marks]
 
-    def merged(self, op: Op, *marks: Tensor) -> Marks:
+    def merge(self, op: Op, *marks: Tensor) -> Marks:
         """Of an elementwise function of the operands, or of what has other marks."""
-        first, *others = marks or map(self.of, op.operands)
+        first, *remaining = marks or map(self.marks_of, op.operands)
         total = _in_front(first, op.out.ndim)
-        for t in others:
+        for t in remaining:
             if t is not first:
                 total = _average(total, _in_front(t, op.out.ndim))
         return [total]
 
-    def merged_along(self, marks: Tensor, axes: Iterable[int]) -> Tensor:
+    def merge_along(self, marks: Tensor, axes: Iterable[int]) -> Tensor:
         """Of elements that are made of all along some axes."""
-        varied = [axis for axis in axes if marks.shape[axis] > 1]
-        if not varied:
+        varying = [axis for axis in axes if marks.shape[axis] > 1]
+        if not varying:
             return marks
-        return marks.sum(varied, keepdim=True) / (marks != 0).sum(varied, keepdim=True).clamp(min=1)
+        return marks.sum(varying, keepdim=True) / (marks != 0).sum(varying, keepdim=True).clamp(min=1)
 
-    def reduced(self, op: Op, signal: Value, axes: Sequence[int], windows: Iterable[int] = ()) -> Marks:
+    def reduce(self, op: Op, signal: Value, axes: Dims, windows: Iterable[int] = ()) -> Marks:
         """Of what takes together all along some axes of a signal, which the result may lack, and windows along others.
 
         Args:
@@ -86,34 +88,34 @@ class Places:
             signal: one of its operands.
             axes, windows: axes of the signal, perhaps counted from the last one.
         """
-        marks = self.merged_along(self.of(signal), axes)
+        marks = self.merge_along(self.marks_of(signal), axes)
         for axis in windows:
-            marks = self._resized(marks, axis % signal.ndim, op.out.shape)
+            marks = self._resize(marks, axis % signal.ndim, op.out.shape)
         if op.out.ndim < signal.ndim:
             marks = marks.squeeze([axis % signal.ndim for axis in axes])
         return [trailing_axes(marks, op.out.ndim)] * len(op.outs)
 
-    def _resized(self, marks: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
+    def _resize(self, marks: Tensor, axis: int, shape: Dims) -> Tensor:
         size = marks.shape[axis]
         if self._windows_mix or size == 1:
-            return self.merged_along(marks, [axis])
+            return self.merge_along(marks, [axis])
         return marks.index_select(axis, torch.arange(shape[axis]) * size // max(shape[axis], 1))
 
     def everything(self, op: Op) -> Marks:
         """Of results that may depend on each element of all operands."""
-        total = self.merged_along(flatten_all(map(self.of, op.operands)), [0])
+        total = self.merge_along(flatten_all(map(self.marks_of, op.operands)), [0])
         return [total.reshape([1] * out.ndim) for out in op.outs]
 
-    def moved(self, op: Op) -> Marks:
+    def move(self, op: Op) -> Marks:
         """Of what only moves elements."""
         try:
-            return move_marks(op, [self.of(value) for value in op.floating])
-        except (RuntimeError, IndexError):  # it does not run on marks alone, such as a view of numbers of another type
-            return self.everything(op)
+            return move_marks(op, [self.marks_of(value) for value in op.floating])
+        except (RuntimeError, IndexError):
+            return self.everything(op)  # it does not run on marks alone, such as a view of numbers of another type
 
     def differ(self, value: Value, axes: Iterable[int]) -> bool:
         """Whether elements along some axes of a value come from different indices."""
-        marks = self.of(value)
+        marks = self.marks_of(value)
         if not marks.numel():
             return False
         lowest = marks.where(marks != 0, math.inf)
@@ -123,7 +125,9 @@ class Places:
         """The index that each element comes from; None if some elements come from several, or from none."""
         indices = torch.searchsorted(self._names, marks - _PRECISION).clamp(max=self.count - 1)
         is_exact = (self._names[indices] - marks).abs() < _PRECISION
-        return indices if bool(is_exact.all()) else None
+        if bool(is_exact.all()):
+            return indices
+        return None
 
 
 class Images(Places):
@@ -152,21 +156,25 @@ class Images(Places):
         if value not in self._numbers:
             axes = {*range(value.ndim)}
             # constants, such as a class token, are of the image whose elements they stand beside
-            merged = [*(axes - {axis} for axis in range(value.ndim)), set[int]()]
-            numbers = (self.indices(self.merged_along(self.of(value), others)) for others in merged)
+            choices = [*(axes - {axis} for axis in range(value.ndim)), set[int]()]
+            numbers = (self.indices(self.merge_along(self.marks_of(value), merged)) for merged in choices)
             self._numbers[value] = next((indices for indices in numbers if indices is not None), None)
         return self._numbers[value]
 
     def are_apart(self, output: Value, values: Iterable[Value]) -> bool:
         """Whether each image makes its own row of the output, and its own elements of some values."""
-        return self.is_single or (self.axis(output) == 0 and all(self.numbers(value) is not None for value in values))
+        if self.is_single:
+            return True
+        return self.axis(output) == 0 and all(self.numbers(value) is not None for value in values)
 
     def axis(self, value: Value) -> int | None:
         """The axis of a value that the images are on, in their order; None if there is none."""
         if self.count == 1:  # axes of size 1 are all alike
             return next((axis for axis, size in enumerate(value.shape) if size == 1), None)
         numbers = self.numbers(value)
-        if numbers is None or self.count not in numbers.shape or numbers.flatten().tolist() != [*range(self.count)]:
+        if numbers is None or self.count not in numbers.shape:
+            return None
+        if numbers.flatten().tolist() != [*range(self.count)]:
             return None
         return numbers.shape.index(self.count)
 
@@ -176,10 +184,10 @@ class Images(Places):
             return z.sum(dtype=torch.float64)[None].to(z.dtype)
         numbers = self.numbers(value)
         assert numbers is not None
-        others = [axis for axis, size in enumerate(numbers.shape) if size == 1]
-        sums = z.sum(others, keepdim=True, dtype=torch.float64) if others else z.double()
-        totals = sums.new_zeros(self.count)
-        return totals.index_add(0, numbers.expand(sums.shape).flatten().to(z.device), sums.flatten()).to(z.dtype)
+        remaining = [axis for axis, size in enumerate(numbers.shape) if size == 1]
+        sums = z.sum(remaining, keepdim=True, dtype=torch.float64) if remaining else z.double()
+        images = numbers.expand(sums.shape).flatten().to(z.device)
+        return sums.new_zeros(self.count).index_add(0, images, sums.flatten()).to(z.dtype)
 
     def spread(self, totals: Tensor, value: Value) -> Tensor:
         """One number (count,) for each image, at each of its elements."""
@@ -190,24 +198,26 @@ class Images(Places):
         return totals[numbers.to(totals.device)]
 
 
-def move_marks(op: Op, marks: Sequence[Tensor]) -> Marks:
+def move_marks(op: Op, marks: Tensors) -> Marks:
     """Run an operation that only moves elements on marks of its floating-point inputs.
 
     Raises RuntimeError or IndexError if it cannot be run on them.
     """
-    fixed = _fixed_axes(op, marks)
+    fixed_axes = _fixed_axes(op, marks)
 
     def constant(a: object) -> object:
         if not isinstance(a, Tensor):
             return a
         if not a.is_floating_point():
             return a.cpu()
-        return torch.zeros((), dtype=torch.float64).expand(_narrow(a.shape, fixed))
+        return torch.zeros((), dtype=torch.float64).expand(_narrow(a.shape, fixed_axes))
 
     def spread(t: Tensor, value: Value) -> Tensor:
-        t = t.expand(_narrow(value.shape, fixed))
+        t = t.expand(_narrow(value.shape, fixed_axes))
         # in memory like that of the value, for an operation that reads the memory
-        return torch.empty_strided(value.shape, value.stride, dtype=t.dtype).copy_(t) if op.rule.reads_memory else t
+        if op.rule.reads_memory:
+            return torch.empty_strided(value.shape, value.stride, dtype=t.dtype).copy_(t)
+        return t
 
     results = map(_thin, as_tuple(op.run_floating(*map(spread, marks, op.floating), constant=constant)))
     if not op.rule.joins:
@@ -215,7 +225,7 @@ def move_marks(op: Op, marks: Sequence[Tensor]) -> Marks:
     return [t.where((t >= _FIRST) & (t < _FIRST + 1), 0) for t in results]
 
 
-def reshape_marks(marks: Tensor, shape: Sequence[int], new_shape: Sequence[int]) -> Tensor:
+def reshape_marks(marks: Tensor, shape: Dims, new_shape: Dims) -> Tensor:
     """Marks of elements in their order, in another shape.
 
     Args:
@@ -224,8 +234,8 @@ def reshape_marks(marks: Tensor, shape: Sequence[int], new_shape: Sequence[int])
         new_shape: of the same elements.
     """
     # the last axes of both shapes that have equally many elements, among which marks do not vary
-    varied = max((axis for axis, size in enumerate(marks.shape) if size > 1), default=-1)
-    ends = {math.prod(shape[axis:]): axis for axis in range(varied + 1, len(shape) + 1)}
+    varying = max((axis for axis, size in enumerate(marks.shape) if size > 1), default=-1)
+    ends = {math.prod(shape[axis:]): axis for axis in range(varying + 1, len(shape) + 1)}
     sizes = [math.prod(new_shape[axis:]) for axis in range(len(new_shape) + 1)]
     new_end = next(axis for axis, size in enumerate(sizes) if size in ends)
     end = ends[sizes[new_end]]
@@ -233,19 +243,19 @@ def reshape_marks(marks: Tensor, shape: Sequence[int], new_shape: Sequence[int])
     return trailing_axes(_thin(wide), len(new_shape))
 
 
-def _fixed_axes(op: Op, marks: Sequence[Tensor]) -> list[int]:
+def _fixed_axes(op: Op, marks: Tensors) -> list[int]:
     """Axes, counted from the last, that an operation leaves as they are, and along which no marks vary."""
     ndim = marks[0].ndim
-    touched = op.rule.touched_axes(op)
-    if touched is None or any(t.ndim != ndim for t in marks):
+    touched_axes = op.rule.touched_axes(op)
+    if touched_axes is None or any(t.ndim != ndim for t in marks):
         return []
-    fixed = {*range(-ndim, 0)} - {axis % ndim - ndim for axis in touched}
-    return [axis for axis in fixed if all(t.shape[axis] == 1 for t in marks)]
+    fixed_axes = {*range(-ndim, 0)} - {axis % ndim - ndim for axis in touched_axes}
+    return [axis for axis in fixed_axes if all(t.shape[axis] == 1 for t in marks)]
 
 
-def _narrow(shape: Sequence[int], fixed: Sequence[int]) -> list[int]:
+def _narrow(shape: Dims, fixed_axes: Dims) -> list[int]:
     """A shape with one element along some axes, counted from the last."""
-    return [1 if axis - len(shape) in fixed else size for axis, size in enumerate(shape)]
+    return [1 if axis - len(shape) in fixed_axes else size for axis, size in enumerate(shape)]
 
 
 def _thin(marks: Tensor) -> Tensor:

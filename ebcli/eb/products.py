@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.operations import AnyFunction, TensorFunction, as_tuple
+from ebcli.eb.operations import AnyFunction, TensorFunction, Tensors, as_tuple
 from ebcli.eb.torch_private import run_backward
 
 _LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
 _BLOCK = 3 << 18  # weights: 3 MiB in float32
-_LEAST = 1 / 16  # of |W| |a|, for a normalizer that is a difference of products: it loses no more than four bits
+# of |W| |a|, for a normalizer that is a difference of products: it loses no more than four bits
+_LEAST = 1 / 16
 
 Signs = int | Tensor
 
@@ -55,10 +56,14 @@ class LinearMap:
 
     def transposed(self, q: Tensor, like: Tensor) -> Tensor:
         """W^T q, shaped like the signal."""
-        return vjp(self.exact, like, q) if self.back is None else self._run(self.back, q)
+        if self.back is None:
+            return vjp(self.exact, like, q)
+        return self._run(self.back, q)
 
     def _run(self, function: Callable[..., Tensor], vector: Tensor) -> Tensor:
-        return function(vector) if self.weight is None else function(vector, self.weight)
+        if self.weight is None:
+            return function(vector)
+        return function(vector, self.weight)
 
 
 def vjp(function: TensorFunction, like: Tensor, vector: Tensor) -> Tensor:
@@ -66,7 +71,7 @@ def vjp(function: TensorFunction, like: Tensor, vector: Tensor) -> Tensor:
     return gradients(function, [torch.empty_like(like, requires_grad=True)], [vector])[0]
 
 
-def gradients(function: AnyFunction, leaves: Sequence[Tensor], vectors: Sequence[Tensor | None]) -> Sequence[Any]:
+def gradients(function: AnyFunction, leaves: Tensors, vectors: Sequence[Tensor | None]) -> Sequence[Any]:
     """What arrives at leaves of autograd, if vectors arrive at a function's results, but for those that are None."""
     with torch.enable_grad():
         results = as_tuple(function(*leaves))
@@ -126,7 +131,9 @@ def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnega
     def half(sign: int) -> LinearMap | None:
         """Of s W, the positive or the negative weights."""
         if weight is None:
-            return linear if sign > 0 else None
+            if sign > 0:
+                return linear
+            return None
         split = weight.clamp(min=0) if sign > 0 else weight.neg().clamp_(min=0)
         return LinearMap(linear.apply, split, back=linear.back)
 
@@ -146,7 +153,9 @@ def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnega
             share = part * split.transposed(q, part)
             share = share if factor is None else (share.float() * factor)
             total = share if total is None else total.add_(share)
-    return torch.zeros_like(a) if total is None else total.to(a.dtype)
+    if total is None:
+        return torch.zeros_like(a)
+    return total.to(a.dtype)
 
 
 def _by_sizes(linear: LinearMap, a: Tensor, P: Tensor, signs: Tensor, response: Any, bias: Any) -> Tensor | None:

@@ -54,12 +54,16 @@ class ExcitationResult:
     image_axis: int | None = 0
 
     def __repr__(self) -> str:  # tensors in full would fill screens
-        masses = [] if self.mass is None else self.mass.flatten().tolist()
-        shown = ", ".join(f"{value:.3f}" for value in masses[:4]) + ", ..." * (len(masses) > 4)
+        mass = None
+        if self.mass is not None:
+            masses = [f"{value:.3f}" for value in self.mass.flatten().tolist()]
+            if len(masses) > 4:
+                masses[4:] = ["..."]
+            mass = f"[{', '.join(masses)}]"
         return (
             f"{type(self).__name__}(layer={self.layer!r}, contrastive={self.contrastive}, "
             f"relevance={tuple(self.relevance.shape)}, logits={tuple(self.logits.shape)}, "
-            f"mass={None if self.mass is None else f'[{shown}]'})"
+            f"mass={mass})"
         )
 
     @property
@@ -77,7 +81,8 @@ class ExcitationResult:
             LayerError: the layer's output has no spatial dimensions, or the input's channels cannot be told.
         """
         lead = self.relevance.ndim - len(self.layer_shape)
-        relevance = self.relevance.transpose(0, lead).movedim(lead + (self.image_axis or 0), 0)  # (B, ...), (B, K, ...)
+        # (B, ...), (B, K, ...)
+        relevance = self.relevance.transpose(0, lead).movedim(lead + (self.image_axis or 0), 0)
         flat = relevance.flatten(0, lead)
         maps = saliency_map(flat, self.input_shape, layer=self.layer, channel_axis=self.channel_axis)
         return maps.reshape(*relevance.shape[: lead + 1], *maps.shape[1:])

@@ -44,13 +44,12 @@ class Stepwise:
 
     def __call__(self, op: Op, incoming: list[Shares]) -> list[Shares]:
         outgoing: list[Shares] = [[] for _ in op.operands]
-        for group in _grouped(op, incoming):
+        for group in _group(op, incoming):
             for P, context in _of_each_sign(op, group):
                 shares = self._shares(op, P, context)
                 if self._tracks and op.rule is not MISSING:
-                    mass_in = sum(p.sum(dtype=torch.float64) for p in P if p is not None)
-                    mass_out = sum(share[0].sum(dtype=torch.float64) for share in shares if share)
-                    self.lost[op] = self.lost.get(op, 0) + mass_in - mass_out
+                    total_before = self.lost.get(op, 0)
+                    self.lost[op] = total_before + _mass(P) - _mass(share and share[0] for share in shares)
                 for of_operand, share in zip(outgoing, shares, strict=True):
                     if share:
                         of_operand.append(share)
@@ -79,20 +78,24 @@ class Stepwise:
         return shares
 
 
-def _grouped(op: Op, incoming: list[Shares]) -> list[Group]:
+def _mass(probabilities: Iterable[Tensor | None]) -> Any:
+    return sum(P.sum(dtype=torch.float64) for P in probabilities if P is not None)
+
+
+def _group(op: Op, incoming: list[Shares]) -> list[Group]:
     """What has arrived at each result. That which is to be explained in the same way is added up."""
     groups: dict[object, Group] = {}
     for index, (out, claims) in enumerate(zip(op.outs, incoming, strict=True)):
-        for P, context in filter(None, claims):
-            signs = context.signs if out.facts.is_open else None
-            norm = context.norm if out.facts.is_open else None
+        for P, of_claim in filter(None, claims):
+            context = of_claim if out.facts.is_open else of_claim._replace(signs=None, norm=None)
+            signs = context.signs
             # tensors are the same signs only if they are the same tensor
-            key = id(signs) if isinstance(signs, Tensor) else signs, context.above_classifier, norm
-            total, before = groups.get(key, Group([None] * len(incoming), context))
-            present = total[index]
-            total[index] = P if present is None else present + P
+            key = id(signs) if isinstance(signs, Tensor) else signs, context.above_classifier, context.norm
+            sums, before = groups.get(key, Group([None] * len(incoming), context))
+            present = sums[index]
+            sums[index] = P if present is None else present + P
             skips_zeros = before.skips_zeros and context.skips_zeros
-            groups[key] = Group(total, BackwardContext(signs, context.above_classifier, skips_zeros, norm))
+            groups[key] = Group(sums, context._replace(skips_zeros=skips_zeros))
     return [*groups.values()]
 
 
@@ -103,9 +106,11 @@ def _of_each_sign(op: Op, group: Group) -> list[Group]:
     has_copies = op.operand.numel < op.out.numel
     if not isinstance(signs, Tensor) or not has_copies or isinstance(op.rule, Layer):
         return [group]
-    return [
-        Group([p if p is None else p * (signs * sign > 0) for p in P], context._replace(signs=sign)) for sign in (1, -1)
-    ]
+    groups = []
+    for sign in (1, -1):
+        mask = signs * sign > 0
+        groups.append(Group([p if p is None else p * mask for p in P], context._replace(signs=sign)))
+    return groups
 
 
 def read_by_layers(ops: Sequence[Op]) -> set[Value]:
@@ -120,4 +125,6 @@ def read_by_layers(ops: Sequence[Op]) -> set[Value]:
 def total(shares: Sequence[Share], like: Value) -> Tensor:
     """The probability that has arrived."""
     parts = [share[0] for share in shares if share]
-    return add_all(parts) if parts else torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+    if parts:
+        return add_all(parts)
+    return torch.zeros(like.shape, dtype=like.dtype, device=like.device)

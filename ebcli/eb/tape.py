@@ -16,7 +16,18 @@ from torch import Tensor, nn
 
 from ebcli.eb.facts import Facts, Gate
 from ebcli.eb.memory import Memory, view_of
-from ebcli.eb.operations import ACTIVE_TAPE, Kwargs, Op, Value, as_tuple, aten, flatten_arguments, map_arguments
+from ebcli.eb.operations import (
+    ACTIVE_TAPE,
+    Kwargs,
+    Op,
+    Tensors,
+    Value,
+    as_tuple,
+    aten,
+    flatten_arguments,
+    map_arguments,
+    same,
+)
 from ebcli.eb.rules import entry_for
 from ebcli.eb.rules.moves import MISSING
 from ebcli.eb.rules.rule import Decomposition, Entry, Rule
@@ -99,7 +110,9 @@ class Tape(TorchDispatchMode):
     @cached_property
     def names(self) -> dict[nn.Module, str]:
         """The names of the network's modules."""
-        return {} if self._net is None else {module: name for name, module in self._net.named_modules()}
+        if self._net is None:
+            return {}
+        return {module: name for name, module in self._net.named_modules()}
 
     def start(self, tensor: Tensor) -> Value:
         """Make a tensor a signal."""
@@ -116,20 +129,20 @@ class Tape(TorchDispatchMode):
         if token is not self._token:
             value, version = tensor, None
         contents = self.memory.contents(tensor)
-        whole = contents.whole
-        if whole is None or version == contents.version:
+        filling = contents.filling
+        if filling is None or version == contents.version:
             return value
-        if (whole.shape, whole.stride) == (tensor.shape, tensor.stride()):
-            return self._assign(tensor, whole)
-        return self._add("as_strided", aten.as_strided.default, (whole, *view_of(tensor)), {}, tensor).out
+        if (filling.shape, filling.stride) == (tensor.shape, tensor.stride()):
+            return self._assign(tensor, filling)
+        return self._add("as_strided", aten.as_strided.default, (filling, *view_of(tensor)), {}, tensor).out
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         operator = Operator.of(func)
         if ACTIVE_TAPE.get() is not self or operator.entry.reads_only_shape:
             return func(*args, **kwargs)
-        values, named = map_arguments(self.value_of, args, kwargs)
-        if not any(type(a) is Value for a in flatten_arguments(values, named)):
+        values, by_name = map_arguments(self.value_of, args, kwargs)
+        if not any(type(a) is Value for a in flatten_arguments(values, by_name)):
             if operator.is_mutable and self.saves_numbers:
                 self.memory.copy_constants(args[0])
             return func(*args, **kwargs)
@@ -137,7 +150,7 @@ class Tape(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         if operator.is_in_place:
-            return self._overwrite(operator, func, args, kwargs, values, named)
+            return self._overwrite(operator, func, args, kwargs, values, by_name)
         if "out" in kwargs:
             message = f"{operator.name} writes its result into out=, in place of what is there: assign it instead"
             raise EbcliError(message)
@@ -145,9 +158,9 @@ class Tape(TorchDispatchMode):
         if not isinstance(result, (Tensor, list, tuple)):
             return result  # a number
         if operator.entry.expands_responses and isinstance(result, Tensor):
-            expand = partial(self._expanded, shape=result.shape)
-            values, named = map_arguments(expand, values, named)
-        op = make_op(operator.name, func, values, named, operator.entry)
+            expand = partial(self._expand, shape=result.shape)
+            values, by_name = map_arguments(expand, values, by_name)
+        op = make_op(operator.name, func, values, by_name, operator.entry)
         if isinstance(op.rule, Decomposition):
             self.equate(self._decompose(op.rule, args, kwargs), result, is_gate=op.rule.is_gate)
         else:
@@ -159,7 +172,7 @@ class Tape(TorchDispatchMode):
         with self:
             return rule.function(*args, **kwargs)
 
-    def _expanded(self, value: Any, shape: torch.Size) -> Any:
+    def _expand(self, value: Any, shape: torch.Size) -> Any:
         """The response of a layer as the neurons that a bias or a scale makes of it by broadcasting."""
         if not isinstance(value, Value) or not value.facts.is_open or value.shape == shape:
             return value
@@ -177,7 +190,7 @@ class Tape(TorchDispatchMode):
         for part, tensor in zip(as_tuple(parts), as_tuple(result), strict=False):
             value = self.value_of(part)
             if isinstance(tensor, Tensor) and isinstance(value, Value):
-                out = self._add("same", _same, (value,), {}, tensor).out
+                out = self._add("same", same, (value,), {}, tensor).out
                 if is_gate:
                     out.facts.gate = Gate.SWITCH
                     out.facts.nonnegative = True
@@ -187,7 +200,7 @@ class Tape(TorchDispatchMode):
         """A value of its own for a tensor whose value is also elsewhere."""
         return self._add("alias", aten.alias.default, (value,), {}, tensor).out
 
-    def call(self, name: str, compute: Any, function: Any, signals: Sequence[Tensor], rule: Rule) -> Any:
+    def call(self, name: str, compute: Any, function: Any, signals: Tensors, rule: Rule) -> Any:
         """The value of a function, recorded as one operation with a rule of its own."""
         if name.endswith("_"):
             self.memory.before_write(signals[0])
@@ -224,61 +237,61 @@ class Tape(TorchDispatchMode):
         if self.is_cut:
             op.is_cut, op.operands = True, []
         elif self.saves_numbers:
-            for value in op.rule.needed(op):
+            for value in op.rule.needs(op):
                 self.memory.save(value)
         return op
 
-    def _overwrite(self, operator: Operator, func: OpOverload, args: Any, kwargs: Any, values: Any, named: Any) -> Any:
+    def _overwrite(
+        self, operator: Operator, func: OpOverload, args: Any, kwargs: Any, values: Any, by_name: Any
+    ) -> Any:
         """An operation in place is the same operation, whose result is a new value of the tensor."""
-        target, old = args[0], values[0]
-        is_value = isinstance(old, Value)
-        if self.is_cut and is_value and not (old.maker is not None and old.maker.is_cut):
+        target = args[0]
+        previous = values[0]
+        is_value = isinstance(previous, Value)
+        if self.is_cut and is_value and not (previous.maker is not None and previous.maker.is_cut):
             message = f"{operator.name}_ changes a value in place under torch.no_grad(): make it out of place"
             raise EbcliError(message)
         if not is_value:  # a constant, which the result replaces
             values = target.clone(), *values[1:]
-        op = make_op(operator.name, _out_of_place(operator.name, func), values, named, operator.entry)
+        op = make_op(operator.name, _out_of_place(operator.name, func), values, by_name, operator.entry)
         if isinstance(op.rule, Decomposition):
             parts = self._decompose(op.rule, args, kwargs)
-            op = make_op("same", _same, (self.value_of(parts),), {}, entry_for("same"))
-            needed = []
-        else:
-            needed = op.rule.needed(op)
+            op = make_op("same", same, (self.value_of(parts),), {}, entry_for("same"))
+        needs = op.rule.needs(op)
         if self.saves_numbers:
-            for value in needed:
+            for value in needs:
                 self.memory.save(value)  # before the numbers are gone
-        if is_value and not old.num_reads and old.maker is not None and old not in needed:
-            old.saved = None
+        if is_value and not previous.num_reads and previous.maker is not None and previous not in needs:
+            previous.numbers = None
         size = target.untyped_storage().nbytes() // target.element_size()
         self.memory.before_write(target)
-        before = self._memory_of(target, old, size) if target.numel() < size else None
+        before = None
+        if target.numel() < size:
+            flat = target.as_strided((size,), (1,), 0)
+            before = self._memory_of(target, previous, flat)
         func(*args, **kwargs)
-        new = self._append(op, target).out
-        whole = new if before is None else self._write(target, before, new, size)
-        self.memory.write(target, whole)
+        filling = new = self._append(op, target).out
+        if before is not None:
+            # what fills the memory of a view, flat, after a new value of the view was written to it
+            places = torch.arange(size, device=target.device).as_strided(*view_of(target))
+            filling = self._add("write", aten.index_put.default, (before, [places], new), {}, flat).out
+        self.memory.write(target, filling)
         self._assign(target, new)
         return target
 
-    def _write(self, target: Tensor, before: Any, new: Value, size: int) -> Value:
-        """What fills the memory of a view, flat, after a new value of the view was written to it."""
-        places = torch.arange(size, device=target.device).as_strided(*view_of(target))
-        whole = target.as_strided((size,), (1,), 0)
-        return self._add("write", aten.index_put.default, (before, [places], new), {}, whole).out
-
-    def _memory_of(self, view: Tensor, value: Any, size: int) -> Any:
+    def _memory_of(self, view: Tensor, value: Any, flat: Tensor) -> Any:
         """What the memory of a view holds, flat: a value or, if it is constant, a copy."""
-        whole = view.as_strided((size,), (1,), 0)
-        contents = self.memory.contents(view).whole
+        contents = self.memory.contents(view).filling
         if contents is not None:
             value = contents
         elif not isinstance(value, Value):
-            return whole.clone()
+            return flat.clone()
         else:
-            while value.numel < size and value.maker is not None and _is_view(value.maker):
+            while value.numel < flat.numel() and value.maker is not None and _is_view(value.maker):
                 value = value.maker.signal
-            if value.numel < size:
+            if value.numel < flat.numel():
                 raise EbcliError("part of a tensor is overwritten whose other parts are unknown: write into a copy")
-        return self._add("as_strided", aten.as_strided.default, (value, *view_of(whole)), {}, whole).out
+        return self._add("as_strided", aten.as_strided.default, (value, *view_of(flat)), {}, flat).out
 
     def rename(self, tensor: Tensor, value: Value) -> Tensor:
         """A tensor that holds a value, too."""
@@ -300,10 +313,6 @@ def make_op(name: str, function: Any, args: Sequence[Any], kwargs: Kwargs, entry
     return op
 
 
-def _same(a: Any) -> Any:
-    return a
-
-
 def _is_view(op: Op) -> bool:
     """Whether its result shares memory with its signal."""
     return getattr(op.function, "is_view", False)
@@ -315,7 +324,7 @@ def _out_of_place(name: str, func: OpOverload) -> Any:
         overload = getattr(getattr(aten, name, None), schema_of(func).overload_name or "default", None)
         if overload is not None and not schema_of(overload).is_mutable:
             return overload
-    return lambda a, *others, **named: func(a.clone(), *others, **named)
+    return lambda a, *args, **kwargs: func(a.clone(), *args, **kwargs)
 
 
 def caller(frame: FrameType | None, name: str, kind: type) -> Any:

@@ -15,6 +15,7 @@ from torch._decomp import decomposition_table
 from torch._decomp import decompositions as loops_over_time
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
@@ -25,9 +26,9 @@ __all__ = [
     "TorchDispatchMode",
     "_set_grad_enabled",
     "attention_weights",
-    "base_of",
     "decomposition_of",
     "is_composite",
+    "is_parameter",
     "is_view",
     "loops_over_time",
     "missing",
@@ -79,9 +80,9 @@ def storage_of(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def base_of(tensor: Tensor) -> Tensor | None:
-    """The tensor that a view shows."""
-    return tensor._base
+def is_parameter(tensor: Tensor) -> bool:
+    """Whether it is a parameter, or a view of one."""
+    return isinstance(tensor, Parameter) or isinstance(tensor._base, Parameter)
 
 
 def is_composite(operator: OpOverload) -> bool:
@@ -104,7 +105,7 @@ def decomposition_of(name: str) -> Callable[..., Any]:
 
 
 def run_backward(pairs: Iterable[tuple[Tensor, Tensor]], leaves: Iterable[Tensor]) -> Sequence[Any]:
-    """What arrives at leaves if vectors arrive at results, of which each is paired with its own; None if nothing."""
+    """What arrives at leaves if vectors arrive at results, given in pairs of both; None where nothing does."""
     results, vectors = zip(*pairs, strict=True)
     flags = {"allow_unreachable": True, "accumulate_grad": False}
     return _engine.run_backward(results, vectors, keep_graph=False, create_graph=False, inputs=tuple(leaves), **flags)

@@ -7,7 +7,7 @@ normalization applies to every norm that rescales units by a common factor. Join
 mean that some norms subtract is part of the linear map.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import AFFINE, CURVED, SIGNED, Facts, Gate, Link, common_source, never_negative, sources
-from ebcli.eb.operations import Op, Value, trailing_axes
+from ebcli.eb.facts import AFFINE, AFTER_SIGNS, NONLINEAR, Facts, Gate, Link, common_source, never_negative, sources
+from ebcli.eb.operations import Op, Value, Values, trailing_axes
 from ebcli.eb.places import Marks, Places
 from ebcli.eb.rules.moves import MISSING, Join, Winner, is_scalar
 from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
@@ -38,16 +38,16 @@ class Unary(Rule):
 
     position: int = 0
     keeps_zero: bool = False
-    elementwise: int = CURVED
+    elementwise: int = NONLINEAR
     nonnegative: bool | None = False
     gate: int | None = 0
     is_softmax: bool = False
     transposed: Callable[[Op, Tensor], Tensor] = lambda _, G: G
 
-    def operands(self, op: Op) -> list[Value]:
+    def operands(self, op: Op) -> Values:
         return [op.inputs[self.position]]
 
-    def needed(self, op: Op) -> Sequence[Value]:
+    def needs(self, op: Op) -> Values:
         return *(value for value in op.inputs if value not in op.operands), *op.outs[1:]
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -59,14 +59,16 @@ class Unary(Rule):
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         signs = self.signs(op, context) if op.signal.facts.is_open else context.signs
-        below = BackwardContext(signs, context.above_classifier, skips_zeros=context.skips_zeros and self.keeps_zero)
-        return [(self.moved_back(op, P[0]), below)]
+        context_below = BackwardContext(
+            signs, context.above_classifier, skips_zeros=context.skips_zeros and self.keeps_zero
+        )
+        return [(self.moved_back(op, P[0]), context_below)]
 
     def slopes(self, op: Op, G: Incoming) -> Gradients:
         return [self.moved_back(op, self.slope(op, G[0]))]
 
     def places(self, op: Op, places: Places) -> Marks:
-        return places.merged(op)
+        return places.merge(op)
 
     def signs(self, op: Op, context: BackwardContext) -> int | Tensor | None:
         """The signs of the responses of the layer below, if both are one neuron."""
@@ -90,16 +92,16 @@ class Activation(Unary):
     """
 
     keeps_zero: bool = True
-    gate: int | None = Gate.ACTIVATED
+    gate: int | None = Gate.ACTIVATION
     link: Link | None = None
 
     def link_of(self, op: Op) -> Link:
         return self.link or Link(op.signal)
 
-    def operands(self, op: Op) -> list[Value]:
+    def operands(self, op: Op) -> Values:
         return [self.link_of(op).source]
 
-    def needed(self, op: Op) -> Sequence[Value]:
+    def needs(self, op: Op) -> Values:
         return *op.operands, *op.outs
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -114,7 +116,7 @@ class Activation(Unary):
     def slope(self, op: Op, G: Tensor) -> Tensor:
         """P / u, which is 0 where u is."""
         u = self.link_of(op).rearrange(op.operand.tensor)
-        gain = op.cached(lambda: _quotient(op.out.tensor, u.abs()))
+        gain = op.memoize(lambda: _quotient(op.out.tensor, u.abs()))
         return (G * gain).clamp_(min=0).copysign_(u)
 
     def slopes_above_classifier(self, op: Op, G: Incoming) -> Gradients:
@@ -122,13 +124,13 @@ class Activation(Unary):
         return [self.moved_back(op, G[0].where(op.out.tensor != 0, 0))]
 
     def moved_back(self, op: Op, incoming: Tensor) -> Tensor:
-        return super().moved_back(op, self.link_of(op).back(incoming))
+        return super().moved_back(op, self.link_of(op).pull_back(incoming))
 
     def places(self, op: Op, places: Places) -> Marks:
         link = self.link_of(op)
         if not link.moves:
-            return places.merged(op)
-        return places.merged(op, link.rearrange(places.of(link.source).expand(link.source.shape)))
+            return places.merge(op)
+        return places.merge(op, link.rearrange(places.marks_of(link.source).expand(link.source.shape)))
 
 
 def _quotient(h: Tensor, size: Tensor) -> Tensor:
@@ -142,20 +144,26 @@ class Rectifier(Activation):
     """A ReLU, which may be cut off above. Behind a layer, both are one neuron."""
 
     nonnegative: bool | None = True
-    gate: int | None = Gate.BOUNDED
+    gate: int | None = Gate.NONNEGATIVE
     is_bounded: bool = False
 
-    def needed(self, op: Op) -> Sequence[Value]:
-        return super().needed(op) if self.is_bounded else op.outs
+    def needs(self, op: Op) -> Values:
+        if self.is_bounded:
+            return super().needs(op)
+        return op.outs
 
     def signs(self, op: Op, context: BackwardContext) -> int | Tensor | None:
         if context.above_classifier:
             return context.signs
         # inactive neurons, whose response is not positive, have no probability, unless something was added behind them
-        return 1 if context.skips_zeros else torch.where(op.out.tensor > 0, 1, -1)
+        if context.skips_zeros:
+            return 1
+        return torch.where(op.out.tensor > 0, 1, -1)
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
-        return super().slope(op, G) if self.is_bounded else G.clamp(min=0) * (op.out.tensor > 0)
+        if self.is_bounded:
+            return super().slope(op, G)
+        return G.clamp(min=0) * (op.out.tensor > 0)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -173,14 +181,14 @@ class Scale(Unary):
     factor: Callable[[Op], Any] = lambda _: 1
     turns: bool = False
 
-    def needed(self, op: Op) -> Sequence[Value]:
-        return *super().needed(op), *(out for out in op.outs[:1] if out.facts.is_open)
+    def needs(self, op: Op) -> Values:
+        return *super().needs(op), *(out for out in op.outs[:1] if out.facts.is_open)
 
     def describe(self, op: Op, facts: Facts) -> None:
         super().describe(op, facts)
         facts.is_open = op.signal.facts.is_open
         if self.turns:
-            facts.gate = SIGNED.get(facts.gate, facts.gate)
+            facts.gate = AFTER_SIGNS.get(facts.gate, facts.gate)
 
     def signs(self, op: Op, context: BackwardContext) -> int | Tensor | None:
         factor = self.factor(op)
@@ -191,11 +199,15 @@ class Scale(Unary):
             signs = 1
         elif signs is None and not (self.keeps_zero and is_positive):
             signs = op.out.tensor.sign()
-        return signs if signs is None or is_positive else signs * turn
+        if signs is None or is_positive:
+            return signs
+        return signs * turn
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         factor = self.factor(op)
-        return G if is_scalar(factor) and factor == 1 else G * factor
+        if is_scalar(factor) and factor == 1:
+            return G
+        return G * factor
 
 
 def clamp(op: Op) -> Rule:
@@ -205,7 +217,9 @@ def clamp(op: Op) -> Rule:
     if is_scalar(minimum) and minimum >= 0:
         if minimum > 0:
             return POSITIVE
-        return RELU if maximum is None else RELU6
+        if maximum is None:
+            return RELU
+        return RELU6
     if is_scalar(maximum) and maximum >= 0:
         return BOUND
     return ANY_BOUND
@@ -218,7 +232,9 @@ def threshold(op: Op) -> Rule:
         return SIGNED_VALUES
     if value:
         return POSITIVE
-    return RELU6 if limit else RELU
+    if limit:
+        return RELU6
+    return RELU
 
 
 def power(op: Op) -> Rule:
@@ -227,7 +243,7 @@ def power(op: Op) -> Rule:
         return POSITIVE
     if isinstance(exponent, Value):
         link = common_source(base, exponent)
-        return MISSING if link is None else written_out(op, link, 0)
+        return written_out(op, link, 0) if link else MISSING
     if not is_scalar(exponent):
         return SIGNED_VALUES
     if exponent == 1:
@@ -237,7 +253,7 @@ def power(op: Op) -> Rule:
     return EVEN if exponent % 2 == 0 else ODD
 
 
-def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_zero: bool = False) -> Activation:
+def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATION, *, keeps_zero: bool = False) -> Activation:
     """The rule of the last operation of an activation that is made of several."""
     return Activation(gate=gate, keeps_zero=keeps_zero, nonnegative=never_negative(op, link.source), link=link)
 
@@ -245,9 +261,10 @@ def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_
 def _choice_as_activation(op: Op) -> Rule | None:
     """The rule of a choice between functions of one signal, such as max(x, 0) and where(x > 0, x, x / 5)."""
     link = common_source(*op.inputs)
-    if link is None or any(a.shape.numel() > link.source.numel for a in op.args if isinstance(a, (Tensor, Value))):
+    if link is None:
         return None
-    return written_out(op, link)
+    sizes = (a.shape.numel() for a in op.args if isinstance(a, (Tensor, Value)))
+    return None if max(sizes) > link.source.numel else written_out(op, link)
 
 
 def maximum(op: Op) -> Rule:
@@ -312,20 +329,24 @@ class Norm(Unary):
         if self.has_mean:
             groups = groups.sub_(groups.mean(-1, keepdim=True))
         G = groups.reshape(G.shape)
-        return G.transpose(0, 1) if self.of_batch else G
+        if self.of_batch:
+            return G.transpose(0, 1)
+        return G
 
     def places(self, op: Op, places: Places) -> Marks:
-        return places.reduced(op, op.signal, [0] if self.of_batch else [])
+        return places.reduce(op, op.signal, [0] if self.of_batch else [])
 
 
 def batch_norm(op: Op) -> Rule:
     has_own_statistics = op.arguments.get("training") or op.arguments.get("running_var") is None
-    return _BATCH_NORM_OF_BATCH if has_own_statistics else _BATCH_NORM
+    if has_own_statistics:
+        return _BATCH_NORM_OF_BATCH
+    return _BATCH_NORM
 
 
 RELU = Rectifier()
 RELU6 = Rectifier(is_bounded=True)
-POSITIVE = Activation(gate=Gate.BOUNDED, keeps_zero=False, nonnegative=True)
+POSITIVE = Activation(gate=Gate.NONNEGATIVE, keeps_zero=False, nonnegative=True)
 SIGNED_VALUES = Activation(gate=0, keeps_zero=False)
 EVEN = Activation(gate=0, nonnegative=True)
 ODD = Activation(gate=0, nonnegative=None)
@@ -334,15 +355,15 @@ INVERSE = Activation(gate=Gate.MASK, keeps_zero=False, nonnegative=None)
 BOUND = Unary(elementwise=AFFINE, nonnegative=None)
 ANY_BOUND = Unary(elementwise=AFFINE)
 _BATCH_NORM = BatchNorm(
-    factor=lambda op: op.cached(lambda: _batch_factor(op)), keeps_zero=False, gate=None, elementwise=0
+    factor=lambda op: op.memoize(lambda: _batch_factor(op)), keeps_zero=False, gate=None, elementwise=0
 )
 _BATCH_NORM_OF_BATCH = Norm(by_channel=True, of_batch=True)
 
 ENTRIES: Table = {
     "relu": RELU,
     "clamp clip clamp_min clamp_max hardtanh": Choice(clamp),
-    "leaky_relu elu celu _prelu_kernel rrelu_with_noise hardswish silu gelu mish tanh hardshrink softshrink erf asinh "
-    "atan sinh sin expm1 log1p rrelu tan": Activation(nonnegative=None),
+    "leaky_relu elu celu _prelu_kernel rrelu_with_noise hardswish silu gelu mish tanh hardshrink "
+    "softshrink erf asinh atan sinh sin expm1 log1p rrelu tan": Activation(nonnegative=None),
     "nan_to_num round trunc native_dropout": Unary(keeps_zero=True, elementwise=AFFINE, nonnegative=None),
     "sign sgn": ODD,
     "abs sqrt": EVEN,
@@ -358,8 +379,8 @@ ENTRIES: Table = {
     "pow float_power": Choice(power),
     "maximum minimum fmax fmin": Choice(maximum),
     "where": Choice(where),
-    "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update "
-    "_native_batch_norm_legit_no_training _batch_norm_no_update": Choice(batch_norm),
+    "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit "
+    "_batch_norm_with_update _native_batch_norm_legit_no_training _batch_norm_no_update": Choice(batch_norm),
     "native_layer_norm": Norm(),
     "native_group_norm": Norm(by_channel=True),
     "_fused_rms_norm": Norm(has_mean=False),

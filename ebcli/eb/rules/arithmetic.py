@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from ebcli.eb.facts import AFFINE, Facts, Gate, common_source, is_mean_of, signal_of, sources
-from ebcli.eb.operations import Op, Value
+from ebcli.eb.operations import Op, same
 from ebcli.eb.places import Marks, Places
 from ebcli.eb.products import add_all, ratio
 from ebcli.eb.rules.activations import Activation, Scale, Unary, written_out
 from ebcli.eb.rules.moves import MISSING, has_no_negatives, is_number
 from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
+
+Scales = Callable[[Op], Sequence[float]]
 
 
 @dataclass(eq=False)
@@ -25,7 +27,7 @@ class Sum(Rule):
         scales: c, of an operation.
     """
 
-    scales: Callable[[Op], Sequence[float]]
+    scales: Scales
 
     def describe(self, op: Op, facts: Facts) -> None:
         facts.nonnegative &= min(self.scales(op)) >= 0
@@ -38,25 +40,25 @@ class Sum(Rule):
         sign = add_all(terms).sign()
         parts = [(sign * term).clamp_(min=0) for term in terms]
         q = ratio(P[0], add_all(parts))
-        below = BackwardContext(None, context.above_classifier, skips_zeros=True)
-        return [((part * q).sum_to_size(v.shape), below) for part, v in zip(parts, op.operands, strict=True)]
+        context_below = BackwardContext(None, context.above_classifier, skips_zeros=True)
+        return [((part * q).sum_to_size(v.shape), context_below) for part, v in zip(parts, op.operands, strict=True)]
 
     def slopes(self, op: Op, G: Incoming) -> Gradients:
-        scaled = [G[0] if c == 1 else G[0] * c for c in self.scales(op)]
-        return [g.sum_to_size(v.shape) for g, v in zip(scaled, op.operands, strict=True)]
+        terms = [G[0] if c == 1 else G[0] * c for c in self.scales(op)]
+        return [g.sum_to_size(v.shape) for g, v in zip(terms, op.operands, strict=True)]
 
     def places(self, op: Op, places: Places) -> Marks:
-        return places.merged(op)
+        return places.merge(op)
 
 
-class Centered(Sum):
+class Centering(Sum):
     """The difference of a tensor and its own mean is the first half of a norm, which rescales: P passes."""
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         return [(P[0], BackwardContext(None, context.above_classifier)), None]
 
 
-def _sum_rule(op: Op, scales: Callable[[Op], tuple[float, float]]) -> Rule:
+def _sum_rule(op: Op, scales: Scales) -> Rule:
     """The rule of a sum or a difference of two arguments.
 
     Args:
@@ -64,9 +66,8 @@ def _sum_rule(op: Op, scales: Callable[[Op], tuple[float, float]]) -> Rule:
         scales: c in y = c_1 a_1 + c_2 a_2.
     """
     if len(op.inputs) == 1:
-        position = next(i for i, a in enumerate(op.args) if isinstance(a, Value))
-        constant = op.args[1 - position]
-        scale = scales(op)[position]
+        constant = _constant(op)
+        scale = scales(op)[op.args[0] is not op.signal]
         if is_number(constant) and constant != 0:
             unit = next((link for link in sources(op.signal) if not link.is_affine), None)
             if unit is not None:  # an activation, scaled and shifted
@@ -77,20 +78,8 @@ def _sum_rule(op: Op, scales: Callable[[Op], tuple[float, float]]) -> Rule:
     if link is not None and not link.is_affine:
         return written_out(op, link, 0)  # such as x + tanh(x)
     if scales(op) == (1, -1) and is_mean_of(op.inputs[1], op.inputs[0]):
-        return Centered(scales)
+        return Centering(scales)
     return Sum(scales)
-
-
-def _scales_of_add(op: Op) -> tuple[float, float]:
-    return 1, op.kwargs.get("alpha", 1)
-
-
-def _scales_of_sub(op: Op) -> tuple[float, float]:
-    return 1, -op.kwargs.get("alpha", 1)
-
-
-def _scales_of_rsub(op: Op) -> tuple[float, float]:
-    return -op.arguments["alpha"], 1
 
 
 @dataclass(eq=False, kw_only=True)
@@ -110,25 +99,31 @@ class Product(Unary):
         super().describe(op, facts)
         gate = op.inputs[1 - self.position]
         if gate.facts.is_softmax:
-            varied = [size > 1 and step != 0 for size, step in zip(gate.shape, gate.stride, strict=True)]
-            facts.attention_axes = frozenset(axis - len(varied) for axis, varies in enumerate(varied) if varies)
+            sizes = enumerate(zip(gate.shape, gate.stride, strict=True), -gate.ndim)
+            facts.attention_axes = frozenset(axis for axis, (size, step) in sizes if size > 1 and step)
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         gate = op.inputs[1 - self.position].tensor
-        return G / gate if self.divides else G * gate
+        if self.divides:
+            return G / gate
+        return G * gate
 
 
 def mul(op: Op) -> Rule:
     if len(op.inputs) == 1:
-        return _scaled(op, next(a for a in op.args[:2] if not isinstance(a, Value)), lambda constant: constant)
+        return _scale(op, same)
     a, b = op.inputs
     link = common_source(a, b)
     if link is not None:  # an activation, such as x * tanh(x)
         return written_out(op, link, min(a.facts.gate, b.facts.gate), keeps_zero=link.source in (a, b))
     if not (a.is_floating and b.is_floating):
-        return FIRST if a.is_floating else SECOND
+        if a.is_floating:
+            return FIRST
+        return SECOND
     position = signal_of(a, b)
-    return MISSING if position is None else (FIRST, SECOND)[position]
+    if position is None:
+        return MISSING
+    return (FIRST, SECOND)[position]
 
 
 def div(op: Op) -> Rule:
@@ -136,21 +131,27 @@ def div(op: Op) -> Rule:
     if len(op.inputs) == 1:
         if op.signal is not op.args[0]:
             return Activation(gate=Gate.MASK, keeps_zero=False)
-        return _scaled(op, op.args[1], lambda constant: 1 / torch.as_tensor(constant, dtype=op.signal.dtype))
+        return _scale(op, lambda constant: 1 / torch.as_tensor(constant, dtype=op.signal.dtype))
     link = None if op.args[0] is op.args[1] else common_source(*op.inputs)
     if link is None:
         return QUOTIENT
     return written_out(op, link, 0, keeps_zero=link.source is op.inputs[0])  # such as x / (1 + exp(-x))
 
 
-def _scaled(op: Op, constant: Any, factor: Callable[[Any], Any]) -> Rule:
+def _scale(op: Op, factor: Callable[[Any], Any]) -> Rule:
     """The rule of a signal times, or divided by, a constant, of which the network may make another one later."""
-    is_positive = has_no_negatives(constant)
+    is_positive = has_no_negatives(_constant(op))
+    is_nonnegative = is_positive and op.signal.facts.nonnegative
+    return Scale(factor=lambda op: factor(_constant(op)), turns=not is_positive, nonnegative=is_nonnegative)
 
-    def factor_of(op: Op) -> Any:
-        return factor(next(a for a in op.args[:2] if not isinstance(a, Value)))
 
-    return Scale(factor=factor_of, turns=not is_positive, nonnegative=is_positive and op.signal.facts.nonnegative)
+def _constant(op: Op) -> Any:
+    """The other one of two arguments."""
+    return op.args[op.args[0] is op.signal]
+
+
+def _sum(scales: Scales) -> Choice:
+    return Choice(partial(_sum_rule, scales=scales), expands_responses=True)
 
 
 FIRST = Product()
@@ -159,9 +160,9 @@ QUOTIENT = Product(divides=True)
 
 ENTRIES: Table = {
     "neg": Scale(factor=lambda _: -1, turns=True),
-    "add": Choice(partial(_sum_rule, scales=_scales_of_add), expands_responses=True),
-    "sub": Choice(partial(_sum_rule, scales=_scales_of_sub), expands_responses=True),
-    "rsub": Choice(partial(_sum_rule, scales=_scales_of_rsub), expands_responses=True),
+    "add": _sum(lambda op: (1, op.kwargs.get("alpha", 1))),
+    "sub": _sum(lambda op: (1, -op.kwargs.get("alpha", 1))),
+    "rsub": _sum(lambda op: (-op.arguments["alpha"], 1)),
     "mul": Choice(mul, expands_responses=True),
     "div": Choice(div, expands_responses=True),
 }

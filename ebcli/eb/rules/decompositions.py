@@ -18,7 +18,9 @@ from ebcli.eb.torch_private import loops_over_time as loops
 
 
 def fill(input: Tensor, value: Any = 0) -> Tensor:
-    return value.expand(input.shape) if isinstance(value, Tensor) else torch.full_like(input, value)
+    if isinstance(value, Tensor):
+        return value.expand(input.shape)
+    return torch.full_like(input, value)
 
 
 def _bilinear(x1: Tensor, weight: Tensor, x2: Tensor, *_: Any) -> Tensor:
@@ -27,7 +29,7 @@ def _bilinear(x1: Tensor, weight: Tensor, x2: Tensor, *_: Any) -> Tensor:
     return (matrix @ x1[..., None])[..., 0]
 
 
-def _swapped(x1: Tensor, weight: Tensor, x2: Tensor, *_: Any) -> Tensor:
+def _swap(x1: Tensor, weight: Tensor, x2: Tensor, *_: Any) -> Tensor:
     return _bilinear(x2, weight.transpose(1, 2), x1)
 
 
@@ -35,7 +37,7 @@ def trilinear(op: Op) -> Rule | Decomposition:
     """Of `bilinear`. A constant makes the matrix."""
     if list(map(list, op.args[3:7])) != [[1, 3], [0], [1, 2], [2, 3]]:
         return MISSING
-    return Decomposition(_bilinear if isinstance(op.args[0], Value) else _swapped)
+    return Decomposition(_bilinear if isinstance(op.args[0], Value) else _swap)
 
 
 def variance(input: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
@@ -46,10 +48,10 @@ def variance(input: Tensor, dim: Any = None, *, correction: float | None = None,
 
 
 def with_mean(spread: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    def both(input: Tensor, dim: Any = None, *, keepdim: bool = False, **options: Any) -> tuple[Tensor, Tensor]:
+    def with_both(input: Tensor, dim: Any = None, *, keepdim: bool = False, **options: Any) -> tuple[Tensor, Tensor]:
         return spread(input, dim, keepdim=keepdim, **options), input.mean(dim, keepdim)
 
-    return both
+    return with_both
 
 
 def log_sum_exp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
@@ -64,7 +66,9 @@ def log_sum_exp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     product = input @ weight.mT
-    return product if bias is None else product + bias
+    if bias is None:
+        return product
+    return product + bias
 
 
 def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
@@ -96,7 +100,9 @@ def scatter(op: Op) -> Rule | Decomposition:
     if reduce is None:
         return Join()
     is_sum = reduce == "add" and isinstance(op.args[3], (Tensor, Value))
-    return Decomposition(_scatter_add) if is_sum else MISSING
+    if is_sum:
+        return Decomposition(_scatter_add)
+    return MISSING
 
 
 def product_with_bias(name: str) -> Choice:
@@ -104,7 +110,9 @@ def product_with_bias(name: str) -> Choice:
     decomposition = Decomposition(decomposition_of(name))
 
     def choose(op: Op) -> Rule | Decomposition:
-        return decomposition if isinstance(op.args[0], Value) else matrix_product(op, has_bias=True)
+        if isinstance(op.args[0], Value):
+            return decomposition
+        return matrix_product(op, has_bias=True)
 
     return Choice(choose)
 
@@ -134,7 +142,8 @@ ENTRIES: Table = {
 def recurrent_layers(name: str, input: Tensor, hx: Any, params: Any, has_biases: Any, *options: Any) -> Any:
     # input (T, B, in), hx (layers * directions, B, hidden), a pair of those for an LSTM
     if not isinstance(has_biases, bool) or (options[1] and options[2]):
-        return NotImplemented  # a packed sequence, which has other arguments, or dropout that cannot be repeated
+        # a packed sequence, which has other arguments, or dropout that cannot be repeated
+        return NotImplemented
     is_lstm = name == "lstm"
     weights = loops.gather_params(params, has_biases, is_lstm and hx[0].shape[2] != hx[1].shape[2])
     states = list(zip(*hx, strict=True)) if is_lstm else hx.unbind()

@@ -4,32 +4,31 @@ Attention weights are non-negative, so they are the excitatory weights of Eq. 4,
 keys only determine the weights and get nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from ebcli.eb.facts import SUMMED, Facts, signal_of, values_of
-from ebcli.eb.operations import Kwargs, Op, Value, aten
+from ebcli.eb.facts import AFTER_SUM, Facts, signal_of, values_of
+from ebcli.eb.operations import Dims, Op, Value, Values, aten, flatten_all, split_like, trailing_axes
 from ebcli.eb.places import Marks, Places
 from ebcli.eb.products import LinearMap, excitation_shares
 from ebcli.eb.rules.moves import MISSING, NO_SHARE, Axes, Join, Winner, along, is_floating_constant, spatial_axes
 from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
-from ebcli.eb.torch_private import attention_weights, base_of
+from ebcli.eb.torch_private import attention_weights, is_parameter
 
 _Product = Callable[[Tensor, Tensor], Tensor]
 
 
-def all_axes(op: Op) -> Sequence[int] | None:
+def all_axes(op: Op) -> Dims | None:
     """None: each output may depend on all elements."""
     return None
 
 
-def _no_axes(op: Op) -> Sequence[int]:
+def _no_axes(op: Op) -> Dims:
     return ()
 
 
@@ -49,38 +48,37 @@ class Layer(Rule):
 
     linear: Callable[[Op], LinearMap]
     axes: Axes
-    windows: Callable[[Op], Sequence[int]] = _no_axes
+    windows: Callable[[Op], Dims] = _no_axes
     position: int = 0
     is_learned: bool = True
     has_no_negatives: bool = False
     bias: Callable[[Op], Tensor | int | None] = lambda _: None
 
-    def operands(self, op: Op) -> list[Value]:
+    def operands(self, op: Op) -> Values:
         return [op.inputs[self.position]]
 
-    def needed(self, op: Op) -> Sequence[Value]:
+    def needs(self, op: Op) -> Values:
         return *op.inputs, *(out for out in op.outs[:1] if not out.facts.nonnegative)  # whose signs matter
 
     def describe(self, op: Op, facts: Facts) -> None:
         facts.nonnegative = self.has_no_negatives and op.operand.facts.nonnegative
         facts.is_open = self.is_learned
-        facts.gate = SUMMED.get(facts.gate, 0)
+        facts.gate = AFTER_SUM.get(facts.gate, 0)
         facts.layers += self.is_learned
 
     def averages(self, op: Op) -> bool:
         """Whether it makes fewer elements, as averages by fixed weights."""
         weight = self.linear(op).weight if self.is_learned else None
-        if weight is None or weight.is_meta or isinstance(weight, Parameter) or isinstance(base_of(weight), Parameter):
+        if weight is None or weight.is_meta or is_parameter(weight):
             return False
         return op.out.numel <= op.operand.numel and bool((weight >= 0).all())
 
     def averaged_axes(self, op: Op) -> list[int]:
         """The axes of the signal that an average takes together."""
-        shape, out = op.operand.shape, op.out.shape
         axes = self.axes(op)
         if axes is None:
-            return [*range(len(shape))]
-        return [*axes, *(axis for axis in self.windows(op) if shape[axis] != out[axis])]
+            return [*range(op.operand.ndim)]
+        return [*axes, *(axis for axis in self.windows(op) if op.operand.shape[axis] != op.out.shape[axis])]
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         linear = self.linear(op)
@@ -94,7 +92,7 @@ class Layer(Rule):
         if not nonnegative and signal.maker is None and not a.is_meta:
             nonnegative = bool((a >= 0).all())  # which changes no number
         share = excitation_shares(
-            linear, a, P[0], signs, nonnegative=nonnegative, response=op.out.saved, bias=self.bias(op)
+            linear, a, P[0], signs, nonnegative=nonnegative, response=op.out.numbers, bias=self.bias(op)
         )
         is_above = context.above_classifier and not self.is_learned
         return [(share, BackwardContext(None, is_above, skips_zeros=True))]
@@ -106,33 +104,38 @@ class Layer(Rule):
         axes = self.axes(op)
         if axes is None:
             return places.everything(op)
-        return places.reduced(op, op.operand, axes, self.windows(op))
+        return places.reduce(op, op.operand, axes, self.windows(op))
 
 
 def _convolution(op: Op) -> LinearMap:
     # input (B, in, ...), weight (out, in / groups, ...); if transposed, (in, out / groups, ...)
-    weight, options, signal = op.args[1], op.args[3:9], op.operand
-    is_transposed, groups = options[3], options[5]
-    is_by_output = len(signal.shape) == weight.ndim and not (is_transposed and groups > 1)
-    trailing = [1] * (weight.ndim - 1 - is_transposed)
+    weight = op.args[1]
+    options = op.args[3:9]
+    signal = op.operand
+    *_, is_transposed, _, groups = options
+    is_by_output = signal.ndim == weight.ndim and not (is_transposed and groups > 1)
     return LinearMap(
         lambda a, w: aten.convolution(a, w, None, *options),
         weight,
-        (lambda scale: scale.reshape(-1, *trailing)) if is_by_output else None,
+        (lambda scale: trailing_axes(scale, weight.ndim - is_transposed)) if is_by_output else None,
         lambda q, w: aten.convolution_backward(q, signal.tensor, w, None, *options, [True, False, False])[0],
     )
 
 
 def _bias_of_channels(op: Op) -> Tensor | int:
     bias = op.args[2]
-    return 0 if bias is None else bias.reshape(1, -1, *[1] * (op.out.ndim - 2))
+    if bias is None:
+        return 0
+    return trailing_axes(bias[None], op.out.ndim)
 
 
 _CONVOLUTION = Layer(linear=_convolution, axes=lambda _: [1], windows=spatial_axes, bias=_bias_of_channels)
 
 
 def convolution(op: Op) -> Rule:
-    return _CONVOLUTION if isinstance(op.args[0], Value) and len(op.inputs) == 1 else MISSING
+    if isinstance(op.args[0], Value) and len(op.inputs) == 1:
+        return _CONVOLUTION
+    return MISSING
 
 
 @dataclass(eq=False, kw_only=True)
@@ -155,53 +158,54 @@ class AttentionProduct(Layer):
     def query_axes(self, op: Op) -> set[int]:
         """The axes of the result along which the attention weights vary."""
         ndim = op.out.ndim
-        return {(self.query_axis + ndim) % ndim} if ndim else set()
+        if ndim:
+            return {self.query_axis % ndim}
+        return set()
 
 
-def _matrix(op: Op, position: int, first: int) -> LinearMap:
+def _matrix(op: Op, side: int, first: int) -> LinearMap:
     """A product of the signal, which is the left factor (0) or the right one (1), and a matrix.
 
     Args:
         op: the operation.
-        position: of the signal among the factors.
+        side: of the signal among the factors.
         first: of the factors among the arguments.
     """
-    factor = op.args[first + 1 - position]
+    factor = op.args[first + 1 - side]
     alpha = op.kwargs.get("alpha", 1)
     is_nonnegative = isinstance(factor, Value) and factor.facts.nonnegative and alpha > 0
     w = factor.tensor if isinstance(factor, Value) else factor
     if alpha != 1:
         w = w * alpha
     are_matrices = w.ndim > 1 and op.operand.ndim > 1
-    apply: _Product = (lambda a, w: w @ a) if position else torch.matmul
+    apply: _Product = (lambda a, w: w @ a) if side else torch.matmul
     back: _Product | None = None
     if are_matrices:
-        back = (lambda q, w: w.mT @ q) if position else lambda q, w: q @ w.mT
+        back = (lambda q, w: w.mT @ q) if side else lambda q, w: q @ w.mT
     if is_nonnegative:
         return LinearMap(lambda a: apply(a, w), back=back and (lambda q: back(q, w)))
-    is_by_output = are_matrices and w.ndim == 2 and not position
+    is_by_output = are_matrices and w.ndim == 2 and not side
     return LinearMap(apply, w, (lambda scale: scale[None]) if is_by_output else None, back)
 
 
-def _contracted_axes(op: Op, position: int) -> list[int]:
-    return [-2 if position and op.operand.ndim > 1 else -1]
+def _contracted_axes(op: Op, side: int) -> list[int]:
+    return [-2 if side and op.operand.ndim > 1 else -1]
 
 
 def _scaled_bias(op: Op) -> Tensor | int:
     return op.args[0] * op.kwargs.get("beta", 1)
 
 
-def _options_of_product(position: int, *, has_bias: bool) -> Kwargs:
-    return {
-        "linear": partial(_matrix, position=position, first=int(has_bias)),
-        "axes": partial(_contracted_axes, position=position),
-        "bias": _scaled_bias if has_bias else lambda _: 0,
-    }
+def _product(kind: type[Layer], side: int, *, has_bias: bool, **options: Any) -> Layer:
+    return kind(
+        linear=partial(_matrix, side=side, first=int(has_bias)),
+        axes=partial(_contracted_axes, side=side),
+        bias=_scaled_bias if has_bias else lambda _: 0,
+        **options,
+    )
 
 
-@cache
-def _learned_product(position: int, *, has_bias: bool) -> Layer:
-    return Layer(**_options_of_product(position, has_bias=has_bias))
+_learned_product = cache(partial(_product, Layer))
 
 
 def matrix_product(op: Op, *, has_bias: bool = False) -> Rule:
@@ -220,15 +224,15 @@ def matrix_product(op: Op, *, has_bias: bool = False) -> Rule:
         return MISSING
     # one of the signals holds the weights of the other's elements, as attention does
     has_no_negatives = not has_bias and op.inputs[1 - position].facts.nonnegative
-    options = _options_of_product(position, has_bias=has_bias)
-    return AttentionProduct(**options, position=position, has_no_negatives=has_no_negatives, query_axis=-1 - position)
+    options = {"position": position, "has_no_negatives": has_no_negatives, "query_axis": -1 - position}
+    return _product(AttentionProduct, position, has_bias=has_bias, **options)
 
 
 def _attention(op: Op) -> LinearMap:
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)."""
     q, k, scale, is_causal, mask, bias = op.numbers("query", "key", "scale", "is_causal", "attn_mask", "attn_bias")
-    nothing, mask = k[..., :0], mask if bias is None else bias
-    _, A = attention_weights(q, k, nothing, mask, is_causal=bool(is_causal), scale=scale, enable_gqa=True)
+    no_values, mask = k[..., :0], mask if bias is None else bias
+    _, A = attention_weights(q, k, no_values, mask, is_causal=bool(is_causal), scale=scale, enable_gqa=True)
     repeats = q.shape[-3] // k.shape[-3] if q.ndim > 3 else 1
     if repeats > 1:
         return LinearMap(lambda a: A @ a.repeat_interleave(repeats, -3))
@@ -239,7 +243,8 @@ def attention(op: Op) -> Rule:
     value = op.arguments["value"]
     if not isinstance(value, Value):
         return NO_SHARE
-    is_grouped = value.shape[:-2] != op.arguments["query"].shape[:-2]  # heads of values have several of queries
+    # heads of values have several of queries
+    is_grouped = value.shape[:-2] != op.arguments["query"].shape[:-2]
     return AttentionProduct(
         linear=_attention,
         axes=lambda _: [-3, -2] if is_grouped else [-2],
@@ -249,7 +254,7 @@ def attention(op: Op) -> Rule:
     )
 
 
-def _itself(op: Op) -> LinearMap:
+def _fixed_map(op: Op) -> LinearMap:
     return LinearMap(lambda a: op.run(a, *(value.tensor for value in op.inputs[1:])))
 
 
@@ -257,7 +262,7 @@ def _itself(op: Op) -> LinearMap:
 class Average(Layer):
     """Fixed, non-negative weights."""
 
-    linear: Callable[[Op], LinearMap] = _itself
+    linear: Callable[[Op], LinearMap] = _fixed_map
     is_learned: bool = False
     has_no_negatives: bool = True
 
@@ -281,10 +286,12 @@ class Interpolation(Average):
         return [(share, BackwardContext((a * factor).sign(), context.above_classifier, skips_zeros=True))]
 
 
-def reduced_axes(op: Op) -> Sequence[int]:
+def reduced_axes(op: Op) -> Dims:
     """The axes that a sum, mean or maximum takes together."""
     axes = along(op)
-    return range(op.signal.ndim) if axes is None else axes
+    if axes is None:
+        return range(op.signal.ndim)
+    return axes
 
 
 class Reduction(Average):
@@ -297,15 +304,17 @@ class Reduction(Average):
     def query_axes(self, op: Op) -> set[int]:
         """The axes of the result along which the weights of the softmax vary."""
         ndim = op.signal.ndim
-        reduced = self._negative_axes(op)
-        axes = [axis for axis in range(-ndim, 0) if axis not in reduced or op.out.ndim == ndim]
-        weights = op.signal.facts.attention_axes - reduced
+        gone = self._negative_axes(op)
+        axes = [axis for axis in range(-ndim, 0) if axis not in gone or op.out.ndim == ndim]
+        weights = op.signal.facts.attention_axes - gone
         return {position for position, axis in enumerate(axes) if axis in weights}
 
     def _negative_axes(self, op: Op) -> set[int]:
         """The axes that are reduced, counted from the last, whichever way they are given."""
         ndim = op.signal.ndim
-        return {axis % ndim - ndim for axis in reduced_axes(op)} if ndim else set()
+        if ndim:
+            return {axis % ndim - ndim for axis in reduced_axes(op)}
+        return set()
 
 
 class Sampling(Average):
@@ -323,7 +332,9 @@ class Sampling(Average):
 def sampling(op: Op) -> Rule:
     if op.arguments["interpolation_mode"] == 2:
         return MISSING  # bicubic, whose weights have both signs
-    return _SAMPLING if isinstance(op.args[0], Value) else NO_SHARE
+    if isinstance(op.args[0], Value):
+        return _SAMPLING
+    return NO_SHARE
 
 
 class ScatterAdd(Winner):
@@ -331,65 +342,73 @@ class ScatterAdd(Winner):
 
     def describe(self, op: Op, facts: Facts) -> None:
         facts.nonnegative &= not any(map(is_floating_constant, op.args))
-        facts.gate = SUMMED.get(facts.gate, 0)
+        facts.gate = AFTER_SUM.get(facts.gate, 0)
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
-        sizes = [value.numel for value in op.operands]
-
         def without_bias(a: Any) -> Any:
-            return torch.zeros_like(a) if is_floating_constant(a) else a
+            if is_floating_constant(a):
+                return torch.zeros_like(a)
+            return a
 
         def apply(a: Tensor) -> Tensor:
-            parts = (part.view(v.shape) for part, v in zip(a.split(sizes), op.operands, strict=True))
-            return op.run_floating(*parts, constant=without_bias)
+            return op.run_floating(*split_like(a, op.operands), constant=without_bias)
 
-        a = torch.cat([value.tensor.flatten() for value in op.operands])
-        parts = excitation_shares(LinearMap(apply), a, P[0], op.out.tensor, nonnegative=False).split(sizes)
-        below = BackwardContext(None, context.above_classifier, skips_zeros=True)
-        return [(part.view(value.shape), below) for part, value in zip(parts, op.operands, strict=True)]
+        a = flatten_all(value.tensor for value in op.operands)
+        share = excitation_shares(LinearMap(apply), a, P[0], op.out.tensor, nonnegative=False)
+        context_below = BackwardContext(None, context.above_classifier, skips_zeros=True)
+        return [(part, context_below) for part in split_like(share, op.operands)]
 
     def places(self, op: Op, places: Places) -> Marks:
         into, axis, _, source = op.args[:4]
         if not isinstance(axis, int):
             return places.everything(op)
-        marks = [places.of(into)] if isinstance(into, Value) else []
+        marks = [places.marks_of(into)] if isinstance(into, Value) else []
         if isinstance(source, Value):
             unlike = [a for a, (n, m) in enumerate(zip(source.shape, op.out.shape, strict=True)) if n != m]
-            marks += places.reduced(op, source, [axis % source.ndim, *unlike])
-        return places.merged(op, *marks)
+            marks += places.reduce(op, source, [axis % source.ndim, *unlike])
+        return places.merge(op, *marks)
 
 
 def scatter_add(op: Op) -> Rule:
-    return ScatterAdd() if op.kwargs.get("alpha", 1) > 0 else MISSING
+    if op.kwargs.get("alpha", 1) > 0:
+        return ScatterAdd()
+    return MISSING
 
 
 def index_put(op: Op) -> Rule:
-    return ScatterAdd() if op.arguments.get("accumulate") else Join()
+    if op.arguments.get("accumulate"):
+        return ScatterAdd()
+    return Join()
 
 
 def average_pool(op: Op) -> Rule:
-    return MISSING if (op.arguments.get("divisor_override") or 0) < 0 else _POOL
+    if (op.arguments.get("divisor_override") or 0) < 0:
+        return MISSING
+    return _POOL
 
 
 def _bicubic(op: Op) -> LinearMap:
     """W a = R a C^T, whose rows R and columns C have negative weights too."""
     like = op.signal
 
-    def along(axis: int) -> list[Tensor]:
-        other, units = -3 - axis, torch.eye(like.shape[axis], dtype=like.dtype, device=like.device)
+    def along(axis: int) -> tuple[Tensor, Tensor]:
+        """The positive and the negative ones, without their sign."""
+        other = -3 - axis
+        units = torch.eye(like.shape[axis], dtype=like.dtype, device=like.device)
         images = units[:, None].unsqueeze(other).expand(-1, 1, *like.shape[-2:])  # alike along the other axis
         weight = op.run(images.contiguous())[:, 0].select(other, 0).T
-        return [weight.clamp(min=0), (-weight).clamp(min=0)]
+        return weight.clamp(min=0), (-weight).clamp(min=0)
 
-    rows, columns = along(-2), along(-1)
+    more_rows, less_rows = along(-2)
+    more_columns, less_columns = along(-1)
 
     def resample(a: Tensor, sides: Tensor) -> Tensor:
         """With the positive weights of W, and with the negative ones."""
-        positive = rows[0] @ a @ columns[0].T + rows[1] @ a @ columns[1].T
-        negative = rows[0] @ a @ columns[1].T + rows[1] @ a @ columns[0].T
+        positive = more_rows @ a @ more_columns.T + less_rows @ a @ less_columns.T
+        negative = more_rows @ a @ less_columns.T + less_rows @ a @ more_columns.T
         return positive * sides[0] + negative * sides[1]
 
-    return LinearMap(resample, torch.tensor([1, -1]).to(rows[0]))
+    return LinearMap(resample, torch.tensor([1, -1]).to(more_rows))
 
 
 _POOL = Average(axes=_no_axes, windows=spatial_axes)

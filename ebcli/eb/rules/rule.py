@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ebcli.eb.facts import Facts, inherited
-from ebcli.eb.operations import AnyFunction, Op, Value
+from ebcli.eb.facts import Facts, inherit
+from ebcli.eb.operations import AnyFunction, Dims, Op, Values
 from ebcli.eb.places import Marks, Places
 
 
@@ -76,17 +76,17 @@ class Rule(Entry):
     def choose(self, op: Op) -> "Rule":
         return self
 
-    def operands(self, op: Op) -> list[Value]:
+    def operands(self, op: Op) -> Values:
         """The values that probability passes to, and not only past, as past gates, queries and keys."""
         return op.floating
 
-    def needed(self, op: Op) -> Sequence[Value]:
+    def needs(self, op: Op) -> Values:
         """The values whose numbers are needed; others are computed again."""
         return op.inputs
 
     def learn(self, op: Op) -> None:
         """Note what is known of the results."""
-        facts = inherited(op)
+        facts = inherit(op)
         self.describe(op, facts)
         for out in op.outs:
             out.facts = facts
@@ -113,7 +113,7 @@ class Rule(Entry):
     def places(self, op: Op, places: Places) -> Marks:
         """The marks of the results."""
 
-    def touched_axes(self, op: Op) -> Sequence[int] | None:
+    def touched_axes(self, op: Op) -> Dims | None:
         """The axes of the operands along which elements move; None if they are unknown."""
         return None
 
