@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_relevance, priors, priors_against
 from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, single_tensor
@@ -28,7 +29,7 @@ class HasNetwork(Protocol):
     """What `load_model` returns."""
 
     @property
-    def net(self) -> nn.Module: ...
+    def net(self) -> Module: ...
 
 
 class ExcitationOptions(TypedDict, total=False):
@@ -41,7 +42,7 @@ class ExcitationOptions(TypedDict, total=False):
     track_lost_mass: bool
 
 
-Network = nn.Module | HasNetwork
+Network = Module | HasNetwork
 TargetsOrFunction = Targets | Callable[[Tensor], Targets]
 LayerList = list[Any] | tuple[LayerChoice, ...]
 
@@ -134,7 +135,7 @@ def excitation_backprop(
         >>> fine.maps.shape
         torch.Size([2, 8, 8])
     """
-    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
+    network: Any = net if isinstance(net, Module) else getattr(net, "net", net)
     check_arguments(network, inputs)
     network = getattr(network, "_orig_mod", network)  # the module that torch.compile() compiled
     is_several = isinstance(layer, (list, tuple))
@@ -192,7 +193,7 @@ def excitation_backprop(
     return results[0]
 
 
-def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:
+def layers_on_path(net: Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:
     """The layers among `layers` that probability reaches. The others only compute gates, queries and keys.
 
     Args:
@@ -204,7 +205,7 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, onl
     values: dict[str, Value] = {}
     tape = Tape(net)
 
-    def note(name: str, _module: nn.Module, _args: Any, output: Any) -> None:
+    def note(name: str, _module: Module, _args: Any, output: Any) -> None:
         value = tape.value_of(single_tensor(output, name))
         if isinstance(value, Value):  # not another thread's
             values[name] = value
@@ -296,7 +297,9 @@ class MapComputation:
         others = backward(self.others) if len(self.others) else backward(self.prior, "dual")
         maps = []
         for path, (relevance, lost), (other, _) in zip(paths, marginal, others, strict=True):
-            mass = self._sums(relevance, path) if self.tracks else None
+            mass = None
+            if self.tracks:
+                mass = self._sums(relevance, path)
             maps.append(LayerMaps(self._difference(relevance, other, path, is_joint), mass, lost))
         return maps
 
@@ -320,10 +323,11 @@ class MapComputation:
                 return joint_shares(output, -prior if explains == "dual" else prior, paths, self.forward.images)
             stepwise = Stepwise(self.forward.tape.ops, explains, tracks=tracks)
             start = {output: [(prior, stepwise.start(output))]}
-            layers = [path.layer for path in paths]
-            messages = walk(start, ops, stepwise, layers)
-            relevance = (total(messages.get(layer, []), layer) for layer in layers)
-            return [*map(LayerShares, relevance, (stepwise.lost_on(path.ops) for path in paths))]
+            messages = walk(start, ops, stepwise, [path.layer for path in paths])
+            return [
+                LayerShares(total(messages.get(path.layer, []), path.layer), stepwise.lost_on(path.ops))
+                for path in paths
+            ]
 
         if is_joint or len(priors) == 1 or not all(op.is_native for op in ops):
             return tree_map(lambda *of_priors: torch.stack(of_priors), *map(down, priors))
@@ -356,6 +360,8 @@ class MapComputation:
 def _merge(by_image: Sequence[LayerMaps]) -> LayerMaps:
     """Maps of all images, from those of each image."""
     relevance, masses, losses = zip(*by_image, strict=True)
-    mass = None if masses[0] is None else torch.cat(masses, 1)
+    mass = None
+    if masses[0] is not None:
+        mass = torch.cat(masses, 1)
     lost = {site: torch.cat([of_image[site] for of_image in losses], 1) for site in losses[0]}
     return LayerMaps(add_all(relevance), mass, lost)

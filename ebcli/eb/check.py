@@ -7,7 +7,8 @@ from itertools import islice, product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module, Parameter
 from torch.nn import functional as F
 
 from ebcli.eb.mode import RecordingMode, refuse, tensors_in
@@ -26,7 +27,7 @@ _STEP = 1e-6  # of the finite differences
 
 
 def _carries_signal(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad and not isinstance(value, nn.Parameter)
+    return isinstance(value, Tensor) and value.requires_grad and not isinstance(value, Parameter)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ class Trial:
 
     def outputs(self, signals: Iterable[Tensor] | None = None) -> Tensors:
         """The floating-point results, perhaps for other signals."""
-        remaining = map(self.below, self.signals if signals is None else signals)
+        if signals is None:
+            signals = self.signals
+        remaining = map(self.below, signals)
 
         def argument(a: Any) -> Any:
             if _carries_signal(a):
@@ -78,7 +81,9 @@ class Trial:
 
     def to(self, dtype: torch.dtype) -> "Trial":
         """The same in another precision. Only modules are converted, not the tensors a function refers to."""
-        fn = copy.deepcopy(self.fn).eval().to(dtype) if isinstance(self.fn, nn.Module) else self.fn
+        fn = self.fn
+        if isinstance(fn, Module):
+            fn = copy.deepcopy(fn).eval().to(dtype)
         return replace(self, fn=fn).map(lambda a: a.to(dtype).contiguous(), is_floating_constant)
 
 
@@ -300,10 +305,9 @@ class Run:
         self.ops = descend(self.values)
         refuse(without_rule(self.ops), "error")
         self._in_batches = not one_by_one and all(op.is_native for op in self.ops)
-        if len(self.ops) == 1 and getattr(self.ops[0].rule, "keeps_zero", False):
-            of_zeros = trial.outputs(map(torch.zeros_like, leaves))
-            if any(output.nan_to_num().any() for output in of_zeros):
-                raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")
+        keeps_zero = len(self.ops) == 1 and getattr(self.ops[0].rule, "keeps_zero", False)
+        if keeps_zero and any(map(_has_numbers, trial.outputs(map(torch.zeros_like, leaves)))):
+            raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")
         if any(value.facts.nonnegative and (value.tensor < 0).any() for value in self.values):
             raise RuleError(f"{rule} sets nonnegative=True, but the value has negative elements ({title})")
 
@@ -378,6 +382,11 @@ def _position(tensors: Tensors, index: int) -> str:
     )
     number, element = next(islice(elements, index, None))
     return f"{number}, element {element}"
+
+
+def _has_numbers(output: Tensor) -> bool:
+    """Whether an element is neither 0 nor NaN."""
+    return bool(output.nan_to_num().any())
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

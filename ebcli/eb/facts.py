@@ -1,11 +1,11 @@
 """What is known of a value, by the operations that made it: signs, gates, depth, and what it is a function of."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, partial
 from itertools import zip_longest
+from math import prod
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -207,7 +207,7 @@ def is_mean_of(mean: Value, value: Value) -> bool:
 def signal_of(a: Value, b: Value) -> int | None:
     """Which factor of a product a b is the signal, the other one being its gate: 0 or 1; None if neither is."""
     pairs = zip_longest(reversed(a.shape), reversed(b.shape), fillvalue=1)
-    full = math.prod(map(max, pairs))  # torch.broadcast_shapes() imports SymPy
+    full = prod(map(max, pairs))  # torch.broadcast_shapes() imports SymPy
 
     def rank(value: Value) -> tuple[int, ...]:
         """What makes a factor the gate: that it is one by design, its size, its own activation, or else its depth."""
@@ -226,7 +226,7 @@ def signal_of(a: Value, b: Value) -> int | None:
 
 def _count_distinct(value: Value) -> int:
     """The number of elements, without the copies that broadcasting made."""
-    return math.prod(size for size, step in zip(value.shape, value.stride, strict=True) if step or size < 2)
+    return prod(size for size, step in zip(value.shape, value.stride, strict=True) if step or size < 2)
 
 
 def values_of(left: Value, right: Value) -> int | None:

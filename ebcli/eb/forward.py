@@ -11,7 +11,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.eb.arguments import check_batch, check_logits
 from ebcli.eb.mode import RecordingMode, refuse
@@ -21,7 +22,7 @@ from ebcli.eb.places import Images
 from ebcli.eb.tape import Tape
 from ebcli.errors import LayerError, closest
 
-LayerChoice = str | nn.Module | None
+LayerChoice = str | Module | None
 
 
 class LayerHooks(ExitStack):
@@ -30,7 +31,7 @@ class LayerHooks(ExitStack):
     Numbers are kept from the first layer on: what is recorded before is only asked for facts.
     """
 
-    def __init__(self, net: nn.Module, layers: Sequence[LayerChoice], tape: Tape) -> None:
+    def __init__(self, net: Module, layers: Sequence[LayerChoice], tape: Tape) -> None:
         super().__init__()
         self._tape = tape
         self._values: dict[str | None, Value] = {}
@@ -74,7 +75,7 @@ class LayerHooks(ExitStack):
         value.num_reads += 1  # so that it stays
         self._values[name] = value
 
-    def _output(self, name: str, _module: nn.Module, _args: Any, output: Any) -> None:
+    def _output(self, name: str, _module: Module, _args: Any, output: Any) -> None:
         if ACTIVE_TAPE.get() is not self._tape:
             return  # another thread's forward pass
         tensors = _tensors_in(output)
@@ -105,7 +106,7 @@ class Forward:
     images: Images
 
     @classmethod
-    def of(cls, net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice], *, tracks: bool) -> "Forward":
+    def of(cls, net: Module, inputs: Tensor, layers: Sequence[LayerChoice], *, tracks: bool) -> "Forward":
         """Run the network once. Raises LayerError if the output does not depend on a layer."""
         tape = Tape(net, names_all=tracks)
         with evaluating(net), RecordingMode(tape), LayerHooks(net, layers, tape) as hooks, torch.enable_grad():
@@ -158,9 +159,9 @@ def _tensors_in(output: Any) -> list[Tensor]:
     return [a for a in output if isinstance(a, Tensor) and a.is_floating_point()]
 
 
-def _name_of(layer: LayerChoice, net: nn.Module, tape: Tape) -> str | None:
+def _name_of(layer: LayerChoice, net: Module, tape: Tape) -> str | None:
     """A layer's name; None for the input."""
-    if isinstance(layer, nn.Module):
+    if isinstance(layer, Module):
         if layer not in tape.names:
             raise LayerError(f"this {type(layer).__name__} is not a module of the network")
         return tape.names[layer]
@@ -170,7 +171,9 @@ def _name_of(layer: LayerChoice, net: nn.Module, tape: Tape) -> str | None:
     with suppress(AttributeError):
         if net.get_submodule(layer) is not net:
             return layer
-    hint = closest(layer, filter(None, tape.names.values())) if layer != "input" else "use layer=None for the input"
+    hint = "use layer=None for the input"
+    if layer != "input":
+        hint = closest(layer, filter(None, tape.names.values()))
     raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))
 
 
@@ -183,11 +186,11 @@ class _SharedState:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # whether a module was training, and who needs it in evaluation mode
-        self._modules: WeakKeyDictionary[nn.Module, tuple[bool, set[object]]] = WeakKeyDictionary()
+        self._modules: WeakKeyDictionary[Module, tuple[bool, set[object]]] = WeakKeyDictionary()
         self._users: set[object] = set()
         self._stance = ExitStack()
 
-    def enter(self, user: object, modules: Sequence[nn.Module]) -> None:
+    def enter(self, user: object, modules: Sequence[Module]) -> None:
         with self._lock:
             if not self._users and "torch._dynamo" in sys.modules:
                 self._stance.enter_context(torch.compiler.set_stance("force_eager"))
@@ -198,7 +201,7 @@ class _SharedState:
                 if module.training:  # setting attributes of modules is slow
                     module.training = False
 
-    def leave(self, user: object, modules: Sequence[nn.Module]) -> None:
+    def leave(self, user: object, modules: Sequence[Module]) -> None:
         """Undo what `enter` did for a user, as far as it came. It can be called again."""
         with self._lock:
             for module in modules:
@@ -220,7 +223,7 @@ _shared_state = _SharedState()
 
 
 @contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
+def evaluating(net: Module) -> Iterator[None]:
     """Evaluation mode for every module until the last thread is done, which restores each one's mode.
 
     What `torch.compile` compiled runs as it is written.

@@ -43,9 +43,10 @@ class Memory:
     def overwritten(self) -> Iterator[Tensor]:
         """The tensors that hold what fills overwritten memory."""
         for contents in self._contents.values():
-            tensor = contents.filling.tensor_ref() if contents.filling else None
-            if tensor is not None:
-                yield tensor
+            if contents.filling is not None:
+                tensor = contents.filling.tensor_ref()
+                if tensor is not None:
+                    yield tensor
 
     def save(self, value: Value) -> None:
         """Keep a value's numbers until the end."""

@@ -9,10 +9,10 @@ from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
 
 from ebcli.eb.custom_rules import Call, custom_rule, name_of
@@ -70,7 +70,9 @@ class RecordingMode(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _ESCAPES and not (was_enabled or tape.is_cut):
             ctx = caller(sys._getframe(1), "ctx", object)
-            name = "an autograd.Function" if ctx is None else f"{type(ctx).__name__.removesuffix('Backward')}.apply"
+            name = "an autograd.Function"
+            if ctx is not None:
+                name = f"{type(ctx).__name__.removesuffix('Backward')}.apply"
             tape.escapes[name] = len(tape.ops)
         tape.is_cut &= not was_enabled
         _set_grad_enabled(False)  # torch.no_grad() takes ten times as long
@@ -186,7 +188,7 @@ class ExcitationMode(RecordingMode):
         tensor([[0.2500, 0.7500]])
     """
 
-    def __init__(self, net: nn.Module | None = None, *, unsupported: UnsupportedPolicy = "error") -> None:
+    def __init__(self, net: Module | None = None, *, unsupported: UnsupportedPolicy = "error") -> None:
         refuse([], unsupported)
         super().__init__(Tape(net))
         self._policy = unsupported
@@ -282,7 +284,7 @@ excitation_mode = ExcitationMode
 _enabled_mode: ContextVar[ExcitationMode | None] = ContextVar("enabled", default=None)  # in this thread
 
 
-def enable(net: nn.Module | None = None, *, unsupported: UnsupportedPolicy = "error") -> None:
+def enable(net: Module | None = None, *, unsupported: UnsupportedPolicy = "error") -> None:
     """Enable Excitation Backprop in this thread until `disable`, with the arguments of `ExcitationMode`.
 
     Raises:

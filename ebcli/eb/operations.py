@@ -89,7 +89,9 @@ class Value:
         if self.numbers is None:
             assert self.maker is not None
             result = self.pick(self.maker.run(*(value.tensor for value in self.maker.inputs)))
-            self.numbers = result if result.stride() == self.stride else self.empty().copy_(result)
+            if result.stride() != self.stride:
+                result = self.empty().copy_(result)
+            self.numbers = result
         return self.numbers
 
     def pick(self, result: Any) -> Tensor:
@@ -183,6 +185,10 @@ class Op:
     def is_native(self) -> bool:
         """Whether PyTorch's transforms of functions, such as vmap, know it."""
         return not isinstance(self.function, OpOverload) or self.function.namespace == "aten"
+
+    @property
+    def has_one_input(self) -> bool:
+        return len(self.inputs) == 1
 
     @property
     def floating(self) -> Values:

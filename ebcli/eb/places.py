@@ -13,6 +13,7 @@ import copy
 import math
 from collections.abc import Iterable
 from itertools import repeat
+from math import prod
 
 import torch
 from torch import Tensor
@@ -235,8 +236,8 @@ def reshape_marks(marks: Tensor, shape: Dims, new_shape: Dims) -> Tensor:
     """
     # the last axes of both shapes that have equally many elements, among which marks do not vary
     varying = max((axis for axis, size in enumerate(marks.shape) if size > 1), default=-1)
-    ends = {math.prod(shape[axis:]): axis for axis in range(varying + 1, len(shape) + 1)}
-    sizes = [math.prod(new_shape[axis:]) for axis in range(len(new_shape) + 1)]
+    ends = {prod(shape[axis:]): axis for axis in range(varying + 1, len(shape) + 1)}
+    sizes = [prod(new_shape[axis:]) for axis in range(len(new_shape) + 1)]
     new_end = next(axis for axis, size in enumerate(sizes) if size in ends)
     end = ends[sizes[new_end]]
     wide = marks.reshape(marks.shape[:end]).expand(shape[:end]).reshape(new_shape[:new_end])

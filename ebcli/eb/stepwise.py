@@ -66,7 +66,10 @@ class Stepwise:
         is_classifier = context.above_classifier and is_learned(op)
         # a response that a layer reads, too, also skips to the output
         skips = context.above_classifier and not self._read_by_layers.isdisjoint(op.outs)
-        shares: Shares = op.rule.shares(op, P, context._replace(above_classifier=False) if skips else context)
+        own_context = context
+        if skips:
+            own_context = context._replace(above_classifier=False)
+        shares: Shares = op.rule.shares(op, P, own_context)
         if is_classifier and self._explains != "target":
             signs = -1 if context.signs is None else -context.signs
             duals: Shares = op.rule.shares(op, P, context._replace(signs=signs))

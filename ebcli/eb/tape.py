@@ -12,7 +12,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.eb.facts import Facts, Gate
 from ebcli.eb.memory import Memory, view_of
@@ -86,7 +87,7 @@ class Tape(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # PyTorch would import its compiler, for half a second, to turn it off at each operation
 
-    def __init__(self, net: nn.Module | None = None, *, names_all: bool = False) -> None:
+    def __init__(self, net: Module | None = None, *, names_all: bool = False) -> None:
         super().__init__()
         self.ops: list[Op] = []
         self.memory = Memory()
@@ -108,7 +109,7 @@ class Tape(TorchDispatchMode):
         self.ops.clear()
 
     @cached_property
-    def names(self) -> dict[nn.Module, str]:
+    def names(self) -> dict[Module, str]:
         """The names of the network's modules."""
         if self._net is None:
             return {}
@@ -231,15 +232,19 @@ class Tape(TorchDispatchMode):
         self.ops.append(op)
         op.rule.learn(op)
         if self._names_all or op.rule is MISSING:
-            module = caller(sys._getframe(2), "self", nn.Module)  # which needs no hooks
-            if module is not None:
-                op.site += f" in {self.names.get(module) or type(module).__name__}"
+            self._name_site(op)
         if self.is_cut:
             op.is_cut, op.operands = True, []
         elif self.saves_numbers:
             for value in op.rule.needs(op):
                 self.memory.save(value)
         return op
+
+    def _name_site(self, op: Op) -> None:
+        """Add the name of the module that runs an operation, which is found without hooks."""
+        module = caller(sys._getframe(3), "self", Module)
+        if module is not None:
+            op.site += f" in {self.names.get(module) or type(module).__name__}"
 
     def _overwrite(
         self, operator: Operator, func: OpOverload, args: Any, kwargs: Any, values: Any, by_name: Any
@@ -330,8 +335,9 @@ def _out_of_place(name: str, func: OpOverload) -> Any:
 def caller(frame: FrameType | None, name: str, kind: type) -> Any:
     """The innermost object of a kind that a function on the stack has by this name; None if there is none."""
     while frame is not None:
-        local = frame.f_locals.get(name) if name in frame.f_code.co_varnames else None
-        if isinstance(local, kind):
-            return local
+        if name in frame.f_code.co_varnames:
+            local = frame.f_locals.get(name)
+            if isinstance(local, kind):
+                return local
         frame = frame.f_back
     return None

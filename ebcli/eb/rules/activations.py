@@ -54,7 +54,8 @@ class Unary(Rule):
         if self.nonnegative is not None:
             facts.nonnegative = self.nonnegative
         facts.gate = 0 if self.gate is None else max(self.gate, facts.gate)
-        facts.elementwise = self.elementwise if op.out.shape == op.operand.shape else 0
+        if op.out.shape == op.operand.shape:
+            facts.elementwise = self.elementwise
         facts.is_softmax = self.is_softmax
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
@@ -282,8 +283,10 @@ def _by_channel(op: Op, numbers: Tensor) -> Tensor:
 
 def _batch_factor(op: Op) -> Tensor:
     gamma, variance, eps, epsilon = op.numbers("weight", "running_var", "eps", "epsilon")
-    factor = (variance + (epsilon if eps is None else eps)).rsqrt()
-    return _by_channel(op, factor if gamma is None else factor * gamma)
+    factor = (variance + (eps or epsilon or 0)).rsqrt()
+    if gamma is not None:
+        factor = factor * gamma
+    return _by_channel(op, factor)
 
 
 class BatchNorm(Scale):
@@ -298,7 +301,9 @@ class BatchNorm(Scale):
         mean, beta = op.numbers("running_mean", "bias")
         factor = self.factor(op)
         shift = -_by_channel(op, mean) * factor
-        return factor, shift if beta is None else shift + _by_channel(op, beta)
+        if beta is not None:
+            shift = shift + _by_channel(op, beta)
+        return factor, shift
 
 
 @dataclass(eq=False, kw_only=True)
@@ -321,8 +326,10 @@ class Norm(Unary):
         """M^T G, in which the factor of each group is a constant."""
         (gamma,) = op.numbers("weight")
         factor = op.outs[1 + self.has_mean].tensor.reshape(-1, 1)
+        if gamma is not None and self.by_channel:
+            gamma = trailing_axes(gamma, G.ndim - 1)
         if gamma is not None:
-            G = G * (trailing_axes(gamma, G.ndim - 1) if self.by_channel else gamma)
+            G = G * gamma
         if self.of_batch:
             G = G.transpose(0, 1)
         groups = G.reshape(len(factor), G.numel() // max(len(factor), 1)) * factor

@@ -65,7 +65,7 @@ def _sum_rule(op: Op, scales: Scales) -> Rule:
         op: the operation.
         scales: c in y = c_1 a_1 + c_2 a_2.
     """
-    if len(op.inputs) == 1:
+    if op.has_one_input:
         constant = _constant(op)
         scale = scales(op)[op.args[0] is not op.signal]
         if is_number(constant) and constant != 0:
@@ -110,7 +110,7 @@ class Product(Unary):
 
 
 def mul(op: Op) -> Rule:
-    if len(op.inputs) == 1:
+    if op.has_one_input:
         return _scale(op, same)
     a, b = op.inputs
     link = common_source(a, b)
@@ -128,7 +128,7 @@ def mul(op: Op) -> Rule:
 
 def div(op: Op) -> Rule:
     """The denominator is a norm, which rescales and does not excite."""
-    if len(op.inputs) == 1:
+    if op.has_one_input:
         if op.signal is not op.args[0]:
             return Activation(gate=Gate.MASK, keeps_zero=False)
         return _scale(op, lambda constant: 1 / torch.as_tensor(constant, dtype=op.signal.dtype))

@@ -37,14 +37,18 @@ def trilinear(op: Op) -> Rule | Decomposition:
     """Of `bilinear`. A constant makes the matrix."""
     if list(map(list, op.args[3:7])) != [[1, 3], [0], [1, 2], [2, 3]]:
         return MISSING
-    return Decomposition(_bilinear if isinstance(op.args[0], Value) else _swap)
+    if isinstance(op.args[0], Value):
+        return Decomposition(_bilinear)
+    return Decomposition(_swap)
 
 
 def variance(input: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
     axes = dim or tuple(range(input.ndim))
     squares = (input - input.mean(axes, keepdim=True)).square().sum(axes, keepdim=keepdim)
     count = input.numel() / max(squares.numel(), 1)
-    return squares / max(count - (1 if correction is None else correction), 0)
+    if correction is None:
+        correction = 1
+    return squares / max(count - correction, 0)
 
 
 def with_mean(spread: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -61,7 +65,10 @@ def log_sum_exp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
         fits = input.is_meta or bool((largest < math.log(torch.finfo(input.dtype).max) - 10).all())
     if fits:
         return input.exp().sum(dim, keepdim).log()
-    return (input - largest).exp().sum(dim, keepdim).log() + (largest if keepdim else largest.squeeze(dim))
+    remaining = (input - largest).exp().sum(dim, keepdim).log()
+    if not keepdim:
+        largest = largest.squeeze(dim)
+    return remaining + largest
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -68,7 +68,9 @@ class Layer(Rule):
 
     def averages(self, op: Op) -> bool:
         """Whether it makes fewer elements, as averages by fixed weights."""
-        weight = self.linear(op).weight if self.is_learned else None
+        if not self.is_learned:
+            return False
+        weight = self.linear(op).weight
         if weight is None or weight.is_meta or is_parameter(weight):
             return False
         return op.out.numel <= op.operand.numel and bool((weight >= 0).all())
@@ -133,7 +135,7 @@ _CONVOLUTION = Layer(linear=_convolution, axes=lambda _: [1], windows=spatial_ax
 
 
 def convolution(op: Op) -> Rule:
-    if isinstance(op.args[0], Value) and len(op.inputs) == 1:
+    if isinstance(op.args[0], Value) and op.has_one_input:
         return _CONVOLUTION
     return MISSING
 
@@ -171,10 +173,12 @@ def _matrix(op: Op, side: int, first: int) -> LinearMap:
         side: of the signal among the factors.
         first: of the factors among the arguments.
     """
-    factor = op.args[first + 1 - side]
+    w = op.args[first + 1 - side]
     alpha = op.kwargs.get("alpha", 1)
-    is_nonnegative = isinstance(factor, Value) and factor.facts.nonnegative and alpha > 0
-    w = factor.tensor if isinstance(factor, Value) else factor
+    is_nonnegative = False
+    if isinstance(w, Value):
+        is_nonnegative = w.facts.nonnegative and alpha > 0
+        w = w.tensor
     if alpha != 1:
         w = w * alpha
     are_matrices = w.ndim > 1 and op.operand.ndim > 1
@@ -189,7 +193,9 @@ def _matrix(op: Op, side: int, first: int) -> LinearMap:
 
 
 def _contracted_axes(op: Op, side: int) -> list[int]:
-    return [-2 if side and op.operand.ndim > 1 else -1]
+    if side and op.operand.ndim > 1:
+        return [-2]
+    return [-1]
 
 
 def _scaled_bias(op: Op) -> Tensor | int:
@@ -231,10 +237,11 @@ def matrix_product(op: Op, *, has_bias: bool = False) -> Rule:
 def _attention(op: Op) -> LinearMap:
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)."""
     q, k, scale, is_causal, mask, bias = op.numbers("query", "key", "scale", "is_causal", "attn_mask", "attn_bias")
-    no_values, mask = k[..., :0], mask if bias is None else bias
-    _, A = attention_weights(q, k, no_values, mask, is_causal=bool(is_causal), scale=scale, enable_gqa=True)
-    repeats = q.shape[-3] // k.shape[-3] if q.ndim > 3 else 1
-    if repeats > 1:
+    if bias is not None:
+        mask = bias
+    _, A = attention_weights(q, k, k[..., :0], mask, is_causal=bool(is_causal), scale=scale, enable_gqa=True)
+    if q.ndim > 3 and q.shape[-3] > k.shape[-3]:
+        repeats = q.shape[-3] // k.shape[-3]
         return LinearMap(lambda a: A @ a.repeat_interleave(repeats, -3))
     return LinearMap(partial(torch.matmul, A), back=partial(torch.matmul, A.mT))
 
@@ -322,7 +329,7 @@ class Sampling(Average):
 
     def describe(self, op: Op, facts: Facts) -> None:
         super().describe(op, facts)
-        facts.mixtures += len(op.inputs) > 1
+        facts.mixtures += not op.has_one_input
 
     def query_axes(self, op: Op) -> set[int]:
         """The axes of the result along which the grid varies."""
@@ -362,7 +369,9 @@ class ScatterAdd(Winner):
         into, axis, _, source = op.args[:4]
         if not isinstance(axis, int):
             return places.everything(op)
-        marks = [places.marks_of(into)] if isinstance(into, Value) else []
+        marks = []
+        if isinstance(into, Value):
+            marks.append(places.marks_of(into))
         if isinstance(source, Value):
             unlike = [a for a, (n, m) in enumerate(zip(source.shape, op.out.shape, strict=True)) if n != m]
             marks += places.reduce(op, source, [axis % source.ndim, *unlike])

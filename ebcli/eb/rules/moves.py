@@ -62,7 +62,7 @@ class Move(Rule):
 
     def describe(self, op: Op, facts: Facts) -> None:
         facts.is_open = any(value.facts.is_open for value in op.operands)
-        if len(op.inputs) == 1 and not self.joins:
+        if op.has_one_input and not self.joins:
             facts.is_softmax = op.signal.facts.is_softmax
             if not any(isinstance(a, Tensor) for a in flatten_arguments(op.args)):
                 facts.elementwise = self.elementwise
@@ -185,7 +185,7 @@ class Mask(NoShare):
     def describe(self, op: Op, facts: Facts) -> None:
         facts.gate = Gate.MASK
         facts.nonnegative = True
-        if len(op.inputs) == 1 and op.out.shape == op.signal.shape:
+        if op.has_one_input and op.out.shape == op.signal.shape:
             facts.elementwise = NONLINEAR
 
 
