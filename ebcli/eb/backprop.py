@@ -159,7 +159,8 @@ def excitation_backprop(
                 tracks=track_lost_mass,
             )
             refuse([name for path in forward.paths for name in without_rule(path.ops)], unsupported)
-            rules = {path: path.explains_jointly() if joint is None else joint for path in forward.paths}
+            source = forward.images.source
+            rules = {path: path.explains_jointly(source) if joint is None else joint for path in forward.paths}
             maps: dict[Path, LayerMaps] = {}
             for is_joint in sorted(set(rules.values())):
                 maps |= computation.maps([path for path in rules if rules[path] == is_joint], is_joint)
