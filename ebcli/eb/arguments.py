@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 from torch.nn import functional as F
 
 from ebcli.eb.operations import Dims, trailing_axes
@@ -32,32 +33,41 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
     if not len(logits):
         raise ConfigurationError("the batch is empty")
     try:
-        wanted = torch.as_tensor(targets, device=logits.device)
+        given_targets = torch.as_tensor(targets, device=logits.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigurationError(
             "targets are class indices, the same number for each image, or class weights: use categories.index(name)"
         ) from error
-    shape = tuple(wanted.shape)
-    if wanted.is_floating_point():
-        is_single = wanted.shape == logits.shape
+    shape = tuple(given_targets.shape)
+    if given_targets.is_floating_point():
+        is_single = given_targets.shape == logits.shape
         if not is_single and shape[:1] + shape[2:] != logits.shape:
             raise ConfigurationError(f"the prior has shape {shape}, but the output {tuple(logits.shape)}")
         if where is not None:
             raise ConfigurationError("`where` cannot be combined with a prior, which covers all pixels already")
-        return (wanted[None] if is_single else wanted.transpose(0, 1)).to(logits.dtype), is_single
-    if wanted.dtype == torch.bool:
-        raise ConfigurationError("the targets are bool, but class indices are integers and priors are floating-point")
+        priors = given_targets[None] if is_single else given_targets.transpose(0, 1)
+        return priors.to(logits.dtype), is_single
+    return _one_hot(_classes(given_targets, logits).mT, logits) * _share(where, logits), len(shape) < 2
+
+
+def _classes(targets: Tensor, logits: Tensor) -> Tensor:
+    """Class indices (B, K)."""
     batch = len(logits)
+    shape = tuple(targets.shape)
+    if targets.dtype == torch.bool:
+        raise ConfigurationError("the targets are bool, but class indices are integers and priors are floating-point")
     if len(shape) > 2 or shape[:1] not in ((), (batch,)):
         raise ConfigurationError(
             f"targets of shape {shape} do not fit {batch} images: pass one class, classes ({batch},) or "
             f"({batch}, K), or a prior {tuple(logits.shape)}"
         )
-    if not wanted.numel():
+    if not targets.numel():
         raise ConfigurationError("no targets given: pass at least one class for each image")
-    classes = wanted.long() if len(shape) == 2 else wanted.long().expand(batch)[:, None]
+    classes = targets.long()
+    if len(shape) < 2:
+        classes = classes.expand(batch)[:, None]
     check_classes(classes.flatten().tolist(), logits.shape[1])
-    return _one_hot(classes.mT, logits) * _share(where, logits), len(shape) < 2
+    return classes
 
 
 def check_classes(classes: Iterable[int], num_classes: int) -> None:
@@ -80,12 +90,7 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
     if not pixels:
         raise ConfigurationError("`where` needs dense predictions, but this network makes one prediction per image")
     if isinstance(where, tuple):
-        if not all(isinstance(index, int) for index in where):
-            raise ConfigurationError(f"the pixel {where} must be integers (row, column)")
-        if len(where) != len(pixels) or not all(0 <= at < size for at, size in zip(where, pixels, strict=True)):
-            raise ConfigurationError(f"the pixel {where} is outside the output, {' x '.join(map(str, pixels))} pixels")
-        mask = logits.new_zeros(pixels)
-        mask[where] = 1
+        mask = _pixel(where, logits.new_zeros(pixels))
     else:
         mask = torch.as_tensor(where).to(logits)
         shapes = pixels, (len(logits), *pixels)
@@ -97,6 +102,16 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
     if not (total > 0).all() or (mask < 0).any():
         raise ConfigurationError("the mask must be non-negative, and positive somewhere in each image")
     return mask / total
+
+
+def _pixel(pixel: tuple[int, ...], mask: Tensor) -> Tensor:
+    """A mask of zeros with a 1 at a pixel."""
+    if not all(isinstance(index, int) for index in pixel):
+        raise ConfigurationError(f"the pixel {pixel} must be integers (row, column)")
+    if len(pixel) != mask.ndim or not all(0 <= i < size for i, size in zip(pixel, mask.shape, strict=True)):
+        raise ConfigurationError(f"the pixel {pixel} is outside the output, {' x '.join(map(str, mask.shape))} pixels")
+    mask[pixel] = 1
+    return mask
 
 
 def priors_against(against: Dims, priors: Tensor) -> Tensor:
@@ -126,7 +141,7 @@ def priors_against(against: Dims, priors: Tensor) -> Tensor:
 
 def check_arguments(net: Any, inputs: Any) -> None:
     """Raises ConfigurationError if `net` is not a network or `inputs` not a tensor of finite numbers."""
-    if not isinstance(net, nn.Module):
+    if not isinstance(net, Module):
         raise ConfigurationError(f"the network must be a torch.nn.Module or LoadedModel, not a {type(net).__name__}")
     if not isinstance(inputs, Tensor):
         kind = type(inputs).__name__
@@ -135,14 +150,14 @@ def check_arguments(net: Any, inputs: Any) -> None:
         raise ConfigurationError("the inputs contain NaN or infinite values")
 
 
-def check_batch(net: nn.Module, inputs: Tensor) -> None:
+def check_batch(net: Module, inputs: Tensor) -> None:
     """Raises ConfigurationError if inputs have the shape of a single input of the first convolution."""
     first = next((module for module in net.modules() if isinstance(module, CONVOLUTIONS)), None)
     if first is not None and inputs.ndim == first.weight.ndim - 1 and len(inputs) == first.in_channels:
         raise ConfigurationError(f"inputs {tuple(inputs.shape)} have no batch dimension: add it with inputs[None]")
 
 
-def check_logits(net: nn.Module, inputs: Tensor, logits: Tensor) -> None:
+def check_logits(net: Module, inputs: Tensor, logits: Tensor) -> None:
     """Check that logits are (B, num_classes, ...) and finite."""
     if logits.ndim < 2 or len(logits) != len(inputs):
         check_batch(net, inputs)

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, overload
 
 import torch
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_relevance, priors, priors_against
-from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, remove_all, single_tensor
+from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, single_tensor
 from ebcli.eb.joint import LayerShares, LostMass, joint_shares
-from ebcli.eb.mode import RecordingMode, Unsupported, refuse
+from ebcli.eb.mode import RecordingMode, UnsupportedPolicy, refuse
 from ebcli.eb.operations import Value, quiet, trailing_axes
 from ebcli.eb.paths import Path, Paths, descend, joins_constants, path_ops, walk, without_rule
 from ebcli.eb.products import add_all, ratio
@@ -29,7 +29,7 @@ class HasNetwork(Protocol):
     """What `load_model` returns."""
 
     @property
-    def net(self) -> nn.Module: ...
+    def net(self) -> Module: ...
 
 
 class ExcitationOptions(TypedDict, total=False):
@@ -38,11 +38,11 @@ class ExcitationOptions(TypedDict, total=False):
     against: Against | None
     joint: bool | None
     where: Where | None
-    unsupported: Unsupported
+    unsupported: UnsupportedPolicy
     track_lost_mass: bool
 
 
-Network = nn.Module | HasNetwork
+Network = Module | HasNetwork
 TargetsOrFunction = Targets | Callable[[Tensor], Targets]
 LayerList = list[Any] | tuple[LayerChoice, ...]
 
@@ -77,7 +77,7 @@ def excitation_backprop(
     against: Against | None = None,
     joint: bool | None = None,
     where: Where | None = None,
-    unsupported: Unsupported = "error",
+    unsupported: UnsupportedPolicy = "error",
     track_lost_mass: bool = False,
 ) -> ExcitationResult | tuple[ExcitationResult, ...]:
     """Excitation Backprop (Zhang et al., ECCV 2016) from classes down to a layer.
@@ -135,7 +135,7 @@ def excitation_backprop(
         >>> fine.maps.shape
         torch.Size([2, 8, 8])
     """
-    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
+    network: Any = net if isinstance(net, Module) else getattr(net, "net", net)
     check_arguments(network, inputs)
     network = getattr(network, "_orig_mod", network)  # the module that torch.compile() compiled
     is_several = isinstance(layer, (list, tuple))
@@ -148,7 +148,9 @@ def excitation_backprop(
     with quiet(), torch.inference_mode(False), torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
         forward = Forward.of(network, inputs, layers, tracks=track_lost_mass)
         try:
-            prior, is_single = priors(targets(forward.logits) if callable(targets) else targets, forward.logits, where)
+            if callable(targets):
+                targets = targets(forward.logits)
+            prior, is_single = priors(targets, forward.logits, where)
             computation = MapComputation(
                 forward=forward,
                 prior=prior,
@@ -192,7 +194,7 @@ def excitation_backprop(
     return results[0]
 
 
-def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:
+def layers_on_path(net: Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:
     """The layers among `layers` that probability reaches. The others only compute gates, queries and keys.
 
     Args:
@@ -204,23 +206,16 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, onl
     values: dict[str, Value] = {}
     tape = Tape(net)
 
-    def note(name: str, _module: nn.Module, _args: Any, output: Any) -> None:
+    def note(name: str, _module: Module, _args: Any, output: Any) -> None:
         value = tape.value_of(single_tensor(output, name))
         if isinstance(value, Value):  # not another thread's
             values[name] = value
 
-    with (
-        quiet(),
-        torch.inference_mode(False),
-        torch.no_grad(),
-        evaluating(net),
-        RecordingMode(tape),
-        ExitStack() as stack,
-    ):
-        hooks: list[RemovableHandle] = []
-        stack.callback(remove_all, hooks)
+    with ExitStack() as stack:
+        for context in (quiet(), torch.inference_mode(False), torch.no_grad(), evaluating(net), RecordingMode(tape)):
+            stack.enter_context(context)
         for name in layers:
-            hooks.append(net.get_submodule(name).register_forward_hook(partial(note, name)))
+            stack.callback(net.get_submodule(name).register_forward_hook(partial(note, name)).remove)
         inputs = inputs.detach().clone()
         tape.saves_numbers = False
         source = tape.start(inputs)
@@ -273,9 +268,11 @@ class MapComputation:
 
     def maps(self, paths: Paths, is_joint: bool) -> dict[Path, LayerMaps]:
         """The maps of layers."""
-        above = [label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)]
-        if self.contrastive and above:
-            raise LayerError(f"{above[0]} is not below the classifier, as contrastive maps need: choose an earlier one")
+        labels = [label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)]
+        if self.contrastive and labels:
+            raise LayerError(
+                f"{labels[0]} is not below the classifier, as contrastive maps need: choose an earlier one"
+            )
         values = [path.layer for path in paths]
         if is_joint:
             values += [op.out for path in paths for op in path.ops if joins_constants(op)]
@@ -285,10 +282,10 @@ class MapComputation:
         # operations merge images, so each one is explained alone
         forward = replace(self.forward, images=images.as_single())
         by_image = []
-        for only in trailing_axes(torch.eye(len(forward.logits)).to(self.prior), self.prior.ndim):
-            single = replace(self, forward=forward, prior=self.prior * only, others=self.others * only)
+        for mask in trailing_axes(torch.eye(len(forward.logits)).to(self.prior), self.prior.ndim):
+            single = replace(self, forward=forward, prior=self.prior * mask, others=self.others * mask)
             by_image.append(single._maps(paths, is_joint))
-        return {path: _merged(maps) for path, *maps in zip(paths, *by_image, strict=True)}
+        return {path: _merge(maps) for path, *maps in zip(paths, *by_image, strict=True)}
 
     def _maps(self, paths: Paths, is_joint: bool) -> list[LayerMaps]:
         backward = partial(self._backward, paths, is_joint)
@@ -297,22 +294,23 @@ class MapComputation:
             return [LayerMaps(relevance, None, {}) for relevance, _ in backward(self.prior, "difference")]
         marginal = backward(self.prior, tracks=self.tracks)
         if not (self.contrastive or len(self.others)):
-            pairs = zip(paths, marginal, strict=True)
-            return [LayerMaps(relevance, self._sums(relevance, path), lost) for path, (relevance, lost) in pairs]
+            return [LayerMaps(P, self._sums(P, path), lost) for path, (P, lost) in zip(paths, marginal, strict=True)]
         others = backward(self.others) if len(self.others) else backward(self.prior, "dual")
         maps = []
         for path, (relevance, lost), (other, _) in zip(paths, marginal, others, strict=True):
-            mass = self._sums(relevance, path) if self.tracks else None
+            mass = None
+            if self.tracks:
+                mass = self._sums(relevance, path)
             maps.append(LayerMaps(self._difference(relevance, other, path, is_joint), mass, lost))
         return maps
 
     def _difference(self, relevance: Tensor, other: Tensor, path: Path, is_joint: bool) -> Tensor:
         if not (is_joint or len(self.others) or self._special(path)):
             return relevance - other  # both sum to 1 at the classifier's inputs
-        other = self._normalized(other, path)
+        other = self._normalize(other, path)
         if len(self.others):
             other = other.mean(0, keepdim=True)
-        return self._normalized(relevance, path) - other
+        return self._normalize(relevance, path) - other
 
     def _backward(
         self, paths: Paths, is_joint: bool, priors: Tensor, explains: Explains = "target", *, tracks: bool = False
@@ -326,10 +324,11 @@ class MapComputation:
                 return joint_shares(output, -prior if explains == "dual" else prior, paths, self.forward.images)
             stepwise = Stepwise(self.forward.tape.ops, explains, tracks=tracks)
             start = {output: [(prior, stepwise.start(output))]}
-            layers = [path.layer for path in paths]
-            messages = walk(start, ops, stepwise, layers)
-            relevance = [total(messages.get(layer, []), layer) for layer in layers]
-            return [LayerShares(r, stepwise.lost_on(path.ops)) for r, path in zip(relevance, paths, strict=True)]
+            messages = walk(start, ops, stepwise, [path.layer for path in paths])
+            return [
+                LayerShares(total(messages.get(path.layer, []), path.layer), stepwise.lost_on(path.ops))
+                for path in paths
+            ]
 
         if is_joint or len(priors) == 1 or not all(op.is_native for op in ops):
             return tree_map(lambda *of_priors: torch.stack(of_priors), *map(down, priors))
@@ -344,7 +343,7 @@ class MapComputation:
         """The sum (K, B) of maps (K, ...) over their cells."""
         return torch.stack([self.forward.images.sums(P, path.layer) for P in maps])
 
-    def _normalized(self, maps: Tensor, path: Path) -> Tensor:
+    def _normalize(self, maps: Tensor, path: Path) -> Tensor:
         """Maps (K, ...) over the probability on their cells; maps without any stay 0.
 
         Class and register tokens are no cells. Without the normalization, one that takes more from a map than from the
@@ -359,9 +358,11 @@ class MapComputation:
         return torch.stack([ratio(P, self.forward.images.spread(sums, path.layer)) for P, sums in pairs])
 
 
-def _merged(by_image: Sequence[LayerMaps]) -> LayerMaps:
+def _merge(by_image: Sequence[LayerMaps]) -> LayerMaps:
     """Maps of all images, from those of each image."""
     relevance, masses, losses = zip(*by_image, strict=True)
-    mass = None if masses[0] is None else torch.cat(masses, 1)
+    mass = None
+    if masses[0] is not None:
+        mass = torch.cat(masses, 1)
     lost = {site: torch.cat([of_image[site] for of_image in losses], 1) for site in losses[0]}
     return LayerMaps(add_all(relevance), mass, lost)

@@ -7,7 +7,8 @@ from itertools import islice, product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module, Parameter
 from torch.nn import functional as F
 
 from ebcli.eb.mode import RecordingMode, refuse, tensors_in
@@ -26,7 +27,7 @@ _STEP = 1e-6  # of the finite differences
 
 
 def _carries_signal(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad and not isinstance(value, nn.Parameter)
+    return isinstance(value, Tensor) and value.requires_grad and not isinstance(value, Parameter)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ class Trial:
 
     def outputs(self, signals: Iterable[Tensor] | None = None) -> Tensors:
         """The floating-point results, perhaps for other signals."""
-        remaining = map(self.below, self.signals if signals is None else signals)
+        if signals is None:
+            signals = self.signals
+        remaining = map(self.below, signals)
 
         def argument(a: Any) -> Any:
             if _carries_signal(a):
@@ -78,7 +81,9 @@ class Trial:
 
     def to(self, dtype: torch.dtype) -> "Trial":
         """The same in another precision. Only modules are converted, not the tensors a function refers to."""
-        fn = copy.deepcopy(self.fn).eval().to(dtype) if isinstance(self.fn, nn.Module) else self.fn
+        fn = self.fn
+        if isinstance(fn, Module):
+            fn = copy.deepcopy(fn).eval().to(dtype)
         return replace(self, fn=fn).map(lambda a: a.to(dtype).contiguous(), is_floating_constant)
 
 
@@ -227,12 +232,14 @@ def _check(trial: Trial) -> None:
     _check_with_others(some_zero, "with some inputs zero")
     Run(replace(trial, below=F.relu), "behind a ReLU").compare(Definition(trial.map(F.relu)))
     for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 5e-2), (torch.float16, 5e-2)):
-        rounded = replace(trial.to(dtype), tolerance=tolerance)
+        low_precision = replace(trial.to(dtype), tolerance=tolerance)
         try:
-            rounded.outputs()
+            low_precision.outputs()
         except RuntimeError:  # the operation does not support this dtype
             continue
-        Run(rounded, f"in {str(dtype).removeprefix('torch.')}").compare(Definition(rounded.to(torch.float64)))
+        Run(low_precision, f"in {str(dtype).removeprefix('torch.')}").compare(
+            Definition(low_precision.to(torch.float64))
+        )
 
 
 def _check_with_others(trial: Trial, title: str) -> Definition:
@@ -248,8 +255,8 @@ def _check_with_others(trial: Trial, title: str) -> Definition:
     def compare_with(other: TensorFunction, name: str) -> None:
         """With another operation on top, which may turn the signs of responses."""
         turns = flatten_all((other(y + 1) - other(y)).sign() for y in run.outputs)
-        both = Run(replace(trial, above=other), f"{title}, with a {name}")
-        both.compare(definition, context=BackwardContext(skips_zeros=True), turns=turns)
+        stack = Run(replace(trial, above=other), f"{title}, with a {name}")
+        stack.compare(definition, context=BackwardContext(skips_zeros=True), turns=turns)
 
     compare_with(F.relu, "ReLU on top")
     if len(run.outputs) == 1 and run.values[0].facts.is_open and run.outputs[0].ndim > 1:
@@ -298,10 +305,9 @@ class Run:
         self.ops = descend(self.values)
         refuse(without_rule(self.ops), "error")
         self._in_batches = not one_by_one and all(op.is_native for op in self.ops)
-        if len(self.ops) == 1 and getattr(self.ops[0].rule, "keeps_zero", False):
-            of_zeros = trial.outputs(map(torch.zeros_like, leaves))
-            if any(output.nan_to_num().any() for output in of_zeros):
-                raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")
+        keeps_zero = len(self.ops) == 1 and getattr(self.ops[0].rule, "keeps_zero", False)
+        if keeps_zero and any(map(_has_numbers, trial.outputs(map(torch.zeros_like, leaves)))):
+            raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")
         if any(value.facts.nonnegative and (value.tensor < 0).any() for value in self.values):
             raise RuleError(f"{rule} sets nonnegative=True, but the value has negative elements ({title})")
 
@@ -371,9 +377,16 @@ def _batch_norm(output: Tensor) -> TensorFunction:
 
 def _position(tensors: Tensors, index: int) -> str:
     """``1, element (0, 2)`` for an index into the concatenation of all flattened tensors."""
-    elements = ((number, at) for number, tensor in enumerate(tensors) for at in product(*map(range, tensor.shape)))
+    elements = (
+        (number, element) for number, tensor in enumerate(tensors) for element in product(*map(range, tensor.shape))
+    )
     number, element = next(islice(elements, index, None))
     return f"{number}, element {element}"
+
+
+def _has_numbers(output: Tensor) -> bool:
+    """Whether an element is neither 0 nor NaN."""
+    return bool(output.nan_to_num().any())
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

@@ -48,20 +48,20 @@ class Call:
         with quiet():
             return self.func(*self.args, **self.kwargs)
 
-    def again(self, *operands: Tensor) -> AnyFunction:
+    def function_of(self, *operands: Tensor) -> AnyFunction:
         """The function of these operands, which are among its arguments or made of them."""
 
-        def repeated(*others: Tensor) -> Any:
-            copies = (other.clone() for other in others)  # which it may overwrite
+        def repeat(*tensors: Tensor) -> Any:
+            copies = (other.clone() for other in tensors)  # which it may overwrite
             by_id = dict(zip(map(id, operands), copies, strict=True))
             args, kwargs = tree_map(lambda a: by_id.get(id(a), a), (self.args, self.kwargs))
             return self.func(*args, **kwargs)
 
-        return repeated
+        return repeat
 
-    def made(self, rule: Rule, *signals: Tensor) -> Any:
+    def record(self, rule: Rule, *signals: Tensor) -> Any:
         """The value, recorded with a rule."""
-        return self.tape.call(name_of(self.func), self.compute, self.again(*signals), signals, rule)
+        return self.tape.call(name_of(self.func), self.compute, self.function_of(*signals), signals, rule)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -114,9 +114,9 @@ def pass_through(
     """
     promises: Kwargs = {"nonnegative": nonnegative, "keeps_zero": keeps_zero, "gate": gate or 0}
     if affine is False:
-        return call.made(Activation(**promises), signal)
-    apply = call.again(signal) if affine is True else affine
-    return call.made(Affine(apply=apply, **promises), signal)
+        return call.record(Activation(**promises), signal)
+    apply = call.function_of(signal) if affine is True else affine
+    return call.record(Affine(apply=apply, **promises), signal)
 
 
 def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
@@ -144,7 +144,7 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
         return NotImplemented  # the rule is for fixed weights
     is_learned = linear.weight is not None
     layer = Layer(linear=lambda _: linear, axes=all_axes, is_learned=is_learned, has_no_negatives=not is_learned)
-    return call.made(layer, signal)
+    return call.record(layer, signal)
 
 
 def residual_sum(call: Call, signals: Tensors, scales: Sequence[float]) -> Tensor:
@@ -172,7 +172,7 @@ def residual_sum(call: Call, signals: Tensors, scales: Sequence[float]) -> Tenso
     """
     if len(signals) != len(scales):
         raise ConfigurationError(f"{name_of(call.func)}: got {len(signals)} signals but {len(scales)} scales")
-    return call.made(Sum(lambda _: scales), *signals)
+    return call.record(Sum(lambda _: scales), *signals)
 
 
 def rule(*functions: FunctionOrName) -> Callable[[_RuleT], _RuleT]:
@@ -237,7 +237,8 @@ def custom_rule(function: AnyFunction) -> AnyFunction | None:
     """The rule of a user for a function."""
     if not CUSTOM_RULES:
         return None
-    return CUSTOM_RULES.get(function) or CUSTOM_RULES.get(str(function).rpartition(".")[0])  # an operator by its name
+    operator = str(function).rpartition(".")[0]  # by its name
+    return CUSTOM_RULES.get(function) or CUSTOM_RULES.get(operator)
 
 
 def name_of(func: FunctionOrName) -> str:

@@ -1,11 +1,11 @@
 """What is known of a value, by the operations that made it: signs, gates, depth, and what it is a function of."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, partial
 from itertools import zip_longest
+from math import prod
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -23,19 +23,19 @@ class Gate(IntEnum):
     weights of excitatory connections are what a signal is multiplied with.
     """
 
-    ACTIVATED = 1  # the output of an activation: the gate if the other factor is not
-    BOUNDED = 2  # non-negative, as the output of a ReLU
-    MIXED = 3  # attention weights after a linear layer, as in talking heads
+    ACTIVATION = 1  # the output of an activation: the gate if the other factor is not
+    NONNEGATIVE = 2  # non-negative, as the output of a ReLU
+    MIXTURE = 3  # attention weights after a linear layer, as in talking heads
     SWITCH = 4  # between 0 and 1: a gate or attention weights by design
     MASK = 5  # 0 or 1; or 1 over a denominator, with which a product is a quotient
 
 
-AFFINE, CURVED = 1, 2  # functions of the element at the same place
-MOVED = 3  # an element of another place
+AFFINE, NONLINEAR = 1, 2  # functions of the element at the same place
+MOVE = 3  # an element of another place
 
 # What a gate is after a product with constants of both signs, and after a weighted sum, from which others are none
-SIGNED: dict[int, int] = {Gate.BOUNDED: Gate.ACTIVATED, Gate.SWITCH: Gate.MIXED, Gate.MASK: Gate.MIXED}
-SUMMED: dict[int, int] = {Gate.SWITCH: Gate.MIXED, Gate.MIXED: Gate.MIXED}
+AFTER_SIGNS: dict[int, int] = {Gate.NONNEGATIVE: Gate.ACTIVATION, Gate.SWITCH: Gate.MIXTURE, Gate.MASK: Gate.MIXTURE}
+AFTER_SUM: dict[int, int] = {Gate.SWITCH: Gate.MIXTURE, Gate.MIXTURE: Gate.MIXTURE}
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Facts:
         activations, layers, mixtures: how many activations, layers with weights, and products of two signals it has
             come through, each on the path with the most.
         is_open: the response of a layer, to which a scale, a norm or a ReLU can still be added.
-        elementwise: AFFINE, CURVED or MOVED if each element is such a function of one element of its maker's operand.
+        elementwise: AFFINE, NONLINEAR or MOVE if each element is such a function of one element of its maker's operand.
         attention_axes: along which a softmax has weighed the elements, so that a sum mixes them as attention does.
         is_softmax: a softmax, or its logarithm.
         is_attention: the weights of `scaled_dot_product_attention`, whose queries and keys get nothing.
@@ -70,18 +70,16 @@ class Facts:
     unknown: str = ""
 
 
-_inherited = attrgetter("nonnegative", "gate", "activations", "layers", "mixtures")
+_INHERITANCE = attrgetter("nonnegative", "gate", "activations", "layers", "mixtures")
 
 
-def inherited(op: Op) -> Facts:
+def inherit(op: Op) -> Facts:
     """The facts of a result that has elements of all inputs."""
-    facts = [_inherited(value.facts) for value in op.inputs]
+    facts = [_INHERITANCE(value.facts) for value in op.inputs]
     if not facts:  # a constant that a network writes over a value
         return Facts()
     if len(facts) == 1:
         return Facts(*facts[0])
-    if not facts:  # overwritten by a constant
-        return Facts(nonnegative=True)
     nonnegative, gates, *depths = zip(*facts, strict=True)
     return Facts(all(nonnegative), min(gates), *map(max, depths))
 
@@ -104,12 +102,13 @@ class Link(NamedTuple):
         for value in self.moves:
             assert value.maker is not None
             signal = value.maker.signal
-            if u.stride() != signal.stride and 0 not in signal.stride:  # as recorded, so that views stay possible
+            # as recorded, so that views stay possible
+            if u.stride() != signal.stride and 0 not in signal.stride:
                 u = torch.empty_strided(signal.shape, signal.stride, dtype=u.dtype, device=u.device).copy_(u)
             u = value.pick(value.maker.run(u))
         return u
 
-    def back(self, incoming: Tensor) -> Tensor:
+    def pull_back(self, incoming: Tensor) -> Tensor:
         """What arrives at the source, of what arrives after the rearrangements."""
         if self.moves:
             return vjp(self.rearrange, self.source.empty(), incoming)
@@ -129,7 +128,7 @@ def sources(value: Value) -> Iterator[Link]:
     yield link
     while (maker := link.source.maker) and not (maker.is_cut or link.source.facts.is_layer):
         source, moves, is_affine = link
-        if source.facts.elementwise == MOVED:
+        if source.facts.elementwise == MOVE:
             moves = (source, *moves)
         elif source.facts.elementwise:
             is_affine &= source.facts.elementwise == AFFINE
@@ -143,30 +142,31 @@ def common_source(*values: Value) -> Link | None:
     """The nearest value that all values are elementwise functions of."""
     links_by_source = [{link.source: link for link in sources(value)} for value in values[1:]]
     for link in sources(values[0]):
-        others = [links.get(link.source) for links in links_by_source]
-        if all(other and link.rearranges_like(other) for other in others):
-            return link._replace(is_affine=all(other.is_affine for other in (link, *others) if other))
+        other_links = [links.get(link.source) for links in links_by_source]
+        if all(other and link.rearranges_like(other) for other in other_links):
+            return link._replace(is_affine=all(other.is_affine for other in (link, *other_links) if other))
     return None
 
 
 def never_negative(op: Op, source: Value) -> bool:
     """Whether an elementwise function of a source has no negative values, by trial."""
-    numbers = torch.linspace(0 if source.facts.nonnegative else -6, 6, 49, dtype=source.dtype, device=source.device)
+    lowest = 0 if source.facts.nonnegative else -6
+    numbers = torch.linspace(lowest, 6, 49, dtype=source.dtype, device=source.device)
 
     @cache
     def trial(value: Value) -> Tensor:
         maker = value.maker
         if value is source or maker is None:
             return numbers[:, None]
-        if value.facts.elementwise == MOVED:
+        if value.facts.elementwise == MOVE:
             return trial(maker.operand)
         return value.pick(run(maker))
 
     def run(op: Op) -> Any:
         """Its result for all numbers and some elements of its constants, (49, constants)."""
         inputs = [*map(trial, op.inputs)]
-        constants = [a for a in map(sample, flatten_arguments(op.args)) if isinstance(a, Tensor) and a.ndim == 2]
-        width = max(a.shape[1] for a in (*inputs, *constants))
+        constants = filter(torch.is_tensor, map(sample, flatten_arguments(op.args)))
+        width = max(a.shape[1] for a in (*inputs, *constants) if a.ndim == 2)
         return op.run(*(a.expand(-1, width) for a in inputs), constant=sample)
 
     def sample(constant: Any) -> Any:
@@ -177,8 +177,8 @@ def never_negative(op: Op, source: Value) -> bool:
     try:
         result, *_ = as_tuple(run(op))
         return bool((result.nan_to_num() >= 0).all())
-    except (RuntimeError, TypeError, ValueError):  # it depends on shapes, or has no numbers on the meta device
-        return False
+    except (RuntimeError, TypeError, ValueError):
+        return False  # it depends on shapes, or has no numbers on the meta device
 
 
 def is_mean_of(mean: Value, value: Value) -> bool:
@@ -199,8 +199,8 @@ def is_mean_of(mean: Value, value: Value) -> bool:
     noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0)).to(value.device, value.dtype)
     try:
         once = average(noise)
-        ones = torch.ones_like(noise)
-        pairs = ((ones, ones), (once, once), (-noise, -once))
+        constant = torch.ones_like(noise)
+        pairs = ((constant, constant), (once, once), (-noise, -once))
         return all(is_close(average(a), mean) for a, mean in pairs) and not is_close(once, noise)
     except (RuntimeError, TypeError):
         return False
@@ -209,13 +209,13 @@ def is_mean_of(mean: Value, value: Value) -> bool:
 def signal_of(a: Value, b: Value) -> int | None:
     """Which factor of a product a b is the signal, the other one being its gate: 0 or 1; None if neither is."""
     pairs = zip_longest(reversed(a.shape), reversed(b.shape), fillvalue=1)
-    full = math.prod(map(max, pairs))  # torch.broadcast_shapes() imports SymPy
+    full = prod(map(max, pairs))  # torch.broadcast_shapes() imports SymPy
 
     def rank(value: Value) -> tuple[int, ...]:
         """What makes a factor the gate: that it is one by design, its size, its own activation, or else its depth."""
         f = value.facts
         by_design = f.gate if f.gate >= Gate.SWITCH else 0
-        strength = 0 if f.gate == Gate.MIXED else f.gate
+        strength = 0 if f.gate == Gate.MIXTURE else f.gate
         is_smaller = _count_distinct(value) < full
         return by_design, is_smaller, strength, f.activations, -f.layers
 
@@ -228,7 +228,7 @@ def signal_of(a: Value, b: Value) -> int | None:
 
 def _count_distinct(value: Value) -> int:
     """The number of elements, without the copies that broadcasting made."""
-    return math.prod(size for size, step in zip(value.shape, value.stride, strict=True) if step or size < 2)
+    return prod(size for size, step in zip(value.shape, value.stride, strict=True) if step or size < 2)
 
 
 def values_of(left: Value, right: Value) -> int | None:
@@ -236,9 +236,9 @@ def values_of(left: Value, right: Value) -> int | None:
 
     def rank(f: Facts) -> tuple[int, ...]:
         """The weights are gates, or queries times values that their keys have mixed, or made by a network."""
-        return f.gate if f.gate >= Gate.BOUNDED else 0, -f.mixtures, f.activations
+        return f.gate if f.gate >= Gate.NONNEGATIVE else 0, -f.mixtures, f.activations
 
-    if left.facts.gate == right.facts.gate >= Gate.BOUNDED:
+    if left.facts.gate == right.facts.gate >= Gate.NONNEGATIVE:
         return 1
     first = rank(left.facts)
     second = rank(right.facts)

@@ -4,15 +4,15 @@ import dataclasses
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.eb.arguments import check_batch, check_logits
 from ebcli.eb.mode import RecordingMode, refuse
@@ -22,7 +22,7 @@ from ebcli.eb.places import Images
 from ebcli.eb.tape import Tape
 from ebcli.errors import LayerError, closest
 
-LayerChoice = str | nn.Module | None
+LayerChoice = str | Module | None
 
 
 class LayerHooks(ExitStack):
@@ -31,21 +31,19 @@ class LayerHooks(ExitStack):
     Numbers are kept from the first layer on: what is recorded before is only asked for facts.
     """
 
-    def __init__(self, net: nn.Module, layers: Sequence[LayerChoice], tape: Tape) -> None:
+    def __init__(self, net: Module, layers: Sequence[LayerChoice], tape: Tape) -> None:
         super().__init__()
         self._tape = tape
         self._values: dict[str | None, Value] = {}
-        self._net = net
         self.names = [_name_of(layer, net, tape) for layer in layers]
+        for name in dict.fromkeys(self.names):
+            if name is not None:
+                # before the network's own hooks, which may keep the output for another layer
+                register = net.get_submodule(name).register_forward_hook
+                self.callback(register(partial(self._output, name), prepend=True).remove)
 
     def enter(self, inputs: Tensor) -> Tensor:
         """The tensor to call the network with."""
-        hooks: list[RemovableHandle] = []
-        self.callback(remove_all, hooks)
-        for name in dict.fromkeys(self.names):
-            if name is not None:  # before the network's own hooks, which may keep the output for another layer
-                module = self._net.get_submodule(name)
-                hooks.append(module.register_forward_hook(partial(self._output, name), prepend=True))
         inputs = inputs.detach().clone()  # which the network may overwrite
         self.source = self._tape.start(inputs)
         self._tape.saves_numbers = False
@@ -77,7 +75,7 @@ class LayerHooks(ExitStack):
         value.num_reads += 1  # so that it stays
         self._values[name] = value
 
-    def _output(self, name: str, _module: nn.Module, _args: Any, output: Any) -> None:
+    def _output(self, name: str, _module: Module, _args: Any, output: Any) -> None:
         if ACTIVE_TAPE.get() is not self._tape:
             return  # another thread's forward pass
         tensors = _tensors_in(output)
@@ -108,7 +106,7 @@ class Forward:
     images: Images
 
     @classmethod
-    def of(cls, net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice], *, tracks: bool) -> "Forward":
+    def of(cls, net: Module, inputs: Tensor, layers: Sequence[LayerChoice], *, tracks: bool) -> "Forward":
         """Run the network once. Raises LayerError if the output does not depend on a layer."""
         tape = Tape(net, names_all=tracks)
         with evaluating(net), RecordingMode(tape), LayerHooks(net, layers, tape) as hooks, torch.enable_grad():
@@ -132,11 +130,6 @@ class Forward:
         if cut:
             raise LayerError(f"the output does not depend on {cut[0]}, or only in torch.no_grad(): choose a later one")
         return cls(tape, result.detach(), output, paths, Images(hooks.source))
-
-
-def remove_all(hooks: Iterable[RemovableHandle]) -> None:
-    for hook in hooks:
-        hook.remove()
 
 
 def label_of(name: str | None) -> str:
@@ -166,9 +159,9 @@ def _tensors_in(output: Any) -> list[Tensor]:
     return [a for a in output if isinstance(a, Tensor) and a.is_floating_point()]
 
 
-def _name_of(layer: LayerChoice, net: nn.Module, tape: Tape) -> str | None:
+def _name_of(layer: LayerChoice, net: Module, tape: Tape) -> str | None:
     """A layer's name; None for the input."""
-    if isinstance(layer, nn.Module):
+    if isinstance(layer, Module):
         if layer not in tape.names:
             raise LayerError(f"this {type(layer).__name__} is not a module of the network")
         return tape.names[layer]
@@ -178,7 +171,9 @@ def _name_of(layer: LayerChoice, net: nn.Module, tape: Tape) -> str | None:
     with suppress(AttributeError):
         if net.get_submodule(layer) is not net:
             return layer
-    hint = closest(layer, filter(None, tape.names.values())) if layer != "input" else "use layer=None for the input"
+    hint = "use layer=None for the input"
+    if layer != "input":
+        hint = closest(layer, filter(None, tape.names.values()))
     raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))
 
 
@@ -191,11 +186,11 @@ class _SharedState:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # whether a module was training, and who needs it in evaluation mode
-        self._modules: WeakKeyDictionary[nn.Module, tuple[bool, set[object]]] = WeakKeyDictionary()
+        self._modules: WeakKeyDictionary[Module, tuple[bool, set[object]]] = WeakKeyDictionary()
         self._users: set[object] = set()
         self._stance = ExitStack()
 
-    def enter(self, user: object, modules: Sequence[nn.Module]) -> None:
+    def enter(self, user: object, modules: Sequence[Module]) -> None:
         with self._lock:
             if not self._users and "torch._dynamo" in sys.modules:
                 self._stance.enter_context(torch.compiler.set_stance("force_eager"))
@@ -206,7 +201,7 @@ class _SharedState:
                 if module.training:  # setting attributes of modules is slow
                     module.training = False
 
-    def leave(self, user: object, modules: Sequence[nn.Module]) -> None:
+    def leave(self, user: object, modules: Sequence[Module]) -> None:
         """Undo what `enter` did for a user, as far as it came. It can be called again."""
         with self._lock:
             for module in modules:
@@ -228,7 +223,7 @@ _shared_state = _SharedState()
 
 
 @contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
+def evaluating(net: Module) -> Iterator[None]:
     """Evaluation mode for every module until the last thread is done, which restores each one's mode.
 
     What `torch.compile` compiled runs as it is written.

@@ -17,7 +17,7 @@ deviations of norms are constants, as they are step by step.
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,28 +57,32 @@ class JointNeuron:
     """
 
     def __init__(self, output: Value) -> None:
-        self._above = {op for op in descend([output], is_learned) if isinstance(op.rule, Activation)}
+        self._above_classifier = {op for op in descend([output], is_learned) if isinstance(op.rule, Activation)}
 
     def __call__(self, op: Op, incoming: list[list[Weights]]) -> list[list[Weights]]:
         exponent = max(weights.exponent for of_result in incoming for weights in of_result)
-        G = [_sum(of_result, exponent) if of_result else None for of_result in incoming]
-        slopes = op.rule.slopes_above_classifier(op, G) if op in self._above else op.rule.slopes(op, G)
-        scale = _rescaled if isinstance(op.rule, Activation) else Weights
+        G = [_sum(of_result, exponent) for of_result in incoming]
+        slopes = (op.rule.slopes_above_classifier if op in self._above_classifier else op.rule.slopes)(op, G)
+        scale = _rescale if isinstance(op.rule, Activation) else Weights
         return [[] if g is None else [scale(g, exponent)] for g in slopes]
 
 
-def _rescaled(G: Tensor, exponent: int) -> Weights:
+def _rescale(G: Tensor, exponent: int) -> Weights:
     if G.is_meta or not G.numel():
         return Weights(G, exponent)
     minimum, maximum = map(float, G.aminmax())
     shift = max(-100, min(100, math.frexp(max(-minimum, maximum))[1]))  # 0 of 0, infinity and NaN
-    in_range = 4 if G.dtype == torch.float16 else 30
-    if abs(shift) < in_range:
+    limit = 30
+    if G.dtype == torch.float16:
+        limit = 4
+    if abs(shift) < limit:
         return Weights(G, exponent)
     return Weights(G.mul_(2.0**-shift), exponent + shift)
 
 
-def _sum(weights: Sequence[Weights], exponent: int) -> Tensor:
+def _sum(weights: Sequence[Weights], exponent: int) -> Any:
+    if not weights:
+        return None
     return add_all([G if e == exponent else G * 2.0 ** (e - exponent) for G, e in weights])
 
 
@@ -93,9 +97,9 @@ def joint_shares(output: Value, prior: Tensor, paths: Paths, images: Images) -> 
     """
     ops = path_ops(paths)
     joins = [op for op in ops if joins_constants(op)]
-    wanted = [*(path.layer for path in paths), *(op.out for op in joins)]
-    messages = walk({output: [Weights(prior, 0)]}, ops, JointNeuron(output), wanted)
-    masks = {op: op.cached(partial(_is_constant, op)) for op in joins if op.out in messages}
+    targets = [*(path.layer for path in paths), *(op.out for op in joins)]
+    messages = walk({output: [Weights(prior, 0)]}, ops, JointNeuron(output), targets)
+    masks = {op: op.memoize(partial(_is_constant, op)) for op in joins if op.out in messages}
     shares = []
     for path in paths:
         messages.setdefault(path.layer, [Weights(torch.zeros_like(path.layer.tensor), 0)])

@@ -14,12 +14,12 @@ class Contents(NamedTuple):
 
     Attributes:
         version: how often it was overwritten.
-        whole: the value that fills it, flat or as the tensor that it was made for; None if it was never overwritten.
+        filling: the value that fills it, flat or as the tensor that it was made for; None if it was never overwritten.
         keeper: keeps the memory's address from being used again.
     """
 
     version: int = 0
-    whole: Value | None = None
+    filling: Value | None = None
     keeper: StorageWeakRef | None = None
 
 
@@ -31,7 +31,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._contents: dict[int, Contents] = {}
-        self._saved: dict[int, list[Value]] = {}  # values whose numbers lie there
+        self._values: dict[int, list[Value]] = {}  # values whose numbers lie there
         self._readers: dict[int, list[Op]] = {}  # operations that have read a constant there
 
     def contents(self, tensor: Tensor) -> Contents:
@@ -43,15 +43,16 @@ class Memory:
     def overwritten(self) -> Iterator[Tensor]:
         """The tensors that hold what fills overwritten memory."""
         for contents in self._contents.values():
-            tensor = contents.whole.tensor_ref() if contents.whole else None
-            if tensor is not None:
-                yield tensor
+            if contents.filling is not None:
+                tensor = contents.filling.tensor_ref()
+                if tensor is not None:
+                    yield tensor
 
     def save(self, value: Value) -> None:
         """Keep a value's numbers until the end."""
-        if value.saved is None and (tensor := value.tensor_ref()) is not None:
-            value.saved = tensor.detach()  # which, unlike the tensor, does not lead back to the tape
-            self._saved.setdefault(storage_of(tensor), []).append(value)
+        if value.numbers is None and (tensor := value.tensor_ref()) is not None:
+            value.numbers = tensor.detach()  # which, unlike the tensor, does not lead back to the tape
+            self._values.setdefault(storage_of(tensor), []).append(value)
 
     def note_constants(self, op: Op) -> None:
         """Note which constants an operation has read."""
@@ -59,22 +60,22 @@ class Memory:
             if isinstance(a, Tensor):
                 self._readers.setdefault(storage_of(a), []).append(op)
 
-    def write(self, tensor: Tensor, whole: Value) -> None:
+    def write(self, tensor: Tensor, filling: Value) -> None:
         """Note that a value fills the memory of a tensor from now on."""
         version = self.contents(tensor).version + 1
-        self._contents[storage_of(tensor)] = Contents(version, whole, StorageWeakRef(tensor.untyped_storage()))
+        self._contents[storage_of(tensor)] = Contents(version, filling, StorageWeakRef(tensor.untyped_storage()))
 
     def before_write(self, tensor: Tensor) -> None:
         """Copy the numbers of values that lie in memory which is about to be overwritten."""
         storage = storage_of(tensor)
         memory = None
-        for value in self._saved.pop(storage, ()):
-            saved = value.saved
-            if saved is None or storage_of(saved) != storage:
+        for value in self._values.pop(storage, ()):
+            numbers = value.numbers
+            if numbers is None or storage_of(numbers) != storage:
                 continue
             if memory is None:
-                memory = saved.new_empty(0).set_(saved.untyped_storage()).clone()
-            value.saved = memory.as_strided(saved.shape, saved.stride(), saved.storage_offset())
+                memory = numbers.new_empty(0).set_(numbers.untyped_storage()).clone()
+            value.numbers = memory.as_strided(numbers.shape, numbers.stride(), numbers.storage_offset())
 
     def copy_constants(self, overwritten: Any) -> None:
         """Copy constants that recorded operations have read, and that are about to be overwritten."""

@@ -4,18 +4,19 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import BackwardCFunction, once_differentiable
-from torch.nn import Parameter
+from torch.autograd.function import once_differentiable
+from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
 
 from ebcli.eb.custom_rules import Call, custom_rule, name_of
-from ebcli.eb.operations import ACTIVE_TAPE, AnyFunction, Tensors, ThreadState, Value, quiet, reachable
+from ebcli.eb.operations import ACTIVE_TAPE, AnyFunction, Tensors, Value, quiet, reachable
 from ebcli.eb.paths import Messages, descend, walk, without_rule
 from ebcli.eb.rules.decompositions import FUNCTIONS
 from ebcli.eb.stepwise import Stepwise, total
@@ -30,7 +31,7 @@ from ebcli.eb.torch_private import (
 )
 from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
-Unsupported = Literal["error", "gradient"]
+UnsupportedPolicy = Literal["error", "gradient"]
 
 
 class RecordingMode(TorchFunctionMode):
@@ -43,23 +44,19 @@ class RecordingMode(TorchFunctionMode):
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.tape = tape
-        self._states: list[ThreadState] = []
+        self._entered_stacks: list[ExitStack] = []
 
     def __enter__(self) -> Any:
-        state = ThreadState()
-        try:
-            self._states.append(state)
-            ACTIVE_TAPE.set(self.tape)
-            self.tape.__enter__()
+        with ExitStack() as stack:  # which leaves what was entered if the rest is interrupted
+            stack.callback(ACTIVE_TAPE.reset, ACTIVE_TAPE.set(self.tape))
+            stack.enter_context(self.tape)
             super().__enter__()
-        except BaseException:  # interrupted
-            state.restore()
-            raise
+            stack.push(super().__exit__)
+            self._entered_stacks.append(stack.pop_all())
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._states[-1].restore()  # which leaves both modes
-        self._states.pop()
+        self._entered_stacks.pop().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -73,11 +70,13 @@ class RecordingMode(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _ESCAPES and not (was_enabled or tape.is_cut):
             ctx = caller(sys._getframe(1), "ctx", object)
-            name = "an autograd.Function" if ctx is None else f"{type(ctx).__name__.removesuffix('Backward')}.apply"
+            name = "an autograd.Function"
+            if ctx is not None:
+                name = f"{type(ctx).__name__.removesuffix('Backward')}.apply"
             tape.escapes[name] = len(tape.ops)
         tape.is_cut &= not was_enabled
+        _set_grad_enabled(False)  # torch.no_grad() takes ten times as long
         try:
-            _set_grad_enabled(False)  # torch.no_grad() takes ten times as long
             return self.compute(func, args, kwargs)
         finally:
             _set_grad_enabled(was_enabled)
@@ -101,7 +100,7 @@ class RecordingMode(TorchFunctionMode):
                 return func(*args, **kwargs)
             return value
         result = call.compute()
-        parts = FUNCTIONS[func](*args, **kwargs)
+        parts = FUNCTIONS[func](name, *args, **kwargs)
         if parts is NotImplemented:
             tape.refuse(name, operands, result)
         else:
@@ -148,7 +147,7 @@ class Descent(NamedTuple):
 
     tape: Tape
     ends: list[Value]
-    unsupported: Unsupported
+    unsupported: UnsupportedPolicy
 
     def walk(self, value: Value, P: Tensor) -> Messages:
         """What arrives at the ends, if P is the probability of the value."""
@@ -160,7 +159,7 @@ class Descent(NamedTuple):
             propagate = Stepwise(self.tape.ops)
             above = [op for op in ops if ends.isdisjoint(op.outs)]
             messages = walk({value: [(P, propagate.start(value))]}, above, propagate, ends)
-        refuse([end.facts.unknown for end in self.ends if end in messages and end.facts.unknown], self.unsupported)
+        refuse([end.facts.unknown for end in self.ends if end in messages], self.unsupported)
         return messages
 
 
@@ -189,12 +188,13 @@ class ExcitationMode(RecordingMode):
         tensor([[0.2500, 0.7500]])
     """
 
-    def __init__(self, net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
+    def __init__(self, net: Module | None = None, *, unsupported: UnsupportedPolicy = "error") -> None:
         refuse([], unsupported)
         super().__init__(Tape(net))
-        self._unsupported = unsupported
+        self._policy = unsupported
         self._starts: dict[Value, Tensor] = {}
-        self._ends: dict[Value, dict[Value, Tensor]] = {}  # of values of layers, to which norms may still be added
+        # of values of layers, to which norms may still be added
+        self._ends: dict[Value, dict[Value, Tensor]] = {}
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
@@ -245,7 +245,9 @@ class ExcitationMode(RecordingMode):
     def _enter(self, tensor: Tensor, operands: Tensors) -> None:
         """Give a tensor a node, unless the one that it has stands for its value."""
         value = self.tape.value_of(tensor)
-        if not isinstance(value, Value) or value in self._starts or self._node(tensor) or not value.is_floating:
+        if not isinstance(value, Value) or not value.is_floating:
+            return
+        if value in self._starts or self._node(tensor):
             return
         ends = dict(self._starts)
         for operand in operands:
@@ -253,7 +255,7 @@ class ExcitationMode(RecordingMode):
             if end is not value:  # a norm or a ReLU may follow an open response: they are one neuron
                 ends |= self._ends[end] if end.facts.is_open else {end: operand}
         with torch.enable_grad(), DisableTorchFunction():
-            Boundary.apply([tensor], value, Descent(self.tape, [*ends], self._unsupported), *ends.values())
+            Boundary.apply([tensor], value, Descent(self.tape, [*ends], self._policy), *ends.values())
         if value.facts.is_open:
             self._ends[value] = ends
 
@@ -262,27 +264,27 @@ def tensors_in(arguments: Any) -> list[Tensor]:
     return [a for a in tree_leaves(arguments) if isinstance(a, Tensor)]
 
 
-def refuse(operations: Sequence[str], unsupported: Unsupported) -> None:
+def refuse(operations: Sequence[str], unsupported: UnsupportedPolicy) -> None:
     """Raise or warn about operations without a rule."""
     if unsupported not in ("error", "gradient"):
         raise ConfigurationError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
-    named = ", ".join(dict.fromkeys(operations))
-    if not named:
+    names = ", ".join(filter(None, dict.fromkeys(operations)))
+    if not names:
         return
     if unsupported == "error":
         raise UnsupportedOpError(
-            f"no excitation rule for {named}: register one with ebcli.rule, or allow ordinary gradients "
+            f"no excitation rule for {names}: register one with ebcli.rule, or allow ordinary gradients "
             "(unsupported='gradient', --allow-unsupported)"
         )
-    warnings.warn(f"used ordinary gradients instead of excitation for {named}", stacklevel=3)
+    warnings.warn(f"used ordinary gradients instead of excitation for {names}", stacklevel=3)
 
 
 excitation_mode = ExcitationMode
 
-_enabled: ContextVar[ExcitationMode | None] = ContextVar("enabled", default=None)  # in this thread
+_enabled_mode: ContextVar[ExcitationMode | None] = ContextVar("enabled", default=None)  # in this thread
 
 
-def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
+def enable(net: Module | None = None, *, unsupported: UnsupportedPolicy = "error") -> None:
     """Enable Excitation Backprop in this thread until `disable`, with the arguments of `ExcitationMode`.
 
     Raises:
@@ -297,9 +299,9 @@ def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") 
         >>> torch.autograd.grad(y, x, torch.ones(2))[0]  # one input, one output
         tensor([1., 1.])
     """
-    if _enabled.get() is not None:
+    if _enabled_mode.get() is not None:
         raise ModeError("excitation backprop is already enabled in this thread")
-    _enabled.set(ExcitationMode(net, unsupported=unsupported).__enter__())
+    _enabled_mode.set(ExcitationMode(net, unsupported=unsupported).__enter__())
 
 
 def disable() -> None:
@@ -316,16 +318,16 @@ def disable() -> None:
         Traceback (most recent call last):
         ebcli.errors.ModeError: excitation backprop is not enabled in this thread
     """
-    mode = _enabled.get()
+    mode = _enabled_mode.get()
     if mode is None:
         raise ModeError("excitation backprop is not enabled in this thread")
-    _enabled.set(None)
+    _enabled_mode.set(None)
     mode.__exit__(None, None, None)
 
 
 def name_of_node(node: Any) -> str:
     """What to call a node that was made where no mode sees it."""
     stem = re.sub(r"Backward\d*$", "", node.name().rpartition("::")[2])
-    if isinstance(node, BackwardCFunction):  # of an autograd.Function
-        return f"{stem}.apply"
+    if hasattr(node, "_forward_cls"):
+        return f"{stem}.apply"  # an autograd.Function
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower() + " (called outside the mode)"

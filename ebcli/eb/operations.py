@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.torch_private import OpOverload, count_modes, leave_modes, schema_of
+from ebcli.eb.torch_private import OpOverload, schema_of
 
 aten = torch.ops.aten
 
@@ -33,30 +33,10 @@ class quiet:  # noqa: N801  a context, in lower case as torch.no_grad
     """Hide operations, such as those of rules, from the tapes of this thread."""
 
     def __enter__(self) -> None:
-        self._state = ThreadState()
-        ACTIVE_TAPE.set(None)
+        self._token = ACTIVE_TAPE.set(None)
 
     def __exit__(self, *error: object) -> None:
-        self._state.restore()
-
-
-class ThreadState:
-    """The tape and the modes of this thread, to come back to wherever what follows is interrupted."""
-
-    def __init__(self) -> None:
-        self._tape = ACTIVE_TAPE.get()
-        self._num_modes = count_modes()
-
-    def restore(self) -> None:
-        try:
-            self._restore()
-        except BaseException:  # interrupted
-            self._restore()
-            raise
-
-    def _restore(self) -> None:
-        leave_modes(*self._num_modes)
-        ACTIVE_TAPE.set(self._tape)
+        ACTIVE_TAPE.reset(self._token)
 
 
 class Value:
@@ -64,18 +44,18 @@ class Value:
 
     Attributes:
         maker: the operation that made it; None for the input.
-        output_index: which of the maker's results it is.
+        position: which of the maker's results it is.
         facts: what its maker's rule knows of it, see `ebcli.eb.facts`.
         num_reads: how many operations read it.
-        saved: its numbers, or None.
+        numbers: its numbers, or None.
         tensor_ref: a weak reference to the network's own tensor.
     """
 
     __slots__ = (
-        "__weakref__ device dtype facts is_floating maker num_reads output_index saved shape stride tensor_ref".split()
+        "__weakref__ device dtype facts is_floating maker num_reads position numbers shape stride tensor_ref".split()
     )
 
-    def __init__(self, tensor: Tensor, maker: "Op | None" = None, output_index: int = 0) -> None:
+    def __init__(self, tensor: Tensor, maker: "Op | None" = None, position: int = 0) -> None:
         self.shape = tensor.shape
         self.stride = tensor.stride()
         self.dtype = tensor.dtype
@@ -83,10 +63,10 @@ class Value:
         self.is_floating = tensor.is_floating_point() or tensor.is_complex()
         self.tensor_ref = weakref.ref(tensor)
         self.maker = maker
-        self.output_index = output_index
+        self.position = position
         self.num_reads = 0
         self.facts: Any = None
-        self.saved: Tensor | None = None
+        self.numbers: Tensor | None = None
 
     @property
     def ndim(self) -> int:
@@ -106,17 +86,19 @@ class Value:
     @property
     def tensor(self) -> Tensor:
         """Its numbers."""
-        if self.saved is None:
+        if self.numbers is None:
             assert self.maker is not None
             result = self.pick(self.maker.run(*(value.tensor for value in self.maker.inputs)))
-            self.saved = result if result.stride() == self.stride else self.empty().copy_(result)
-        return self.saved
+            if result.stride() != self.stride:
+                result = self.empty().copy_(result)
+            self.numbers = result
+        return self.numbers
 
     def pick(self, result: Any) -> Tensor:
         """Its part of what its maker, run on other inputs, returned."""
         if isinstance(result, Tensor):
             return result
-        return result[self.output_index]
+        return result[self.position]
 
     def empty(self, **options: Any) -> Tensor:
         """A tensor with its layout, and no numbers yet."""
@@ -193,7 +175,7 @@ class Op:
         arguments = [self.arguments.get(name) for name in names]
         return [a.tensor if isinstance(a, Value) else a for a in arguments]
 
-    def cached(self, compute: Callable[[], Any]) -> Any:
+    def memoize(self, compute: Callable[[], Any]) -> Any:
         """The result of `compute`, which several passes share."""
         if "_cache" not in self.__dict__:
             self._cache = compute()
@@ -203,6 +185,10 @@ class Op:
     def is_native(self) -> bool:
         """Whether PyTorch's transforms of functions, such as vmap, know it."""
         return not isinstance(self.function, OpOverload) or self.function.namespace == "aten"
+
+    @property
+    def has_one_input(self) -> bool:
+        return len(self.inputs) == 1
 
     @property
     def floating(self) -> Values:

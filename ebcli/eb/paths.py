@@ -84,10 +84,10 @@ class Path:
     def __init__(self, output: Value, layer: Value) -> None:
         self.layer = layer
         self.ops: list[Op] = []
-        above = {layer}
+        values_above = {layer}
         for op in reversed(descend([output])):
-            if not above.isdisjoint(op.operands):
-                above.update(op.outs)
+            if not values_above.isdisjoint(op.operands):
+                values_above.update(op.outs)
                 self.ops.append(op)
         self.ops.reverse()
         self.classifiers = [op for op in descend([output], is_learned) if is_learned(op)]
@@ -108,8 +108,8 @@ class Path:
         if not any(isinstance(op.rule, Activation) and not op.out.facts.nonnegative for op in between):
             return False
         mixing = {op for op in between if mixes(op)}
-        reached = between.intersection(descend(inputs, mixing.__contains__)) - mixing
-        averages = [op for op in reached if isinstance(op.rule, Layer) and op.rule.averages(op)]
+        reachable_ops = between.intersection(descend(inputs, mixing.__contains__)) - mixing
+        averages = [op for op in reachable_ops if isinstance(op.rule, Layer) and op.rule.averages(op)]
         grid = [Places(source, axis) for axis in range(2, source.ndim)]
         for average in averages:
             below = mixing.intersection(descend(average.operands))
@@ -140,5 +140,5 @@ def averages_cells(mixing: Op, average: Op, grid: Iterable[Places]) -> bool:
 
     if any(map(adds_up, mixing.rule.query_axes(mixing))):
         return True
-    varied = {axis for places in grid for axis, size in enumerate(places.of(mixing.out).shape) if size > 1}
-    return any(map(adds_up, varied))
+    varying = {axis for places in grid for axis, size in enumerate(places.marks_of(mixing.out).shape) if size > 1}
+    return any(map(adds_up, varying))

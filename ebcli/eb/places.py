@@ -13,6 +13,7 @@ import copy
 import math
 from collections.abc import Iterable
 from itertools import repeat
+from math import prod
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ class Places:
         shape[axis] = self.count
         self._marks: dict[Value, Tensor | None] = {source: self._names.reshape(shape)}
 
-    def of(self, value: Value) -> Tensor:
+    def marks_of(self, value: Value) -> Tensor:
         """The marks of a value."""
         if value not in self._marks:
             for op in sorted(reachable([value.maker], self._makers_below), key=lambda op: op.index):
@@ -64,23 +65,23 @@ class Places:
             return []
         return [value.maker for value in op.operands if value not in self._marks]
 
-    def merged(self, op: Op, *marks: Tensor) -> Marks:
+    def merge(self, op: Op, *marks: Tensor) -> Marks:
         """Of an elementwise function of the operands, or of what has other marks."""
-        first, *others = marks or map(self.of, op.operands)
+        first, *remaining = marks or map(self.marks_of, op.operands)
         total = _in_front(first, op.out.ndim)
-        for t in others:
+        for t in remaining:
             if t is not first:
                 total = _average(total, _in_front(t, op.out.ndim))
         return [total]
 
-    def merged_along(self, marks: Tensor, axes: Iterable[int]) -> Tensor:
+    def merge_along(self, marks: Tensor, axes: Iterable[int]) -> Tensor:
         """Of elements that are made of all along some axes."""
-        varied = [axis for axis in axes if marks.shape[axis] > 1]
-        if not varied:
+        varying = [axis for axis in axes if marks.shape[axis] > 1]
+        if not varying:
             return marks
-        return marks.sum(varied, keepdim=True) / (marks != 0).sum(varied, keepdim=True).clamp(min=1)
+        return marks.sum(varying, keepdim=True) / (marks != 0).sum(varying, keepdim=True).clamp(min=1)
 
-    def reduced(self, op: Op, signal: Value, axes: Dims, windows: Iterable[int] = ()) -> Marks:
+    def reduce(self, op: Op, signal: Value, axes: Dims, windows: Iterable[int] = ()) -> Marks:
         """Of what takes together all along some axes of a signal, which the result may lack, and windows along others.
 
         Args:
@@ -88,40 +89,40 @@ class Places:
             signal: one of its operands.
             axes, windows: axes of the signal, perhaps counted from the last one.
         """
-        marks = self.merged_along(self.of(signal), axes)
+        marks = self.merge_along(self.marks_of(signal), axes)
         for axis in windows:
-            marks = self._resized(marks, axis % signal.ndim, op.out.shape)
+            marks = self._resize(marks, axis % signal.ndim, op.out.shape)
         if op.out.ndim < signal.ndim:
             marks = marks.squeeze([axis % signal.ndim for axis in axes])
         return [trailing_axes(marks, op.out.ndim)] * len(op.outs)
 
-    def _resized(self, marks: Tensor, axis: int, shape: Dims) -> Tensor:
+    def _resize(self, marks: Tensor, axis: int, shape: Dims) -> Tensor:
         size = marks.shape[axis]
         if self._windows_mix or size == 1:
-            return self.merged_along(marks, [axis])
+            return self.merge_along(marks, [axis])
         return marks.index_select(axis, torch.arange(shape[axis]) * size // max(shape[axis], 1))
 
     def everything(self, op: Op) -> Marks:
         """Of results that may depend on each element of all operands."""
-        total = self.merged_along(flatten_all(map(self.of, op.operands)), [0])
+        total = self.merge_along(flatten_all(map(self.marks_of, op.operands)), [0])
         return [total.reshape([1] * out.ndim) for out in op.outs]
 
-    def moved(self, op: Op) -> Marks:
+    def move(self, op: Op) -> Marks:
         """Of what only moves elements."""
         try:
-            return move_marks(op, [self.of(value) for value in op.floating])
-        except (RuntimeError, IndexError):  # it does not run on marks alone, such as a view of numbers of another type
-            return self.everything(op)
+            return move_marks(op, [self.marks_of(value) for value in op.floating])
+        except (RuntimeError, IndexError):
+            return self.everything(op)  # it does not run on marks alone, such as a view of numbers of another type
 
-    def summed(self, op: Op) -> Marks:
+    def sum_up(self, op: Op) -> Marks:
         """Of a sum whose weights are not negative, such as one over indices: their average."""
-        marks = [self.of(value) for value in op.floating]
+        marks = [self.marks_of(value) for value in op.floating]
         counts = move_marks(op, [(t != 0).double() for t in marks])
         return [total / count.clamp(min=1) for total, count in zip(move_marks(op, marks), counts, strict=True)]
 
     def differ(self, value: Value, axes: Iterable[int]) -> bool:
         """Whether elements along some axes of a value come from different indices."""
-        marks = self.of(value)
+        marks = self.marks_of(value)
         if not marks.numel():
             return False
         lowest = marks.where(marks != 0, math.inf)
@@ -162,8 +163,8 @@ class Images(Places):
         if value not in self._numbers:
             axes = {*range(value.ndim)}
             # constants, such as a class token, are of the image whose elements they stand beside
-            merged = [*(axes - {axis} for axis in range(value.ndim)), set[int]()]
-            numbers = (self.indices(self.merged_along(self.of(value), others)) for others in merged)
+            choices = [*(axes - {axis} for axis in range(value.ndim)), set[int]()]
+            numbers = (self.indices(self.merge_along(self.marks_of(value), merged)) for merged in choices)
             self._numbers[value] = next((indices for indices in numbers if indices is not None), None)
         return self._numbers[value]
 
@@ -182,7 +183,7 @@ class Images(Places):
             shape = value.shape  # axes of size 1 are all alike
         else:
             numbers = self.numbers(value)
-            shape = self.of(value).shape if numbers is None else numbers.shape
+            shape = self.marks_of(value).shape if numbers is None else numbers.shape
         return next((axis for axis, size in enumerate(shape) if size == self.count), None)
 
     def sums(self, z: Tensor, value: Value) -> Tensor:
@@ -191,10 +192,10 @@ class Images(Places):
             return z.sum(dtype=torch.float64)[None].to(z.dtype)
         numbers = self.numbers(value)
         assert numbers is not None
-        others = [axis for axis, size in enumerate(numbers.shape) if size == 1]
-        sums = z.sum(others, keepdim=True, dtype=torch.float64) if others else z.double()
-        totals = sums.new_zeros(self.count)
-        return totals.index_add(0, numbers.expand(sums.shape).flatten().to(z.device), sums.flatten()).to(z.dtype)
+        remaining = [axis for axis, size in enumerate(numbers.shape) if size == 1]
+        sums = z.sum(remaining, keepdim=True, dtype=torch.float64) if remaining else z.double()
+        images = numbers.expand(sums.shape).flatten().to(z.device)
+        return sums.new_zeros(self.count).index_add(0, images, sums.flatten()).to(z.dtype)
 
     def spread(self, totals: Tensor, value: Value) -> Tensor:
         """One number (count,) for each image, at each of its elements."""
@@ -210,17 +211,17 @@ def move_marks(op: Op, marks: Tensors) -> Marks:
 
     Raises RuntimeError or IndexError if it cannot be run on them.
     """
-    fixed = _fixed_axes(op, marks)
+    fixed_axes = _fixed_axes(op, marks)
 
     def constant(a: object) -> object:
         if not isinstance(a, Tensor):
             return a
         if not a.is_floating_point():
             return a.cpu()
-        return torch.zeros((), dtype=torch.float64).expand(_narrow(a.shape, fixed))
+        return torch.zeros((), dtype=torch.float64).expand(_narrow(a.shape, fixed_axes))
 
     def spread(t: Tensor, value: Value) -> Tensor:
-        t = t.expand(_narrow(value.shape, fixed))
+        t = t.expand(_narrow(value.shape, fixed_axes))
         # in memory like that of the value, for an operation that reads the memory
         if op.rule.reads_memory:
             return torch.empty_strided(value.shape, value.stride, dtype=t.dtype).copy_(t)
@@ -241,9 +242,9 @@ def reshape_marks(marks: Tensor, shape: Dims, new_shape: Dims) -> Tensor:
         new_shape: of the same elements.
     """
     # the last axes of both shapes that have equally many elements, among which marks do not vary
-    varied = max((axis for axis, size in enumerate(marks.shape) if size > 1), default=-1)
-    ends = {math.prod(shape[axis:]): axis for axis in range(varied + 1, len(shape) + 1)}
-    sizes = [math.prod(new_shape[axis:]) for axis in range(len(new_shape) + 1)]
+    varying = max((axis for axis, size in enumerate(marks.shape) if size > 1), default=-1)
+    ends = {prod(shape[axis:]): axis for axis in range(varying + 1, len(shape) + 1)}
+    sizes = [prod(new_shape[axis:]) for axis in range(len(new_shape) + 1)]
     new_end = next(axis for axis, size in enumerate(sizes) if size in ends)
     end = ends[sizes[new_end]]
     wide = marks.reshape(marks.shape[:end]).expand(shape[:end]).reshape(new_shape[:new_end])
@@ -253,16 +254,16 @@ def reshape_marks(marks: Tensor, shape: Dims, new_shape: Dims) -> Tensor:
 def _fixed_axes(op: Op, marks: Tensors) -> list[int]:
     """Axes, counted from the last, that an operation leaves as they are, and along which no marks vary."""
     ndim = marks[0].ndim
-    touched = op.rule.touched_axes(op)
-    if touched is None or any(t.ndim != ndim for t in marks):
+    touched_axes = op.rule.touched_axes(op)
+    if touched_axes is None or any(t.ndim != ndim for t in marks):
         return []
-    fixed = {*range(-ndim, 0)} - {axis % ndim - ndim for axis in touched}
-    return [axis for axis in fixed if all(t.shape[axis] == 1 for t in marks)]
+    fixed_axes = {*range(-ndim, 0)} - {axis % ndim - ndim for axis in touched_axes}
+    return [axis for axis in fixed_axes if all(t.shape[axis] == 1 for t in marks)]
 
 
-def _narrow(shape: Dims, fixed: Dims) -> list[int]:
+def _narrow(shape: Dims, fixed_axes: Dims) -> list[int]:
     """A shape with one element along some axes, counted from the last."""
-    return [1 if axis - len(shape) in fixed else size for axis, size in enumerate(shape)]
+    return [1 if axis - len(shape) in fixed_axes else size for axis, size in enumerate(shape)]
 
 
 def _thin(marks: Tensor) -> Tensor:

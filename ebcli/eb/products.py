@@ -15,7 +15,8 @@ from ebcli.eb.torch_private import run_backward
 
 _LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
 _BLOCK = 3 << 18  # weights: 3 MiB in float32
-_LEAST = 1 / 16  # of |W| |a|, for a normalizer that is a difference of products: it loses no more than four bits
+# of |W| |a|, for a normalizer that is a difference of products: it loses no more than four bits
+_LEAST = 1 / 16
 
 Signs = int | Tensor
 
@@ -150,7 +151,8 @@ def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnega
         q, factor = quotient(P if isinstance(signs, int) else P.mul(signs * sign > 0), z)
         for part, split in pairs:
             share = part * split.transposed(q, part)
-            share = share if factor is None else (share.float() * factor)
+            if factor is not None:
+                share = share.float() * factor
             total = share if total is None else total.add_(share)
     if total is None:
         return torch.zeros_like(a)
@@ -165,9 +167,11 @@ def _by_sizes(linear: LinearMap, a: Tensor, P: Tensor, signs: Tensor, response: 
     s = signs.sign().to(a.dtype)
     if response is None or bias is None:
         response, bias = linear.exact(a), 0
-    has_bias = isinstance(bias, Tensor)
-    z = torch.addcmul(sizes, s, response - bias if has_bias else response)
-    minimum = sizes + bias.abs() if has_bias else sizes
+    minimum = sizes
+    if isinstance(bias, Tensor):
+        response = response - bias
+        minimum = sizes + bias.abs()
+    z = torch.addcmul(sizes, s, response)
     if z.numel() and not bool(torch.sub(z, minimum, alpha=2 * _LEAST).amin() >= 0):
         return None
     q = ratio(P, z).mul_(s)

@@ -83,7 +83,8 @@ class ExcitationResult:
             LayerError: the layer's output has no spatial dimensions, or the input's channels cannot be told.
         """
         lead = self.relevance.ndim - len(self.layer_shape)
-        relevance = self.relevance.transpose(0, lead).movedim(lead + (self.image_axis or 0), 0)  # (B, ...), (B, K, ...)
+        # (B, ...), (B, K, ...)
+        relevance = self.relevance.transpose(0, lead).movedim(lead + (self.image_axis or 0), 0)
         flat = relevance.flatten(0, lead)
         maps = saliency_map(flat, self.input_shape, layer=self.layer, channel_axis=self.channel_axis)
         return maps.reshape(*relevance.shape[: lead + 1], *maps.shape[1:])

@@ -44,11 +44,12 @@ class Stepwise:
 
     def __call__(self, op: Op, incoming: list[Shares]) -> list[Shares]:
         outgoing: list[Shares] = [[] for _ in op.operands]
-        for group in _grouped(op, incoming):
+        for group in _group(op, incoming):
             for P, context in _of_each_sign(op, group):
                 shares = self._shares(op, P, context)
                 if self._tracks and op.rule is not MISSING:
-                    self.lost[op] = self.lost.get(op, 0) + _mass(P) - _mass(share and share[0] for share in shares)
+                    total_before = self.lost.get(op, 0)
+                    self.lost[op] = total_before + _mass(P) - _mass(share and share[0] for share in shares)
                 for of_operand, share in zip(outgoing, shares, strict=True):
                     if share:
                         of_operand.append(share)
@@ -65,7 +66,10 @@ class Stepwise:
         is_classifier = context.above_classifier and is_learned(op)
         # a response that a layer reads, too, also skips to the output
         skips = context.above_classifier and not self._read_by_layers.isdisjoint(op.outs)
-        shares: Shares = op.rule.shares(op, P, context._replace(above_classifier=False) if skips else context)
+        own_context = context
+        if skips:
+            own_context = context._replace(above_classifier=False)
+        shares: Shares = op.rule.shares(op, P, own_context)
         if is_classifier and self._explains != "target":
             signs = -1 if context.signs is None else -context.signs
             duals: Shares = op.rule.shares(op, P, context._replace(signs=signs))
@@ -81,12 +85,12 @@ def _mass(probabilities: Iterable[Tensor | None]) -> Any:
     return sum(P.sum(dtype=torch.float64) for P in probabilities if P is not None)
 
 
-def _grouped(op: Op, incoming: list[Shares]) -> list[Group]:
+def _group(op: Op, incoming: list[Shares]) -> list[Group]:
     """What has arrived at each result. That which is to be explained in the same way is added up."""
     groups: dict[object, Group] = {}
     for index, (out, claims) in enumerate(zip(op.outs, incoming, strict=True)):
-        for P, claimed in filter(None, claims):
-            context = claimed if out.facts.is_open else claimed._replace(signs=None, norm=None)
+        for P, of_claim in filter(None, claims):
+            context = of_claim if out.facts.is_open else of_claim._replace(signs=None, norm=None)
             signs = context.signs
             # tensors are the same signs only if they are the same tensor
             key = id(signs) if isinstance(signs, Tensor) else signs, context.above_classifier, context.norm

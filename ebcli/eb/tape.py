@@ -12,7 +12,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.eb.facts import Facts, Gate
 from ebcli.eb.memory import Memory, view_of
@@ -86,7 +87,7 @@ class Tape(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # PyTorch would import its compiler, for half a second, to turn it off at each operation
 
-    def __init__(self, net: nn.Module | None = None, *, names_all: bool = False) -> None:
+    def __init__(self, net: Module | None = None, *, names_all: bool = False) -> None:
         super().__init__()
         self.ops: list[Op] = []
         self.memory = Memory()
@@ -102,14 +103,13 @@ class Tape(TorchDispatchMode):
 
     def clear(self) -> None:
         """Free what was saved."""
-        ops: list[Op] = self.__dict__.get("ops", [])  # there are none if it was interrupted
-        while ops:
-            op = ops.pop()
-            vars(op).get("outs", []).clear()  # values and operations refer to each other
-            vars(op).clear()
+        for op in self.ops:  # values and operations refer to each other
+            op.outs.clear()
+            op.__dict__.clear()
+        self.ops.clear()
 
     @cached_property
-    def names(self) -> dict[nn.Module, str]:
+    def names(self) -> dict[Module, str]:
         """The names of the network's modules."""
         if self._net is None:
             return {}
@@ -130,20 +130,20 @@ class Tape(TorchDispatchMode):
         if token is not self._token:
             value, version = tensor, None
         contents = self.memory.contents(tensor)
-        whole = contents.whole
-        if whole is None or version == contents.version:
+        filling = contents.filling
+        if filling is None or version == contents.version:
             return value
-        if (whole.shape, whole.stride) == (tensor.shape, tensor.stride()):
-            return self._assign(tensor, whole)
-        return self._add("as_strided", aten.as_strided.default, (whole, *view_of(tensor)), {}, tensor).out
+        if (filling.shape, filling.stride) == (tensor.shape, tensor.stride()):
+            return self._assign(tensor, filling)
+        return self._add("as_strided", aten.as_strided.default, (filling, *view_of(tensor)), {}, tensor).out
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         operator = Operator.of(func)
         if ACTIVE_TAPE.get() is not self or operator.entry.reads_only_shape:
             return func(*args, **kwargs)
-        values, named = map_arguments(self.value_of, args, kwargs)
-        if not any(type(a) is Value for a in flatten_arguments(values, named)):
+        values, by_name = map_arguments(self.value_of, args, kwargs)
+        if not any(type(a) is Value for a in flatten_arguments(values, by_name)):
             if operator.is_mutable and self.saves_numbers:
                 self.memory.copy_constants(args[0])
             return func(*args, **kwargs)
@@ -151,7 +151,7 @@ class Tape(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         if operator.is_in_place:
-            return self._overwrite(operator, func, args, kwargs, values, named)
+            return self._overwrite(operator, func, args, kwargs, values, by_name)
         if "out" in kwargs:
             message = f"{operator.name} writes its result into out=, in place of what is there: assign it instead"
             raise EbcliError(message)
@@ -159,9 +159,9 @@ class Tape(TorchDispatchMode):
         if not isinstance(result, (Tensor, list, tuple)):
             return result  # a number
         if operator.entry.expands_responses and isinstance(result, Tensor):
-            expand = partial(self._expanded, shape=result.shape)
-            values, named = map_arguments(expand, values, named)
-        op = make_op(operator.name, func, values, named, operator.entry)
+            expand = partial(self._expand, shape=result.shape)
+            values, by_name = map_arguments(expand, values, by_name)
+        op = make_op(operator.name, func, values, by_name, operator.entry)
         if isinstance(op.rule, Decomposition):
             self.equate(self._decompose(op.rule, args, kwargs), result, is_gate=op.rule.is_gate)
         else:
@@ -173,7 +173,7 @@ class Tape(TorchDispatchMode):
         with self:
             return rule.function(*args, **kwargs)
 
-    def _expanded(self, value: Any, shape: torch.Size) -> Any:
+    def _expand(self, value: Any, shape: torch.Size) -> Any:
         """The response of a layer as the neurons that a bias or a scale makes of it by broadcasting."""
         if not isinstance(value, Value) or not value.facts.is_open or value.shape == shape:
             return value
@@ -232,54 +232,61 @@ class Tape(TorchDispatchMode):
         self.ops.append(op)
         op.rule.learn(op)
         if self._names_all or op.rule is MISSING:
-            module = caller(sys._getframe(2), "self", nn.Module)  # which needs no hooks
-            if module is not None:
-                op.site += f" in {self.names.get(module) or type(module).__name__}"
+            self._name_site(op)
         if self.is_cut:
             op.is_cut, op.operands = True, []
         elif self.saves_numbers:
-            for value in op.rule.needed(op):
+            for value in op.rule.needs(op):
                 self.memory.save(value)
         return op
 
-    def _overwrite(self, operator: Operator, func: OpOverload, args: Any, kwargs: Any, values: Any, named: Any) -> Any:
+    def _name_site(self, op: Op) -> None:
+        """Add the name of the module that runs an operation, which is found without hooks."""
+        module = caller(sys._getframe(3), "self", Module)
+        if module is not None:
+            op.site += f" in {self.names.get(module) or type(module).__name__}"
+
+    def _overwrite(
+        self, operator: Operator, func: OpOverload, args: Any, kwargs: Any, values: Any, by_name: Any
+    ) -> Any:
         """An operation in place is the same operation, whose result is a new value of the tensor."""
-        target, old = args[0], values[0]
-        is_value = isinstance(old, Value)
-        if self.is_cut and is_value and not (old.maker is not None and old.maker.is_cut):
+        target = args[0]
+        previous = values[0]
+        is_value = isinstance(previous, Value)
+        if self.is_cut and is_value and not (previous.maker is not None and previous.maker.is_cut):
             message = f"{operator.name}_ changes a value in place under torch.no_grad(): make it out of place"
             raise EbcliError(message)
         if not is_value:  # a constant, which the result replaces
             values = target.clone(), *values[1:]
-        op = make_op(operator.name, _out_of_place(operator.name, func), values, named, operator.entry)
+        op = make_op(operator.name, _out_of_place(operator.name, func), values, by_name, operator.entry)
         if isinstance(op.rule, Decomposition):
             parts = self._decompose(op.rule, args, kwargs)
             op = make_op("same", same, (self.value_of(parts),), {}, entry_for("same"))
-        needed = op.rule.needed(op)
+        needs = op.rule.needs(op)
         if self.saves_numbers:
-            for value in needed:
+            for value in needs:
                 self.memory.save(value)  # before the numbers are gone
-        if is_value and not old.num_reads and old.maker is not None and old not in needed:
-            old.saved = None
+        if is_value and not previous.num_reads and previous.maker is not None and previous not in needs:
+            previous.numbers = None
         size = target.untyped_storage().nbytes() // target.element_size()
         self.memory.before_write(target)
         before = None
         if target.numel() < size:
             flat = target.as_strided((size,), (1,), 0)
-            before = self._memory_of(target, old, flat)
+            before = self._memory_of(target, previous, flat)
         func(*args, **kwargs)
-        whole = new = self._append(op, target).out
+        filling = new = self._append(op, target).out
         if before is not None:
             # what fills the memory of a view, flat, after a new value of the view was written to it
             places = torch.arange(size, device=target.device).as_strided(*view_of(target))
-            whole = self._add("write", aten.index_put.default, (before, [places], new), {}, flat).out
-        self.memory.write(target, whole)
+            filling = self._add("write", aten.index_put.default, (before, [places], new), {}, flat).out
+        self.memory.write(target, filling)
         self._assign(target, new)
         return target
 
     def _memory_of(self, view: Tensor, value: Any, flat: Tensor) -> Any:
         """What the memory of a view holds, flat: a value or, if it is constant, a copy."""
-        contents = self.memory.contents(view).whole
+        contents = self.memory.contents(view).filling
         if contents is not None:
             value = contents
         elif not isinstance(value, Value):
@@ -322,14 +329,15 @@ def _out_of_place(name: str, func: OpOverload) -> Any:
         overload = getattr(getattr(aten, name, None), schema_of(func).overload_name or "default", None)
         if overload is not None and not schema_of(overload).is_mutable:
             return overload
-    return lambda a, *others, **named: func(a.clone(), *others, **named)
+    return lambda a, *args, **kwargs: func(a.clone(), *args, **kwargs)
 
 
 def caller(frame: FrameType | None, name: str, kind: type) -> Any:
     """The innermost object of a kind that a function on the stack has by this name; None if there is none."""
     while frame is not None:
-        local = frame.f_locals.get(name) if name in frame.f_code.co_varnames else None
-        if isinstance(local, kind):
-            return local
+        if name in frame.f_code.co_varnames:
+            local = frame.f_locals.get(name)
+            if isinstance(local, kind):
+                return local
         frame = frame.f_back
     return None

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import AFFINE, CURVED, SIGNED, Facts, Gate, Link, common_source, never_negative, sources
+from ebcli.eb.facts import AFFINE, AFTER_SIGNS, NONLINEAR, Facts, Gate, Link, common_source, never_negative, sources
 from ebcli.eb.operations import Op, Value, Values, trailing_axes
 from ebcli.eb.places import Marks, Places
 from ebcli.eb.rules.moves import MISSING, Join, Winner, is_scalar
@@ -38,7 +38,7 @@ class Unary(Rule):
 
     position: int = 0
     keeps_zero: bool = False
-    elementwise: int = CURVED
+    elementwise: int = NONLINEAR
     nonnegative: bool | None = False
     gate: int | None = 0
     is_softmax: bool = False
@@ -47,26 +47,29 @@ class Unary(Rule):
     def operands(self, op: Op) -> Values:
         return [op.inputs[self.position]]
 
-    def needed(self, op: Op) -> Values:
+    def needs(self, op: Op) -> Values:
         return *(value for value in op.inputs if value not in op.operands), *op.outs[1:]
 
     def describe(self, op: Op, facts: Facts) -> None:
         if self.nonnegative is not None:
             facts.nonnegative = self.nonnegative
         facts.gate = 0 if self.gate is None else max(self.gate, facts.gate)
-        facts.elementwise = self.elementwise if op.out.shape == op.operand.shape else 0
+        if op.out.shape == op.operand.shape:
+            facts.elementwise = self.elementwise
         facts.is_softmax = self.is_softmax
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         signs = self.signs(op, context) if op.signal.facts.is_open else context.signs
-        below = BackwardContext(signs, context.above_classifier, skips_zeros=context.skips_zeros and self.keeps_zero)
-        return [(self.moved_back(op, P[0]), below)]
+        context_below = BackwardContext(
+            signs, context.above_classifier, skips_zeros=context.skips_zeros and self.keeps_zero
+        )
+        return [(self.moved_back(op, P[0]), context_below)]
 
     def slopes(self, op: Op, G: Incoming) -> Gradients:
         return [self.moved_back(op, self.slope(op, G[0]))]
 
     def places(self, op: Op, places: Places) -> Marks:
-        return places.merged(op)
+        return places.merge(op)
 
     def signs(self, op: Op, context: BackwardContext) -> int | Tensor | None:
         """The signs of the responses of the layer below, if both are one neuron."""
@@ -90,7 +93,7 @@ class Activation(Unary):
     """
 
     keeps_zero: bool = True
-    gate: int | None = Gate.ACTIVATED
+    gate: int | None = Gate.ACTIVATION
     link: Link | None = None
 
     def link_of(self, op: Op) -> Link:
@@ -99,7 +102,7 @@ class Activation(Unary):
     def operands(self, op: Op) -> Values:
         return [self.link_of(op).source]
 
-    def needed(self, op: Op) -> Values:
+    def needs(self, op: Op) -> Values:
         return *op.operands, *op.outs
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -114,7 +117,7 @@ class Activation(Unary):
     def slope(self, op: Op, G: Tensor) -> Tensor:
         """P / u, which is 0 where u is."""
         u = self.link_of(op).rearrange(op.operand.tensor)
-        gain = op.cached(lambda: _quotient(op.out.tensor, u.abs()))
+        gain = op.memoize(lambda: _quotient(op.out.tensor, u.abs()))
         return (G * gain).clamp_(min=0).copysign_(u)
 
     def slopes_above_classifier(self, op: Op, G: Incoming) -> Gradients:
@@ -122,13 +125,13 @@ class Activation(Unary):
         return [self.moved_back(op, G[0].where(op.out.tensor != 0, 0))]
 
     def moved_back(self, op: Op, incoming: Tensor) -> Tensor:
-        return super().moved_back(op, self.link_of(op).back(incoming))
+        return super().moved_back(op, self.link_of(op).pull_back(incoming))
 
     def places(self, op: Op, places: Places) -> Marks:
         link = self.link_of(op)
         if not link.moves:
-            return places.merged(op)
-        return places.merged(op, link.rearrange(places.of(link.source).expand(link.source.shape)))
+            return places.merge(op)
+        return places.merge(op, link.rearrange(places.marks_of(link.source).expand(link.source.shape)))
 
 
 def _quotient(h: Tensor, size: Tensor) -> Tensor:
@@ -142,12 +145,12 @@ class Rectifier(Activation):
     """A ReLU, which may be cut off above. Behind a layer, both are one neuron."""
 
     nonnegative: bool | None = True
-    gate: int | None = Gate.BOUNDED
+    gate: int | None = Gate.NONNEGATIVE
     is_bounded: bool = False
 
-    def needed(self, op: Op) -> Values:
+    def needs(self, op: Op) -> Values:
         if self.is_bounded:
-            return super().needed(op)
+            return super().needs(op)
         return op.outs
 
     def signs(self, op: Op, context: BackwardContext) -> int | Tensor | None:
@@ -179,14 +182,14 @@ class Scale(Unary):
     factor: Callable[[Op], Any] = lambda _: 1
     turns: bool = False
 
-    def needed(self, op: Op) -> Values:
-        return *super().needed(op), *(out for out in op.outs[:1] if out.facts.is_open)
+    def needs(self, op: Op) -> Values:
+        return *super().needs(op), *(out for out in op.outs[:1] if out.facts.is_open)
 
     def describe(self, op: Op, facts: Facts) -> None:
         super().describe(op, facts)
         facts.is_open = op.signal.facts.is_open
         if self.turns:
-            facts.gate = SIGNED.get(facts.gate, facts.gate)
+            facts.gate = AFTER_SIGNS.get(facts.gate, facts.gate)
 
     def signs(self, op: Op, context: BackwardContext) -> int | Tensor | None:
         factor = self.factor(op)
@@ -255,7 +258,7 @@ def _fixed_power(exponent: float) -> Rule:
     return EVEN if exponent % 2 == 0 else ODD
 
 
-def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_zero: bool = False) -> Activation:
+def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATION, *, keeps_zero: bool = False) -> Activation:
     """The rule of the last operation of an activation that is made of several."""
     return Activation(gate=gate, keeps_zero=keeps_zero, nonnegative=never_negative(op, link.source), link=link)
 
@@ -263,9 +266,10 @@ def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_
 def _choice_as_activation(op: Op) -> Rule | None:
     """The rule of a choice between functions of one signal, such as max(x, 0) and where(x > 0, x, x / 5)."""
     link = common_source(*op.inputs)
-    if link is None or any(a.shape.numel() > link.source.numel for a in op.args if isinstance(a, (Tensor, Value))):
+    if link is None:
         return None
-    return written_out(op, link)
+    sizes = (a.shape.numel() for a in op.args if isinstance(a, (Tensor, Value)))
+    return None if max(sizes) > link.source.numel else written_out(op, link)
 
 
 def maximum(op: Op) -> Rule:
@@ -283,8 +287,10 @@ def _by_channel(op: Op, numbers: Tensor) -> Tensor:
 
 def _batch_factor(op: Op) -> Tensor:
     gamma, variance, eps, epsilon = op.numbers("weight", "running_var", "eps", "epsilon")
-    factor = (variance + (epsilon if eps is None else eps)).rsqrt()
-    return _by_channel(op, factor if gamma is None else factor * gamma)
+    factor = (variance + (eps or epsilon or 0)).rsqrt()
+    if gamma is not None:
+        factor = factor * gamma
+    return _by_channel(op, factor)
 
 
 class BatchNorm(Scale):
@@ -299,7 +305,9 @@ class BatchNorm(Scale):
         mean, beta = op.numbers("running_mean", "bias")
         factor = self.factor(op)
         shift = -_by_channel(op, mean) * factor
-        return factor, shift if beta is None else shift + _by_channel(op, beta)
+        if beta is not None:
+            shift = shift + _by_channel(op, beta)
+        return factor, shift
 
 
 @dataclass(eq=False, kw_only=True)
@@ -322,8 +330,10 @@ class Norm(Unary):
         """M^T G, in which the factor of each group is a constant."""
         (gamma,) = op.numbers("weight")
         factor = op.outs[1 + self.has_mean].tensor.reshape(-1, 1)
+        if gamma is not None and self.by_channel:
+            gamma = trailing_axes(gamma, G.ndim - 1)
         if gamma is not None:
-            G = G * (trailing_axes(gamma, G.ndim - 1) if self.by_channel else gamma)
+            G = G * gamma
         if self.of_batch:
             G = G.transpose(0, 1)
         groups = G.reshape(len(factor), G.numel() // max(len(factor), 1)) * factor
@@ -335,7 +345,7 @@ class Norm(Unary):
         return G
 
     def places(self, op: Op, places: Places) -> Marks:
-        return places.reduced(op, op.signal, [0] if self.of_batch else [])
+        return places.reduce(op, op.signal, [0] if self.of_batch else [])
 
 
 def batch_norm(op: Op) -> Rule:
@@ -355,7 +365,7 @@ class AttentionWeights(Activation):
 
 RELU = Rectifier()
 RELU6 = Rectifier(is_bounded=True)
-POSITIVE = Activation(gate=Gate.BOUNDED, keeps_zero=False, nonnegative=True)
+POSITIVE = Activation(gate=Gate.NONNEGATIVE, keeps_zero=False, nonnegative=True)
 SIGNED_VALUES = Activation(gate=0, keeps_zero=False)
 EVEN = Activation(gate=0, nonnegative=True)
 ODD = Activation(gate=0, nonnegative=None)
@@ -365,15 +375,15 @@ SOFTMAX = Activation(gate=Gate.SWITCH, keeps_zero=False, nonnegative=True, eleme
 BOUND = Unary(elementwise=AFFINE, nonnegative=None)
 ANY_BOUND = Unary(elementwise=AFFINE)
 _BATCH_NORM = BatchNorm(
-    factor=lambda op: op.cached(lambda: _batch_factor(op)), keeps_zero=False, gate=None, elementwise=0
+    factor=lambda op: op.memoize(lambda: _batch_factor(op)), keeps_zero=False, gate=None, elementwise=0
 )
 _BATCH_NORM_OF_BATCH = Norm(by_channel=True, of_batch=True)
 
 ENTRIES: Table = {
     "relu": RELU,
     "clamp clip clamp_min clamp_max hardtanh": Choice(clamp),
-    "leaky_relu elu celu _prelu_kernel rrelu_with_noise hardswish silu gelu mish tanh hardshrink softshrink erf asinh "
-    "atan sinh sin expm1 log1p rrelu tan": Activation(nonnegative=None),
+    "leaky_relu elu celu _prelu_kernel rrelu_with_noise hardswish silu gelu mish tanh hardshrink "
+    "softshrink erf asinh atan sinh sin expm1 log1p rrelu tan": Activation(nonnegative=None),
     "nan_to_num round trunc native_dropout": Unary(keeps_zero=True, elementwise=AFFINE, nonnegative=None),
     "sign sgn": ODD,
     "abs sqrt": EVEN,
@@ -388,8 +398,8 @@ ENTRIES: Table = {
     "pow float_power": Choice(power),
     "maximum minimum fmax fmin": Choice(maximum),
     "where": Choice(where),
-    "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update "
-    "_native_batch_norm_legit_no_training _batch_norm_no_update": Choice(batch_norm),
+    "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit "
+    "_batch_norm_with_update _native_batch_norm_legit_no_training _batch_norm_no_update": Choice(batch_norm),
     "native_layer_norm": Norm(),
     "native_group_norm": Norm(by_channel=True),
     "_fused_rms_norm": Norm(has_mean=False),

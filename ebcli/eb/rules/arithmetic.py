@@ -40,18 +40,18 @@ class Sum(Rule):
         sign = add_all(terms).sign()
         parts = [(sign * term).clamp_(min=0) for term in terms]
         q = ratio(P[0], add_all(parts))
-        below = BackwardContext(None, context.above_classifier, skips_zeros=True)
-        return [((part * q).sum_to_size(v.shape), below) for part, v in zip(parts, op.operands, strict=True)]
+        context_below = BackwardContext(None, context.above_classifier, skips_zeros=True)
+        return [((part * q).sum_to_size(v.shape), context_below) for part, v in zip(parts, op.operands, strict=True)]
 
     def slopes(self, op: Op, G: Incoming) -> Gradients:
-        scaled = [G[0] if c == 1 else G[0] * c for c in self.scales(op)]
-        return [g.sum_to_size(v.shape) for g, v in zip(scaled, op.operands, strict=True)]
+        terms = [G[0] if c == 1 else G[0] * c for c in self.scales(op)]
+        return [g.sum_to_size(v.shape) for g, v in zip(terms, op.operands, strict=True)]
 
     def places(self, op: Op, places: Places) -> Marks:
-        return places.merged(op)
+        return places.merge(op)
 
 
-class Centered(Sum):
+class Centering(Sum):
     """The difference of a tensor and its own mean is the first half of a norm, which rescales: P passes."""
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
@@ -65,7 +65,7 @@ def _sum_rule(op: Op, scales: Scales) -> Rule:
         op: the operation.
         scales: c in y = c_1 a_1 + c_2 a_2.
     """
-    if len(op.inputs) == 1:
+    if op.has_one_input:
         constant = _constant(op)
         scale = scales(op)[op.args[0] is not op.signal]
         if is_number(constant) and constant != 0:
@@ -78,7 +78,7 @@ def _sum_rule(op: Op, scales: Scales) -> Rule:
     if link is not None and not link.is_affine:
         return written_out(op, link, 0)  # such as x + tanh(x)
     if scales(op) == (1, -1) and is_mean_of(op.inputs[1], op.inputs[0]):
-        return Centered(scales)
+        return Centering(scales)
     return Sum(scales)
 
 
@@ -99,8 +99,8 @@ class Product(Unary):
         super().describe(op, facts)
         gate = op.inputs[1 - self.position]
         if gate.facts.is_softmax:
-            varied = [size > 1 and step != 0 for size, step in zip(gate.shape, gate.stride, strict=True)]
-            facts.attention_axes = frozenset(axis - len(varied) for axis, varies in enumerate(varied) if varies)
+            sizes = enumerate(zip(gate.shape, gate.stride, strict=True), -gate.ndim)
+            facts.attention_axes = frozenset(axis for axis, (size, step) in sizes if size > 1 and step)
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         gate = op.inputs[1 - self.position].tensor
@@ -110,8 +110,8 @@ class Product(Unary):
 
 
 def mul(op: Op) -> Rule:
-    if len(op.inputs) == 1:
-        return _scaled(op, same)
+    if op.has_one_input:
+        return _scale(op, same)
     a, b = op.inputs
     link = common_source(a, b)
     if link is not None:  # an activation, such as x * tanh(x)
@@ -128,17 +128,17 @@ def mul(op: Op) -> Rule:
 
 def div(op: Op) -> Rule:
     """The denominator is a norm, which rescales and does not excite."""
-    if len(op.inputs) == 1:
+    if op.has_one_input:
         if op.signal is not op.args[0]:
             return Activation(gate=Gate.MASK, keeps_zero=False)
-        return _scaled(op, lambda constant: 1 / torch.as_tensor(constant, dtype=op.signal.dtype))
+        return _scale(op, lambda constant: 1 / torch.as_tensor(constant, dtype=op.signal.dtype))
     link = None if op.args[0] is op.args[1] else common_source(*op.inputs)
     if link is None:
         return QUOTIENT
     return written_out(op, link, 0, keeps_zero=link.source is op.inputs[0])  # such as x / (1 + exp(-x))
 
 
-def _scaled(op: Op, factor: Callable[[Any], Any]) -> Rule:
+def _scale(op: Op, factor: Callable[[Any], Any]) -> Rule:
     """The rule of a signal times, or divided by, a constant, of which the network may make another one later."""
     is_positive = has_no_negatives(_constant(op))
     is_nonnegative = is_positive and op.signal.facts.nonnegative

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import SUMMED, Facts, signal_of, values_of
+from ebcli.eb.facts import AFTER_SUM, Facts, signal_of, values_of
 from ebcli.eb.operations import Dims, Op, Value, Values, aten, flatten_all, split_like, trailing_axes
 from ebcli.eb.places import Marks, Places
 from ebcli.eb.products import LinearMap, excitation_shares
@@ -57,18 +57,20 @@ class Layer(Rule):
     def operands(self, op: Op) -> Values:
         return [op.inputs[self.position]]
 
-    def needed(self, op: Op) -> Values:
+    def needs(self, op: Op) -> Values:
         return *op.inputs, *(out for out in op.outs[:1] if not out.facts.nonnegative)  # whose signs matter
 
     def describe(self, op: Op, facts: Facts) -> None:
         facts.nonnegative = self.has_no_negatives and op.operand.facts.nonnegative
         facts.is_open = self.is_learned
-        facts.gate = SUMMED.get(facts.gate, 0)
+        facts.gate = AFTER_SUM.get(facts.gate, 0)
         facts.layers += self.is_learned
 
     def averages(self, op: Op) -> bool:
         """Whether it makes fewer elements, as averages by fixed weights."""
-        weight = self.linear(op).weight if self.is_learned else None
+        if not self.is_learned:
+            return False
+        weight = self.linear(op).weight
         if weight is None or weight.is_meta or is_parameter(weight):
             return False
         return op.out.numel <= op.operand.numel and bool((weight >= 0).all())
@@ -92,7 +94,7 @@ class Layer(Rule):
         if not nonnegative and signal.maker is None and not a.is_meta:
             nonnegative = bool((a >= 0).all())  # which changes no number
         share = excitation_shares(
-            linear, a, P[0], signs, nonnegative=nonnegative, response=op.out.saved, bias=self.bias(op)
+            linear, a, P[0], signs, nonnegative=nonnegative, response=op.out.numbers, bias=self.bias(op)
         )
         is_above = context.above_classifier and not self.is_learned
         return [(share, BackwardContext(None, is_above, skips_zeros=True))]
@@ -104,7 +106,7 @@ class Layer(Rule):
         axes = self.axes(op)
         if axes is None:
             return places.everything(op)
-        return places.reduced(op, op.operand, axes, self.windows(op))
+        return places.reduce(op, op.operand, axes, self.windows(op))
 
 
 def _convolution(op: Op) -> LinearMap:
@@ -133,7 +135,7 @@ _CONVOLUTION = Layer(linear=_convolution, axes=lambda _: [1], windows=spatial_ax
 
 
 def convolution(op: Op) -> Rule:
-    if isinstance(op.args[0], Value) and len(op.inputs) == 1:
+    if isinstance(op.args[0], Value) and op.has_one_input:
         return _CONVOLUTION
     return MISSING
 
@@ -171,10 +173,12 @@ def _matrix(op: Op, side: int, first: int) -> LinearMap:
         side: of the signal among the factors.
         first: of the factors among the arguments.
     """
-    factor = op.args[first + 1 - side]
+    w = op.args[first + 1 - side]
     alpha = op.kwargs.get("alpha", 1)
-    is_nonnegative = isinstance(factor, Value) and factor.facts.nonnegative and alpha > 0
-    w = factor.tensor if isinstance(factor, Value) else factor
+    is_nonnegative = False
+    if isinstance(w, Value):
+        is_nonnegative = w.facts.nonnegative and alpha > 0
+        w = w.tensor
     if alpha != 1:
         w = w * alpha
     are_matrices = w.ndim > 1 and op.operand.ndim > 1
@@ -189,7 +193,9 @@ def _matrix(op: Op, side: int, first: int) -> LinearMap:
 
 
 def _contracted_axes(op: Op, side: int) -> list[int]:
-    return [-2 if side and op.operand.ndim > 1 else -1]
+    if side and op.operand.ndim > 1:
+        return [-2]
+    return [-1]
 
 
 def _scaled_bias(op: Op) -> Tensor | int:
@@ -233,10 +239,11 @@ def matrix_product(op: Op, *, has_bias: bool = False) -> Rule:
 def _attention(op: Op) -> LinearMap:
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)."""
     q, k, scale, is_causal, mask, bias = op.numbers("query", "key", "scale", "is_causal", "attn_mask", "attn_bias")
-    nothing, mask = k[..., :0], mask if bias is None else bias
-    _, A = attention_weights(q, k, nothing, mask, is_causal=bool(is_causal), scale=scale, enable_gqa=True)
-    repeats = q.shape[-3] // k.shape[-3] if q.ndim > 3 else 1
-    if repeats > 1:
+    if bias is not None:
+        mask = bias
+    _, A = attention_weights(q, k, k[..., :0], mask, is_causal=bool(is_causal), scale=scale, enable_gqa=True)
+    if q.ndim > 3 and q.shape[-3] > k.shape[-3]:
+        repeats = q.shape[-3] // k.shape[-3]
         return LinearMap(lambda a: A @ a.repeat_interleave(repeats, -3))
     return LinearMap(partial(torch.matmul, A), back=partial(torch.matmul, A.mT))
 
@@ -245,7 +252,8 @@ def attention(op: Op) -> Rule:
     value = op.arguments["value"]
     if not isinstance(value, Value):
         return NO_SHARE
-    is_grouped = value.shape[:-2] != op.arguments["query"].shape[:-2]  # heads of values have several of queries
+    # heads of values have several of queries
+    is_grouped = value.shape[:-2] != op.arguments["query"].shape[:-2]
     return AttentionProduct(
         linear=_attention,
         axes=lambda _: [-3, -2] if is_grouped else [-2],
@@ -255,7 +263,7 @@ def attention(op: Op) -> Rule:
     )
 
 
-def _itself(op: Op) -> LinearMap:
+def _fixed_map(op: Op) -> LinearMap:
     return LinearMap(lambda a: op.run(a, *(value.tensor for value in op.inputs[1:])))
 
 
@@ -263,7 +271,7 @@ def _itself(op: Op) -> LinearMap:
 class Average(Layer):
     """Fixed, non-negative weights."""
 
-    linear: Callable[[Op], LinearMap] = _itself
+    linear: Callable[[Op], LinearMap] = _fixed_map
     is_learned: bool = False
     has_no_negatives: bool = True
 
@@ -305,9 +313,9 @@ class Reduction(Average):
     def query_axes(self, op: Op) -> set[int]:
         """The axes of the result along which the weights of the softmax vary."""
         ndim = op.signal.ndim
-        reduced = self._negative_axes(op)
-        axes = [axis for axis in range(-ndim, 0) if axis not in reduced or op.out.ndim == ndim]
-        weights = op.signal.facts.attention_axes - reduced
+        gone = self._negative_axes(op)
+        axes = [axis for axis in range(-ndim, 0) if axis not in gone or op.out.ndim == ndim]
+        weights = op.signal.facts.attention_axes - gone
         return {position for position, axis in enumerate(axes) if axis in weights}
 
     def _negative_axes(self, op: Op) -> set[int]:
@@ -323,7 +331,7 @@ class Sampling(Average):
 
     def describe(self, op: Op, facts: Facts) -> None:
         super().describe(op, facts)
-        facts.mixtures += len(op.inputs) > 1
+        facts.mixtures += not op.has_one_input
 
     def query_axes(self, op: Op) -> set[int]:
         """The axes of the result along which the grid varies."""
@@ -343,7 +351,7 @@ class ScatterAdd(Winner):
 
     def describe(self, op: Op, facts: Facts) -> None:
         facts.nonnegative &= not any(map(is_floating_constant, op.args))
-        facts.gate = SUMMED.get(facts.gate, 0)
+        facts.gate = AFTER_SUM.get(facts.gate, 0)
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
         def without_bias(a: Any) -> Any:
@@ -356,11 +364,11 @@ class ScatterAdd(Winner):
 
         a = flatten_all(value.tensor for value in op.operands)
         share = excitation_shares(LinearMap(apply), a, P[0], op.out.tensor, nonnegative=False)
-        below = BackwardContext(None, context.above_classifier, skips_zeros=True)
-        return [(part, below) for part in split_like(share, op.operands)]
+        context_below = BackwardContext(None, context.above_classifier, skips_zeros=True)
+        return [(part, context_below) for part in split_like(share, op.operands)]
 
     def places(self, op: Op, places: Places) -> Marks:
-        return places.summed(op)
+        return places.sum_up(op)
 
 
 def scatter_add(op: Op) -> Rule:
@@ -398,9 +406,9 @@ def _bicubic(op: Op) -> LinearMap:
 
     def resample(a: Tensor, sides: Tensor) -> Tensor:
         """With the positive weights of W, and with the negative ones."""
-        more = more_rows @ a @ more_columns.T + less_rows @ a @ less_columns.T
-        less = more_rows @ a @ less_columns.T + less_rows @ a @ more_columns.T
-        return more * sides[0] + less * sides[1]
+        positive = more_rows @ a @ more_columns.T + less_rows @ a @ less_columns.T
+        negative = more_rows @ a @ less_columns.T + less_rows @ a @ more_columns.T
+        return positive * sides[0] + negative * sides[1]
 
     return LinearMap(resample, torch.tensor([1, -1]).to(more_rows))
 

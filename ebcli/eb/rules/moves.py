@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import AFFINE, CURVED, MOVED, Facts, Gate
+from ebcli.eb.facts import AFFINE, MOVE, NONLINEAR, Facts, Gate
 from ebcli.eb.operations import Dims, Op, Values, flatten_arguments
 from ebcli.eb.places import Marks, Places, reshape_marks
 from ebcli.eb.products import gradients
@@ -18,13 +18,13 @@ Axes = Callable[[Op], Dims | None]
 def axes_named(*names: str) -> Axes:
     """The axes that an argument names, given by its possible names; None if it names none."""
 
-    def named(op: Op) -> Dims | None:
+    def named_axes(op: Op) -> Dims | None:
         axes = next((axes for axes in map(op.arguments.get, names) if axes is not None), None)
         if isinstance(axes, int):
             return [axes]
         return axes or None
 
-    return named
+    return named_axes
 
 
 def spatial_axes(op: Op) -> range:
@@ -50,42 +50,42 @@ class Move(Rule):
         needs_numbers: the gradient depends on the numbers of the inputs.
     """
 
-    elementwise = MOVED
+    elementwise = MOVE
     needs_numbers = False
 
     def __init__(self, axes: Axes = lambda _: None, *, reads_memory: bool = False) -> None:
         self._axes = axes
         self.reads_memory = reads_memory
 
-    def needed(self, op: Op) -> Values:
+    def needs(self, op: Op) -> Values:
         return [value for value in op.inputs if self.needs_numbers or not value.is_floating]
 
     def describe(self, op: Op, facts: Facts) -> None:
         facts.is_open = any(value.facts.is_open for value in op.operands)
-        if len(op.inputs) == 1 and not self.joins:
+        if op.has_one_input and not self.joins:
             facts.is_softmax = op.signal.facts.is_softmax
             facts.is_attention = op.signal.facts.is_attention
             if not any(isinstance(a, Tensor) for a in flatten_arguments(op.args)):
                 facts.elementwise = self.elementwise
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
-        moved = self.back(op, P)
-        signs: Sequence[Any] = [context.signs] * len(moved)
+        moved_back = self.pull_back(op, P)
+        signs: Sequence[Any] = [context.signs] * len(moved_back)
         if isinstance(context.signs, Tensor):
-            signs = self.back(op, [None if p is None else context.signs.expand(p.shape) for p in P])
-        pairs = zip(moved, signs, strict=True)
+            signs = self.pull_back(op, [None if p is None else context.signs.expand(p.shape) for p in P])
+        pairs = zip(moved_back, signs, strict=True)
         return [None if p is None else (p, context._replace(signs=sign, norm=None)) for p, sign in pairs]
 
     def slopes(self, op: Op, G: Incoming) -> Gradients:
-        return self.back(op, G)
+        return self.pull_back(op, G)
 
     def places(self, op: Op, places: Places) -> Marks:
-        return places.moved(op)
+        return places.move(op)
 
     def touched_axes(self, op: Op) -> Dims | None:
         return self._axes(op)
 
-    def back(self, op: Op, incoming: Incoming) -> Gradients:
+    def pull_back(self, op: Op, incoming: Incoming) -> Gradients:
         """The gradient."""
         leaves = [value.leaf(with_numbers=self.needs_numbers) for value in op.floating]
         return [*gradients(op.run_floating, leaves, incoming)]
@@ -94,13 +94,13 @@ class Move(Rule):
 class Reshape(Move):
     """All elements stay in their order."""
 
-    def back(self, op: Op, incoming: Incoming) -> Gradients:
+    def pull_back(self, op: Op, incoming: Incoming) -> Gradients:
         return [incoming[0].reshape(op.signal.shape).to(op.signal.dtype)]
 
     def places(self, op: Op, places: Places) -> Marks:
         if op.out.numel != op.signal.numel:  # a view of another type
             return places.everything(op)
-        return [reshape_marks(places.of(op.signal), op.signal.shape, op.out.shape)]
+        return [reshape_marks(places.marks_of(op.signal), op.signal.shape, op.out.shape)]
 
 
 class Copy(Reshape):
@@ -109,7 +109,7 @@ class Copy(Reshape):
     elementwise = AFFINE
 
     def places(self, op: Op, places: Places) -> Marks:
-        return [places.of(op.signal)]
+        return [places.marks_of(op.signal)]
 
 
 class Join(Move):
@@ -137,22 +137,22 @@ class Winner(Move):
 
     def places(self, op: Op, places: Places) -> Marks:
         if len(op.operands) > 1:
-            return places.merged(op)
-        return places.reduced(op, op.signal, self._axes(op) or range(op.signal.ndim))
+            return places.merge(op)
+        return places.reduce(op, op.signal, self._axes(op) or range(op.signal.ndim))
 
 
 class WindowWinner(Winner):
     """Values compete in windows along the axes of space."""
 
     def places(self, op: Op, places: Places) -> Marks:
-        return places.reduced(op, op.signal, (), spatial_axes(op))
+        return places.reduce(op, op.signal, (), spatial_axes(op))
 
 
-class Sorted(Winner):
+class Sort(Winner):
     """Values and the indices along an axis that they come from."""
 
     def places(self, op: Op, places: Places) -> Marks:
-        marks = places.of(op.signal)
+        marks = places.marks_of(op.signal)
         axis = op.arguments["dim"]
         if op.out.ndim == 0 or marks.shape[axis] == 1:
             return super().places(op, places)
@@ -186,8 +186,8 @@ class Mask(NoShare):
     def describe(self, op: Op, facts: Facts) -> None:
         facts.gate = Gate.MASK
         facts.nonnegative = True
-        if len(op.inputs) == 1 and op.out.shape == op.signal.shape:
-            facts.elementwise = CURVED
+        if op.has_one_input and op.out.shape == op.signal.shape:
+            facts.elementwise = NONLINEAR
 
 
 class ShapeOnly(NoShare):
@@ -216,36 +216,37 @@ def has_no_negatives(constant: Any) -> bool:
 MISSING = Missing()
 NO_SHARE = NoShare()
 along = axes_named("dim", "dims")
-_SORTED = Sorted(along)
+_SORT = Sort(along)
 _WINNER = Winner(along)
 
 ENTRIES: Table = {
     "clone alias detach _to_copy same lift_fresh lift_fresh_copy contiguous": Copy(),
     "view _unsafe_view unsqueeze squeeze view_copy _reshape_alias": Reshape(),
     "flip roll index_select": Move(along),
-    "upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d "
-    "_upsample_nearest_exact3d": Move(),
+    "upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d "
+    "upsample_nearest3d _upsample_nearest_exact3d": Move(),
     "as_strided": Move(reads_memory=True),
-    "permute transpose t expand select slice split unbind diagonal unfold split_with_sizes rot90 repeat pixel_shuffle "
-    "pixel_unshuffle channel_shuffle native_channel_shuffle gather take masked_select index im2col unsafe_split "
-    "unsafe_split_with_sizes _unsafe_index narrow_copy split_copy expand_copy permute_copy reflection_pad1d "
-    "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d _conj": Move(),
+    "permute transpose t expand select slice split unbind diagonal unfold split_with_sizes rot90 "
+    "repeat pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle gather take "
+    "masked_select index im2col unsafe_split unsafe_split_with_sizes _unsafe_index narrow_copy "
+    "split_copy expand_copy permute_copy reflection_pad1d reflection_pad2d reflection_pad3d "
+    "replication_pad1d replication_pad2d replication_pad3d _conj": Move(),
     # likewise, but other elements of the result may be constants
     "cat": Join(along),
     "constant_pad_nd": Join(padded_axes),
     "as_strided_scatter": Join(reads_memory=True),
-    "stack write masked_fill masked_scatter index_copy index_fill tril triu diag_embed block_diag select_scatter "
-    "slice_scatter diagonal_scatter max_unpool2d max_unpool3d": Join(),
+    "stack write masked_fill masked_scatter index_copy index_fill tril triu diag_embed block_diag "
+    "select_scatter slice_scatter diagonal_scatter max_unpool2d max_unpool3d": Join(),
     # the winner takes all
-    "max_pool2d_with_indices adaptive_max_pool2d fractional_max_pool2d max_pool3d_with_indices adaptive_max_pool3d "
-    "fractional_max_pool3d": WindowWinner(),
-    "max min median nanmedian": Choice(lambda op: _SORTED if "dim" in op.arguments else _WINNER),
-    "topk sort kthvalue mode cummax cummin": _SORTED,
+    "max_pool2d_with_indices adaptive_max_pool2d fractional_max_pool2d max_pool3d_with_indices "
+    "adaptive_max_pool3d fractional_max_pool3d": WindowWinner(),
+    "max min median nanmedian": Choice(lambda op: _SORT if "dim" in op.arguments else _WINNER),
+    "topk sort kthvalue mode cummax cummin": _SORT,
     "amax amin aminmax": _WINNER,
     # nothing differentiable comes from comparisons, counts, types
-    "gt ge lt le eq ne isnan isinf isfinite logical_not logical_and logical_or logical_xor bitwise_not bitwise_and "
-    "bitwise_or argmax argmin argsort": Mask(),
-    "zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty "
-    "new_empty_strided": ShapeOnly(),
+    "gt ge lt le eq ne isnan isinf isfinite logical_not logical_and logical_or logical_xor "
+    "bitwise_not bitwise_and bitwise_or argmax argmin argsort": Mask(),
+    "zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones "
+    "new_full new_empty new_empty_strided": ShapeOnly(),
     "floor_divide": NO_SHARE,
 }

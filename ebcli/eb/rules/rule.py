@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ebcli.eb.facts import Facts, inherited
+from ebcli.eb.facts import Facts, inherit
 from ebcli.eb.operations import AnyFunction, Dims, Op, Values
 from ebcli.eb.places import Marks, Places
 
@@ -80,13 +80,13 @@ class Rule(Entry):
         """The values that probability passes to, and not only past, as past gates, queries and keys."""
         return op.floating
 
-    def needed(self, op: Op) -> Values:
+    def needs(self, op: Op) -> Values:
         """The values whose numbers are needed; others are computed again."""
         return op.inputs
 
     def learn(self, op: Op) -> None:
         """Note what is known of the results."""
-        facts = inherited(op)
+        facts = inherit(op)
         self.describe(op, facts)
         for out in op.outs:
             out.facts = facts
