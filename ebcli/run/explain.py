@@ -310,15 +310,20 @@ def _read(image: Any, spec: InputSpec) -> Frame:
         values = image.detach().cpu().numpy()
         return _of_array(values[None] if values.ndim == 2 else values, spec, values.dtype.kind == "f")
     if isinstance(image, np.ndarray):
-        if image.ndim > 2 and (len(image) != spec.channels or image.shape[-1] in (*_COLORS, len(image))):
-            image = np.moveaxis(image, -1, 0)
-        return _of_array(np.atleast_3d(image.T).T, spec)
+        return _of_array(_channels_first(image, spec), spec)
     if hasattr(image, "read"):
         image = decode(image)
     if not isinstance(image, Image.Image):
         raise ConfigurationError(f"image is {reprlib.repr(image)}, but explain() takes {_KINDS}, or a list of these")
     upright = to_rgb(image)
     return NetworkInput.from_image(upright, spec), DisplayFrame(upright)
+
+
+def _channels_first(values: NDArray[Any], spec: InputSpec) -> NDArray[Any]:
+    if values.ndim < 3:
+        return np.atleast_3d(values.T).T
+    is_first = len(values) == spec.channels and values.shape[-1] not in (*_COLORS, len(values))
+    return values if is_first else np.moveaxis(values, -1, 0)
 
 
 def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> Frame:

@@ -73,9 +73,7 @@ def maps_of(
     options = requests[0].maps
     if not any(rows):
         return [[] for _ in rows]
-    width = max(map(len, rows))
-    indices = [[subject.index for subject in row] for row in rows]
-    targets = torch.tensor([(row + (row[:1] or [0]) * width)[:width] for row in indices])
+    targets = _targets(rows)
     against = ", ".join(network.labels_against)
     maps: list[list[list[Map]]] = [[[] for _ in row] for row in rows]
     for layer, result in zip(network.layers, results, strict=True):
@@ -96,6 +94,13 @@ def maps_of(
                 )
                 maps[i][k].append(map_)
     return [[*chain(*by_subject)] for by_subject in maps]
+
+
+def _targets(rows: Rows) -> Tensor:
+    """The classes (B, K) of images; those with fewer than others repeat their first one."""
+    width = max(map(len, rows))
+    indices = [[subject.index for subject in row] for row in rows]
+    return torch.tensor([(row + (row[:1] or [0]) * width)[:width] for row in indices])
 
 
 def _batch_fields(result: ExcitationResult, layer: str, keep_relevance: bool) -> dict[str, Any]:

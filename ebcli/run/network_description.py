@@ -185,19 +185,22 @@ def describe(plan: RunPlan, loaded: LoadedModel, own_layer: str | None, may_be_b
         method = (plan.words or WordOptions()).method
         return NetworkDescription(loaded=loaded, layers=(own_layer,), default_layer=own_layer, method=method)
     layers = chosen_layers(plan.maps.layers, loaded)
-    default = None
-    if not plan.maps.layers:
-        default = layers[0]
-    elif len(layers) == 1:
-        with suppress(LayerError):  # this layer may do nevertheless
-            default = models.default_layer(loaded)
     counts = Counter(map(slug, layers))
     same_slugs = [repr(name) for name in layers if counts[slug(name)] > 1]
     if same_slugs and not plan.output.panel:
         names = " and ".join(same_slugs)
         raise ConfigurationError(f"the layers {names} share a file name: run them one at a time")
     classes, against = chosen_classes(plan.maps, loaded)
+    default: str | None = layers[0]
+    if plan.maps.layers:
+        default = _default_layer(loaded) if len(layers) == 1 else None
     return NetworkDescription(loaded=loaded, layers=layers, default_layer=default, classes=classes, against=against)
+
+
+def _default_layer(loaded: LoadedModel) -> str | None:
+    with suppress(LayerError):  # another layer may do nevertheless
+        return models.default_layer(loaded)
+    return None
 
 
 def chosen_layers(names: Sequence[str], loaded: LoadedModel) -> tuple[str, ...]:

@@ -175,9 +175,15 @@ class RunPlan:
             raise ConfigurationError(f"an interactive page shows an atlas: drop the style {self.style.name}")
         elif self.maps.at is not None:
             raise ConfigurationError(f"--at ranks the classes of an atlas: drop the style {self.style.name}")
-        problem = self._problem_of_one_picture() if output.is_file else None
+        if output.is_file:
+            self._check_one_picture()
+
+    def _check_one_picture(self) -> None:
+        """Raise ConfigurationError if the run writes more than one picture."""
+        problem = self._problem_of_one_picture()
         if problem is not None:
-            name = "stdout" if output.directory == STDOUT else f"'{output.directory}'"
+            directory = self.output.directory
+            name = "stdout" if directory == STDOUT else f"'{directory}'"
             raise ConfigurationError(f"{name} takes one picture, but {problem}")
 
     def _check_figure(self) -> None:
@@ -203,7 +209,7 @@ class RunPlan:
         (image,) = images
         if url_of(image) is None and (os.path.isdir(image) or image.suffix.lower() == ".tar"):
             return f"'{image}' may hold many images: {advice}"
-        if self._may_have_many_maps and not self.output.panel:
+        if self._may_have_many_pictures:
             return f"there are several maps: add --panel to draw them in one figure, or {advice}"
         for name in ("raw", "report", "annotations", "records", "skip_existing"):
             if getattr(self.output, name):
@@ -212,8 +218,10 @@ class RunPlan:
         return "--at prints shares there: drop one of them" if is_ranked else None
 
     @property
-    def _may_have_many_maps(self) -> bool:
-        """Whether an image may have several maps."""
+    def _may_have_many_pictures(self) -> bool:
+        """Whether an image may have several maps, each a picture of its own."""
+        if self.output.panel:
+            return False
         maps = self.maps
         if maps.above is not None or self.inputs.labels is not None or ALL in maps.layers:
             return True
@@ -239,18 +247,24 @@ FIELDS = values_of(*map(type, RunPlan(InputOptions((Path(),)))._parts))  # of al
 VALUES = FIELDS.keys() - _HIDDEN
 
 
+def _check_choice(values: Mapping[str, Any]) -> bool:
+    """Whether classes are chosen. Raises ConfigurationError if they are in two ways."""
+    choosing = [_option(name) for name in CHOOSING if values.get(name, ()) != ()]
+    if len(choosing) > 1:
+        first, other, *_ = choosing
+        raise ConfigurationError(f"--{first} and --{other} both choose the classes: drop one of them")
+    return bool(choosing)
+
+
 def _derive_style(values: dict[str, Any]) -> None:
     """Add the style of an atlas, its classes and its figure, and whether negative values are drawn."""
-    choosing = [name for name in CHOOSING if values.get(name, ()) != ()]
-    if len(choosing) > 1:
-        first, other = map(_option, choosing[:2])
-        raise ConfigurationError(f"--{first} and --{other} both choose the classes: drop one of them")
+    is_chosen = _check_choice(values)
     style = values.get("style", DrawingStyle.name)
     if style == DrawingStyle.name and (values["format"] == HTML or "at" in values):
         style = ATLAS
     if style == ATLAS:
         values["panel"] = True
-        if not choosing:
+        if not is_chosen:
             values["top_k"] = ATLAS_CLASSES
     values["style"] = style
     # both halves of a map against another class say what tells the two apart
@@ -283,9 +297,7 @@ def _format(values: Mapping[str, Any]) -> str:
     if path == STDOUT or not OutputOptions(path).is_file:
         return format_
     suffix = path.suffix.lower()
-    model = values.get("model", ModelSpec.name)
-    is_video = (model.lower() in torchvision_names(VIDEO) or ":" in model) and not values.get("panel")
-    if suffix not in PICTURES or (suffix == ".mp4" and not is_video):
+    if suffix not in PICTURES or (suffix == ".mp4" and not _may_be_video(values)):
         advice = "choose .png, .jpg or .webp, .pdf or .svg for a figure, or .html for a page"
         raise ConfigurationError(f"pictures cannot be written as {suffix}: {advice}")
     if suffix == ".mp4":
@@ -293,6 +305,12 @@ def _format(values: Mapping[str, Any]) -> str:
     elif format_ not in (AUTO, PICTURES[suffix]):
         raise ConfigurationError(f"'{path}' is not {format_}: drop --format, or change the name")
     return PICTURES[suffix]
+
+
+def _may_be_video(values: Mapping[str, Any]) -> bool:
+    """Whether pictures may be videos: the network may be one for video, and there is no figure."""
+    model = values.get("model", ModelSpec.name)
+    return not values.get("panel") and (model.lower() in torchvision_names(VIDEO) or ":" in model)
 
 
 def as_settings(plan: RunPlan) -> str:

@@ -136,16 +136,17 @@ def render(
     for rows in figures:
         drawing = _Drawing(frames, rows, source.name, options.subtitle)
         files.append(_figure(options, explanation, drawing, suffix, facts | metadata(rows)))
-    coordinates = None
+    coordinate_suffix = ""
     if options.raw_provenance is not None:
-        arrays = {**options.raw_provenance, "image_size": np.array(size)}
-        files.append(encode_arrays(arrays | arrays_of(explanation, network_input)))
+        arrays = {**options.raw_provenance, **arrays_of(explanation, network_input)}
+        files.append(encode_arrays(arrays))
         coordinates = clips.affine if isinstance(clips, Slices) else reader.coordinates(source)
-    if coordinates is not None:
-        files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
+        if coordinates is not None:
+            coordinate_suffix = coordinates.suffix
+            files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
     shares = None if options.at is None else _shares(explanation, options.at, size)
     records = tuple(class_record(map_, options.regions, shares) for map_ in maps)
-    return RenderedFiles(files, records, pages, "" if coordinates is None else coordinates.suffix)
+    return RenderedFiles(files, records, pages, coordinate_suffix)
 
 
 def frame_maps_of(
@@ -282,7 +283,9 @@ def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
 def arrays_of(explanation: Explanation, network_input: NetworkInput) -> dict[str, ArrayLike]:
     """An explanation as arrays, for the raw file; with several layers, the arrays' names end with the layer's."""
     subjects = explanation.subjects
-    arrays: dict[str, ArrayLike] = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
+    arrays: dict[str, ArrayLike] = {"image_size": np.array(network_input.size)}
+    if explanation.tiles:
+        arrays["tiles"] = str(explanation.tiles)
     arrays |= {
         "crop": np.array(explanation.maps[0].placement),
         "classes": np.array([subject.index for subject in subjects]),

@@ -18,26 +18,31 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
 
     With labels, these are the true class, if it is known, and the most likely one.
     """
+    model = request.network.loaded
+    scores = scores.cpu()
+    chosen = _chosen(scores, request)
+    minimum = -math.inf
+    if model.scores == SOFTMAX:
+        minimum = min(_UNLIKELY, 1 / model.num_classes)
+    chosen_scores = zip(chosen, scores[chosen].tolist(), strict=True)
+    return [request.subject(index, score, is_unlikely=score < minimum) for index, score in chosen_scores]
+
+
+def _chosen(scores: Tensor, request: ImageRequest) -> list[int]:
+    """The classes that are asked for, best first or in the order of the options."""
     network = request.network
     against = network.against or []
-    scores = scores.cpu()
     ranks = scores.clone()
     ranks[against] = -math.inf
     if request.labeled:
         pair = dict.fromkeys((request.label, int(ranks.argmax())))
-        chosen = [index for index in pair if index is not None and index not in against]
-    elif network.classes is not None:
-        chosen = [*dict.fromkeys(max(group, key=ranks.__getitem__) for group in network.classes)]
-    elif request.maps.above is not None:
+        return [index for index in pair if index is not None and index not in against]
+    if network.classes is not None:
+        return [*dict.fromkeys(max(group, key=ranks.__getitem__) for group in network.classes)]
+    if request.maps.above is not None:
         count = int((ranks > request.maps.above).sum())
-        chosen = ranks.argsort(descending=True)[:count].tolist()
-    else:
-        chosen = ranks.topk(width(request)).indices.tolist()
-    minimum = -math.inf
-    if network.loaded.scores == SOFTMAX:
-        minimum = min(_UNLIKELY, 1 / network.loaded.num_classes)
-    chosen_scores = zip(chosen, scores[chosen].tolist(), strict=True)
-    return [request.subject(index, score, is_unlikely=score < minimum) for index, score in chosen_scores]
+        return ranks.argsort(descending=True)[:count].tolist()
+    return ranks.topk(width(request)).indices.tolist()
 
 
 def width(request: ImageRequest) -> int:

@@ -11,6 +11,7 @@ from ebcli.datatypes.explanation import Box, Subject
 from ebcli.errors import ImageError
 from ebcli.files.images import read_mask
 from ebcli.models.keywords import SEGMENTATION
+from ebcli.run.network_description import NetworkDescription
 from ebcli.run.tasks.task import ImageRequest, Task, register
 
 _LEAST_SHARE = 0.01  # of the pixels: smaller segments are often noise
@@ -34,21 +35,26 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     if maps.where is not None:
         mask = _mask(maps.where, labels.shape, request)
         means = values[mask].mean(0)
-        chosen = [max(group, key=means.__getitem__) for group in groups or ()]
-        chosen = chosen or [int(np.bincount(labels[mask]).argmax())]
+        most_frequent = int(np.bincount(labels[mask]).argmax())
+        chosen = [max(group, key=means.__getitem__) for group in groups or [(most_frequent,)]]
         return [_subject(request, index, means[index], mask) for index in chosen]
     shares = np.bincount(labels.ravel(), minlength=values.shape[-1]) / labels.size
-    possible = {*request.network.possible}
-    minimum = 0.0
-    if not groups:
-        names = request.network.loaded.categories or ()
-        possible -= {index for index, name in enumerate(names) if name in _BACKGROUND}
-        minimum = _LEAST_SHARE
-    if maps.above is not None:
-        minimum = maps.above
+    minimum = maps.above
+    if minimum is None:
+        minimum = 0.0 if groups else _LEAST_SHARE
+    possible = _foreground(request.network)
     order = np.argsort(-shares, kind="stable").tolist()
     chosen = [index for index in order if index in possible and shares[index] > minimum]
     return [_subject(request, index, shares[index], labels == index) for index in chosen[: maps.top_k]]
+
+
+def _foreground(network: NetworkDescription) -> set[int]:
+    """The classes that can be explained; without the background, unless it is chosen."""
+    classes = {*network.possible}
+    if not network.classes:
+        names = network.loaded.categories or ()
+        classes -= {index for index, name in enumerate(names) if name in _BACKGROUND}
+    return classes
 
 
 def _subject(request: ImageRequest, index: int, score: float, mask: NDArray[np.bool_]) -> Subject:
