@@ -18,6 +18,8 @@ _BLOCK = 3 << 18  # weights: 3 MiB in float32
 # of |W| |a|, for a normalizer that is a difference of products: it loses no more than four bits
 _LEAST = 1 / 16
 
+_ROUNDING = 16 * torch.finfo(torch.float32).eps  # of a difference of products, as a share of them
+
 Signs = int | Tensor
 
 
@@ -175,8 +177,11 @@ def _by_sizes(linear: LinearMap, a: Tensor, P: Tensor, signs: Tensor, response: 
     if z.numel() and not bool(torch.sub(z, minimum, alpha=2 * _LEAST).amin() >= 0):
         return None
     q = ratio(P, z).mul_(s)
-    share = torch.addcmul(size * absolute.transposed(q * s, size), a, linear.transposed(q, size))
-    # a share of 0 may come out negative, but none is less than all negative probability, as in contrastive passes
+    both = size * absolute.transposed(q * s, size)
+    share = torch.addcmul(both, a, linear.transposed(q, size))
+    # a share of 0 comes out as rounding, which would be all that there is where a map is blank
+    share.masked_fill_(share.abs() <= both.abs_().mul_(_ROUNDING), 0)
+    # what is left of it may be negative, but not less than all negative probability, as in contrastive passes
     return torch.maximum(share, P.clamp(max=0).sum())
 
 
