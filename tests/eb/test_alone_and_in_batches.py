@@ -17,7 +17,7 @@ import ebcli
 TOLERANCE = 1e-7  # of the maximum
 TARGETS = torch.tensor([1, 3, 0])
 CONTRASTS = [{}, {"contrastive": True}, {"against": 2}]
-SEEDS, SLOW_SEEDS, CHUNK = 12, 1200, 100
+SEEDS, SLOW_SEEDS, CHUNK = 8, 1200, 100
 
 
 def options_of(net, contrasts):
@@ -87,7 +87,7 @@ def net_with(step):
     return TokenNet(["linear", step, "GELU", "attention"], seed=len(step))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("step", [*MOVES, *LAYERS, *ACTIVATIONS])
 def test_each_step(step):
     assert_each_alone(net_with(step))
