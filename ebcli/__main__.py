@@ -12,7 +12,8 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     # importing and ending PyTorch makes Python search its many objects for garbage, for a third of a second
     gc.set_threshold(20_000)
-    atexit.register(lambda: None if "triton" in sys.modules else gc.freeze())  # it would print all that is left of it
+    # with Triton, all that is left of it would be printed
+    atexit.register(lambda: None if "triton" in sys.modules else gc.freeze())
     from ebcli.cli.saliency import main as run
 
     run(prog_name="eb-saliency")

@@ -9,6 +9,10 @@ from ebcli.errors import import_optional
 from ebcli.models.sources.in_memory import FunctionOfTensor
 
 
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
 class ExcitationBackprop(import_optional("captum.attr", "captum").LayerAttribution):  # type: ignore[misc]
     """Excitation Backprop with captum's interface, so that its NoiseTunnel, infidelity and sensitivity run on it.
 
@@ -37,14 +41,18 @@ class ExcitationBackprop(import_optional("captum.attr", "captum").LayerAttributi
         Raises:
             LayerError, UnsupportedOpError, ConfigurationError: see `excitation_backprop`.
         """
-        tensor = inputs[0] if isinstance(inputs, tuple) else inputs
-        extras = additional_forward_args if isinstance(additional_forward_args, tuple) else (additional_forward_args,)
-        net, function = self.forward_func, self.forward_func
-        if not isinstance(net, nn.Module) or extras != (None,):
+        tensor, *_ = _as_tuple(inputs)
+        extras = _as_tuple(additional_forward_args)
+        if extras == (None,):
+            extras = ()
+        net = function = self.forward_func
+        if extras or not isinstance(net, nn.Module):
             parts = [part for part in (function, self.layer) if isinstance(part, nn.Module)]
-            net = FunctionOfTensor(lambda images: function(images, *(() if extras == (None,) else extras)), parts)
-        index, *position = target if isinstance(target, tuple) else (0 if target is None else target,)
+            net = FunctionOfTensor(lambda images: function(images, *extras), parts)
+        index, *position = _as_tuple(0 if target is None else target)
         relevance: Tensor = excitation_backprop(
             net, tensor, index, self.layer, contrastive=self.contrastive, where=tuple(position) or None
         ).relevance
-        return (relevance,) if isinstance(inputs, tuple) else relevance
+        if isinstance(inputs, tuple):
+            return (relevance,)
+        return relevance

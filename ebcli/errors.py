@@ -13,7 +13,7 @@ from typing import Any
 
 DISTRIBUTION = "eb-saliency"
 # a requirement, and the extra that has it; `all` has each a second time
-_OF_EXTRA = re.compile(r"([\w.-]+).*;.*\bextra == .(?!all\b)([\w-]+)")
+_OF_EXTRA = re.compile(r"^([\w.-]+).*;.*\bextra == .(?!all\b)([\w-]+)", re.MULTILINE)
 
 
 class EbcliError(Exception):
@@ -34,7 +34,8 @@ class UnknownClassError(ConfigurationError):
 
     def __init__(self, name: str, hint: str, near: Iterable[str]) -> None:
         super().__init__(f"unknown class {name!r}: {hint}")
-        self.name, self.near = name, [*near]
+        self.name = name
+        self.near = list(near)
 
 
 class LayerError(ConfigurationError):
@@ -83,8 +84,8 @@ class UnfinishedError(EbcliError):
 
 def first_line(error: BaseException) -> str:
     """First line of an error's message, or its type if the message is empty."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".:") if lines else type(error).__name__
+    line, *_ = str(error).strip().splitlines() or [type(error).__name__]
+    return line.rstrip(".:")
 
 
 def in_words(error: BaseException) -> str:
@@ -104,6 +105,21 @@ def check_at_least(minimum: float, **options: float | None) -> None:
         check_value(f"--{name.replace('_', '-')}", value, lambda it: minimum <= it < inf, f"at least {minimum:g}")
 
 
+def plural(count: int, noun: str) -> str:
+    """A number and what it counts: ``1 file``, ``2 files``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def sides(shape: Iterable[int]) -> str:
+    """Lengths of sides in words: ``640 x 480``."""
+    return " x ".join(map(str, shape))
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, in the words of the system if it has any."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 _CLOSE = 0.7  # of 1; below, difflib finds likeness in any two words
 
 
@@ -112,7 +128,8 @@ def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
 
     Names that begin with the given one come first, one of each size: ``efficientnet_b0`` for all up to ``_b7``.
     """
-    key, by_folded = name.casefold(), {candidate.casefold(): candidate for candidate in valid}
+    key = name.casefold()
+    by_folded = {candidate.casefold(): candidate for candidate in valid}
     family: dict[str, str] = {}
     for candidate in by_folded:
         if key and candidate.startswith(key):
@@ -121,8 +138,10 @@ def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
     near = [by_folded[match] for match in dict.fromkeys([*family.values(), *close])][:count]
     if not near:
         return ""
-    quotes = [repr(candidate) for candidate in near]
-    return "did you mean " + (" or ".join([", ".join(quotes[:-1]), quotes[-1]] if quotes[1:] else quotes)) + "?"
+    *others, last = map(repr, near)
+    if not others:
+        return f"did you mean {last}?"
+    return f"did you mean {', '.join(others)} or {last}?"
 
 
 def import_optional(module: str, package: str | None = None) -> Any:
@@ -146,11 +165,12 @@ def missing(package: str) -> str:
     from importlib.metadata import distributions, requires
 
     name = package.replace("_", "-")
-    requirements = (line.replace("_", "-") for line in requires(DISTRIBUTION) or ())
-    extras = {match[1]: match[2] for match in map(_OF_EXTRA.match, requirements) if match}
+    requirements = "\n".join(requires(DISTRIBUTION) or ()).replace("_", "-")
+    extras = dict(_OF_EXTRA.findall(requirements))
     if name not in extras:
         return f"this needs the package {package}: pip install {package}"
     present = {distribution.name.replace("_", "-") for distribution in distributions()} - {name}
-    names = [dependency for dependency, extra in extras.items() if extra == extras[name] and dependency not in present]
-    packages = f"package{'s' * (len(names) > 1)} {', '.join(names)}"
-    return f"this needs the {packages}: pip install '{DISTRIBUTION}[{extras[name]}]'"
+    wanted = [dependency for dependency, extra in extras.items() if extra == extras[name]]
+    names = [dependency for dependency in wanted if dependency not in present]
+    noun = "package" if len(names) == 1 else "packages"
+    return f"this needs the {noun} {', '.join(names)}: pip install '{DISTRIBUTION}[{extras[name]}]'"

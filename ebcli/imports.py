@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MODELS, RULES = "ebcli.models", "ebcli.rules"
+MODELS = "ebcli.models"
+RULES = "ebcli.rules"
 
 
 def lazily(package: str, *extra_names: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -63,7 +64,9 @@ class _ByThread:
     """Stdout, for which some threads have another file."""
 
     def __init__(self, stdout: Any) -> None:
-        self.local, self.stdout, self.users = threading.local(), stdout, 0
+        self.local = threading.local()
+        self.stdout = stdout
+        self.users = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(getattr(self.local, "file", self.stdout), name)
@@ -72,12 +75,13 @@ class _ByThread:
 _lock = threading.Lock()
 
 
-@contextlib.contextmanager
+@contextmanager
 def printing_to(file: Any) -> Iterator[None]:
     """Redirect what this thread prints to stdout; other threads go on printing there."""
     with _lock:
         by_thread = sys.stdout if isinstance(sys.stdout, _ByThread) else _ByThread(sys.stdout)
-        sys.stdout, by_thread.users = cast(Any, by_thread), by_thread.users + 1
+        sys.stdout = cast(Any, by_thread)
+        by_thread.users += 1
     before = getattr(by_thread.local, "file", by_thread.stdout)
     by_thread.local.file = file
     try:
@@ -90,7 +94,7 @@ def printing_to(file: Any) -> Iterator[None]:
                 sys.stdout = by_thread.stdout
 
 
-@contextlib.contextmanager
+@contextmanager
 def guard_user_code(name: str) -> Iterator[None]:
     """Run code of users or plug-ins: redirect its stdout, which is for results only, to stderr, and refuse to exit.
 
@@ -111,7 +115,7 @@ def guard_user_code(name: str) -> Iterator[None]:
             raise ConfigurationError(f"{name} raised {type(error).__name__}") from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def name_in_errors(name: str) -> Iterator[None]:
     """Let any exception of code of users or plug-ins name it.
 

@@ -85,7 +85,7 @@ def special_tokens(layer_shape: tuple[int, ...], input_shape: tuple[int, ...], i
         input_shape: of the network's input.
         image_axis: the axis of images of the layer's output.
     """
-    if len(layer_shape) != 3 or len(input_shape) < 4:
+    if len(layer_shape) != 3 or len(input_shape) < 4 or image_axis > 1:
         return 0
     return token_grid(layer_shape[0 if image_axis else 1], input_shape[2:])[0]
 

@@ -27,13 +27,13 @@ def saliency_unchanged(tmp_path: Path) -> Callable[..., None]:
 
         from ebcli.cli.saliency import main
 
-        page, arguments = tmp_path / "saliency", {name.replace("_", "-"): value for name, value in options.items()}
+        arguments = {name.replace("_", "-"): value for name, value in options.items()}
         if net is not None:
             arguments["model"] = net if isinstance(net, str) else f"{__name__}:{network.__name__}"
         _networks.append(net)
         try:
             flags = [f"--{name}={value}" for name, value in arguments.items()]
-            result = CliRunner().invoke(main, ["check", str(baseline), "-o", str(page), *flags])
+            result = CliRunner().invoke(main, ["check", str(baseline), "-o", str(tmp_path / "saliency"), *flags])
         finally:
             _networks.pop()
         if result.exit_code > 1:

@@ -43,7 +43,9 @@ class Workers:
     """
 
     def __init__(self, count: int, timeout: float | None = None, memory: float = inf) -> None:
-        self._processes, self._timeout, self._memory = count > 0, timeout, memory
+        self._processes = count > 0
+        self._timeout = timeout
+        self._memory = memory
         self._threads = ThreadPoolExecutor(max(1, count), thread_name_prefix="eb-saliency")
         self._local = threading.local()
         self._children: list[Process] = []
@@ -179,7 +181,8 @@ def _interrupts_blocked() -> Any:
 
 def _serve(pipe: Connection, grace: float, module: str) -> None:
     """The main loop of a worker process: receive calls, send values or errors."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # terminals, systemd and Slurm send them to all processes of a job
+    # terminals, systemd and Slurm send these to all processes of a job
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     warnings.simplefilter("ignore")  # Pillow's warnings do not name the file
@@ -206,10 +209,11 @@ def _limit_memory(size: float) -> None:
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit, maximum = pages * resource.getpagesize() + int(size), resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(
-            resource.RLIMIT_AS, (limit if maximum == resource.RLIM_INFINITY else min(limit, maximum), maximum)
-        )
+        limit = pages * resource.getpagesize() + int(size)
+        _, maximum = resource.getrlimit(resource.RLIMIT_AS)
+        if maximum != resource.RLIM_INFINITY:
+            limit = min(limit, maximum)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, maximum))
 
 
 def _exit_with_parent(grace: float) -> None:
@@ -228,4 +232,6 @@ def enough_for(files: int) -> int:
 
 def processors() -> int:
     """The number of CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import click
 
 from ebcli.cli.click_types import Method
 from ebcli.cli.commands import WITHOUT_ENVIRONMENT, alter_option, command
 from ebcli.cli.console import SOME_FAILED, say, write_out
-from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option
+from ebcli.cli.options import CONTEXT, OPTIONS, Options, in_section, option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.models.keywords import BASELINES, METHODS, WHOLE
 from ebcli.run.plan import RunPlan
@@ -35,7 +35,8 @@ interrupted (143 by SIGTERM, 129 by SIGHUP).
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-_COUNT, _SHARE = click.IntRange(min=1), click.FloatRange(0, 1)
+_COUNT = click.IntRange(min=1)
+_SHARE = click.FloatRange(0, 1)
 
 
 @click.group(context_settings=CONTEXT | {"auto_envvar_prefix": "EB_SALIENCY_BENCHMARK"}, epilog=EPILOG)
@@ -82,7 +83,7 @@ class Session:
         options: its options by name.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         from ebcli.evaluate.benchmark import ModelUnderTest
 
         if options["fit"] == WHOLE:
@@ -90,7 +91,8 @@ class Session:
         values = {name: options[name] for name in (*in_section("Model"), "layer", "device")}
         plan = RunPlan.from_values(usual_fit=None, images=(Path("photo"),), **values)
         self.model = ModelUnderTest(plan.model, plan.maps.layers, options["method"], plan.execution.device)
-        self.options, self.num_failed = options, 0
+        self.options = options
+        self.num_failed = 0
 
     def measure(self, test: Benchmark) -> list[Row]:
         """Run a test and return its rows; units that fail are reported on stderr and counted.
@@ -123,7 +125,9 @@ class Session:
         """A sample of the images in the directory IMAGES."""
         from ebcli.evaluate.data_sets import LabeledImages
 
-        folder, labels, loaded = self.options["images"], self.options.get("labels"), self.model.loaded
+        folder = self.options["images"]
+        labels = self.options.get("labels")
+        loaded = self.model.loaded
         return self.sample(LabeledImages(folder, labels, loaded.categories, self.model.num_classes))
 
     def annotated_names(self) -> list[str] | None:
@@ -149,7 +153,7 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
             text=text or prepare.__doc__,
             group=benchmark.commands,
         )
-        def run_test(options: Mapping[str, Any]) -> int:
+        def run_test(options: Options) -> int:
             from ebcli.evaluate.benchmark import table
 
             session = Session(options)
@@ -213,7 +217,8 @@ _mosaics = partial(
 def _make_mosaics(session: Session) -> Mosaics:
     from ebcli.evaluate.localization import Mosaics, classify_images
 
-    options, images = session.options, session.images()
+    options = session.options
+    images = session.images()
     classifications = session.measure(classify_images(session.model, images))
     arguments = {name: options[name] for name in ("size", "confidence", "cell", "seed")}
     return Mosaics(session.model, images, classifications, options["mosaics"], **arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,10 +18,10 @@ from ebcli.cli.click_types import DIRECTORY, PATH
 from ebcli.cli.commands import alter_option, of_run
 from ebcli.cli.console import SOME_FAILED, display_path, note, one_line, sign_of_life, write_out
 from ebcli.cli.execution import execute
-from ebcli.cli.options import OPTIONS, option
+from ebcli.cli.options import OPTIONS, Options, option
 from ebcli.cli.settings import parameters, read_settings
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError, OutputError, import_optional
+from ebcli.errors import ConfigurationError, import_optional, plural
 from ebcli.files.naming import SETTINGS
 from ebcli.files.paths import path_of, safe_open
 from ebcli.models.sources import is_network_file
@@ -67,7 +67,7 @@ _limit = partial(option, "Limits", metavar="N", type=float)
     *(alter_option(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
     options=["overwrite"],
 )
-def check(options: Mapping[str, Any]) -> int:
+def check(options: Options) -> int:
     """Repeat a run and compare its maps.
 
     BASELINE is the directory of a run with --raw. Use only runs that you trust, because settings.toml is read like
@@ -82,18 +82,21 @@ def check(options: Mapping[str, Any]) -> int:
     from ebcli.gallery.comparison import Limits, changes, comparison_of, latest_records, read_pairs, write_comparison
 
     limits = Limits(*(options[name] for name in ("min_correlation", "min_overlap", "max_shift", "max_changed")))
-    baseline, junit, page = options["baseline"], options["junit"], None
+    baseline = options["baseline"]
+    junit = options["junit"]
+    output = options["output"]
+    page = None
     plan = plan_of(baseline)
     if not any(path.endswith(".npz") for record in latest_records(baseline).values() for path in record.output):
         raise ConfigurationError(f"'{baseline}' has no raw maps: repeat that run with --raw")
-    if options["output"] is not None and os.path.realpath(options["output"]) == os.path.realpath(baseline):
-        raise ConfigurationError(f"'{baseline}' would be compared with itself: choose another --output")
-    if options["output"] is not None:
+    if output is not None:
+        if os.path.realpath(output) == os.path.realpath(baseline):
+            raise ConfigurationError(f"'{baseline}' would be compared with itself: choose another --output")
         import_optional("scipy.stats", "scipy")  # for the page
     if junit is not None:
         check_file(junit, options["overwrite"], lambda: _SUITE.encode() in junit.read_bytes(), "--junit")
     with private_directory() as temporary:
-        directory = options["output"] or temporary / "maps"
+        directory = output or temporary / "maps"
         replacements = {name: options[name] for name in _OF_BASELINE if options[name] not in (None, ())}
         new_plan = _repeat(plan, replacements, directory, options["overwrite"])
         with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
@@ -101,7 +104,7 @@ def check(options: Mapping[str, Any]) -> int:
         if status not in (0, SOME_FAILED):
             return status
         comparisons = [comparison_of(pair, limits) for pair in read_pairs(baseline, directory)]
-        if comparisons and options["output"] is not None:
+        if comparisons and output is not None:
             pairs, photos = read_pairs(baseline, directory), plan.inputs.images  # again: they need much memory
             page = write_comparison(directory, pairs, rank_correlation, photos, options["overwrite"])
         comparisons += changes(baseline, directory, limits, {comparison.input for comparison in comparisons})
@@ -111,7 +114,7 @@ def check(options: Mapping[str, Any]) -> int:
         write_out(one_line(comparison.words))
     if page is not None:
         write_out(os.fsencode(page))
-    elif options["output"] is not None:
+    elif output is not None:
         note("No page: no image has maps of one class in both runs; a baseline with --target CLASS has them")
     if junit is not None:
         _write_junit(junit, comparisons)
@@ -155,6 +158,9 @@ _TESTED_FILE = "tested.jsonl"  # beside the page, what was tested
 _CHANGE, _MARGIN = 0.3, 0.2  # of the tested photos: that change class, and more than with another place covered
 
 
+_Outcome = tuple[int, int | None]  # how many photos change class without the place, and without the opposite one
+
+
 class Finding(NamedTuple):
     """What photos of a class rest on, and what happens if it is covered.
 
@@ -173,22 +179,24 @@ class Finding(NamedTuple):
     @property
     def holds(self) -> bool:
         """Whether it makes a difference."""
-        control_count = self.opposite or 0
-        return self.num_changed >= _CHANGE * self.num_tested and self.num_changed - control_count >= max(
-            1, _MARGIN * self.num_tested
-        )
+        margin = self.num_changed - (self.opposite or 0)
+        return self.num_changed >= _CHANGE * self.num_tested and margin >= max(1, _MARGIN * self.num_tested)
 
     @property
     def words(self) -> str:
         """The finding in a sentence."""
-        candidate, wrong = self.candidate, sum(photo.is_wrong for photo, _ in self.candidate.photos)
-        count, name = len(candidate.photos), candidate.photos[0][0].name
-        of_tested = "" if self.num_tested == count else f" of {self.num_tested} tested"
-        control = "and covering the opposite place changes the class of"
-        control_words = "" if self.opposite is None else f", {control} {self.opposite}"
-        mistakes = f"; {wrong} of the {count} predictions {'is' if wrong == 1 else 'are'} wrong" if wrong else ""
-        maps = f"{count} of {candidate.total} '{name}' maps share {candidate.place_words}"
-        return f"{maps}; covering it changes the class of {self.num_changed}{of_tested}{control_words}{mistakes}"
+        photos = [photo for photo, _ in self.candidate.photos]
+        count = len(photos)
+        wrong = sum(photo.is_wrong for photo in photos)
+        maps = f"{count} of {self.candidate.total} '{photos[0].name}' maps share {self.candidate.place_words}"
+        words = f"{maps}; covering it changes the class of {self.num_changed}"
+        if self.num_tested != count:
+            words += f" of {self.num_tested} tested"
+        if self.opposite is not None:
+            words += f", and covering the opposite place changes the class of {self.opposite}"
+        if wrong:
+            words += f"; {wrong} of the {count} predictions {'is' if wrong == 1 else 'are'} wrong"
+        return words
 
 
 @of_run(
@@ -203,7 +211,7 @@ class Finding(NamedTuple):
     option("Output", "--fail-on-findings", "Exit with status 1 if anything is found.", is_flag=True),
     options=["overwrite"],
 )
-def audit(options: Mapping[str, Any]) -> int:
+def audit(options: Options) -> int:
     """Find image regions that a class depends on.
 
     DIRECTORY is the output of a run with --raw. Looks for classes whose maps share a corner, an edge, or the same thing
@@ -212,6 +220,7 @@ def audit(options: Mapping[str, Any]) -> int:
     """
     from ebcli.files.directory import refuse_foreign_files
     from ebcli.files.naming import AUDIT
+    from ebcli.files.ownership import as_output_error
     from ebcli.files.records import append_lines
     from ebcli.gallery.audit import candidates, read_boxes, read_photos, write_audit
 
@@ -220,46 +229,43 @@ def audit(options: Mapping[str, Any]) -> int:
     def clusters(features: Any, count: int) -> Any:
         return cluster.KMeans(count, n_init=3, random_state=0).fit_predict(features)
 
-    directory, plan = options["directory"], plan_of(options["directory"])
+    directory = options["directory"]
+    plan = plan_of(directory)
     refuse_foreign_files(directory, [AUDIT], options["overwrite"])
     boxes = {} if options["annotations"] is None else read_boxes(options["annotations"])
     classes = read_photos(directory, plan.inputs.images, boxes)
     if not classes:
         advice = "repeat that run with --raw, and audit it from the same working directory"
         raise ConfigurationError(f"'{directory}' has no raw maps of photos that are there: {advice}")
-    found_candidates = [candidate for photos in classes.values() for candidate in candidates(photos, clusters)]
+    all_candidates = [candidate for photos in classes.values() for candidate in candidates(photos, clusters)]
     file = directory / AUDIT.with_name(_TESTED_FILE)
     outcomes = _earlier_tests(file)
-    missing = [candidate for candidate in found_candidates if _key(candidate) not in outcomes]
+    missing = [candidate for candidate in all_candidates if _key(candidate) not in outcomes]
     if missing:
         with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
             network = _network(plan)
         for candidate in missing:
-            outcomes[_key(candidate)] = counts = _count_changes(candidate, network)
-            try:
+            outcome = _count_changes(candidate, network)
+            outcomes[_key(candidate)] = outcome
+            with as_output_error(f"write to '{file}'"):
                 file.parent.mkdir(exist_ok=True)
-                append_lines(file, json.dumps([_key(candidate), *counts]))
-            except OSError as error:
-                raise OutputError(f"cannot write to '{file}': {error.strerror or error}") from error
-    all_findings = [
-        Finding(candidate, min(len(candidate.photos), _MAX_TESTED), *outcomes[_key(candidate)])
-        for candidate in found_candidates
-    ]
-    findings = sorted(
-        (finding for finding in all_findings if finding.holds),
-        key=lambda finding: -finding.num_changed * len(finding.candidate.photos),
-    )
+                append_lines(file, json.dumps([_key(candidate), *outcome]))
+    findings = []
+    for candidate in all_candidates:
+        finding = Finding(candidate, min(len(candidate.photos), _MAX_TESTED), *outcomes[_key(candidate)])
+        if finding.holds:
+            findings.append(finding)
+    findings.sort(key=lambda finding: -finding.num_changed * len(finding.candidate.photos))
     for finding in findings:
         write_out(one_line(finding.words))
-    write_out(
-        os.fsencode(write_audit(directory, [(finding.words, finding.candidate) for finding in findings], classes))
-    )
-    photos = sum(map(len, classes.values()))
-    dropped_words = f"; {len(all_findings) - len(findings)} more made no difference when covered" * (
-        len(all_findings) > len(findings)
-    )
-    totals = f"{photos} photo{'s' * (photos != 1)} of {len(classes)} class{'es' * (len(classes) != 1)}"
-    note(f"{totals}: {len(findings)} finding{'s' * (len(findings) != 1)}{dropped_words}")
+    page = write_audit(directory, [(finding.words, finding.candidate) for finding in findings], classes)
+    write_out(os.fsencode(page))
+    num_classes = "1 class" if len(classes) == 1 else f"{len(classes)} classes"
+    summary = f"{plural(sum(map(len, classes.values())), 'photo')} of {num_classes}: {plural(len(findings), 'finding')}"
+    num_dropped = len(all_candidates) - len(findings)
+    if num_dropped:
+        summary += f"; {num_dropped} more made no difference when covered"
+    note(summary)
     return SOME_FAILED if findings and options["fail_on_findings"] else 0
 
 
@@ -269,9 +275,9 @@ def _key(candidate: Candidate) -> str:
     return hashlib.sha256(json.dumps(photos).encode()).hexdigest()
 
 
-def _earlier_tests(file: Path) -> dict[str, tuple[int, int | None]]:
+def _earlier_tests(file: Path) -> dict[str, _Outcome]:
     """What an earlier audit, perhaps an interrupted one, has tested; lines that are something else are ignored."""
-    outcomes: dict[str, tuple[int, int | None]] = {}
+    outcomes: dict[str, _Outcome] = {}
     with suppress(OSError), safe_open(file, follow=False) as lines:
         for line in lines:
             with suppress(ValueError, TypeError):
@@ -290,18 +296,21 @@ def _network(plan: RunPlan) -> Explainer:
     return Explainer(replace(plan, maps=options, style=DrawingStyle(), output=OutputOptions()))
 
 
-def _count_changes(candidate: Candidate, network: Explainer) -> tuple[int, int | None]:
+def _count_changes(candidate: Candidate, network: Explainer) -> _Outcome:
     """In how many photos the class changes without the place, and without the opposite one; None if they overlap."""
+    import numpy as np
+
     from ebcli.drawing.overlay import downscale
     from ebcli.files.images import decode
 
-    num_changed, opposite = 0, 0
+    num_changed = 0
+    opposite = 0
     for photo, mask in candidate.photos[:_MAX_TESTED]:
         image = downscale(decode(photo.path))
         full_class = _class(network, image)
-        class_without, other = (_class(network, _cover(image, cells)) for cells in (mask, mask[::-1, ::-1]))
-        num_changed, opposite = num_changed + (class_without != full_class), opposite + (other != full_class)
-    overlap = any((mask & mask[::-1, ::-1]).any() for _, mask in candidate.photos)
+        num_changed += _class(network, _cover(image, mask)) != full_class
+        opposite += _class(network, _cover(image, np.flip(mask))) != full_class
+    overlap = any((mask & np.flip(mask)).any() for _, mask in candidate.photos)
     return num_changed, None if overlap else opposite
 
 

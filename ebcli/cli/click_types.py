@@ -16,10 +16,13 @@ from ebcli.datatypes.explanation import Box
 from ebcli.errors import closest
 from ebcli.files.paths import path_of, url_of
 
-DIRECTORY, PATH = click.Path(file_okay=False, path_type=Path), click.Path(path_type=Path)
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+PATH = click.Path(path_type=Path)
 PATH.name = "file"  # in the help
 _IS_SHORT = "ebcli.cli.click_types.is_short"  # in a context's meta: whether the help is that of -h
-_SETTINGS, _INFORMATION, _COMMANDS = "Settings without an option", "Information", "Commands"
+_SETTINGS = "Settings without an option"
+_INFORMATION = "Information"
+_COMMANDS = "Commands"
 
 
 class SectionOption(click.Option):
@@ -30,7 +33,8 @@ class SectionOption(click.Option):
 
     def __init__(self, *args: Any, section: str, common: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.section, self.common = section, common
+        self.section = section
+        self.common = common
 
     def make_metavar(self, ctx: click.Context) -> str:
         is_number = isinstance(self.type, (type(click.INT), type(click.FLOAT)))
@@ -52,8 +56,10 @@ class Setting(SectionOption):
 
     def hint(self, ctx: click.Context) -> str:
         """Where to set it."""
-        has_files = any(parameter.name == "config" for parameter in ctx.command.params)
-        return f"set {self._variable(ctx)}" + f", or {self.opts[0][2:]} in a file for --config" * has_files
+        hint = f"set {self._variable(ctx)}"
+        if any(parameter.name == "config" for parameter in ctx.command.params):
+            hint += f", or {self.opts[0][2:]} in a file for --config"
+        return hint
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         if ctx.auto_envvar_prefix is None:
@@ -84,7 +90,8 @@ def _in_one_line(command: str) -> Iterator[None]:
 
 def _instead(error: click.NoSuchOption) -> str:
     """What to write in place of an option that there is not."""
-    name, context = error.option_name, error.ctx
+    name = error.option_name
+    context = error.ctx
     if context is not None:
         for parameter in context.command.params:
             if isinstance(parameter, Setting) and name in parameter.opts and context.auto_envvar_prefix is not None:
@@ -149,9 +156,8 @@ class SectionedCommand(click.Command):
             elif getattr(option, "common", False):
                 sections.setdefault("Common options", []).append(record)
         if self.commands_beside:
-            sections[_COMMANDS] = [
-                (name, command.get_short_help_str(100)) for name, command in self.commands_beside.items()
-            ]
+            commands = self.commands_beside.items()
+            sections[_COMMANDS] = [(name, command.get_short_help_str(100)) for name, command in commands]
         last = (_SETTINGS, _INFORMATION, _COMMANDS)
         for section in sorted(sections, key=lambda name: last.index(name) if name in last else -1):
             with formatter.section(section):
@@ -169,7 +175,8 @@ class SectionedCommand(click.Command):
     def _help_lines(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
         """The options, each with its line of the help."""
         options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
-        return [(option, record) for option in options if (record := option.get_help_record(ctx)) is not None]
+        records = ((option, option.get_help_record(ctx)) for option in options)
+        return [(option, record) for option, record in records if record is not None]
 
 
 class Method(click.Choice[str]):
@@ -216,7 +223,9 @@ class ParsedText(click.ParamType):
     """
 
     def __init__(self, read: Callable[[str], Any], wrong: str, name: str = "text") -> None:
-        self._read, self._wrong, self.name = read, wrong, name
+        self._read = read
+        self._wrong = wrong
+        self.name = name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:

@@ -16,7 +16,7 @@ import click
 
 from ebcli.cli.click_types import DIRECTORY, PATH, Input, SectionedCommand, SectionOption
 from ebcli.cli.console import SOME_FAILED, display_path, note, say_error, sign_of_life, write_out
-from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option
+from ebcli.cli.options import CONTEXT, OPTIONS, Options, in_section, option
 from ebcli.errors import ConfigurationError, LayerError, import_optional
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import VALUES, RunPlan
@@ -25,7 +25,7 @@ COMMANDS: dict[str, click.Command] = {}
 PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
 # What a run was is not changed by what the environment sets for the next one
 WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
-Does = Callable[[Mapping[str, Any]], int]
+Does = Callable[[Options], int]
 
 
 def command(
@@ -79,7 +79,7 @@ _VERBOSE = alter_option("verbose", help="Also name the environment variables tha
 
 
 @command("models", click.Argument(["patterns"], nargs=-1))
-def models(options: Mapping[str, Any]) -> int:
+def models(options: Options) -> int:
     """List the models by name.
 
     With PATTERNS, such as resnet or 's*n_v2_?', lists only the names that match, also of timm. Exit status: 1 if
@@ -96,10 +96,14 @@ def models(options: Mapping[str, Any]) -> int:
             groups["timm"] = [f"timm/{name}" for name in import_optional("timm").list_models()]
         except ConfigurationError as error:
             note(f"timm is not searched: {error}")
+
+    def matches(name: str) -> bool:
+        return any(fnmatch(name.lower().removeprefix("timm/"), glob) for glob in globs)
+
     has_match = False
     for group, names in groups.items():
-        plain = {name: name.lower().removeprefix("timm/") for name in names}
-        if matching := [name for name in names if any(fnmatch(plain[name], glob) for glob in globs)]:
+        matching = [*filter(matches, names)]
+        if matching:
             has_match = True
             note(f"{group}:")
             write_out("\n".join(matching))
@@ -114,7 +118,7 @@ _OF_LAYERS = [*in_section("Model"), "target", "similar_to"]
 
 
 @command("layers", options=_OF_LAYERS)
-def layers(options: Mapping[str, Any]) -> int:
+def layers(options: Options) -> int:
     """List the layers of a model.
 
     Prints the name, type, output and stride in pixels of each layer. * marks the default.
@@ -138,7 +142,8 @@ def layers(options: Mapping[str, Any]) -> int:
         default = default_layer(loaded)
     for layer in layers(loaded):
         stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
-        rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride, "*" * (layer.name == default)))
+        mark = "*" if layer.name == default else ""
+        rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride, mark))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     heading, *lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     note(heading)
@@ -152,7 +157,7 @@ def layers(options: Mapping[str, Any]) -> int:
     alter_option("output", metavar="DIR", help="Check that a run can write to this directory."),
     alter_option("as_json", help="Print a JSON object per check."),
 )
-def doctor(options: Mapping[str, Any]) -> int:
+def doctor(options: Options) -> int:
     """Check the installation with a small run on --device."""
     from ebcli.cli.doctor import examine
 
@@ -165,7 +170,7 @@ def doctor(options: Mapping[str, Any]) -> int:
 
 
 @command("info", click.Argument(["file"], type=PATH), alter_option("as_json", help="Print a JSON object."))
-def info(options: Mapping[str, Any]) -> int:
+def info(options: Options) -> int:
     """Print how a result was made.
 
     FILE is a picture, a figure or a .npz file of a run.
@@ -188,7 +193,7 @@ def info(options: Mapping[str, Any]) -> int:
 
 
 @of_run("verify", click.Argument(["directory"], type=DIRECTORY))
-def verify(options: Mapping[str, Any]) -> int:
+def verify(options: Options) -> int:
     """Check that the results of a run are intact.
 
     Prints the results in DIRECTORY that are missing or altered.
@@ -215,7 +220,7 @@ def verify(options: Mapping[str, Any]) -> int:
     alter_option("output", metavar="DIR", help="Write the page to comparison/index.html in this directory."),
     options=["overwrite"],
 )
-def compare(options: Mapping[str, Any]) -> int:
+def compare(options: Options) -> int:
     """Write a page that compares two runs.
 
     RUN_A and RUN_B are directories of runs with --raw. The page shows the PHOTOS if they are given.
@@ -235,16 +240,18 @@ def compare(options: Mapping[str, Any]) -> int:
     PHOTOS,
     options=[*in_section("Appearance"), "workers", "overwrite"],
 )
-def report(options: Mapping[str, Any]) -> int:
+def report(options: Options) -> int:
     """Write the gallery page of a run.
 
     DIRECTORY has the results. The page shows the PHOTOS if they are given.
     """
     from ebcli.gallery.page import write_gallery
 
-    directory, values = options["directory"], {name: options[name] for name in VALUES & options.keys()}
-    plan = RunPlan.from_values(**values | {"images": options["images"] or (directory,)})
-    page = write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, options["images"])
+    directory = options["directory"]
+    images = options["images"]
+    values = {name: options[name] for name in VALUES & options.keys()}
+    plan = RunPlan.from_values(**values | {"images": images or (directory,)})
+    page = write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, images)
     write_out(os.fsencode(page))
     return 0
 
@@ -269,7 +276,7 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
     options=_NETWORK_OPTIONS,
 )
-def serve(options: Mapping[str, Any]) -> int:
+def serve(options: Options) -> int:
     """Explain photos on a live page in the browser.
 
     The page shows the PHOTOS and photos that are dropped on it. It opens only at the printed address, which has a
@@ -293,7 +300,7 @@ def serve(options: Mapping[str, Any]) -> int:
     os._exit(0)  # at once: a thread may be busy with a map
 
 
-def _plans(options: Mapping[str, Any]) -> Iterator[RunPlan]:
+def _plans(options: Options) -> Iterator[RunPlan]:
     """The networks, each as a run of it."""
     weights = options["weights"]
     if len(weights) > len(options["model"]):

@@ -103,9 +103,9 @@ class _Signal(KeyboardInterrupt):
 @contextmanager
 def handle_signals(handler: Callable[[int, object], None]) -> Iterator[None]:
     """Have the signals that end a program handled."""
-    is_main = threading.current_thread() is threading.main_thread()  # the only one that gets signals
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if is_main and hasattr(signal, name)]
-    ending = [getattr(signal, name) for name in names]
+    ending = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+    if threading.current_thread() is not threading.main_thread():  # the only one that gets signals
+        ending = set()
     numbers = [number for number in ending if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
     before = {number: signal.signal(number, handler) for number in numbers}
     try:

@@ -49,6 +49,7 @@ def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.
     reinstall = "reinstall torch and torchvision together with pip install --force-reinstall torch torchvision"
     checks: dict[str, tuple[Callable[[], str], str]] = {  # each with advice, for errors that include none
         "versions": (_versions, "run pip check"),
+        "PyTorch's internals": (_internals, reinstall),
         "devices": (_devices, reinstall),
         "a small run": (lambda: _small_run(device), reinstall),
         "torch.hub cache": (_cache, reinstall),
@@ -66,6 +67,17 @@ def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.
 def _versions() -> str:
     packages = ", ".join(f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision"))
     return f"{packages}, Python {platform.python_version()}"
+
+
+def _internals() -> str:
+    """What the engine uses of PyTorch that is not public, and may change in any version."""
+    from ebcli.eb.torch_private import NAMES, missing
+
+    absent = missing()
+    if absent:
+        remedy = "install a version of PyTorch that was tried with this one, see docs/install.md"
+        raise EbcliError(f"this version of PyTorch lacks {', '.join(absent)}: {remedy}")
+    return f"all {len(NAMES)} private names that the engine uses are there"
 
 
 def _devices() -> str:

@@ -7,12 +7,11 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -27,8 +26,9 @@ from ebcli.cli.console import (
     sign_of_life,
     write_out,
 )
-from ebcli.drawing.style import ATLAS
-from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.cli.options import Options
+from ebcli.drawing.style import ATLAS, DrawingStyle
+from ebcli.errors import ConfigurationError, EbcliError, plural
 from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, STDOUT
 from ebcli.files.paths import without_secrets
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, CROP, DETECTION, FACTORY, PAD, WHOLE
@@ -70,10 +70,10 @@ def sink_of(plan: RunPlan, out: IO[str]) -> Sink | None:
     return file
 
 
-def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: Sink | None = None) -> int:
+def execute(plan: RunPlan, options: Options, out: IO[str], sink: Sink | None = None) -> int:
     """Run a plan, print to ``out`` as the options of the command say, and return the exit status."""
-    output, is_dry = plan.output, plan.execution.dry_run
-    if is_dry:
+    output = plan.output
+    if plan.execution.dry_run:
         output = replace(output, report=False, records=None, annotations=None)
     if output.report:
         from ebcli.files.directory import refuse_foreign_files
@@ -97,14 +97,15 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: Sink 
         write_table(output.records, output.directory, work.common.configuration)
         note(f"Table: {display_path(output.records)}")
     if output.report:
-        workers, images = plan.execution.workers, plan.inputs.images
-        page = write_gallery(output.directory, work.options.style, workers, output.overwrite, images)
+        workers = plan.execution.workers
+        page = write_gallery(output.directory, work.options.style, workers, output.overwrite, plan.inputs.images)
         note(f"Gallery page: {display_path(page)}")
         to_open = str(page)
     if options.get("show") and to_open:
         click.launch(to_open)
-    is_watched = out.isatty() and sys.stderr.isatty() and not (options["as_json"] or is_dry)
-    if is_watched and status == 0 and (hint := next_step(work, plan)):
+    is_watched = out.isatty() and sys.stderr.isatty() and not (options["as_json"] or plan.execution.dry_run)
+    hint = next_step(work, plan) if is_watched and status == 0 else ""
+    if hint:
         note(hint)
     return status
 
@@ -122,7 +123,7 @@ def _write_annotations(output: OutputOptions, configuration: str) -> None:
     note(f"Annotations: {display_path(output.directory / path)}")
 
 
-def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[str]) -> tuple[int, str | None]:
+def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> tuple[int, str | None]:
     """Print results to ``out`` as they come, as the command's options say.
 
     Returns:
@@ -130,18 +131,18 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     """
     from tqdm import tqdm
 
-    quiet, common, unit, total = options["quiet"], work.common, work.reader.unit, len(work.sources)
+    quiet = options["quiet"]
+    unit = work.reader.unit
+    total = len(work.sources)
     if options["verbose"]:
+        common = work.common
         say(f"{common.model} ({common.weights}), layer {common.layer}, on {work.device}")
         for path in work.skipped:
             say(f"{display_path(path)}: up to date, skipped")
     _print_choices(work, plan)
-    counts: Counter[str] = Counter()
-    first: str | None = None
+    totals = _Totals(unit, plan.style)
+    counts = totals.counts
     start = time.perf_counter()
-    are_right: list[bool] = []  # whether each prediction is right
-    faint: list[bool | None] = []  # for each map
-    suffices: list[bool] = []  # whether each tested map does
     hidden = True if quiet or total < 2 else None  # None: tqdm shows the bar on a terminal only
     interrupted: list[int] = []  # by signals; after the first, images in progress are finished; the second aborts
 
@@ -155,41 +156,103 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
         try:
             with closing(work.results) as results:  # images in progress are finished and recorded
                 for record in tqdm(results, total=total, unit=unit, leave=False, disable=hidden):
-                    counts[record.status] += 1
-                    if record.label is not None:
-                        are_right.append(record.label == record.predicted)
-                    if plan.style.name != ATLAS:  # which compares also the unlikely
-                        faint += [class_.only_score_is_poor for class_ in record.classes]
-                    suffices += [
-                        class_.sufficiency["suffices"] for class_ in record.classes if class_.sufficiency is not None
-                    ]
-                    first = first or next(iter(record.output), None)
+                    totals.add(record)
                     with tqdm.external_write_mode():
                         _print_record(record, options, plan, out, is_only=total == 1)
-            seconds = time.perf_counter() - start
             if counts["done"] > 1 and not interrupted:
-                seconds_each = seconds / counts["done"]
-                rate = f"{1 / seconds_each:.1f} {unit}s/s" if seconds_each < 1 else f"{seconds_each:.1f} s per {unit}"
-                note(f"{counts['done']} {unit}s in {seconds:.1f} s, {rate}")
+                _note_speed(counts["done"], unit, time.perf_counter() - start)
         finally:
-            if not all(suffices) and total > 1:
-                subject = f"{suffices.count(False)} of {len(suffices)} maps"
-                note(f"sufficiency not shown for {subject}: the pictures, the page and --verbose say why")
-            _print_shares(are_right, faint, unit, has_faint=plan.style.vmax is None)
+            if total > 1:
+                totals.print_sufficiency()
+            totals.print_evidence()
+            totals.print_accuracy()
             counts |= work.counts
             _summarize(work, counts, bool(interrupted), quiet and not plan.execution.dry_run, plan.inputs.shard)
     if interrupted:
-        return 128 + interrupted[0], first
+        return 128 + interrupted[0], totals.first_output
     if counts["failed"]:
-        return SOME_FAILED, first
+        return SOME_FAILED, totals.first_output
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
         raise EbcliError(_nothing_found(plan, counts["not an image"], unit))
-    return 0, first
+    return 0, totals.first_output
+
+
+class _Totals:
+    """What is said of all records together.
+
+    Args:
+        unit: what an input is called.
+        style: how maps are drawn.
+
+    Attributes:
+        counts: how many records have each status.
+        first_output: the path of the first result file.
+    """
+
+    def __init__(self, unit: str, style: DrawingStyle) -> None:
+        self._unit = unit
+        self._style = style
+        self.counts: Counter[str] = Counter()
+        self.first_output: str | None = None
+        self._are_right: list[bool] = []  # whether each prediction is right
+        self._faint: list[bool | None] = []  # for each map
+        self._suffice: list[bool] = []  # whether each tested map does
+
+    def add(self, record: Record) -> None:
+        self.counts[record.status] += 1
+        if record.label is not None:
+            self._are_right.append(record.label == record.predicted)
+        for class_ in record.classes:
+            if self._style.name != ATLAS:  # which compares also the unlikely
+                self._faint.append(class_.only_score_is_poor)
+            if class_.sufficiency is not None:
+                self._suffice.append(class_.sufficiency["suffices"])
+        if self.first_output is None and record.output:
+            self.first_output = record.output[0]
+
+    def print_sufficiency(self) -> None:
+        """Print how many maps were not shown to suffice."""
+        if not all(self._suffice):
+            subject = f"{self._suffice.count(False)} of {len(self._suffice)} maps"
+            note(f"sufficiency not shown for {subject}: the pictures, the page and --verbose say why")
+
+    def print_evidence(self) -> None:
+        """Print how many maps have hardly any evidence."""
+        by_score = [is_poor for is_poor in self._faint if is_poor is not None]
+        if not by_score:
+            return
+        subject = "The map has"
+        noise = "it is about as strong as a map of noise"
+        ending = ". It is drawn faint"
+        if len(self._faint) > 1:
+            subject = f"{len(by_score)} of {len(self._faint)} maps have"
+            noise = "they are about as strong as maps of noise"
+            ending = ". They are drawn faint"
+        if self._style.vmax is not None:
+            ending = ""
+        reasons = {False: noise, True: "the score is below chance"}
+        reason_words = ", or ".join(words for reason, words in reasons.items() if reason in by_score)
+        note(f"{subject} hardly any evidence: {reason_words}{ending}")
+
+    def print_accuracy(self) -> None:
+        """Print how many predictions were right."""
+        if self._are_right:
+            right = sum(self._are_right)
+            count = len(self._are_right)
+            note(f"Accuracy {right / count:.3f}: {right} of {count} labeled {self._unit}s classified correctly")
+
+
+def _note_speed(count: int, unit: str, seconds: float) -> None:
+    rate = f"{seconds / count:.1f} s per {unit}"
+    if seconds < count:
+        rate = f"{count / seconds:.1f} {unit}s/s"
+    note(f"{count} {unit}s in {seconds:.1f} s, {rate}")
 
 
 def _print_choices(work: Run, plan: RunPlan) -> None:
     """Say what the run does where the user may expect something else."""
-    common, end = work.common, work.options.style.vmax
+    common = work.common
+    end = work.options.style.vmax
     if common.weights == FACTORY:
         note(f"{common.model} has the weights that its factory returns; --weights FILE loads a checkpoint")
     if plan.model.preprocessing.fit == WHOLE and common.fit == PAD and work.task != DETECTION:  # which was trained so
@@ -199,29 +262,14 @@ def _print_choices(work: Run, plan: RunPlan) -> None:
         note(f"All maps share one scale; --scale {end:g} gives the same scale without sampling")
 
 
-def _print_shares(are_right: Sequence[bool], faint: Sequence[bool | None], unit: str, *, has_faint: bool) -> None:
-    """Print how many predictions were right, and how many maps have hardly any evidence."""
-    if by_score := [is_poor for is_poor in faint if is_poor is not None]:
-        subject, they_are, noise = "The map has", "it is", "a map of noise"
-        if len(faint) > 1:
-            subject, they_are, noise = f"{len(by_score)} of {len(faint)} maps have", "they are", "maps of noise"
-        reasons = {False: f"{they_are} about as strong as {noise}", True: "the score is below chance"}
-        reason_words = ", or ".join(words for reason, words in reasons.items() if reason in by_score)
-        note(f"{subject} hardly any evidence: {reason_words}" + f". {they_are.capitalize()} drawn faint" * has_faint)
-    if are_right:
-        right = sum(are_right)
-        share = f"{right} of {len(are_right)} labeled {unit}s"
-        note(f"Accuracy {right / len(are_right):.3f}: {share} classified correctly")
-
-
 def _nothing_found(plan: RunPlan, num_others: int, unit: str) -> str:
     """That there are no images or videos, and what to do about it."""
-    inputs, (first, *other_images) = plan.inputs, plan.inputs.images
-    place = f"the {len(inputs.images)} inputs" if other_images else f"'{display_path(without_secrets(first)[0])}'"
-    problem = f"no {unit}s found in {place}" + f", only {num_others} other file{'s' * (num_others > 1)}" * bool(
-        num_others
-    )
-    if inputs.include or inputs.exclude:
+    images = plan.inputs.images
+    place = f"the {len(images)} inputs" if len(images) > 1 else f"'{display_path(without_secrets(images[0])[0])}'"
+    problem = f"no {unit}s found in {place}"
+    if num_others:
+        problem += f", only {plural(num_others, 'other file')}"
+    if plan.inputs.include or plan.inputs.exclude:
         return f"{problem}: change --include or --exclude"
     if unit != "image":
         return f"{problem}: name a {unit}, or a directory that holds some, or frames numbered without gaps"
@@ -233,13 +281,14 @@ def _why_no_map(maps: MapOptions) -> str:
     if maps.above is not None:
         return f"nothing scores above {maps.above:g}"
     finding = f"none of the targets {', '.join(maps.targets)} is" if maps.targets else "nothing is"
-    return (
-        f"{finding} detected" if maps.where is not None else f"{finding} found; a lower --score or --above finds more"
-    )
+    if maps.where is not None:
+        return f"{finding} detected"
+    return f"{finding} found; a lower --score or --above finds more"
 
 
-def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out: IO[str], *, is_only: bool) -> None:
-    name, verbose = display_path(record.input), options["verbose"]
+def _print_record(record: Record, options: Options, plan: RunPlan, out: IO[str], *, is_only: bool) -> None:
+    name = display_path(record.input)
+    verbose = options["verbose"]
     if record.error is not None:
         say_error(record.error, label=name)
     if record.status == "not an image":
@@ -250,45 +299,61 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
         note(f"{name}: no map, as {_why_no_map(plan.maps)}")
     if record.label != record.predicted:
         note(f"{name}: {_misclassification(record)}")
-    is_several = len({class_.layer for class_ in record.classes}) > 1
-    for class_ in record.classes:
-        title = f"class {class_.index}" + f" ({class_.name})" * bool(class_.name) + f" at {class_.layer}" * is_several
-        title += f" against {class_.against}" * bool(class_.against)
-        if verbose:
-            mass = "" if class_.mass is None else f", mass {class_.mass:.3f}"
-            say(
-                one_line(
-                    ", ".join([f"{name}: {title}, score {class_.score:.3f}{mass}", *class_.evidence_words])
-                    + _losses(class_)
-                )
-            )
-        if class_.sufficiency is not None and (verbose or is_only):
-            note(f"{name}: {class_.sufficiency['words']}")
-        if class_.blank:
-            note(f"{name}: the map of {title} is blank")
+    _print_maps(record, name, verbose, is_only)
     _print_hints(record, name, verbose, plan)
     if options["as_json"]:
         write_out(record.line(), out)
         return
-    end = b"\0" if options["null"] else b"\n"
-    # programs read paths alone
-    titles = [] if options["null"] or not (out.isatty() or plan.maps.at) else _titles(record, plan)
     paths = [record.input] if record.status == "planned" else record.output
+    titles: list[str] = []
+    end = b"\n"
+    if options["null"]:  # programs read paths alone
+        end = b"\0"
+    elif out.isatty() or plan.maps.at:
+        titles = _titles(record, plan)
     for path, title in zip(paths, chain(titles, repeat("")), strict=False):
         # bytes: not every file name is valid text
         write_out(os.fsencode(path) + one_line(title).encode() + end, out, nl=False)
 
 
+def _print_maps(record: Record, name: str, verbose: bool, is_only: bool) -> None:
+    """Say what is known of each map; of usual ones only if verbose."""
+    has_layers = len({class_.layer for class_ in record.classes}) > 1
+    for class_ in record.classes:
+        title = _map_title(class_, has_layers)
+        if verbose:
+            facts = [f"{name}: {title}", f"score {class_.score:.3f}"]
+            if class_.mass is not None:
+                facts.append(f"mass {class_.mass:.3f}")
+            say(one_line(", ".join([*facts, *class_.evidence_words, *_losses(class_)])))
+        if class_.sufficiency is not None and (verbose or is_only):
+            note(f"{name}: {class_.sufficiency['words']}")
+        if class_.blank:
+            note(f"{name}: the map of {title} is blank")
+
+
+def _map_title(class_: ClassRecord, has_layers: bool) -> str:
+    """What a map is about, in words."""
+    title = f"class {class_.index}"
+    if class_.name:
+        title += f" ({class_.name})"
+    if has_layers:
+        title += f" at {class_.layer}"
+    return f"{title} against {class_.against}" if class_.against else title
+
+
 def _titles(record: Record, plan: RunPlan) -> list[str]:
     """What is printed behind the path of each picture."""
-    if plan.maps.at is None or record.status != "done":
-        suffixes = [f" against {class_.against}" if class_.against else "" for class_ in record.classes]
-        pairs = zip(record.classes, suffixes, strict=True)
-        titles = [f"  {class_.name or f'class {class_.index}'}{other}, {class_.score:.3f}" for class_, other in pairs]
-        return [] if plan.output.panel else titles
-    best = sorted(record.classes, key=lambda class_: -(class_.share_at or 0))[:_MAX_RANKED]
-    shares = [f"{class_.name or f'class {class_.index}'} {class_.share_at:.2f}" for class_ in best if class_.share_at]
-    return ["  " + (", ".join(shares) or "no class has clear evidence there")]
+    labels = [class_.name or f"class {class_.index}" for class_ in record.classes]
+    pairs = list(zip(record.classes, labels, strict=True))
+    if plan.maps.at is not None and record.status == "done":
+        pairs.sort(key=lambda pair: -(pair[0].share_at or 0))
+        shares = [f"{label} {class_.share_at:.2f}" for class_, label in pairs[:_MAX_RANKED] if class_.share_at]
+        return ["  " + (", ".join(shares) or "no class has clear evidence there")]
+    if plan.output.panel:
+        return []
+    pairs = [(class_, f"{label} against {class_.against}" if class_.against else label) for class_, label in pairs]
+    return [f"  {label}, {class_.score:.3f}" for class_, label in pairs]
 
 
 def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> None:
@@ -307,53 +372,68 @@ def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> Non
     elif record.fit == CROP and any(class_.at_border for class_ in record.classes):
         hints["border"] = f"a map peaks at the border of the center crop; {_WHOLE}"
     topics = click.get_current_context().meta.setdefault("ebcli.hints", set())
-    for topic in [key for key in hints if verbose or key not in topics]:
+    for topic, hint in hints.items():
+        if verbose:
+            note(f"{name}: {hint}")
+        elif topic not in topics:
+            note(f"{name}: {hint} (--verbose says so of every image)")
         topics.add(topic)
-        note(f"{name}: {hints[topic]}" + " (--verbose says so of every image)" * (not verbose))
 
 
-def _losses(class_: ClassRecord) -> str:
+def _losses(class_: ClassRecord) -> list[str]:
     """The operations at which the most probability was lost."""
     worst = sorted((class_.losses or {}).items(), key=lambda item: -item[1])
     parts = [f"{loss:.3f} in {site.partition(' in ')[2] or site}" for site, loss in worst if loss >= 0.0005]
-    suffix = ", among others" * (len(parts) > _LOST_SHOWN)
-    return f", lost {', '.join(parts[:_LOST_SHOWN])}{suffix}" * bool(parts)
+    if not parts:
+        return []
+    if len(parts) > _LOST_SHOWN:
+        parts[_LOST_SHOWN:] = ["among others"]
+    return [f"lost {', '.join(parts)}"]
 
 
 def _misclassification(record: Record) -> str:
     """The true class and the predicted one, with its score if its map was asked for."""
-    by_index = {class_.index: class_ for class_ in record.classes}
-    names = [
-        by_index[k].name or f"class {k}" if k in by_index else f"class {k}" for k in (record.label, record.predicted)
-    ]
-    score = f" ({by_index[record.predicted].score:.3f})" if record.predicted in by_index else ""
-    return f"labeled {names[0]}, predicted {names[1]}{score}"
+    names: dict[int | None, str | None] = {class_.index: class_.name for class_ in record.classes}
+    label, predicted = (names.get(k) or f"class {k}" for k in (record.label, record.predicted))
+    scores = [f" ({class_.score:.3f})" for class_ in record.classes if class_.index == record.predicted]
+    return f"labeled {label}, predicted {predicted}{scores[-1] if scores else ''}"
 
 
 def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, shard: tuple[int, int] | None) -> None:
     """Print one line, unless everything is done and that is all there is to say."""
-    num_others, unit, total = counts["not an image"], work.reader.unit, len(work.sources)
-    left = total - counts.total()
-    parts = {"to process": counts["planned"], "done": counts["done"], "up to date": len(work.skipped)}
-    parts |= {"failed": counts["failed"], "left": left}
+    num_others = counts["not an image"]
+    unit = work.reader.unit
+    total = len(work.sources)
     if shard and not total and not work.skipped:
         if not quiet:
             say(f"Shard {shard[0]}/{shard[1]} has none of the {unit}s")
         return
-    trouble = interrupted or counts["failed"] or left
     if num_others == total and not (interrupted or work.skipped):  # the error says so
         return
-    if trouble or (not quiet and (counts["planned"] or work.skipped or num_others)):
-        total += len(work.skipped) - num_others
-        words = ", ".join(f"{count} {noun}" for noun, count in parts.items() if count) or "none done"
-        skipped_words = f"; {num_others} other file{'s' * (num_others > 1)} skipped" * bool(num_others)
-        resume = ". To resume, repeat the command with --skip-existing" * (interrupted and left > 0 and total > 1)
-        say(f"{'Interrupted. ' * interrupted}{total} {unit}{'s' * (total != 1)}: {words}{skipped_words}{resume}")
+    left = total - counts.total()
+    if not (interrupted or counts["failed"] or left):
+        is_plain = not (counts["planned"] or work.skipped or num_others)
+        if quiet or is_plain:
+            return
+    total += len(work.skipped) - num_others
+    parts = {"to process": counts["planned"], "done": counts["done"], "up to date": len(work.skipped)}
+    parts |= {"failed": counts["failed"], "left": left}
+    words = ", ".join(f"{count} {noun}" for noun, count in parts.items() if count) or "none done"
+    message = f"{plural(total, unit)}: {words}"
+    if num_others:
+        message += f"; {plural(num_others, 'other file')} skipped"
+    if interrupted:
+        message = f"Interrupted. {message}"
+    if interrupted and left > 0 and total > 1:
+        message += ". To resume, repeat the command with --skip-existing"
+    say(message)
 
 
 def next_step(work: Run, plan: RunPlan) -> str:
     """What shows more of the photos that were explained, as a command; empty if there is none."""
-    images, output, model = plan.inputs.images, plan.output, plan.model
+    images = plan.inputs.images
+    output = plan.output
+    model = plan.model
     if plan.words or work.reader.unit != "image" or not all(map(os.path.exists, images)):
         return ""
     names = [str(image) for image in images if len(images) <= _MOST_NAMED]
@@ -370,5 +450,6 @@ def next_step(work: Run, plan: RunPlan) -> str:
     # the page gets neither weights nor preprocessing
     if model != RunPlan.from_values(images=images, model=model.name).model:
         return ""
-    model_option = [] if model.name == BUNDLED else ["--model", model.name]
-    return f"Any class, any layer, in the browser: {shlex.join(['eb-saliency', 'serve', *model_option, *names])}"
+    if model.name != BUNDLED:
+        names[:0] = ["--model", model.name]
+    return f"Any class, any layer, in the browser: {shlex.join(['eb-saliency', 'serve', *names])}"

@@ -1,5 +1,6 @@
 """The options of ``eb-saliency``, some of which its commands have, too. Imports neither torch nor torchvision."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,8 @@ from ebcli.drawing.style import ATLAS, STYLES
 from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
 from ebcli.run.plan import FIELDS, SETTINGS_ONLY
 from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS
+
+Options = Mapping[str, Any]  # the values of a command's arguments and options, by their names
 
 CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_content_width": 110}
 CONTEXT |= {"help_option_names": ["-h", "--help"]}
@@ -40,7 +43,8 @@ def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOp
     name = words[-1].partition("/")[0].lstrip("-").replace("-", "_")
     text, _, default_words = text.partition(" [default: ")
     field = FIELDS.get(name)
-    default, type_name = settings.get("default", getattr(field, "default", None)), str(getattr(field, "type", ""))
+    default = settings.get("default", getattr(field, "default", None))
+    type_name = str(getattr(field, "type", ""))
     kind = _TYPES.get(name) or _TYPES.get(type_name.removeprefix("pathlib.").partition(" | ")[0])
     defaults = {"is_flag": True} if default is False else {"default": default, "multiple": isinstance(default, tuple)}
     defaults |= {"type": kind, "metavar": metavar, "show_default": default_words.removesuffix("]") or None}
@@ -75,8 +79,9 @@ _ALL = (
     _map("--contrastive/--marginal", "Show what distinguishes the class, or everything that excites it."),
     _map(
         "--against",
-        "Compare the target with this class, by index or name: show what distinguishes the two. With --similar-to, "
-        "compare with this picture. Repeatable. [default: the class's own classifier weights, negated]",
+        "Compare the target with this class, by index or name: show what distinguishes the two. With "
+        "--similar-to, compare with this picture. Repeatable. [default: the class's own classifier weights, "
+        "negated]",
     ),
     _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=kinds.Method(COMPARED_METHODS)),
     _map(
@@ -89,15 +94,15 @@ _ALL = (
     ),
     _map(
         "--above SCORE",
-        "Explain every class that scores above SCORE. In segmentation, the score is the share of the image that "
-        "the class covers. [default: 0.01 for segmentation]",
+        "Explain every class that scores above SCORE. In segmentation, the score is the share of the image "
+        "that the class covers. [default: 0.01 for segmentation]",
     ),
     _map("--score SCORE", "Detectors: explain every detection that scores at least SCORE."),
     _map(
         "--where X,Y|X,Y,W,H|FILE",
-        "Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE. Detectors: "
-        "explain only the detection that overlaps most with this box, in pixels. [default: every detection, or the "
-        "whole segment]",
+        "Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE. "
+        "Detectors: explain only the detection that overlaps most with this box, in pixels. [default: every "
+        "detection, or the whole segment]",
         shell_complete=PATH.shell_complete,
     ),
     _map(
@@ -106,20 +111,22 @@ _ALL = (
     ),
     _map(
         "--tiles N",
-        "Resize images so that N tiles of the size of the network's input fit across the shorter side, explain "
-        "overlapping tiles, and join their maps. "
-        "[default: 1 for images more than 2.5 times as long as wide; others are not cut]",
+        "Resize images so that N tiles of the size of the network's input fit across the shorter side, "
+        "explain overlapping tiles, and join their maps. [default: 1 for images more than 2.5 times as long "
+        "as wide; others are not cut]",
     ),
     _map(
         "--sufficiency",
-        "Test whether a small part of each image suffices to keep half of the score. The part that the first map shows "
-        "is compared with a blob at the center, the map shuffled, and the gradient. Takes 23 more passes.",
+        "Test whether a small part of each image suffices to keep half of the score. The part that the "
+        "first map shows is compared with a blob at the center, the map shuffled, and the gradient. Takes "
+        "23 more passes.",
     ),
     _map("--allow-unsupported", "Use ordinary gradients, with a warning, for operations without an excitation rule."),
     _model(
         "-m --model NAME",
-        "Model to load: a torchvision name, timm/NAME, hf/NAME, ultralytics/FILE.pt, clip/NAME or open_clip/NAME "
-        "for texts, a network in FILE.onnx or FILE.pt2, or your own code as FILE.py:FACTORY or MODULE:FACTORY.",
+        "Model to load: a torchvision name, timm/NAME, hf/NAME, ultralytics/FILE.pt, clip/NAME or "
+        "open_clip/NAME for texts, a network in FILE.onnx or FILE.pt2, or your own code as FILE.py:FACTORY "
+        "or MODULE:FACTORY.",
         shell_complete=kinds.complete_model,
     ),
     _model(
@@ -145,8 +152,8 @@ _ALL = (
     _model(
         "--fit",
         "Fit the image to the network: whole keeps the whole image and its aspect ratio, crop cuts out the "
-        "central square, squash distorts it to a square, pad adds borders. [default: whole; the model's own with "
-        "--resize or --crop, and in benchmark]",
+        "central square, squash distorts it to a square, pad adds borders. [default: whole; the model's own "
+        "with --resize or --crop, and in benchmark]",
     ),
     _model("--scores", "Turn logits into scores by softmax or sigmoid, or leave them raw. [default: the model's own]"),
     _base("--config", "Read options from this TOML file, such as a run's settings.toml.", type=PATH, callback=use_file),
@@ -185,16 +192,16 @@ _ALL = (
     ),
     _output(
         "--max-side PIXELS",
-        "Reduce photos to this longest side before drawing. The network still sees the whole photo. [default: as "
-        "large as the image]",
+        "Reduce photos to this longest side before drawing. The network still sees the whole photo. "
+        "[default: as large as the image]",
     ),
     _output("--raw", "Also write the signed relevance to a compressed .npz file."),
     _output("--panel", "Draw one figure per image: the photo and all its maps."),
     _output("--report", "Also write a gallery page, report/index.html."),
     _output(
         "--annotations",
-        "Also write a box per map to annotations.json, in COCO's format. masks adds polygons. heatmaps writes all "
-        "maps to fiftyone/ instead, as a FiftyOne dataset, and implies --raw.",
+        "Also write a box per map to annotations.json, in COCO's format. masks adds polygons. heatmaps "
+        "writes all maps to fiftyone/ instead, as a FiftyOne dataset, and implies --raw.",
     ),
     _output(
         "--threshold [max:|mass:]SHARE",
@@ -210,8 +217,8 @@ _ALL = (
     ),
     _appearance(
         "--cmap NAME",
-        "Use this matplotlib colormap. [default: violet for overlays; jet for --style paper; otherwise inferno, "
-        "or vanimo_r if signed]",
+        "Use this matplotlib colormap. [default: violet for overlays; jet for --style paper; otherwise "
+        "inferno, or vanimo_r if signed]",
         shell_complete=kinds.complete_colormap,
     ),
     _appearance("--alpha", "Set an overlay's opacity at the upper end of the scale, 0 to 1."),
@@ -228,9 +235,10 @@ _ALL = (
     _appearance("--dpi", "Panels: pixels per inch; pictures, text and lines keep their size in print."),
     _appearance(
         "--scale [LOW,]image|run|HIGH|P%",
-        "End the color scale at each map's maximum, or percentile 99.5 for fine maps (image), at the largest value in "
-        "a sample of the run's images (run), at a value (HIGH), or at a percentile of each map's positive values (P%). "
-        "LOW is the lower end. 1 is the value of each cell in a uniform map with the sum 1.",
+        "End the color scale at each map's maximum, or percentile 99.5 for fine maps (image), at the "
+        "largest value in a sample of the run's images (run), at a value (HIGH), or at a percentile of each "
+        "map's positive values (P%). LOW is the lower end. 1 is the value of each cell in a uniform map "
+        "with the sum 1.",
     ),
     _appearance("--cells", "Draw the layer's cells with hard edges, without interpolation."),
     _appearance("--background", "Keep this much of the photo visible where a mask's map is 0."),
@@ -241,8 +249,8 @@ _ALL = (
     _performance("--batch-size", "Explain N images at a time; halved when memory runs out. [default: by device]"),
     _performance(
         "-j --workers",
-        "Use N processes for decoding and drawing; with Ray, N workers that each load the network. [default: up "
-        "to one per CPU; with Ray, one per GPU, or per two CPUs]",
+        "Use N processes for decoding and drawing; with Ray, N workers that each load the network. "
+        "[default: up to one per CPU; with Ray, one per GPU, or per two CPUs]",
     ),
     _performance("--device NAME", "Run the network on cpu, cuda, cuda:1, mps; auto prefers a GPU."),
     _performance("--dtype", "Compute in this type; bfloat16 is faster on recent GPUs, but coarser."),

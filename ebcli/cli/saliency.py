@@ -19,7 +19,7 @@ from ebcli.cli.click_types import PATH, Input, SectionedCommand
 from ebcli.cli.commands import COMMANDS, alter_option, command
 from ebcli.cli.console import SOME_FAILED, display_path, note, one_line, say_error, sign_of_life, write_out
 from ebcli.cli.execution import execute, sink_of
-from ebcli.cli.options import CONTEXT, OPTIONS, option
+from ebcli.cli.options import CONTEXT, OPTIONS, Options, option
 from ebcli.errors import DISTRIBUTION, ConfigurationError, closest
 from ebcli.files.naming import STDIN, STDOUT, answer_relpath
 from ebcli.files.paths import path_of
@@ -87,7 +87,8 @@ def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, **options: Any
     if not images and from_file is None:
         images = tuple(map(path_of, (click.get_current_context().default_map or {}).get("images", ())))
     word = str(images[0]) if images else ""
-    if len(word) > 2 and not os.path.lexists(word) and (near := closest(word, run.commands_beside)):
+    near = closest(word, run.commands_beside) if len(word) > 2 and not os.path.lexists(word) else ""
+    if near:
         raise click.UsageError(f"'{display_path(word)}' is neither a file nor a command: {near}")
     _check_combinations(options)
     if from_file is not None:
@@ -149,7 +150,8 @@ def _read_list(file: IO[bytes], null: bool) -> tuple[Path, ...]:
 
 def _rank(environment: Mapping[str, str]) -> tuple[int, int] | None:
     """The shard of one process among many, as torchrun and others number them from 0."""
-    rank, size = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
+    rank = environment.get("RANK", "")
+    size = environment.get("WORLD_SIZE", "")
     if not (rank.isdecimal() and size.isdecimal()) or int(size) < 2:
         return None
     note(f"Processing shard {int(rank) + 1}/{size}, from RANK={rank} and WORLD_SIZE={size}")
@@ -181,7 +183,7 @@ _of_answer = partial(option, "Answer")
     alter_option("cmap", show_default="violet"),
     options=["cell_size", "dpi", "overwrite", "device", "dtype"],
 )
-def ask(options: Mapping[str, Any]) -> int:
+def ask(options: Options) -> int:
     """Ask a vision-language model about a photo, and see which part made it say each word.
 
     Writes a figure, and a page on which pointing at a word shows its map. Prints the answer, and for each word the

@@ -22,12 +22,15 @@ def use_file(ctx: click.Context, _option: click.Parameter, path: Path | None) ->
     """The callback of ``--config``: make what a file says the defaults of all other options; a preset goes over it."""
     if path is None or ctx.resilient_parsing:
         return
-    table, source = read_settings(path), f"'{path}'"
-    preset = _text(table.pop("preset"), "preset", source) if "preset" in table else None
-    if preset is not None and preset not in PRESETS:
-        raise click.UsageError(f"{source}: unknown preset {preset!r}: choose {', '.join(PRESETS)}")
-    preset_values, table_values = _defaults(ctx, PRESETS.get(preset or "", {}), source), _defaults(ctx, table, source)
-    ctx.default_map = {**preset_values, **table_values, **(ctx.default_map or {})}
+    source = f"'{path}'"
+    table = read_settings(path)
+    preset_values: dict[str, Any] = {}
+    if "preset" in table:
+        preset = _text(table.pop("preset"), "preset", source)
+        if preset not in PRESETS:
+            raise click.UsageError(f"{source}: unknown preset {preset!r}: choose {', '.join(PRESETS)}")
+        preset_values = _defaults(ctx, PRESETS[preset], source)
+    ctx.default_map = {**preset_values, **_defaults(ctx, table, source), **(ctx.default_map or {})}
 
 
 def use_preset(ctx: click.Context, _option: click.Parameter, name: str | None) -> None:
@@ -38,11 +41,8 @@ def use_preset(ctx: click.Context, _option: click.Parameter, name: str | None) -
 
 def _defaults(ctx: click.Context, table: Mapping[str, Any], source: str) -> dict[str, Any]:
     """What a table sets for the command, as Click's default map needs it."""
-    return dict(
-        parameters(
-            [parameter for parameter in ctx.command.params if isinstance(parameter, SectionOption)], table, source
-        )
-    )
+    options = (parameter for parameter in ctx.command.params if isinstance(parameter, SectionOption))
+    return dict(parameters(options, table, source))
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -103,6 +103,7 @@ def _text(value: Any, name: str, source: str) -> str:
         raise click.UsageError(f"{source}: {name} must be one value, a string or a number")
     if isinstance(value, int) and value.bit_length() > 63:
         raise click.UsageError(f"{source}: {name} is a number of more than 64 bits")
-    if "\0" in (text := str(value)):
+    text = str(value)
+    if "\0" in text:
         raise click.UsageError(f"{source}: {name} contains a NUL character")
     return text

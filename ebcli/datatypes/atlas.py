@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.errors import ConfigurationError
 
@@ -30,7 +31,7 @@ class Atlas:
     """
 
     subjects: Sequence[Subject]
-    evidence: NDArray[np.float32]
+    evidence: FloatArray
     _: KW_ONLY
     placement: Box
 
@@ -44,23 +45,25 @@ class Atlas:
             ConfigurationError: they are other maps.
         """
         contrastive = [map_ for map_ in maps if not map_.is_two_sided]
-        kinds = {(map_.layer, map_.method, map_.against, map_.values.ndim, map_.subject.where) for map_ in contrastive}
-        if len(kinds) != 1 or next(iter(kinds))[1:] != ("contrastive", "", 2, ()):
-            requirement = "contrastive maps of an image against their duals, at one layer"
-            raise ConfigurationError(f"the evidence for classes is compared by {requirement}: explain classes so")
-        values = np.stack(
-            [evidence(map_.display_values, map_.subject.score) * (not map_.is_noise) for map_ in contrastive]
-        )
+        kinds = {(map_.method, map_.against, map_.values.ndim, len(map_.subject.where)) for map_ in contrastive}
+        if kinds != {("contrastive", "", 2, 0)} or len({map_.layer for map_ in contrastive}) != 1:
+            raise ConfigurationError(
+                "the evidence for classes is compared by contrastive maps of an image against their duals, "
+                "at one layer: explain classes so"
+            )
+        values = np.stack([evidence(map_.display_values, map_.subject.score) for map_ in contrastive])
+        values[[map_.is_noise for map_ in contrastive]] = 0
         largest = float(values.max(initial=0))
         return cls([map_.subject for map_ in contrastive], values / (largest or 1), placement=contrastive[0].placement)
 
-    def sample(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.float32]:
+    def sample(self, x: ArrayLike, y: ArrayLike) -> FloatArray:
         """The evidence (K, len(y), len(x)) at columns ``x`` and rows ``y`` of the image; the center of the first pixel
         is 0.5. Outside of the placement, it is 0.
         """
         left, top, right, bottom = self.placement
         height, width = self.evidence.shape[1:]
-        rows, columns = _interpolation(y, top, bottom, height), _interpolation(x, left, right, width)
+        rows = _interpolation(y, top, bottom, height)
+        columns = _interpolation(x, left, right, width)
         return np.matmul(rows @ self.evidence, columns.T)
 
     def classes_at(self, x: float, y: float) -> list[tuple[Subject, float]]:
@@ -75,7 +78,7 @@ class Atlas:
         return [(self.subjects[k], float(shares[k])) for k in np.argsort(-shares, kind="stable") if shares[k] > 0]
 
     @staticmethod
-    def winners(values: NDArray[np.float32]) -> NDArray[np.intp]:
+    def winners(values: FloatArray) -> NDArray[np.intp]:
         """The class with the most of the evidence (K, ...) at each place, as its number; -1 unless its lead is clear.
 
         Where two classes have about the same evidence, the best one is often wrong.
@@ -83,7 +86,7 @@ class Atlas:
         return np.where(leads(values).max(0) < CLEAR, -1, values.argmax(0))
 
 
-def evidence(values: NDArray[np.float32], score: float) -> NDArray[np.float32]:
+def evidence(values: FloatArray, score: float) -> FloatArray:
     """The evidence (h, w) of a class with a score at each cell of its contrastive map (h, w)."""
     height, width = values.shape
     side = max(1, round((min(height, width) / _ACROSS - 1) / 2) * 2 + 1)  # odd
@@ -93,13 +96,13 @@ def evidence(values: NDArray[np.float32], score: float) -> NDArray[np.float32]:
     return means * np.float32(max(score, 0.0) ** _WEIGHT)
 
 
-def leads(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def leads(values: FloatArray) -> FloatArray:
     """How far the evidence (K, ...) for each class is ahead of that for the best other one; below 0, how far behind."""
     second, best = np.partition(np.concatenate([values, 0 * values[:1]]), -2, 0)[-2:]
     return values - np.where(values == best, second, best)
 
 
-def _interpolation(positions: ArrayLike, low: float, high: float, cells: int) -> NDArray[np.float32]:
+def _interpolation(positions: ArrayLike, low: float, high: float, cells: int) -> FloatArray:
     """What each of some places has of each cell between two ends, (places, cells), by linear interpolation."""
     places = np.asarray(positions, np.float64)
     centers = ((places - low) / (high - low) * cells - 0.5).clip(0, cells - 1)

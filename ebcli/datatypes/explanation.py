@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ebcli.datatypes.arrays import DoubleArray, FloatArray
+
+Size = tuple[int, int]  # width and height, in pixels
+Interval = tuple[float, float]
+JsonObject = dict[str, Any]
+
 
 class Box(NamedTuple):
     """A rectangle in an image, in pixels. ``(0, 0)`` is the top left *corner* of the top left pixel.
@@ -34,12 +40,12 @@ class Box(NamedTuple):
         return round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
 
     @property
-    def sides(self) -> tuple[tuple[float, float], tuple[float, float]]:
+    def sides(self) -> tuple[Interval, Interval]:
         """Where it begins and ends along x, and along y."""
         return (self.left, self.right), (self.top, self.bottom)
 
     @property
-    def outline(self) -> NDArray[np.float64]:
+    def outline(self) -> DoubleArray:
         """The closed outline, (5, 2)."""
         import numpy as np  # which the command's help need not wait for
 
@@ -53,7 +59,8 @@ class Box(NamedTuple):
 
     def rescale(self, old_size: tuple[float, float], new_size: tuple[float, float]) -> Box:
         """The same rectangle after the image was resized from one size (width, height) to another."""
-        (width, height), (x, y) = old_size, new_size  # multiplied first, as edges of the image stay exact so
+        width, height = old_size
+        x, y = new_size  # multiplied first, as edges of the image stay exact so
         return Box(self.left * x / width, self.top * y / height, self.right * x / width, self.bottom * y / height)
 
     def shift(self, x: float, y: float) -> Box:
@@ -69,7 +76,7 @@ class Box(NamedTuple):
         common = self.intersection(other).area
         return common / (self.area + other.area - common)
 
-    def share_of(self, size: tuple[int, int]) -> float:
+    def share_of(self, size: Size) -> float:
         """The share of an image (width, height) that lies in the rectangle."""
         image = Box(0, 0, *size)
         return self.intersection(image).area / image.area
@@ -80,17 +87,23 @@ HARDLY_ANY = "hardly any"  # evidence
 # From where on the evidence is weak, and clear; see docs/evidence.md
 OF_NOISE = 1.5, 3.0  # multiples of the median strength of maps of noise
 _TOO_STRONG = 0.2  # of the largest strength: where noise has more, right maps are often hardly stronger
-_OF_WORD = 0.14, 0.35  # of a word's evidence, two and five times the largest share that was in a blank picture
-_FAINT, _FAINTEST = 0.3, 0.2  # brightness
+_OF_WORD = 0.14, 0.35  # two and five times the largest share of a word's evidence that a blank picture had
+_FAINT = 0.3  # brightness
+_FAINTEST = 0.2
 
 
 def strength_words(strength: float | None, times_noise: float | None, evidence: str | None) -> list[str]:
     """The strength and the evidence of a map in words, as far as they are known, with the score if that decides."""
     if strength is None:
         return []
-    number = f"{strength:.3f}" if times_noise is None else f"{times_noise:.{int(times_noise < 10)}f}× noise"
-    decides = ": score below chance" * (evidence == HARDLY_ANY and (times_noise or 0) >= OF_NOISE[0])
-    return [f"strength {number}", *([f"{evidence} evidence{decides}"] if evidence else [])]
+    words = [f"strength {strength:.3f}"]
+    if times_noise is not None:
+        words = [f"strength {times_noise:.{int(times_noise < 10)}f}× noise"]
+    if evidence == HARDLY_ANY and (times_noise or 0) >= OF_NOISE[0]:
+        words.append(f"{evidence} evidence: score below chance")
+    elif evidence:
+        words.append(f"{evidence} evidence")
+    return words
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +129,7 @@ class Subject:
     _: KW_ONLY
     where: tuple[int, ...] | NDArray[np.bool_] = ()
     box: Box | None = None
-    outlines: Sequence[NDArray[np.float64]] = ()
+    outlines: Sequence[DoubleArray] = ()
     is_unlikely: bool = False
     span: tuple[int, int] | None = None
     position: int | None = None
@@ -170,11 +183,13 @@ class Sufficiency:
         alternatives = f"a blob at the center needs {self.center:.0%}, random order {self.shuffled:.0%}"
         if not self.suffices:
             return f"sufficiency not shown: the map needs {self.part:.0%} of the image; {alternatives}"
-        change = f"falls from {score} to {other}" if self.without < self.score else f"is {other} instead of {score}"
+        change = f"is {other} instead of {score}"
+        if self.without < self.score:
+            change = f"falls from {score} to {other}"
         return f"{self.part:.0%} of the image suffices; {alternatives}; without that part, the score {change}"
 
     @property
-    def record_fields(self) -> dict[str, Any]:
+    def record_fields(self) -> JsonObject:
         """The result as records have it."""
         return {**asdict(self), "suffices": self.suffices, "words": self.words}
 
@@ -187,7 +202,8 @@ class Map:
         subject: what it is about.
         layer: the layer's name; ``"input"`` for the pixels.
         values: (h, w), signed; of a video (t, h, w), all clips one after another.
-        mass: the sum of the marginal map; None for contrastive maps, unless lost mass was tracked.
+        mass: the share of probability that reached the layer, its class tokens included; None for contrastive maps,
+            unless lost mass was tracked.
         placement: the rectangle of the image that it covers.
         lost_mass: the probability that was lost at each operation above the layer; None if it was not tracked.
         relevance: (...), signed; None unless the arrays are written.
@@ -206,13 +222,13 @@ class Map:
 
     subject: Subject
     layer: str
-    values: NDArray[np.float32]
+    values: FloatArray
     mass: float | None
     placement: Box
     lost_mass: dict[str, float] | None = None
-    relevance: NDArray[np.float32] | None = None
+    relevance: FloatArray | None = None
     method: str = "contrastive"
-    method_maps: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    method_maps: Mapping[str, FloatArray] = field(default_factory=dict)
     noise: float | None = None
     stride: int = 1
     against: str = ""
@@ -226,7 +242,9 @@ class Map:
         """The subject in words, with its score; of a word, with the share of its evidence that is in the picture."""
         if self.is_two_sided:
             return f"{self.subject.title}, against {self.against}"
-        return self.subject.title if self.share is None else f"{self.subject.name}: {self.share:.2f} from the picture"
+        if self.share is not None:
+            return f"{self.subject.name}: {self.share:.2f} from the picture"
+        return self.subject.title
 
     @property
     def strength(self) -> float | None:
@@ -234,12 +252,17 @@ class Map:
 
         It is the share of the class's probability that its dual, or the class contrasted with, has elsewhere.
         """
-        return float(self.values.clip(0).sum()) if self.method == "contrastive" else None
+        if self.method != "contrastive":
+            return None
+        return float(self.values.clip(0).sum())
 
     @property
     def times_noise(self) -> float | None:
         """The strength as a multiple of ``noise``, which compares maps of any layers and networks; None if unknown."""
-        return self.strength / self.noise if self.strength is not None and self.noise else None
+        strength = self.strength
+        if not self.noise or strength is None:
+            return None
+        return strength / self.noise
 
     @property
     def evidence(self) -> str | None:
@@ -247,7 +270,9 @@ class Map:
         score, (weak, clear) = self._evidence_score(self.strength)
         if score is None:
             return None
-        return HARDLY_ANY if score < weak or self.subject.is_unlikely else "weak" if score < clear else "clear"
+        if score < weak or self.subject.is_unlikely:
+            return HARDLY_ANY
+        return "weak" if score < clear else "clear"
 
     @property
     def evidence_words(self) -> list[str]:
@@ -256,10 +281,14 @@ class Map:
 
     def brightness(self, signed: bool) -> float:
         """How brightly the map is drawn, 0 to 1: less brightly if what is drawn rests on little evidence."""
-        score, (_, clear) = self._evidence_score(float(abs(self.values).sum()) / 2 if signed else self.strength)
+        strength = float(abs(self.values).sum()) / 2 if signed else self.strength
+        score, (_, clear) = self._evidence_score(strength)
         if score is None:
             return 1.0
-        return min(1.0, max(_FAINTEST, score / clear), _FAINT if self.subject.is_unlikely and not signed else 1.0)
+        brightness = min(1.0, max(_FAINTEST, score / clear))
+        if self.subject.is_unlikely and not signed:
+            return min(_FAINT, brightness)
+        return brightness
 
     @property
     def is_noise(self) -> bool:
@@ -267,7 +296,7 @@ class Map:
         score, (weak, _) = self._evidence_score(self.strength)
         return score is not None and score < weak
 
-    def _evidence_score(self, strength: float | None) -> tuple[float | None, tuple[float, float]]:
+    def _evidence_score(self, strength: float | None) -> tuple[float | None, Interval]:
         """What tells how much the map rests on, and from where on that is weak, and clear."""
         if self.share is not None:
             return self.share, _OF_WORD
@@ -276,7 +305,7 @@ class Map:
         return strength / self.noise, OF_NOISE
 
     @property
-    def display_values(self) -> NDArray[np.float32]:
+    def display_values(self) -> FloatArray:
         """The values, each spread over the block of cells that it was sampled from."""
         import numpy as np
 
@@ -318,7 +347,8 @@ class Explanation:
     def parts(self) -> list[tuple[str, Map | None]]:
         """The answer in parts, each with its map if it is a word that is explained."""
         segments: list[tuple[str, Map | None]] = []
-        end, text = 0, self.answer or ""
+        end = 0
+        text = self.answer or ""
         for map_ in self.maps:
             first, last = map_.subject.span or (end, end)
             segments += [(text[end:first], None), (text[first:last], map_)]
@@ -333,5 +363,7 @@ class Explanation:
     @property
     def by_layer(self) -> dict[str, list[Map]]:
         """The maps of all subjects, layer by layer."""
-        layers = dict.fromkeys(map_.layer for map_ in self.maps)
-        return {layer: [map_ for map_ in self.maps if map_.layer == layer] for layer in layers}
+        layers: dict[str, list[Map]] = {}
+        for map_ in self.maps:
+            layers.setdefault(map_.layer, []).append(map_)
+        return layers

@@ -12,11 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.datatypes.explanation import Box
-from ebcli.errors import ConfigurationError, ImageError
+from ebcli.datatypes.arrays import AnyArray, FloatArray
+from ebcli.datatypes.explanation import Box, Interval, Size
+from ebcli.errors import ConfigurationError, ImageError, plural
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Shape = tuple[int, int]  # height and width
+Transform = Callable[[Image.Image], Any]
 
 _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
 _USUAL_SIDE = 224  # pixels, to try networks that take images of any size
@@ -25,7 +29,8 @@ _HIGHEST = {"uint8": 255.0, "uint16": 65535.0}
 _TOLERANCE = 0.02  # of a side; 8 bits tell places of a side apart to 0.004
 _STRIDE = 32  # pixels, of the coarsest layers of nearly all networks for photos
 _CELLS = 7  # a side in these layers, so those of networks for smaller images have smaller strides
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_MEAN = (0.485, 0.456, 0.406)  # of ImageNet
+_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -61,12 +66,12 @@ class InputSpec:
         function: makes the input (C, height, width) of an upright RGB image, in place of all of the above.
     """
 
-    size: tuple[int, int] | None
+    size: Shape | None
     _: KW_ONLY
     resize: tuple[int, ...] | None = (256,)
     fit: str = "crop"
-    mean: tuple[float, ...] = _IMAGENET[0]
-    std: tuple[float, ...] = _IMAGENET[1]
+    mean: tuple[float, ...] = _MEAN
+    std: tuple[float, ...] = _STD
     resample: Image.Resampling = Image.Resampling.BILINEAR
     frames: int | None = None
     rate: float = 0.0
@@ -78,36 +83,47 @@ class InputSpec:
     depth: int | None = None
     selected: tuple[int, ...] = ()
     bands: tuple[int, ...] = ()
-    range: tuple[float, float] | None = None
+    range: Interval | None = None
     network: str = field(default="the network", compare=False, repr=False)
-    function: Callable[[Image.Image], Any] | None = field(default=None, repr=False)
+    function: Transform | None = field(default=None, repr=False)
 
     @classmethod
     def from_preset(cls, preset: Any, frames: int | None = None, rate: float = 0.0) -> InputSpec:
         """The settings of one of torchvision's presets; those for whole images lack some."""
         if isinstance(preset, InputSpec):
             return preset
-        crop, resize = getattr(preset, "crop_size", None), getattr(preset, "resize_size", None)
-        norms = {name: getattr(preset, name, None) for name in ("mean", "std")}
-        options: dict[str, Any] = {name: tuple(values) for name, values in norms.items() if values}
-        options["resample"] = Image.Resampling[getattr(preset, "interpolation", Image.Resampling.BILINEAR).name]
-        size = crop and (crop[0], crop[-1])
-        return cls.as_is(size, resize=resize and tuple(resize), frames=frames, rate=rate, **options)
+        crop = getattr(preset, "crop_size", None)
+        resize = getattr(preset, "resize_size", None)
+        interpolation = getattr(preset, "interpolation", Image.Resampling.BILINEAR)
+        norms: dict[str, Any] = {
+            name: tuple(getattr(preset, name)) for name in ("mean", "std") if getattr(preset, name, None)
+        }
+        return cls.as_is(
+            crop and (crop[0], crop[-1]),
+            resize=resize and tuple(resize),
+            resample=Image.Resampling[interpolation.name],
+            frames=frames,
+            rate=rate,
+            **norms,
+        )
 
     @property
     def axes(self) -> str:
         """The input's axes behind the channels: ``"HW"`` of images, ``"THW"`` of clips, ``"DHW"`` of volumes."""
-        return "THW" if self.frames is not None else "HW" if self.depth is None else "DHW"
+        if self.frames is not None:
+            return "THW"
+        return "HW" if self.depth is None else "DHW"
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The lengths of the axes of what a network gets, or of what to try it with."""
-        side = _USUAL_SIDE if self.depth is None else _USUAL_VOLUME
-        first = self.frames if self.depth is None else self.depth or side
-        return (*([first] if first else []), *(self.size or (side, side)))
+        if self.depth is not None:
+            return self.depth or _USUAL_VOLUME, *(self.size or (_USUAL_VOLUME, _USUAL_VOLUME))
+        sides = self.size or (_USUAL_SIDE, _USUAL_SIDE)
+        return (self.frames, *sides) if self.frames else sides
 
     @classmethod
-    def as_is(cls, size: tuple[int, int] | None = None, channels: int = 3, **options: Any) -> InputSpec:
+    def as_is(cls, size: Shape | None = None, channels: int = 3, **options: Any) -> InputSpec:
         """That of inputs which are as the network gets them, unless more is known; for others, see the class."""
         blank = {"resize": None, "mean": (0.0,) * channels, "std": (1.0,) * channels}
         return cls(size, channels=channels, **blank | options)
@@ -125,22 +141,23 @@ class InputSpec:
 
     def check_channels(self, count: int) -> None:
         """Raise ImageError if data with that many channels does not fit the network."""
-        if count != self.channels:
-            advice = f": repeat it with EB_SALIENCY_CHANNELS={','.join('1' * self.channels)}"
-            hint = advice if count == 1 < self.channels < 4 else ""
-            raise ImageError(f"it has {_channels(count)}, but {self.network} takes {self.channels}{hint}")
+        if count == self.channels:
+            return
+        problem = f"it has {plural(count, 'channel')}, but {self.network} takes {self.channels}"
+        if count == 1 < self.channels < 4:
+            problem += f": repeat it with EB_SALIENCY_CHANNELS={','.join('1' * self.channels)}"
+        raise ImageError(problem)
 
-    def place(self, size: tuple[int, int]) -> Box:
+    def place(self, size: Size) -> Box:
         """Where the network looks in an upright image of ``size`` (width, height)."""
         if self.function is not None:
             return measure_placement(self.function, size)
         if self._crop is None:
             return Box(0, 0, *size)
-        new, crops = self._new_size(size), self._crop[::-1]
-        left, top = map(_start, new, crops)
-        return Box.from_xywh(left, top, *crops).rescale(new, size)
+        new = self._new_size(size)
+        return _center_box(new, self._crop[::-1]).rescale(new, size)
 
-    def read(self, image: Image.Image) -> NDArray[Any]:
+    def read(self, image: Image.Image) -> AnyArray:
         """What the network gets of an image or a frame, (height, width, C): to the pixel what torchvision makes of it.
 
         Of images more than 30 times as long as wide, values may differ in rounding.
@@ -154,36 +171,37 @@ class InputSpec:
         pixels = self._crop_image(image, self._fill) if self.frames is None else self._of_frame(image)
         return pixels.reshape(*pixels.shape[:2], self.channels)
 
-    def read_array(self, values: NDArray[Any]) -> NDArray[np.float32]:
+    def read_array(self, values: AnyArray) -> FloatArray:
         """What the network gets of an array (C, H, W), (height, width, C), or of a volume (C, D, H, W).
 
         Raises:
             ImageError: it has other channels than the network takes, or values that are not finite.
         """
         if values.ndim == 4:
-            planes = np.stack([self.read_array(values[:, i]) for i in range(values.shape[1])])
-            if self.depth in (0, len(planes)):
-                return planes
-            cells = Image.fromarray(planes.reshape(len(planes), -1))
-            return np.asarray(cells.resize((cells.width, self.depth or 0), self.resample)).reshape(
-                -1, *planes.shape[1:]
-            )
+            return self._read_volume(values)
         for option, numbers in (("channels", self.selected), ("bands", self.bands)):
             if max(numbers, default=0) > len(values):
-                raise ImageError(f"it has {_channels(len(values))}, but {option} names channel {max(numbers)}")
-        values = values[[number - 1 for number in self.selected]] if self.selected else values
+                count = plural(len(values), "channel")
+                raise ImageError(f"it has {count}, but {option} names channel {max(numbers)}")
+        if self.selected:
+            values = values[[number - 1 for number in self.selected]]
         self.check_channels(len(values))
         fill = self.mean if self.fit == "pad" else (0.0,) * self.channels
-        bands = [
-            self._crop_image(Image.fromarray(self.to_unit_range(band)), value)
-            for band, value in zip(values, fill, strict=True)
-        ]
-        pixels = np.stack(bands, axis=-1)
+        bands = map(Image.fromarray, map(self.to_unit_range, values))
+        pixels = np.stack(list(map(self._crop_image, bands, fill)), axis=-1)
         if not np.isfinite(pixels).all():
             raise ImageError("it has values that are not finite: replace them, for example by 0")
         return pixels
 
-    def to_unit_range(self, values: NDArray[Any]) -> NDArray[np.float32]:
+    def _read_volume(self, values: AnyArray) -> FloatArray:
+        planes = np.stack([self.read_array(plane) for plane in values.swapaxes(0, 1)])
+        if self.depth in (0, len(planes)):
+            return planes
+        cells = Image.fromarray(planes.reshape(len(planes), -1))
+        resized = np.asarray(cells.resize((cells.width, self.depth or 0), self.resample))
+        return resized.reshape(-1, *planes.shape[1:])
+
+    def to_unit_range(self, values: AnyArray) -> FloatArray:
         """The values of an array, those in ``range`` from 0 to 1."""
         low, high = self.range or (0.0, _HIGHEST.get(values.dtype.name, 1.0))
         with np.errstate(over="ignore"):
@@ -196,34 +214,35 @@ class InputSpec:
         self.check_channels(len(image.getbands()))
         return image
 
-    def _crop_image(self, image: Image.Image, fill: Any) -> NDArray[Any]:
+    def _crop_image(self, image: Image.Image, fill: Any) -> AnyArray:
         new = self._new_size(image.size)
+        if image.size != new and (self._crop is None or max(new) <= _LONGEST_RESIZED):
+            image = image.resize(new, self.resample)
         if self._crop is None:
-            return np.asarray(image if image.size == new else image.resize(new, self.resample))
-        crops = self._crop[::-1]
-        left, top = start = [*map(_start, new, crops)]
-        canvas = Image.new(image.mode, crops, fill)
-        if max(new) <= _LONGEST_RESIZED:
-            canvas.paste(image if image.size == new else image.resize(new, self.resample), (-left, -top))
+            return np.asarray(image)
+        crop = _center_box(new, self._crop[::-1])
+        canvas = Image.new(image.mode, self._crop[::-1], fill)
+        left, top = map(int, crop[:2])
+        if image.size == new:
+            canvas.paste(image, (-left, -top))
             return np.asarray(canvas)
         # A strip of 10000 x 3 pixels would grow to 853333 x 256: only what survives the crop is made. Given a part,
         # Pillow may take width and height in another order and so round otherwise; hence not for all images.
-        low = [max(0, offset) for offset in start]
-        high = [min(side, offset + crop) for side, offset, crop in zip(new, start, crops, strict=True)]
-        scale = [length / side for length, side in zip(image.size, new, strict=True)]
-        box = (low[0] * scale[0], low[1] * scale[1], high[0] * scale[0], high[1] * scale[1])
-        part = image.resize((high[0] - low[0], high[1] - low[1]), self.resample, box=box)
-        canvas.paste(part, (low[0] - left, low[1] - top))
+        visible = crop.intersection(Box(0, 0, *new))
+        x, y, width, height = map(int, visible.xywh)
+        part = image.resize((width, height), self.resample, box=visible.rescale(new, image.size))
+        canvas.paste(part, (x - left, y - top))
         return np.asarray(canvas)
 
-    def normalize(self, pixels: NDArray[Any]) -> Tensor:
+    def normalize(self, pixels: AnyArray) -> Tensor:
         """Pixels (B, ..., H, W, C), of 8 bits or from 0 to 1, as the network's input (B, C, ..., H, W)."""
         import torch
 
         if not pixels.flags.writeable:
             pixels = pixels.copy()  # torch warns of arrays that it may not write to
         images = torch.from_numpy(pixels).movedim(-1, 1).contiguous()
-        images = images / 255 if pixels.dtype == np.uint8 else images
+        if pixels.dtype == np.uint8:
+            images = images / 255
         shape = (-1, *(1 for _ in images.shape[2:]))  # of one number for all channels, too
         mean, std = (torch.tensor(values).reshape(shape) for values in (self.mean, self.std))
         return images.sub(mean).div_(std)
@@ -237,14 +256,18 @@ class InputSpec:
         _, height, width = functional.get_dimensions(image)
         size = self._new_size((width, height))[::-1]
         # torchvision resizes frames without antialiasing
-        image = functional.resize(image, size, InterpolationMode[self.resample.name], antialias=self.frames is None)
-        pixels = image if isinstance(image, torch.Tensor) else functional.pil_to_tensor(self._in_channels(image))
-        values = functional.convert_image_dtype(pixels, torch.float)
+        mode = InterpolationMode[self.resample.name]
+        image = functional.resize(image, size, mode, antialias=self.frames is None)
+        if not isinstance(image, torch.Tensor):
+            image = functional.pil_to_tensor(self._in_channels(image))
+        values = functional.convert_image_dtype(image, torch.float)
         if self._crop is not None:
             fill = torch.tensor(self._fill, device=values.device)[:, None, None] / 255
             values = functional.center_crop(values - fill, self._crop) + fill  # center_crop pads with zeros
         tensor: Tensor = functional.normalize(values, self.mean, self.std)
-        return tensor if self.frames is None else tensor.transpose(-4, -3)
+        if self.frames is None:
+            return tensor
+        return tensor.transpose(-4, -3)
 
     @property
     def step(self) -> int:
@@ -253,21 +276,25 @@ class InputSpec:
         return self.stride or min(_STRIDE, 1 << max(0, int(math.log2(side / _CELLS))))
 
     @property
-    def _crop(self) -> tuple[int, int] | None:
+    def _crop(self) -> Shape | None:
         """Height and width of the center crop; None if nothing is cut off or padded."""
         return None if self.fit == "whole" else self.size
 
     @property
     def _fill(self) -> tuple[int, ...]:
         """The color of padding."""
-        color = [255 * value if self.fill is None else self.fill for value in self.mean]
-        return tuple(round(value) if self.fit == "pad" else 0 for value in color)
+        if self.fit != "pad":
+            return (0,) * len(self.mean)
+        if self.fill is not None:
+            return (self.fill,) * len(self.mean)
+        return tuple(round(255 * value) for value in self.mean)
 
-    def _new_size(self, size: tuple[int, int]) -> tuple[int, int]:
+    def _new_size(self, size: Size) -> Size:
         """The size (width, height) after resizing, with torchvision's rounding, and timm's for ``"pad"``."""
         if self.resize is None:
             return size
-        side, width, height = self.resize[0], *size
+        side = self.resize[0]
+        width, height = size
         if self.fit == "whole":
             scale = side * max(1, self.tiles) / min(size)
             if self.longest and not self.tiles:
@@ -277,7 +304,8 @@ class InputSpec:
         if len(self.resize) == 2 or self.fit == "squash":
             return self.resize[-1], side
         if self.fit == "pad":
-            return max(1, round(width / (max(size) / side))), max(1, round(height / (max(size) / side)))
+            scale = max(size) / side
+            return max(1, round(width / scale)), max(1, round(height / scale))
         longer = int(side * max(size) / min(size))
         return (side, longer) if width <= height else (longer, side)
 
@@ -293,16 +321,20 @@ class InputSpec:
         return np.rint(np.stack(bands, axis=-1)).astype(np.uint8)
 
 
-def _channels(count: int) -> str:
-    return f"{count} channel{'s' * (count != 1)}"
+def _center_box(size: Size, crop: Size) -> Box:
+    """The center crop of an image; beyond its edges where it is smaller."""
+    left, top = map(_start, size, crop)
+    return Box.from_xywh(left, top, *crop)
 
 
 def _start(side: int, crop: int) -> int:
     """Where torchvision's ``center_crop`` starts, with its rounding; below 0 where it pads."""
-    return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
+    if side < crop:
+        return -((crop - side) // 2)
+    return round((side - crop) / 2)
 
 
-def call_transform(function: Callable[[Image.Image], Any], image: Image.Image) -> NDArray[np.float32]:
+def call_transform(function: Transform, image: Image.Image) -> FloatArray:
     """What a function makes of an image, (height, width, C).
 
     Raises:
@@ -310,15 +342,15 @@ def call_transform(function: Callable[[Image.Image], Any], image: Image.Image) -
     """
     result = function(image)
     if getattr(result, "ndim", 0) != 3:
-        kind = (
-            f"a {type(result).__name__}" if getattr(result, "shape", None) is None else f"shape {tuple(result.shape)}"
-        )
+        kind = f"a {type(result).__name__}"
+        if getattr(result, "shape", None) is not None:
+            kind = f"shape {tuple(result.shape)}"
         raise ConfigurationError(f"transform returns {kind}, but a tensor (C, height, width) is needed")
     return np.ascontiguousarray(np.moveaxis(np.asarray(result, np.float32), 0, -1))
 
 
 @lru_cache(maxsize=64)
-def measure_placement(function: Callable[[Image.Image], Any], size: tuple[int, int]) -> Box:
+def measure_placement(function: Transform, size: Size) -> Box:
     """The rectangle of an image of a size (width, height) that a function resizes, crops or pads to its result.
 
     Ramps from black to white along each side tell where the result's pixels come from; it may be normalized.
@@ -327,29 +359,31 @@ def measure_placement(function: Callable[[Image.Image], Any], size: tuple[int, i
         ConfigurationError: the pixels do not come from a rectangle, or from another one each time.
     """
 
-    def apply(values: NDArray[Any] | float) -> NDArray[np.float32]:
+    def apply(values: AnyArray | float) -> FloatArray:
         gray = np.broadcast_to(np.round(values), size[::-1]).astype(np.uint8)
         return call_transform(function, Image.fromarray(gray).convert("RGB"))
 
-    black, white = apply(0.0), apply(255.0)
-    contrast = white - black
+    black = apply(0.0)
+    contrast = apply(255.0) - black
     is_image = np.abs(contrast) > np.abs(contrast).max() / 2  # what is the same in all is padding
+    starts = []
     ends = []
     for axis, side in ((1, size[0]), (0, size[1])):
         steps = np.arange(side) / max(1, side - 1) * 255
         ramp = np.expand_dims(steps, 1 - axis)
-        first, second = apply(ramp), apply(ramp)
+        result = apply(ramp)
+        is_stable = np.array_equal(result, apply(ramp))
         positions = np.nonzero(is_image)[axis] + 0.5
-        sources = (first - black)[is_image] / contrast[is_image] * (side - 1) + 0.5
-        slope, start = np.polyfit(positions, sources, 1) if len(set(positions.tolist())) > 1 else (0.0, 0.0)
-        if (
-            slope <= 0
-            or np.abs(slope * positions + start - sources).max() > _TOLERANCE * side
-            or (first != second).any()
-        ):
-            problem = "transform does not always resize, crop and pad an image in the same way"
-            advice = "pass the tensor that it makes, or another transform"
-            raise ConfigurationError(f"{problem}, so its maps have no place in it: {advice}")
-        ends.append((float(start), float(start + slope * black.shape[axis])))
-    (left, right), (top, bottom) = ends
-    return Box(left, top, right, bottom)
+        sources = (result - black)[is_image] / contrast[is_image] * (side - 1) + 0.5
+        slope = start = 0.0
+        if len(np.unique(positions)) > 1:
+            slope, start = np.polyfit(positions, sources, 1)
+        deviations = np.abs(slope * positions + start - sources)
+        if slope <= 0 or deviations.max() > _TOLERANCE * side or not is_stable:
+            raise ConfigurationError(
+                "transform does not always resize, crop and pad an image in the same way, "
+                "so its maps have no place in it: pass the tensor that it makes, or another transform"
+            )
+        starts.append(float(start))
+        ends.append(float(start + slope * black.shape[axis]))
+    return Box(*starts, *ends)

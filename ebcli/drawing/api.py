@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from PIL import Image
 from torch import Tensor
 
@@ -16,7 +16,8 @@ from ebcli.datatypes.explanation import Box
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.figure import COLUMNS, Tile, lay_out, peak_note, split_rows
 from ebcli.drawing.legend import scale_labels
-from ebcli.drawing.overlay import picture
+from ebcli.drawing.overlay import fitted_size, picture
+from ebcli.drawing.painters import Values
 from ebcli.drawing.style import ATLAS, DrawingStyle, Style
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
@@ -91,8 +92,9 @@ def draw_map(
         raise ConfigurationError(f"{problem}: index one, as in maps[{', '.join('0' * max(1, values.ndim - 2))}]")
     if style == ATLAS:
         raise ConfigurationError("an atlas needs the maps of several classes: call explain() with this style")
-    full_image = Box(0, 0, *image.size)
-    region = full_image if transforms is None else InputSpec.from_preset(transforms).place(image.size)
+    region = Box(0, 0, *image.size)
+    if transforms is not None:
+        region = InputSpec.from_preset(transforms).place(image.size)
     return picture(to_rgb(image), values, region, drawing)
 
 
@@ -106,38 +108,37 @@ def png(result: ExcitationResult) -> bytes | None:
         maps = _array(result.maps)
     except LayerError:
         return None
-    spatial = len(result.input_shape) - 2
-    if spatial == 1:
+    if len(result.input_shape) == 3:  # (B, C, L)
         maps = maps[..., None, :]
     style = DrawingStyle("heatmap", signed=result.contrastive)
     tiles = list(_tiles(maps, result, style))
-    columns = len(tiles) // len(maps) if len(tiles) > len(maps) else len(tiles)
-    first_tiles = tiles[:_MAX_TILES]
-    rows = [row for _, group in split_rows("", first_tiles, columns) for row in split_rows("", group, COLUMNS)]
+    count = len(tiles)
+    columns = count // len(maps) if count > len(maps) else count
+    rows = [row for _, group in split_rows("", tiles[:_MAX_TILES], columns) for row in split_rows("", group, COLUMNS)]
     name = f"{'contrastive' if result.contrastive else 'marginal'} maps at {result.layer or 'the input'}"
-    subtitle = f"the first {len(first_tiles)} of {len(tiles)}" if len(first_tiles) < len(tiles) else ""
+    subtitle = f"the first {_MAX_TILES} of {count}" if count > _MAX_TILES else ""
     file = io.BytesIO()
     lay_out(name, subtitle, rows, style, scale_labels(style, maps[0].size)).image().save(file, "PNG")
     return file.getvalue()
 
 
-def _tiles(maps: NDArray[np.float32], result: ExcitationResult, style: DrawingStyle) -> Iterator[Tile]:
+def _tiles(maps: Values, result: ExcitationResult, style: DrawingStyle) -> Iterator[Tile]:
     """One heatmap for each of the maps (B, ..., h, w) of a result."""
     height, width = maps.shape[-2:]
-    scale = _SIDE / max(height, width)
-    size = max(1, round(width * scale)), max(1, round(height * scale))
+    size = fitted_size((width, height), _SIDE)
     region = Box(0, 0, *size)
     is_several = result.relevance.ndim > len(result.layer_shape)
     axes = ("image", "target", "frame") if is_several else ("image", "frame")
     for index in np.ndindex(maps.shape[:-2]):
         heatmap = picture(Image.new("RGB", size), maps[index], region, style)
         title = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=False))
-        mass = [] if result.mass is None else [f"mass {float(result.mass[index[: 1 + is_several]]):.3f}"]
-        notes = f"{width} × {height} cells", *mass, peak_note(maps[index], region, size, style)
-        yield Tile(heatmap, title, notes)
+        notes = [f"{width} × {height} cells", peak_note(maps[index], region, size, style)]
+        if result.mass is not None:
+            notes.insert(1, f"mass {float(result.mass[index[: 1 + is_several]]):.3f}")
+        yield Tile(heatmap, title, tuple(notes))
 
 
-def _array(values: Tensor | ArrayLike) -> NDArray[np.float32]:
+def _array(values: Tensor | ArrayLike) -> Values:
     if isinstance(values, Tensor):
         values = values.detach().float().cpu()
     return np.asarray(values, dtype=np.float32)

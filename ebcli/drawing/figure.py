@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw
+from PIL.ImageFont import FreeTypeFont
 
 from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps
-from ebcli.drawing.legend import bar, draw_outlines, font, in_lines, printable, scale_labels, shade, truncate, with_bars
-from ebcli.drawing.overlay import fitted_size, is_blank_on
+from ebcli.drawing.legend import bar, font, in_lines, printable, scale_labels, shade, truncate, with_bars
+from ebcli.drawing.overlay import is_blank_on, resize
+from ebcli.drawing.painters import Color, Size, Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.clips import Clips
 from ebcli.files.encoding import SOFTWARE, encode_picture, shorten
@@ -28,15 +29,15 @@ _WIDE = 2.0  # times as wide as high: such photos are stacked, and larger
 _POINTS = 72  # per inch
 # In pixels at 100 dpi
 TEXT, _TITLE = 13, 16  # font sizes
-LINE, GAP = 19, 16
+LINE = 19
+GAP = 16
 _TILE = 300  # the longer side of each tile's picture
 _NARROWEST = 150  # room for the notes below a picture
 _LEGEND = 630, 900  # least and most room for the color scale and its words
 _BAR = 240, 14
 _ANSWER = 18, 28, 16  # its letters, lines and margin
+BLACK = (0, 0, 0)
 SECONDARY = (90, 90, 90)
-
-Color = tuple[int, int, int]
 
 
 class Words(NamedTuple):
@@ -46,8 +47,12 @@ class Words(NamedTuple):
     top: int
     text: str
     size: int
-    bold: bool
-    fill: Color
+    bold: bool = False
+    fill: Color = BLACK
+
+    @property
+    def font(self) -> FreeTypeFont:
+        return font(self.size, self.bold)
 
 
 @dataclass
@@ -72,12 +77,19 @@ class Figure:
         return [round(length * self.dpi / 100) for length in lengths]
 
     def write(
-        self, left: int, top: int, text: str, room: int | None = None, bold: bool = False, fill: Color = (0, 0, 0)
+        self, left: int, top: int, text: str, room: int | None = None, bold: bool = False, fill: Color = BLACK
     ) -> None:
         """Add a line of text, shortened to the room there is: by default, up to a gap at the right."""
-        (size,), (gap,) = self.zoom(_TITLE if bold else TEXT), self.zoom(GAP)
-        room = self.width - gap - left if room is None else room
+        size, gap = self.zoom(_TITLE if bold else TEXT, GAP)
+        if room is None:
+            room = self.width - gap - left
         self.words.append(Words(left, top, truncate(printable(text), font(size, bold), room), size, bold, fill))
+
+    def write_title(self, name: str, subtitle: str) -> None:
+        """Add the first two lines."""
+        gap, line = self.zoom(GAP, LINE)
+        self.write(gap, gap, name, bold=True)
+        self.write(gap, gap + line, subtitle, fill=SECONDARY)
 
     def image(self) -> Image.Image:
         """The figure as an RGB image."""
@@ -87,7 +99,7 @@ class Figure:
             image.paste(picture, (left, top))
         draw = ImageDraw.Draw(image)
         for words in self.words:
-            draw.text((words.left, words.top), words.text, font=font(words.size, words.bold), fill=words.fill)
+            draw.text((words.left, words.top), words.text, font=words.font, fill=words.fill)
         return image
 
     def encode(self, suffix: str, facts: Mapping[str, str]) -> bytes:
@@ -101,33 +113,36 @@ class Figure:
         Raises:
             ImageError: the format cannot hold the figure.
         """
-        return self._vector(suffix, facts) if suffix in FIGURE_FORMATS else encode_picture(self.image(), suffix, facts)
+        if suffix in FIGURE_FORMATS:
+            return self._vector(suffix, facts)
+        return encode_picture(self.image(), suffix, facts)
 
     def _vector(self, suffix: str, facts: Mapping[str, str]) -> bytes:
         """SVG or PDF, in which pictures stay as they are and words stay text; PDF files contain the font."""
         from matplotlib import figure, style
 
         facts_json = json.dumps(shorten(facts))
-        metadata = {"Creator": SOFTWARE, "Subject": facts_json, "CreationDate": None}
+        metadata = {"Subject": facts_json, "CreationDate": None}
         if suffix == "svg":
-            metadata = {"Creator": SOFTWARE, "Description": facts_json, "Date": None}
+            metadata = {"Description": facts_json, "Date": None}
         # not the user's settings: a matplotlibrc in the working directory could start LaTeX
         options = {"svg.fonttype": "none", "svg.hashsalt": SOFTWARE, "pdf.fonttype": 42, "image.composite_image": False}
-        content, width, height = io.BytesIO(), self.width, self.height
+        content = io.BytesIO()
         with style.context(options, after_reset=True):
-            page = figure.Figure((width / self.dpi, height / self.dpi), self.dpi)
+            page = figure.Figure((self.width / self.dpi, self.height / self.dpi), self.dpi)
             axes = page.add_axes((0, 0, 1, 1))
             axes.set_axis_off()
             for left, top, picture in self.pictures:
                 place = left, left + picture.width, top + picture.height, top
                 axes.imshow(np.asarray(picture), extent=place, interpolation="none", aspect="auto")
             for words in self.words:
-                baseline = words.top + font(words.size, words.bold).getmetrics()[0]  # where matplotlib's text begins
-                points, weight = words.size * _POINTS / self.dpi, "bold" if words.bold else "normal"
+                baseline = words.top + words.font.getmetrics()[0]  # where matplotlib's text begins
+                points = words.size * _POINTS / self.dpi
+                weight = "bold" if words.bold else "normal"
                 color = [value / 255 for value in words.fill]
                 axes.text(words.left, baseline, words.text, size=points, weight=weight, color=color, parse_math=False)
-            axes.set(xlim=(0, width), ylim=(height, 0))
-            page.savefig(content, format=suffix, metadata=metadata)
+            axes.set(xlim=(0, self.width), ylim=(self.height, 0))
+            page.savefig(content, format=suffix, metadata={"Creator": SOFTWARE, **metadata})
         return content.getvalue()
 
 
@@ -155,44 +170,43 @@ def panel(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, 
         name: the photo's name, the title of the figure.
         subtitle: the subtitle: model, layer and method.
     """
-    image, style = frames[0].image, without_photo_beside(maps[0].style, "heatmap")
+    image = frames[0].image
+    style = without_photo_beside(maps[0].style, "heatmap")
     small = frames[0]._replace(image=small_frame(image, style))
-    outlined_photo = small.image.copy()
-    for frame_maps in maps:
-        draw_outlines(
-            outlined_photo,
-            frame_maps.map.subject,
-            frame_maps.number,
-            outlined_photo.width / frame_maps.size[0],
-            outlined_photo.width,
-        )
-    photo = Tile(outlined_photo, "photo", (f"{image.width} × {image.height} pixels",))
+    photo = Tile(small.image.copy(), "photo", (f"{image.width} × {image.height} pixels",))
     rows: dict[Subject, list[Tile]] = {}
-    titles = {frame_maps.map.subject: frame_maps.map.title for frame_maps in maps}
+    titles: dict[Subject, str] = {}
     for frame_maps in maps:
+        frame_maps.draw_outlines(photo.picture, photo.picture.width)
+        subject = frame_maps.map.subject
+        titles[subject] = frame_maps.map.title
         for map_, title, notes in _maps(frame_maps.map):
             panel_maps = FrameMaps.from_map(map_, frame_maps.size, None, style, frame_maps.number)
-            rows.setdefault(frame_maps.map.subject, [photo]).append(map_tile(panel_maps, small, title, notes))
+            rows.setdefault(subject, [photo]).append(map_tile(panel_maps, small, title, notes))
+    lines: list[Row] = []
     if all(len(tiles) == 2 for tiles in rows.values()):
         flow = [photo, *(tiles[1]._replace(title=titles[subject]) for subject, tiles in rows.items())]
         lines = split_rows("", flow, 1 if _is_wide(image) else COLUMNS)
     else:
-        across = [(titles[subject], tiles, 1 if _is_wide(image) else len(tiles)) for subject, tiles in rows.items()]
-        lines = [line for row in across for line in split_rows(*row)]
+        for subject, tiles in rows.items():
+            lines += split_rows(titles[subject], tiles, 1 if _is_wide(image) else len(tiles))
     first = maps[0].map
-    test = first.sufficiency
-    sufficiency = "" if test is None else f"{first.subject.title}: " * (len(maps) > 1) + test.words
-    finest, has_faint = (
-        max(frame_maps.map.values.size for frame_maps in maps),
-        any(frame_maps.faded_style != frame_maps.style for frame_maps in maps),
-    )
-    scale = scale_labels(style, finest, sides=(first.against, "the class"), has_faint=has_faint)
+    sufficiency = first.sufficiency.words if first.sufficiency else ""
+    if sufficiency and len(maps) > 1:
+        sufficiency = f"{first.subject.title}: {sufficiency}"
+    has_faint = any(frame_maps.faded_style != frame_maps.style for frame_maps in maps)
+    scale = scale_labels(style, _finest(maps), sides=(first.against, "the class"), has_faint=has_faint)
     return lay_out(name, subtitle, lines, style, scale, sufficiency)
+
+
+def _finest(maps: Sequence[FrameMaps]) -> int:
+    """The largest number of cells of some maps."""
+    return max(frame_maps.map.values.size for frame_maps in maps)
 
 
 def split_rows(heading: str, tiles: Sequence[Tile], columns: int) -> list[Row]:
     """Tiles in rows of so many columns, below one heading."""
-    return [(heading * (not start), tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
+    return [("" if start else heading, tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
 
 
 def _is_wide(image: Image.Image) -> bool:
@@ -201,8 +215,8 @@ def _is_wide(image: Image.Image) -> bool:
 
 def small_frame(image: Image.Image, style: DrawingStyle) -> Image.Image:
     """A photo or a frame at the size of a tile; a wide one is stacked, so it may be twice as long."""
-    longest = (style.cell_size or round(_TILE * style.dpi / 100)) * (1 + _is_wide(image))
-    return image.resize(fitted_size(image.size, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    longest = style.cell_size or round(_TILE * style.dpi / 100)
+    return resize(image, 2 * longest if _is_wide(image) else longest)
 
 
 def map_tile(maps: FrameMaps, frame: DisplayFrame, title: str, notes: Sequence[str] = ()) -> Tile:
@@ -220,27 +234,21 @@ def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
 
 def _maps(map_: Map) -> Iterator[tuple[Map, str, Sequence[str]]]:
     """A map and those beside it, each with its title and notes."""
-    grid, mass = _grid(map_.values), [] if map_.mass is None else [f"mass {map_.mass:.3f}"]
-    # a contrastive map sums to 0, so this is the mass of another map
-    mass_notes = [note if map_.method == "marginal" else f"marginal {note}" for note in mass]
-    if not map_.method_maps:
-        yield map_, map_.layer, (grid, *mass_notes)
-        return
-    yield map_, f"{map_.layer}, {map_.method}", [grid] + mass_notes * ("marginal" not in map_.method_maps)
-    for method, values in map_.method_maps.items():
-        other = replace(map_, values=values, method=method, noise=None)
-        yield other, f"{map_.layer}, {method}", [_grid(values)] + mass * (method == "marginal")
+    others = [replace(map_, values=values, method=method, noise=None) for method, values in map_.method_maps.items()]
+    with_mass = next((other for other in others if other.method == "marginal"), map_)
+    for item in (map_, *others):
+        height, width = item.values.shape
+        notes = [f"{width} × {height} cells"]
+        if item is with_mass and map_.mass is not None:  # a contrastive map sums to 0: then it is that of another map
+            notes.append(f"{'' if item.method == 'marginal' else 'marginal '}mass {map_.mass:.3f}")
+        yield item, f"{map_.layer}, {item.method}" if others else map_.layer, notes
 
 
-def _grid(values: NDArray[np.float32]) -> str:
-    return f"{values.shape[1]} × {values.shape[0]} cells"
-
-
-def peak_note(map_: NDArray[np.float32], region: Box, size: tuple[int, int], style: DrawingStyle) -> str:
+def peak_note(map_: Values, region: Box, size: Size, style: DrawingStyle) -> str:
     """The peak of a map drawn in a region of a picture of a size (width, height), in words."""
-    if is_blank_on(size, map_, region, style.signed):
-        return "blank map" if np.isfinite(map_).all() else "blank map: not finite"
-    return f"peak {map_.max() * map_.size:.3g}"
+    if not is_blank_on(size, map_, region, style.signed):
+        return f"peak {map_.max() * map_.size:.3g}"
+    return "blank map" if np.isfinite(map_).all() else "blank map: not finite"
 
 
 def lay_out(
@@ -256,24 +264,26 @@ def lay_out(
         scale: the ends of the color scale in words, see ``scale_labels``.
         sufficiency: what is said of the first map below the subtitle.
     """
-    if max(len(tiles) for _, tiles in rows) == 1:  # wide pictures one below another, with their notes in one line
+    columns = max(len(tiles) for _, tiles in rows)
+    if columns == 1:  # wide pictures one below another, with their notes in one line
         rows = [(title, [tile._replace(notes=(", ".join(tile.notes),)) for tile in tiles]) for title, tiles in rows]
     figure = Figure(style.dpi, 0)
-    gap, line, narrowest, minimum, maximum, *bar_size, one_pixel, two = figure.zoom(
-        GAP, LINE, _NARROWEST, *_LEGEND, *_BAR, 1, 2
+    gap, line, narrowest, minimum, maximum, size, one_pixel, two = figure.zoom(
+        GAP, LINE, _NARROWEST, *_LEGEND, TEXT, 1, 2
     )
-    text = font(*figure.zoom(TEXT))
-    colors, (low, high) = bar(style, (bar_size[0], bar_size[1])), scale
+    bar_width, bar_height = figure.zoom(*_BAR)
+    colors = bar(style, (bar_width, bar_height))
+    text = font(size)
+    low, high = scale
     legend = min(maximum, max(minimum, round(colors.width + text.getlength(low + high)) + 4 * gap))
     width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
-    columns = max(len(tiles) for _, tiles in rows)
     figure.width = gap + max(columns * width, legend)
-    figure.write(gap, gap, name, bold=True)
-    figure.write(gap, gap + line, subtitle, fill=SECONDARY)
+    figure.write_title(name, subtitle)
     y = gap + 2 * line
-    for words in in_lines(printable(sufficiency), text, figure.width - 2 * gap) if sufficiency else ():
-        figure.write(gap, y, words)
-        y += line
+    if sufficiency:
+        for words in in_lines(printable(sufficiency), text, figure.width - 2 * gap):
+            figure.write(gap, y, words)
+            y += line
     y += gap
     for title, tiles in rows:
         if title:
@@ -319,12 +329,11 @@ def contact_sheet(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], nam
         tiles = [map_tile(row_maps, frame, row.clips.title(frame.number) if row.clips else "") for frame in frames]
         heading = f"{row.map.subject.title}, {row.map.layer}" if has_layers else row.map.subject.title
         lines += split_rows(heading, tiles, COLUMNS)
-    # of rows with scales of their own, there is no common end
-    style = (
-        row_maps.faded_style if len({row.faded_style.vmax for row in maps}) == 1 else replace(row_maps.style, vmax=None)
-    )
+    style = row_maps.faded_style
+    if len({row.faded_style.vmax for row in maps}) > 1:  # each on a scale of its own
+        style = replace(row_maps.style, vmax=None)
     has_faint = any(row.map.brightness(row.style.signed) < 1 for row in maps)
-    scale = scale_labels(style, max(row.map.values.size for row in maps), has_faint=has_faint)
+    scale = scale_labels(style, _finest(maps), has_faint=has_faint)
     return lay_out(name, subtitle, lines, style, scale)
 
 
@@ -344,17 +353,19 @@ def answer_figure(
     x, y = margin, margin
     for number, (text, word) in enumerate([(explanation.question, None), ("\n", None), *explanation.parts]):
         for piece in re.findall(r"\n|\s|\S{1,24}", text):
-            width = round(letters.getlength(word_text := printable(piece)))
+            words = Words(x, y, printable(piece), size, fill=BLACK if number else SECONDARY)
+            width = round(letters.getlength(words.text))
             if piece == "\n" or (x > margin and x + width > figure.width - margin):
-                x, y = margin, y + line
-            if piece.isspace():
-                x += round(letters.getlength(" ")) * (x > margin)
-                continue
-            if word is not None:
-                patch = Image.new("RGB", (width, size + line // 4), shade(word.share or 0.0))
-                figure.pictures.append((x, y, patch))
-            figure.words.append(Words(x, y, word_text, size, False, (0, 0, 0) if number else SECONDARY))
-            x += width
+                x = margin
+                y += line
+            if not piece.isspace():
+                if word is not None:
+                    patch = Image.new("RGB", (width, size + line // 4), shade(word.share or 0.0))
+                    figure.pictures.append((x, y, patch))
+                figure.words.append(words._replace(left=x, top=y))
+                x += width
+            elif x > margin:
+                x += round(letters.getlength(" "))
     top = y + line + margin
     figure.height = top + maps_panel.height
     figure.pictures += [(left, down + top, picture) for left, down, picture in maps_panel.pictures]

@@ -9,21 +9,25 @@ from PIL import Image
 from ebcli.datatypes.explanation import Box, Map
 from ebcli.drawing.legend import add_caption, draw_outlines
 from ebcli.drawing.overlay import downscale, is_blank_on, peaks_at_border, picture, side_by_side
-from ebcli.drawing.painters import limits, visible
+from ebcli.drawing.painters import Size, Values, limits, visible
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.clips import Clips, Slices
 from ebcli.files.media.medium import DisplayFrame
+
+_Pixels = NDArray[np.uint8]  # (height, width, 3)
 
 _GAP = 0.02  # of the height, between slices
 _LEAST = 256  # pixels, of the longer side of the first slice
 _MAX_STRETCH = 16  # times; more would be a header that lies
 
 
-def _ending_at(high: float, cells: int, style: DrawingStyle) -> DrawingStyle:
-    """The style with its scale ending at a value, unless the end is set."""
+def _with_end(style: DrawingStyle, map_: Map) -> DrawingStyle:
+    """The style with its scale ending where a map's does, beyond it if evidence is weak, unless the end is set."""
     if style.vmax is not None:
         return style
-    return replace(style, vmax=max(float(f"{high * cells:.3g}"), style.vmin * (1 + 1e-6)), percentile=None)
+    cells = map_.display_values
+    high = limits(cells, style)[1] / map_.brightness(style.signed) * cells.size
+    return replace(style, vmax=max(float(f"{high:.3g}"), style.vmin * (1 + 1e-6)), percentile=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,33 +44,30 @@ class FrameMaps:
     """
 
     map: Map
-    size: tuple[int, int]
+    size: Size
     clips: Clips | None
     style: DrawingStyle
     is_blank: bool
     number: int = 0
 
     @classmethod
-    def from_map(
-        cls, map_: Map, size: tuple[int, int], clips: Clips | None, style: DrawingStyle, number: int = 0
-    ) -> "FrameMaps":
+    def from_map(cls, map_: Map, size: Size, clips: Clips | None, style: DrawingStyle, number: int = 0) -> "FrameMaps":
         """Find the color scale of a map."""
         style = style.for_map(map_.is_two_sided)
-        cells = map_.display_values
-        flat = cells if clips is None else np.abs(cells).max(0) if style.signed else cells.max(0)
-        is_blank = is_blank_on(size, flat, map_.placement, style.signed)
+        strongest = map_.display_values
+        if clips is not None:
+            strongest = (np.abs(strongest) if style.signed else strongest).max(0)
+        is_blank = is_blank_on(size, strongest, map_.placement, style.signed)
         if clips is not None and not is_blank:
-            style = _ending_at(limits(cells, style)[1] / map_.brightness(style.signed), cells.size, style)
+            style = _with_end(style, map_)
         return cls(map=map_, size=size, clips=clips, style=style, is_blank=is_blank, number=number)
 
     @property
     def faded_style(self) -> DrawingStyle:
         """The style, on a scale whose upper end a map that rests on little evidence does not reach."""
-        brightness = self.map.brightness(self.style.signed)
-        if brightness == 1 or self.is_blank:
+        if self.map.brightness(self.style.signed) == 1 or self.is_blank:
             return self.style
-        cells = self.map.display_values
-        return _ending_at(limits(cells, self.style)[1] / brightness, cells.size, self.style)
+        return _with_end(self.style, self.map)
 
     @property
     def at_border(self) -> bool:
@@ -74,7 +75,7 @@ class FrameMaps:
         values = self.map.values if self.clips is None else self.map.values.max(0)
         return peaks_at_border(self.size, values, self.map.placement)
 
-    def map_at(self, frame: DisplayFrame) -> NDArray[np.float32]:
+    def map_at(self, frame: DisplayFrame) -> Values:
         """The map (h, w) of a frame; of a video, multiplied by the number of cells in time.
 
         So the ends of the scale mean the same for one frame as for the whole video. Cells are interpolated linearly in
@@ -92,7 +93,8 @@ class FrameMaps:
         before = int(position)
         earlier, later = cells[before], cells[min(before + 1, depth - 1)]
         if not self.style.signed:  # clamp before interpolating
-            earlier, later = visible(earlier, self.style), visible(later, self.style)
+            earlier = visible(earlier, self.style)
+            later = visible(later, self.style)
         return ((earlier + (position - before) * (later - earlier)) * count).astype(np.float32)
 
     def draw(self, frame: DisplayFrame) -> Image.Image:
@@ -100,8 +102,18 @@ class FrameMaps:
         image = frame.image
         region = self.map.placement.rescale(self.size, image.size)
         result = picture(image, self.map_at(frame), region, self.faded_style, is_blank=self.is_blank)
-        draw_outlines(result, self.map.subject, self.number, image.width / self.size[0], image.width)
-        return add_caption(result, self.map, self.faded_style, self.is_blank) if self.style.caption else result
+        self.draw_outlines(result, image.width)
+        return self.caption(result)
+
+    def draw_outlines(self, image: Image.Image, width: int) -> None:
+        """Draw the outlines of the subject over a picture, in which frames have this width."""
+        draw_outlines(image, self.map.subject, self.number, width / self.size[0], width)
+
+    def caption(self, image: Image.Image) -> Image.Image:
+        """A picture of the map with its caption below it, if the style has one."""
+        if not self.style.caption:
+            return image
+        return add_caption(image, self.map, self.faded_style, self.is_blank)
 
 
 class Orthogonal:
@@ -118,15 +130,16 @@ class Orthogonal:
     """
 
     def __init__(self, maps: FrameMaps, slices: Slices) -> None:
-        self._maps, self._slices = maps, slices
+        self._maps = maps
+        self._slices = slices
         self._values = slices.upright(maps.map.display_values)
         strength = np.nan_to_num(np.abs(self._values) if maps.style.signed else self._values)
         self._cell = [int(i) for i in np.unravel_index(strength.argmax(), strength.shape)]
         sides = zip(self._cell, (slices.total, *maps.size[::-1]), strength.shape, strict=True)
         self.peak = [(2 * i + 1) * side // (2 * count) for i, side, count in sides]
         self._axial: DisplayFrame | None = None
-        self._rows: list[NDArray[np.uint8]] = []
-        self._columns: list[NDArray[np.uint8]] = []
+        self._rows: list[_Pixels] = []
+        self._columns: list[_Pixels] = []
 
     def add(self, frame: DisplayFrame) -> None:
         """Keep what is drawn of the next slice."""
@@ -140,23 +153,26 @@ class Orthogonal:
     def draw(self, longest: int | None = None) -> Image.Image:
         """The picture, reduced to this longest side."""
         assert self._axial is not None
-        (_, y, x), (_, height, width) = self._cell, self._values.shape
+        _, y, x = self._cell
+        _, height, width = self._values.shape
         planes = [
             self._plane(np.asarray(self._axial.image), self._maps.map_at(self._axial), (0, 1)),
             self._plane(np.stack(self._rows), self._values[:, y] * height, (0, 2)),
             self._plane(np.stack(self._columns), self._values[:, :, x] * width, (1, 2)),
         ]
         result = side_by_side(planes, max(2, round(_GAP * planes[0].height)))
-        result = result if longest is None else downscale(result, longest)
-        style = self._maps.faded_style
-        return add_caption(result, self._maps.map, style, self._maps.is_blank) if style.caption else result
+        if longest is not None:
+            result = downscale(result, longest)
+        return self._maps.caption(result)
 
-    def _plane(self, pixels: NDArray[np.uint8], values: NDArray[np.float32], axes: tuple[int, int]) -> Image.Image:
+    def _plane(self, pixels: _Pixels, values: Values, axes: tuple[int, int]) -> Image.Image:
         """A slice with its map, of which rows and columns follow two of the axes x, y and z."""
+        spacing = self._slices.spacing
         if axes[1] == 2 and self._slices.flips[2]:
-            pixels, values = pixels[::-1], values[::-1]
-        finest, zoom = min(self._slices.spacing), max(1, _LEAST / max(self._maps.size))
-        across, down = (zoom * min(self._slices.spacing[axis] / finest, _MAX_STRETCH) for axis in axes)
+            pixels = pixels[::-1]
+            values = values[::-1]
+        zoom = max(1, _LEAST / max(self._maps.size))
+        across, down = (zoom * min(spacing[axis] / min(spacing), _MAX_STRETCH) for axis in axes)
         image = Image.fromarray(pixels)
         image = image.resize((round(image.width * across), round(image.height * down)), Image.Resampling.BICUBIC)
         region = Box(0, 0, *image.size)

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ebcli.datatypes.explanation import Box, Map, Subject
-from ebcli.drawing.painters import PAINTERS, levels
+from ebcli.drawing.painters import PAINTERS, Color, Size, levels
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.images import to_rgb
 
@@ -23,7 +23,7 @@ _LABELS_ACROSS = 28  # the width of a photo divided by the font size of labels
 # Told apart by color-blind readers (Okabe and Ito 2008)
 COLORS = ((86, 180, 233), (230, 159, 0), (240, 228, 66), (0, 200, 145), (204, 121, 167), (255, 130, 40))
 
-Color = int | tuple[int, int, int]  # of a picture with a palette, or RGB
+_AnyColor = int | Color  # of a picture with a palette, or RGB
 
 
 @lru_cache
@@ -35,7 +35,7 @@ def _font_file(bold: bool = False) -> str:
     """DejaVu Sans, which comes with matplotlib; Pillow's own font has only ASCII letters."""
     from matplotlib import get_data_path
 
-    return str(Path(get_data_path(), "fonts", "ttf", f"DejaVuSans{'-Bold' * bold}.ttf"))
+    return str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"))
 
 
 @lru_cache
@@ -43,8 +43,8 @@ def _letters() -> frozenset[str]:
     """The characters that both weights of the font have."""
     from matplotlib.ft2font import FT2Font
 
-    fonts = [FT2Font(_font_file(bold)).get_charmap() for bold in (False, True)]
-    return frozenset(map(chr, fonts[0].keys() & fonts[1].keys()))
+    regular, bold = (FT2Font(_font_file(is_bold)).get_charmap() for is_bold in (False, True))
+    return frozenset(map(chr, regular.keys() & bold.keys()))
 
 
 def printable(text: str) -> str:
@@ -55,10 +55,10 @@ def printable(text: str) -> str:
 def truncate(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
     """Shorten a text to the room there is by dropping its middle."""
     # letters are wider than a pixel, and Pillow refuses to measure a million of them
-    if len(text) <= room and font.getlength(text) <= room:
-        return text
+    shorter = text
     length = max(2, min(len(text), room))
-    while length > 1 and font.getlength(shorter := f"{text[: length // 2]}…{text[len(text) - length // 2 :]}") > room:
+    while length > 1 and (len(shorter) > room or font.getlength(shorter) > room):
+        shorter = f"{text[: length // 2]}…{text[len(text) - length // 2 :]}"
         length -= 1
     return shorter
 
@@ -75,7 +75,7 @@ def in_lines(text: str, font: ImageFont.FreeTypeFont, room: int) -> list[str]:
     return lines
 
 
-def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
+def bar(style: DrawingStyle, size: Size) -> Image.Image:
     """The colors of the scale from left to right, as they are over a uniform gray."""
     painter = PAINTERS["heatmap" if style.name == "side-by-side" else style.name]
     values = np.tile(levels(np.linspace(0, 1, size[0]), (0, 1)), (size[1], 1))
@@ -95,31 +95,40 @@ def scale_labels(
         has_faint: whether some maps are drawn faint, on a scale that ends above their maximum.
     """
     against, target = sides or ("", "")
-    if style.vmax is not None:
-        low, high = f"{-style.vmax if style.signed else style.vmin:g}".replace("-", "−"), f"{style.vmax:g}"
-        return (f"{against} {low}", f"{high} {target}") if style.signed and against else (low, high)
+    low, high = f"{style.vmin:g}", "" if style.vmax is None else f"{style.vmax:g}"
     if style.signed and against:
-        return against, target
-    end = "greatest magnitude" if style.signed else "maximum"
-    if (percentile := style.percentile_of(finest)) != 100:
-        part = f"percentile {percentile:g}"
-        of_what = f" of its {'magnitudes' if style.signed else 'positive values'}"
-        end = f"{end} (fine maps: {part})" if owner and style.percentile is None else part + of_what
-    end = owner + end + ", more where evidence is weak" * has_faint
-    return ("−m", f"m, {end}") if style.signed else (f"{style.vmin:g}", end)
+        return (f"{against} −{high}", f"{high} {target}") if high else (against, target)
+    if high:
+        return f"−{high}" if style.signed else low, high
+    end, values = ("greatest magnitude", "magnitudes") if style.signed else ("maximum", "positive values")
+    percentile = style.percentile_of(finest)
+    if percentile != 100 and owner and style.percentile is None:
+        end += f" (fine maps: percentile {percentile:g})"
+    elif percentile != 100:
+        end = f"percentile {percentile:g} of its {values}"
+    if has_faint:
+        end += ", more where evidence is weak"
+    return ("−m", f"m, {owner}{end}") if style.signed else (low, owner + end)
 
 
 def add_caption(image: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool) -> Image.Image:
     """A picture of a map with its caption and color scale in a strip below it; a blank map has no scale."""
     letters = font(max(_SMALLEST_TEXT, round(min(image.width, 2 * image.height) / _LETTERS_ACROSS)))
     size = round(letters.size)
-    margin, line = size // 2, round(1.5 * size)
+    margin = size // 2
+    line = round(1.5 * size)
     room = image.width - 2 * margin
-    title, details = (f"{map_.subject.title}, blank map", []) if is_blank else (map_.title, map_.evidence_words)
+
+    def fits(text: str) -> bool:
+        return truncate(text, letters, room) == text
+
+    title = f"{map_.subject.title}, blank map" if is_blank else map_.title
+    details = "" if is_blank else printable(", ".join(map_.evidence_words))
     extra_lines = in_lines(map_.sufficiency.words, letters, room) if map_.sufficiency else []
-    one_line, detail_line = (printable(", ".join(words)) for words in ([title, *details], details))
-    if truncate(one_line, letters, room) != one_line and truncate(detail_line, letters, room) == detail_line:
-        extra_lines, details = [*filter(None, [detail_line]), *extra_lines], []
+    if details and fits(details) and not fits(f"{printable(title)}, {details}"):
+        extra_lines.insert(0, details)
+    elif details:
+        title += f", {details}"
     result = Image.new(image.mode, (image.width, image.height + (2 + len(extra_lines)) * line + margin), "white")
     result.paste(image)
     draw = ImageDraw.Draw(result)
@@ -130,7 +139,7 @@ def add_caption(image: Image.Image, map_: Map, style: DrawingStyle, is_blank: bo
         return x + round(letters.getlength(text)) + margin
 
     top = image.height + margin // 2
-    write(margin, top, ", ".join([title, *details]))
+    write(margin, top, title)
     if not is_blank:
         low, high = scale_labels(style, map_.values.size, "", (map_.against, map_.subject.name or "the class"))
         x = write(margin, top + line, low)
@@ -146,10 +155,11 @@ def with_bars(picture: Image.Image, shares: Sequence[float]) -> Image.Image:
     """A picture above bars, one for each channel with its number from 1; without shares, the picture itself."""
     if not shares:
         return picture
-    height, step = max(48, picture.width // 4), picture.width / len(shares)
-    result = Image.new("RGB", (picture.width, picture.height + height), "white")
+    result = Image.new("RGB", (picture.width, picture.height + max(48, picture.width // 4)), "white")
     result.paste(picture)
-    draw, letters = ImageDraw.Draw(result), font(max(1, min(13, round(0.6 * step))))
+    step = picture.width / len(shares)
+    draw = ImageDraw.Draw(result)
+    letters = font(max(1, min(13, round(0.6 * step))))
     foot = result.height - letters.size - 4
     for i, share in enumerate(shares):
         top = foot - share / max(*shares, 1e-9) * (foot - picture.height - 4)
@@ -158,7 +168,7 @@ def with_bars(picture: Image.Image, shares: Sequence[float]) -> Image.Image:
     return result
 
 
-def draw_outlines(image: Image.Image, subject: Subject, number: int, scale: float, width: int) -> Image.Image:
+def draw_outlines(image: Image.Image, subject: Subject, number: int, scale: float, width: int) -> None:
     """Draw a subject's outlines over a picture, with class and score if it has a box.
 
     They are drawn on both sides of ``side-by-side`` pictures.
@@ -176,12 +186,14 @@ def draw_outlines(image: Image.Image, subject: Subject, number: int, scale: floa
         trace(image, polygons, (0, 0, 0), color)
         if subject.box is not None:
             _label(image, subject.title, color, subject.box.rescale((1, 1), (scale, scale)), left, width)
-    return image
 
 
-def trace(image: Image.Image, polygons: Sequence[Sequence[tuple[float, float]]], halo: Color, color: Color) -> None:
+def trace(
+    image: Image.Image, polygons: Sequence[Sequence[tuple[float, float]]], halo: _AnyColor, color: _AnyColor
+) -> None:
     """Draw closed polygons in a color with a halo, so that they are seen on any photo."""
-    draw, thickness = ImageDraw.Draw(image), max(1, round(min(image.size) / _LINES_ACROSS))
+    draw = ImageDraw.Draw(image)
+    thickness = max(1, round(min(image.size) / _LINES_ACROSS))
     for fill, width in ((halo, 3 * thickness), (color, thickness)):
         for points in polygons:
             draw.line(points, fill=fill, width=width, joint="curve")
@@ -190,19 +202,22 @@ def trace(image: Image.Image, polygons: Sequence[Sequence[tuple[float, float]]],
 def _label(image: Image.Image, text: str, color: Color, box: Box, left: int, room: int) -> None:
     """Text on a patch of a color above a box, or in it at the edge of the picture; none in a tiny picture."""
     letters = font(max(_SMALLEST_TEXT, round(room / _LABELS_ACROSS)))
-    margin, height = round(letters.size) // 4, round(1.4 * letters.size)
+    margin = round(letters.size) // 4
+    height = round(1.4 * letters.size)
     if height > image.height / 4:  # it would hide the map
         return
     text = truncate(printable(text), letters, max(1, room - 2 * margin))
     wide = round(letters.getlength(text)) + 2 * margin
     x = left + max(0, min(round(box.left), room - wide))
-    y = round(box.top) - height if round(box.top) >= height else max(0, round(box.top))
+    y = max(0, round(box.top))
+    if y >= height:
+        y -= height
     draw = ImageDraw.Draw(image)
     draw.rectangle((x, y, x + wide, y + height), fill=color)
     draw.text((x + margin, y + height // 10), text, font=letters, fill=(0, 0, 0))
 
 
-def shade(share: float) -> tuple[int, int, int]:
+def shade(share: float) -> Color:
     """The color behind a word, from white to orange."""
     red, green, blue = (round(255 + share * (value - 255)) for value in _SHADE)
     return red, green, blue

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageOps
 
 from ebcli.datatypes.explanation import Box
-from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, scaled_levels
+from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, Color, Size, Values, scaled_levels
 from ebcli.drawing.style import DrawingStyle
 
 _PIXELS_AT_A_TIME = 1 << 20
@@ -21,7 +21,7 @@ _STRIPES = 12  # across the photo of a blank map
 Pixels = tuple[int, int, int, int]  # a box of whole pixels: left, top, right, bottom
 
 
-def covered_pixels(region: Box, size: tuple[int, int]) -> Pixels:
+def covered_pixels(region: Box, size: Size) -> Pixels:
     """The left, top, right and bottom of the pixels whose centers lie in a region of an image; at least one pixel.
 
     Args:
@@ -30,28 +30,28 @@ def covered_pixels(region: Box, size: tuple[int, int]) -> Pixels:
     """
     spans = []
     for (low, high), pixels in zip(region.sides, size, strict=True):
-        first, last = math.ceil(low - 0.5), math.ceil(high - 0.5)
+        first = math.ceil(low - 0.5)
+        last = math.ceil(high - 0.5)
         if first >= last:  # the region lies between the centers of two pixels
-            first, last = math.floor(low), math.floor(low) + 1
+            first = math.floor(low)
+            last = first + 1
         spans.append((max(0, first), min(pixels, last)))
     (left, right), (top, bottom) = spans
     return left, top, right, bottom
 
 
-def fitted_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
+def fitted_size(size: Size, longest: int) -> tuple[int, int]:
     """A size (width, height) reduced or enlarged to this longest side."""
-    scale = longest / max(size)
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+    width, height = (max(1, round(side * (longest / max(size)))) for side in size)
+    return width, height
 
 
-def reduced_size(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int, int]:
+def reduced_size(size: Size, longest: int = _LONGEST_SIDE) -> tuple[int, int]:
     """A size (width, height) reduced to this longest side; by default, that of thumbnails."""
     return size if max(size) <= longest else fitted_size(size, longest)
 
 
-def heatmap(
-    saliency: NDArray[np.float32], region: Box, size: tuple[int, int], signed: bool, zero: float | None = 0.0
-) -> NDArray[np.float32]:
+def heatmap(saliency: Values, region: Box, size: Size, signed: bool, zero: float | None = 0.0) -> Values:
     """A map as it is drawn, (height, width): 0 outside of its region, and below 0 only if that is drawn, too.
 
     Args:
@@ -63,14 +63,15 @@ def heatmap(
     """
     result = np.zeros(size[::-1], np.float32)
     left, top, right, bottom = box = covered_pixels(region, size)
-    values = interpolate(saliency if signed else np.maximum(saliency, 0), region, box, zero=zero)
-    result[top:bottom, left:right] = values if signed else np.maximum(values, 0)
+    least = -np.inf if signed else 0
+    values = interpolate(np.maximum(saliency, least), region, box, zero=zero)
+    result[top:bottom, left:right] = np.maximum(values, least)
     return result
 
 
 def interpolate(
     saliency: ArrayLike, region: Box, box: Pixels, cells: bool = False, zero: float | None = None
-) -> NDArray[np.float32]:
+) -> Values:
     """Upsample a map to some of the image's pixels by bicubic interpolation.
 
     Args:
@@ -84,24 +85,28 @@ def interpolate(
     Returns:
         An array with the rows and columns of the box. Between cells, values can exceed the map's own range.
     """
-    height, width = np.shape(saliency)
+    values = np.asarray(saliency, dtype=np.float32)
+    height, width = values.shape
     if zero is not None and (height > region.bottom - region.top or width > region.right - region.left):  # finer cells
-        return _pool(np.asarray(saliency, dtype=np.float32), region, box, zero)
+        return _pool(values, region, box, zero)
     # A border of one cell keeps the value at the center of a pixel that the region's edge cuts.
-    values = np.pad(np.asarray(saliency, dtype=np.float32), 1, mode="edge")
-    starts, ends = [], []
+    values = np.pad(values, 1, mode="edge")
+    starts = []
+    ends = []
     for (low, high), first, last, padded_length in zip(region.sides, box[:2], box[2:], values.shape[::-1], strict=True):
         cell = (high - low) / (padded_length - 2)
         starts.append(max(0.0, (first - low) / cell + 1))
         ends.append(min(float(padded_length), (last - low) / cell + 1))
-    size = (box[2] - box[0], box[3] - box[1])
+    left, top, right, bottom = box
     resampling = Image.Resampling.NEAREST if cells else Image.Resampling.BICUBIC
-    return np.asarray(Image.fromarray(values).resize(size, resampling, box=(*starts, *ends)))
+    image = Image.fromarray(values)
+    return np.asarray(image.resize((right - left, bottom - top), resampling, box=(*starts, *ends)))
 
 
-def _pool(saliency: NDArray[np.float32], region: Box, box: Pixels, zero: float) -> NDArray[np.float32]:
+def _pool(saliency: Values, region: Box, box: Pixels, zero: float) -> Values:
     """Of the cells of a map (h, w) in each pixel of the box, the one that is farthest from ``zero``."""
-    starts, ends = [], []
+    starts = []
+    ends = []
     for (low, high), first, last, count in zip(region.sides, box[:2], box[2:], saliency.shape[::-1], strict=True):
         edges = ((np.arange(first, last + 1) - low) * count / (high - low)).clip(0, count).astype(int)
         starts.append(edges[:-1].clip(max=count - 1))
@@ -114,10 +119,12 @@ def _pool(saliency: NDArray[np.float32], region: Box, box: Pixels, zero: float) 
 def is_blank(saliency: ArrayLike, signed: bool = False) -> bool:
     """Whether a map (h, w) has no positive value (if signed, no nonzero value), or one that is not finite."""
     values = np.asarray(saliency)
-    return not (np.isfinite(values).all() and (values != 0 if signed else values > 0).any())
+    if signed:
+        values = abs(values)
+    return not (np.isfinite(values).all() and (values > 0).any())
 
 
-def is_blank_on(size: tuple[int, int], saliency: ArrayLike, region: Box, signed: bool = False) -> bool:
+def is_blank_on(size: Size, saliency: ArrayLike, region: Box, signed: bool = False) -> bool:
     """Whether a map (h, w) is blank on an image of a size (width, height); padding can push cells outside it."""
     values = np.asarray(saliency)
     inside = []
@@ -127,7 +134,7 @@ def is_blank_on(size: tuple[int, int], saliency: ArrayLike, region: Box, signed:
     return is_blank(values, signed) or is_blank(values[inside[1], inside[0]], signed)
 
 
-def peaks_at_border(size: tuple[int, int], saliency: ArrayLike, region: Box) -> bool:
+def peaks_at_border(size: Size, saliency: ArrayLike, region: Box) -> bool:
     """Whether a map (h, w) has its maximum at an edge of the region, beyond which the image (width, height) goes on."""
     values = np.asarray(saliency)
     if is_blank(values) or min(values.shape) < 3:
@@ -159,8 +166,15 @@ def ranks(saliency: ArrayLike, generator: np.random.Generator | None = None) -> 
 def downscale(image: Image.Image, longest: int = _LONGEST_SIDE) -> Image.Image:
     """Reduce an image to this longest side; by default, that of thumbnails."""
     size = reduced_size(image.size, longest)
+    if size == image.size:
+        return image
     # Hamming is nearly as sharp as Lanczos and takes a third of its time; reducing_gap averages whole pixels first
-    return image if size == image.size else image.resize(size, Image.Resampling.HAMMING, reducing_gap=2.0)
+    return image.resize(size, Image.Resampling.HAMMING, reducing_gap=2.0)
+
+
+def resize(image: Image.Image, longest: int) -> Image.Image:
+    """Reduce or enlarge an image to this longest side, as sharp as can be."""
+    return image.resize(fitted_size(image.size, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
 def picture(
@@ -186,29 +200,39 @@ def picture(
     if style.name == "side-by-side":
         heatmap_picture = picture(image, saliency, region, replace(style, name="heatmap"), is_blank)
         return side_by_side([image, heatmap_picture], math.ceil(image.width * _GAP))
-    if is_blank_on(image.size, saliency, region, style.signed) if is_blank is None else is_blank:
+    if is_blank is None:
+        is_blank = is_blank_on(image.size, saliency, region, style.signed)
+    if is_blank:
         return _stripes(image)
     cells, zero = scaled_levels(np.asarray(saliency), style)
     painter = PAINTERS[style.name]
-    result, box = painter.outside(image, style), covered_pixels(region, image.size)
-    left, top, right, bottom = box
+    result = painter.outside(image, style)
+    left, top, right, bottom = box = covered_pixels(region, image.size)
     rows = max(1, _PIXELS_AT_A_TIME // (right - left))
     for start in range(top, bottom, rows):
-        end, strip_top = min(start + rows, bottom), max(top, start - painter.margin)
-        part = (left, strip_top, right, min(bottom, end + painter.margin))
+        end = min(start + rows, bottom)
+        part_top = max(top, start - painter.margin)
+        part = (left, part_top, right, min(bottom, end + painter.margin))
         shades = Image.fromarray(interpolate(cells, region, part, style.cells, zero))
         strip = painter.inside(image.crop(part), shades, style)
-        result.paste(strip.crop((0, start - strip_top, right - left, end - strip_top)), (left, start))
-    if painter.frames and box != (0, 0, *image.size):
-        width = max(1, round(min(image.size) * _FRAME))
-        ImageDraw.Draw(result).rectangle((left, top, right - 1, bottom - 1), outline=FRAME_COLOR, width=width)
+        result.paste(strip.crop((0, start - part_top, right - left, end - part_top)), (left, start))
+    if painter.frames:
+        draw_frame(result, box, image.size, FRAME_COLOR, max(1, round(min(image.size) * _FRAME)))
     return result
+
+
+def draw_frame(image: Image.Image, box: Pixels, size: Size, color: int | Color, width: int = 1) -> None:
+    """Draw a frame inside of a box, unless that is all of the photo, (width, height)."""
+    left, top, right, bottom = box
+    if box != (0, 0, *size):
+        ImageDraw.Draw(image).rectangle((left, top, right - 1, bottom - 1), outline=color, width=width)
 
 
 def side_by_side(pictures: Sequence[Image.Image], gap: int) -> Image.Image:
     """Pictures of one mode side by side on white, so many pixels apart."""
-    size = sum(item.width + gap for item in pictures) - gap, max(item.height for item in pictures)
-    result, left = Image.new(pictures[0].mode, size, "white"), 0
+    width = sum(item.width + gap for item in pictures) - gap
+    result = Image.new(pictures[0].mode, (width, max(item.height for item in pictures)), "white")
+    left = 0
     for image in pictures:
         result.paste(image, (left, 0))
         left += image.width + gap

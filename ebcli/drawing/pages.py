@@ -14,12 +14,15 @@ from ebcli.datatypes.explanation import Explanation, Map
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import printable, shade
 from ebcli.drawing.overlay import downscale
+from ebcli.drawing.painters import Size
 from ebcli.files.encoding import encode_picture, shorten
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.pages.shell import page
 
-# Pixels of the photo's longer side; of an atlas, the first one that fits
-_OF_ANSWER, _OF_NOTEBOOK, _OF_ATLAS = 1200, 640, (1600, 1200, 900, 400)
+# Pixels of the photo's longer side
+_OF_ANSWER = 1200
+_OF_NOTEBOOK = 640
+_OF_ATLAS = (1600, 1200, 900, 400)  # the first one that fits
 _LARGEST = 500_000  # bytes of the photo of an atlas
 _VALUES = 100_000  # of evidence, of all classes
 _LONGEST_NAME = 200  # characters
@@ -50,17 +53,16 @@ def notebook_view(maps: Sequence[FrameMaps], frame: DisplayFrame, subtitle: str)
         frame: the photo.
         subtitle: model, layer and method in words.
     """
-    small, tabs = frame._replace(image=downscale(frame.image, _OF_NOTEBOOK)), list[tuple[Map, str, dict[str, Any]]]()
-    for frame_maps in maps:
-        values = frame_maps.map.display_values
+    small = frame._replace(image=downscale(frame.image, _OF_NOTEBOOK))
+
+    def tab(frame_maps: FrameMaps) -> tuple[Map, str, dict[str, Any]]:
+        map_ = frame_maps.map
+        values = map_.display_values
         cells = _base64((values * values.size).astype("<f4").tobytes())
-        data = {
-            "cells": cells,
-            "grid": values.shape[::-1],
-            "place": frame_maps.map.placement.rescale(frame_maps.size, (1, 1)),
-        }
-        tabs.append((frame_maps.map, _jpeg(frame_maps.draw(small)), data))
-    return page("notebook.html", tabs=tabs, about=subtitle, id=f"eb{uuid.uuid4().hex}").decode()
+        data = {"cells": cells, "grid": values.shape[::-1], "place": map_.placement.rescale(frame_maps.size, (1, 1))}
+        return map_, _jpeg(frame_maps.draw(small)), data
+
+    return page("notebook.html", tabs=[*map(tab, maps)], about=subtitle, id=f"eb{uuid.uuid4().hex}").decode()
 
 
 def atlas_page(
@@ -77,17 +79,16 @@ def atlas_page(
         frames, maps, name, subtitle, pixel: as for ``atlas_figure``.
         facts: as for ``encode_picture``.
     """
-    image, facts_json = frames[0].image, json.dumps(shorten(facts))
+    image = frames[0].image
     encodings = (_jpeg(downscale(image, longest)) for longest in _OF_ATLAS)
     photo = next(encoding for encoding in encodings if len(encoding) * 3 // 4 <= _LARGEST)
-    data = {
-        **atlas_data(Atlas.from_maps([maps_.map for maps_ in maps]), image.size),
-        "at": pixel and (pixel[0] + 0.5, pixel[1] + 0.5),
-    }
+    data = atlas_data(Atlas.from_maps([frame_maps.map for frame_maps in maps]), image.size)
+    data["at"] = pixel and [position + 0.5 for position in pixel]
+    facts_json = json.dumps(shorten(facts))
     return page("atlas.html", name=printable(name), about=subtitle, facts=facts_json, data=data, photo=photo)
 
 
-def atlas_data(atlas: Atlas, size: tuple[int, int]) -> dict[str, Any]:
+def atlas_data(atlas: Atlas, size: Size) -> dict[str, Any]:
     """What the script of a page needs of the atlas of a photo of a size (width, height)."""
     left, top, right, bottom = atlas.placement
     max_cells = int((_VALUES / len(atlas.subjects)) ** 0.5)
@@ -99,8 +100,14 @@ def atlas_data(atlas: Atlas, size: tuple[int, int]) -> dict[str, Any]:
         {"index": subject.index, "name": subject.name and subject.name[:_LONGEST_NAME], "score": subject.score}
         for subject in atlas.subjects
     ]
-    layout = {"size": size, "place": atlas.placement, "shape": (height, width)}
-    return {**layout, "clear": CLEAR, "cells": cells, "subjects": subjects}
+    return {
+        "size": size,
+        "place": atlas.placement,
+        "shape": (height, width),
+        "clear": CLEAR,
+        "cells": cells,
+        "subjects": subjects,
+    }
 
 
 def _jpeg(image: Image.Image) -> str:

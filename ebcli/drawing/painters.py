@@ -19,7 +19,13 @@ LEVELS = 256  # pictures have 8 bits per channel
 
 # An overlay's colors for the class and against it, from 0 to the ends of the scale: hues that photos seldom have, so
 # saturated that they are as far from white as from black. benchmarks/overlays.py compares them with others.
-_HUES = {1: ((130, 60, 255), (230, 0, 255)), -1: ((0, 220, 140), (0, 220, 0))}
+_HUES = ((130, 60, 255), (230, 0, 255)), ((0, 220, 140), (0, 220, 0))
+
+Size = tuple[int, int]  # width and height
+Color = tuple[int, int, int]  # RGB
+Values = NDArray[np.float32]  # of a map (h, w)
+_AnyValues = NDArray[np.floating]
+_Colors = NDArray[np.uint8]
 
 FRAME_COLOR = 150, 150, 150  # of the center crop
 _NEUTRAL = (119, 119, 119)  # a middle gray, which no colormap for maps contains
@@ -30,22 +36,24 @@ _LIGHTER = 0.45  # of the way from 0 in the colormap, lines have no color: it is
 _HALO, _SHADOW = 0.4, 0.7  # opacities of the light and the dark border of a contour, seen on dark and light photos
 
 
-def visible(saliency: NDArray[np.floating], style: DrawingStyle) -> NDArray[np.floating]:
+def visible(saliency: _AnyValues, style: DrawingStyle) -> _AnyValues:
     """The values that a style draws: their magnitude if it is signed, else the positive part."""
     return np.abs(saliency) if style.signed else np.maximum(saliency, 0)
 
 
-def limits(saliency: NDArray[np.floating], style: DrawingStyle) -> tuple[float, float]:
+def limits(saliency: _AnyValues, style: DrawingStyle) -> tuple[float, float]:
     """The ends of the color scale for a map (h, w) that is not all 0, in the map's own units."""
-    values, uniform = visible(saliency, style), 1 / saliency.size
+    uniform = 1 / saliency.size
     if style.vmax is not None:
         high = style.vmax * uniform
     else:
+        values = visible(saliency, style)
         high = float(np.percentile(values[values > 0], style.percentile_of(saliency.size)))
-    return (-high if style.signed else style.vmin * uniform), high
+    low = -high if style.signed else style.vmin * uniform
+    return low, high
 
 
-def levels(values: NDArray[np.floating], ends: tuple[float, float], count: int = LEVELS) -> NDArray[np.float32]:
+def levels(values: _AnyValues, ends: tuple[float, float], count: int = LEVELS) -> Values:
     """Values as levels of a scale, not clipped: the integer part is the level, 0 at the lower end to 255 at the upper.
 
     This is affine, so a map can be scaled before it is upsampled.
@@ -56,24 +64,26 @@ def levels(values: NDArray[np.floating], ends: tuple[float, float], count: int =
     return ((values.astype(np.float64) - low) * ((count - 1) / (high - low)) + 0.5).astype(np.float32)
 
 
-def scaled_levels(
-    values: NDArray[np.floating], style: DrawingStyle, count: int = LEVELS
-) -> tuple[NDArray[np.float32], float]:
+def scaled_levels(values: _AnyValues, style: DrawingStyle, count: int = LEVELS) -> tuple[Values, float]:
     """The levels of a map's cells (h, w), and that of 0. Clamped before upsampling, or a dip would dent a peak."""
     ends = limits(values, style)
     zero = float(levels(np.zeros(1), ends, count)[0])
-    return levels(values if style.signed else visible(values, style), ends, count), zero
+    if not style.signed:
+        values = visible(values, style)
+    return levels(values, ends, count), zero
 
 
 def opacity(style: DrawingStyle) -> NDArray[np.float64]:
     """How much each of the scale's 256 levels stands out, 0 to 1: its distance from 0, or from the lower end."""
     levels = np.arange(LEVELS)
+    if not style.signed:
+        return levels / (LEVELS - 1)
     middle = LEVELS // 2
-    return (np.abs(levels - middle) / (middle - 1)).clip(max=1) if style.signed else levels / (LEVELS - 1)
+    return (np.abs(levels - middle) / (middle - 1)).clip(max=1)
 
 
 @lru_cache
-def overlay_colors(style: DrawingStyle) -> NDArray[np.uint8]:
+def overlay_colors(style: DrawingStyle) -> _Colors:
     """The colors of an overlay's 256 levels, (256, 3): those of ``cmap``, or its own.
 
     Blended with an opacity that rises with the value, its own colors differ from any common photo the more, the higher
@@ -81,14 +91,14 @@ def overlay_colors(style: DrawingStyle) -> NDArray[np.uint8]:
     """
     if style.cmap is not None or style.name == "paper":
         return palette(style.colormap)
-    strength, is_against = opacity(style)[:, None], style.signed & (np.arange(LEVELS) < LEVELS // 2)[:, None]
-    start_color, end_color = (np.where(is_against, _HUES[-1][end], _HUES[1][end]) for end in (0, 1))
-    colors: NDArray[np.uint8] = (start_color + strength * (end_color - start_color)).round().astype(np.uint8)
+    is_against = style.signed & (np.arange(LEVELS) < LEVELS // 2)[:, None]
+    start_color, end_color = (np.where(is_against, opposite, hue) for hue, opposite in zip(*_HUES, strict=True))
+    colors: _Colors = (start_color + opacity(style)[:, None] * (end_color - start_color)).round().astype(np.uint8)
     return colors
 
 
 @lru_cache
-def palette(cmap: str) -> NDArray[np.uint8]:
+def palette(cmap: str) -> _Colors:
     """The 256 colors of a matplotlib colormap, (256, 3), from the lowest value to the highest.
 
     Raises:
@@ -99,7 +109,7 @@ def palette(cmap: str) -> NDArray[np.uint8]:
     if cmap not in colormaps:
         near = closest(cmap, colormaps) or "choose one of matplotlib, such as viridis or turbo"
         raise ConfigurationError(f"unknown colormap {cmap!r}: {near}")
-    colors: NDArray[np.uint8] = colormaps[cmap](np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
+    colors: _Colors = colormaps[cmap](np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
     return colors
 
 
@@ -125,7 +135,8 @@ def _overlay(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Im
     alphas = opacity(style) ** 0.8 if style.name == "paper" else style.alpha * opacity(style)
     levels = _clip(levels)
     opacities = levels.point((255 * alphas).round().astype(int).tolist())
-    if box := opacities.getbbox():  # blending takes most of the time of a picture, and most of a map is often flat
+    box = opacities.getbbox()
+    if box:  # blending takes most of the time of a picture, and most of a map is often flat
         photo.paste(_colorize(levels.crop(box), overlay_colors(style)), box, opacities.crop(box))
     return photo
 
@@ -142,26 +153,34 @@ def _mask(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image
 
 def _contour(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
     """Antialiased lines of equal value: the distance to a line is about the difference in value over the slope."""
-    values = [0.5 + side * share / 2 for side in (-1, 1) for share in CONTOURS] if style.signed else CONTOURS
     positions = ((np.asarray(levels) - np.float32(0.5)) / np.float32(LEVELS - 1)).clip(0, 1)
-    with_edge = np.pad(positions, 1, mode="edge")  # a slope needs neighbors, even in a single row of pixels
-    slope = np.hypot(*np.gradient(with_edge))[1:-1, 1:-1]
-    distances = [np.abs(positions - value) / np.maximum(slope, np.finfo(np.float32).tiny) for value in values]
-    width = max(1.5, photo.width / _LINES_ACROSS)
+    slopes = np.maximum(slope(positions), np.finfo(np.float32).tiny)
+    zero = 0.5 if style.signed else 0.0
+    values = [0.5 + side * share / 2 for side in (-1, 1) for share in CONTOURS] if style.signed else CONTOURS
+    distances = {value: np.abs(positions - value) / slopes for value in values}
+    line_width = max(1.5, photo.width / _LINES_ACROSS)
 
-    def line(distance: NDArray[np.floating], width: float, alpha: float) -> Image.Image:
+    def draw_line(color: Color, distance: _AnyValues, width: float, alpha: float = 1) -> None:
         opacities = alpha * np.clip((width + 1) / 2 - distance, 0, 1)
-        return Image.fromarray((opacities * 255).round().astype(np.uint8))
+        mask = Image.fromarray((opacities * 255).round().astype(np.uint8))
+        box = mask.getbbox()
+        if box:
+            photo.paste(color, box, mask.crop(box))
 
-    for distance in distances:
-        _paint(photo, (255, 255, 255), line(distance, 3 * width, _HALO))
-        _paint(photo, (0, 0, 0), line(distance, 2 * width, _SHADOW))
-    colors, zero = palette(style.colormap), 0.5 * style.signed
-    for value, distance in zip(values, distances, strict=True):
+    for distance in distances.values():
+        draw_line((255, 255, 255), distance, 3 * line_width, _HALO)
+        draw_line((0, 0, 0), distance, 2 * line_width, _SHADOW)
+    for value, distance in distances.items():
         place = value + _LIGHTER * (math.copysign(1 - zero, value - zero) - (value - zero))
-        red, green, blue = colors[round(place * (LEVELS - 1))].tolist()
-        _paint(photo, (red, green, blue), line(distance, width, 1))
+        red, green, blue = palette(style.colormap)[round(place * (LEVELS - 1))].tolist()
+        draw_line((red, green, blue), distance, line_width)
     return photo
+
+
+def slope(values: _AnyValues) -> _AnyValues:
+    """The length of the gradient (h, w) of an array, also where that is a single row."""
+    with_edge = np.pad(values, 1, mode="edge")
+    return np.hypot(*np.gradient(with_edge))[1:-1, 1:-1]
 
 
 def _clip(levels: Image.Image) -> Image.Image:
@@ -169,15 +188,10 @@ def _clip(levels: Image.Image) -> Image.Image:
     return levels.convert("L")
 
 
-def _colorize(levels: Image.Image, colors: NDArray[np.uint8]) -> Image.Image:
+def _colorize(levels: Image.Image, colors: _Colors) -> Image.Image:
     levels = levels.copy()
     levels.putpalette(colors.tobytes())
     return levels.convert("RGB")
-
-
-def _paint(photo: Image.Image, color: tuple[int, int, int], opacities: Image.Image) -> None:
-    if box := opacities.getbbox():
-        photo.paste(color, box, opacities.crop(box))
 
 
 def _copy(photo: Image.Image, style: DrawingStyle) -> Image.Image:

@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 from ebcli.datatypes.explanation import Box
 from ebcli.drawing.overlay import covered_pixels, interpolate, is_blank_on, reduced_size
+from ebcli.drawing.painters import Size
+
+_Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,7 @@ class Region:
     polygon: tuple[float, ...] | None = None
 
 
-def largest_region(
-    saliency: NDArray[np.floating], placement: Box, size: tuple[int, int], options: RegionOptions
-) -> Region | None:
+def largest_region(saliency: NDArray[np.floating], placement: Box, size: Size, options: RegionOptions) -> Region | None:
     """The largest connected region above the threshold, as for class activation maps (Zhou et al., CVPR 2016).
 
     Args:
@@ -59,25 +60,23 @@ def largest_region(
     if is_blank_on(size, saliency, placement):
         return None
     small = reduced_size(size)  # maps are much coarser than that
-    x, y = size[0] / small[0], size[1] / small[1]
     region = placement.rescale(size, small)
     left, top, right, bottom = box = covered_pixels(region, small)
     values = np.maximum(interpolate(np.maximum(saliency, 0), region, box), 0).astype(np.float64)
     # values belong to the centers of pixels; the outermost ones reach to the edges
-    columns = np.array([left, *(np.arange(left, right) + 0.5), right]) * x
-    rows = np.array([top, *(np.arange(top, bottom) + 0.5), bottom]) * y
+    columns = np.array([left, *(np.arange(left, right) + 0.5), right]) * (size[0] / small[0])
+    rows = np.array([top, *(np.arange(top, bottom) + 0.5), bottom]) * (size[1] / small[1])
     generator = contour_generator(columns, rows, np.pad(values, 1, mode="edge"), fill_type=FillType.OuterOffset)
-    outlines = [
-        points[: offsets[1]] for points, offsets in zip(*generator.filled(_level(values, options), np.inf), strict=True)
-    ]
+    polygons = generator.filled(_level(values, options), np.inf)
+    outlines = [points[: offsets[1]] for points, offsets in zip(*polygons, strict=True)]
     if not outlines:
         return None
     points = max(outlines, key=_area).clip(0, size)
-    polygon = tuple(round(float(value), 2) for value in points[:-1].ravel()) if options.masks else None
+    polygon = tuple(points[:-1].ravel().astype(float).round(2).tolist()) if options.masks else None
     return Region(Box(*points.min(axis=0).tolist(), *points.max(axis=0).tolist()), round(_area(points), 2), polygon)
 
 
-def _level(values: NDArray[np.float64], options: RegionOptions) -> float:
+def _level(values: _Floats, options: RegionOptions) -> float:
     """The value above which the region lies."""
     if options.kind == "max":
         return options.share * float(values.max())
@@ -88,7 +87,7 @@ def _level(values: NDArray[np.float64], options: RegionOptions) -> float:
     return (least + float(lower[0] if len(lower) else 0)) / 2
 
 
-def _area(points: NDArray[np.float64]) -> float:
+def _area(points: _Floats) -> float:
     """The area of a closed polygon (N, 2), by the shoelace formula."""
     x, y = points.T
     return abs(float(x[:-1] @ y[1:] - x[1:] @ y[:-1])) / 2

@@ -85,10 +85,15 @@ class DrawingStyle:
         """The style for a single map; if it is two-sided, with its negative values if this style can show them."""
         if self.name == ATLAS:
             return replace(self, name=DrawingStyle.name)
-        can = self.name not in UNSIGNED_STYLES and not self.vmin
-        return replace(self, signed=True) if is_two_sided and can else self
+        if is_two_sided and self.name not in UNSIGNED_STYLES and not self.vmin:
+            return replace(self, signed=True)
+        return self
 
     @property
     def colormap(self) -> str:
         """The name of the matplotlib colormap in use."""
-        return self.cmap or ("vanimo_r" if self.signed else "jet" if self.name == "paper" else "inferno")
+        if self.cmap:
+            return self.cmap
+        if self.signed:
+            return "vanimo_r"
+        return "jet" if self.name == "paper" else "inferno"

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import COLORS, trace
-from ebcli.drawing.overlay import covered_pixels, downscale, interpolate, is_blank_on, reduced_size
+from ebcli.drawing.overlay import covered_pixels, downscale, draw_frame, interpolate, is_blank_on, reduced_size
 from ebcli.drawing.painters import FRAME_COLOR, LEVELS, opacity, overlay_colors, scaled_levels
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import DisplayFrame
@@ -22,7 +22,10 @@ from ebcli.files.paths import FileState
 THUMBNAILS = PAGE.parent / "thumbnails"
 # The palette indices of the part that the network did not see, its frame, outlines and their halo; the map's values use
 # the others
-_OUTSIDE, _FRAME, _OUTLINE, _HALO = 0, 253, 254, 255
+_OUTSIDE = 0
+_FRAME = 253
+_OUTLINE = 254
+_HALO = 255
 _LEVELS = 252
 
 
@@ -57,8 +60,10 @@ class ThumbnailNames(NamedTuple):
 
     def _path(self, kind: str, suffix: str, index: int = 0, layer: str | None = None, number: int = 1) -> Path:
         facts = [self.relpath, str(self.stamp.bytes), str(self.stamp.mtime_ns)]
-        facts += [] if layer is None else [self.configuration, self.method, layer]
-        facts += [str(number)] * (number > 1)
+        if layer is not None:
+            facts += [self.configuration, self.method, layer]
+        if number > 1:
+            facts.append(str(number))
         name = hashlib.sha256(b"\0".join(map(os.fsencode, facts))).hexdigest()[:32]
         return picture_relpath(THUMBNAILS / name[:2] / name, index, kind, suffix)
 
@@ -79,33 +84,33 @@ def thumbnails(names: ThumbnailNames, frame: DisplayFrame, maps: Sequence[FrameM
     files = {names.photo: encode_picture(downscale(frame.image), "jpg")}
     keys = with_numbers((map_.map.layer, map_.map.subject.index) for map_ in maps)
     for (key, number), frame_maps in zip(keys, maps, strict=True):
-        if (content := map_thumbnail(frame_maps, frame_maps.map_at(frame))) is not None:
+        content = map_thumbnail(frame_maps, frame_maps.map_at(frame))
+        if content is not None:
             files[names.map(*key, number)] = content
     return files
 
 
 def map_thumbnail(frame_maps: FrameMaps, values: NDArray[np.floating]) -> bytes | None:
     """The thumbnail of a map with these values (h, w); None if it is blank."""
-    map_, size, style, color = (
-        frame_maps.map,
-        frame_maps.size,
-        frame_maps.faded_style,
-        COLORS[frame_maps.number % len(COLORS)],
-    )
+    map_ = frame_maps.map
+    size = frame_maps.size
+    style = frame_maps.faded_style
     if is_blank_on(size, values, map_.placement, style.signed):
         return None
     small = reduced_size(size)
-    region, scale = map_.placement.rescale(size, small), small[0] / size[0]
-    box, (cells, zero) = covered_pixels(region, small), scaled_levels(values, style, _LEVELS)
+    region = map_.placement.rescale(size, small)
+    box = covered_pixels(region, small)
+    cells, zero = scaled_levels(values, style, _LEVELS)
     shades = interpolate(cells, region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
     # a palette image with the colors and opacities of an overlay with alpha 1
     picture = Image.new("P", small, _OUTSIDE)
     picture.paste(Image.fromarray((1 + shades).astype(np.uint8)), box[:2])
-    if box != (0, 0, *small):
-        ImageDraw.Draw(picture).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=_FRAME)
+    draw_frame(picture, box, small, _FRAME)
+    scale = small[0] / size[0]
     outlines = [[(x * scale, y * scale) for x, y in points] for points in map_.subject.outlines]
     trace(picture, outlines, _HALO, _OUTLINE)
     chosen = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
+    color = COLORS[frame_maps.number % len(COLORS)]
     picture.putpalette(bytes(3) + overlay_colors(style)[chosen].tobytes() + bytes([*FRAME_COLOR, *color, 0, 0, 0]))
     opacities = (255 * opacity(style)[chosen]).round().astype(np.uint8)
     picture.info["transparency"] = bytes(1) + opacities.tobytes() + bytes([255, 255, 255])

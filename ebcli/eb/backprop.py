@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_relevance, priors, priors_against
-from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, single_tensor
+from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, remove_all, single_tensor
 from ebcli.eb.joint import LayerShares, LostMass, joint_shares
 from ebcli.eb.mode import RecordingMode, UnsupportedPolicy, refuse
 from ebcli.eb.operations import Value, quiet, trailing_axes
@@ -159,7 +160,8 @@ def excitation_backprop(
                 tracks=track_lost_mass,
             )
             refuse([name for path in forward.paths for name in without_rule(path.ops)], unsupported)
-            rules = {path: path.explains_jointly() if joint is None else joint for path in forward.paths}
+            source = forward.images.source
+            rules = {path: path.explains_jointly(source) if joint is None else joint for path in forward.paths}
             maps: dict[Path, LayerMaps] = {}
             for is_joint in sorted(set(rules.values())):
                 maps |= computation.maps([path for path in rules if rules[path] == is_joint], is_joint)
@@ -210,11 +212,18 @@ def layers_on_path(net: Module, inputs: Tensor, layers: Sequence[str], *, only_w
         if isinstance(value, Value):  # not another thread's
             values[name] = value
 
-    with ExitStack() as stack:
-        for context in (quiet(), torch.inference_mode(False), torch.no_grad(), evaluating(net), RecordingMode(tape)):
-            stack.enter_context(context)
+    with (
+        quiet(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        evaluating(net),
+        RecordingMode(tape),
+        ExitStack() as stack,
+    ):
+        hooks: list[RemovableHandle] = []
+        stack.callback(remove_all, hooks)
         for name in layers:
-            stack.callback(net.get_submodule(name).register_forward_hook(partial(note, name)).remove)
+            hooks.append(net.get_submodule(name).register_forward_hook(partial(note, name)))
         inputs = inputs.detach().clone()
         tape.saves_numbers = False
         source = tape.start(inputs)

@@ -51,6 +51,7 @@ class Facts:
         elementwise: AFFINE, NONLINEAR or MOVE if each element is such a function of one element of its maker's operand.
         attention_axes: along which a softmax has weighed the elements, so that a sum mixes them as attention does.
         is_softmax: a softmax, or its logarithm.
+        is_attention: the weights of `scaled_dot_product_attention`, whose queries and keys get nothing.
         is_layer: its relevance is asked for, so activations above are not functions of what it is a function of.
         unknown: what made it outside of the mode.
     """
@@ -64,6 +65,7 @@ class Facts:
     elementwise: int = 0
     attention_axes: frozenset[int] = frozenset()
     is_softmax: bool = False
+    is_attention: bool = False
     is_layer: bool = False
     unknown: str = ""
 
@@ -74,10 +76,10 @@ _INHERITANCE = attrgetter("nonnegative", "gate", "activations", "layers", "mixtu
 def inherit(op: Op) -> Facts:
     """The facts of a result that has elements of all inputs."""
     facts = [_INHERITANCE(value.facts) for value in op.inputs]
+    if not facts:  # a constant that a network writes over a value
+        return Facts()
     if len(facts) == 1:
         return Facts(*facts[0])
-    if not facts:  # overwritten by a constant
-        return Facts(nonnegative=True)
     nonnegative, gates, *depths = zip(*facts, strict=True)
     return Facts(all(nonnegative), min(gates), *map(max, depths))
 

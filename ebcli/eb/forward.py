@@ -4,7 +4,7 @@ import dataclasses
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import check_batch, check_logits
 from ebcli.eb.mode import RecordingMode, refuse
@@ -35,15 +36,17 @@ class LayerHooks(ExitStack):
         super().__init__()
         self._tape = tape
         self._values: dict[str | None, Value] = {}
+        self._net = net
         self.names = [_name_of(layer, net, tape) for layer in layers]
-        for name in dict.fromkeys(self.names):
-            if name is not None:
-                # before the network's own hooks, which may keep the output for another layer
-                register = net.get_submodule(name).register_forward_hook
-                self.callback(register(partial(self._output, name), prepend=True).remove)
 
     def enter(self, inputs: Tensor) -> Tensor:
         """The tensor to call the network with."""
+        hooks: list[RemovableHandle] = []
+        self.callback(remove_all, hooks)
+        for name in dict.fromkeys(self.names):
+            if name is not None:  # before the network's own hooks, which may keep the output for another layer
+                module = self._net.get_submodule(name)
+                hooks.append(module.register_forward_hook(partial(self._output, name), prepend=True))
         inputs = inputs.detach().clone()  # which the network may overwrite
         self.source = self._tape.start(inputs)
         self._tape.saves_numbers = False
@@ -130,6 +133,11 @@ class Forward:
         if cut:
             raise LayerError(f"the output does not depend on {cut[0]}, or only in torch.no_grad(): choose a later one")
         return cls(tape, result.detach(), output, paths, Images(hooks.source))
+
+
+def remove_all(hooks: Iterable[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()
 
 
 def label_of(name: str | None) -> str:

@@ -4,19 +4,18 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import BackwardCFunction, once_differentiable
 from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
 
 from ebcli.eb.custom_rules import Call, custom_rule, name_of
-from ebcli.eb.operations import ACTIVE_TAPE, AnyFunction, Tensors, Value, quiet, reachable
+from ebcli.eb.operations import ACTIVE_TAPE, AnyFunction, Tensors, ThreadState, Value, quiet, reachable
 from ebcli.eb.paths import Messages, descend, walk, without_rule
 from ebcli.eb.rules.decompositions import FUNCTIONS
 from ebcli.eb.stepwise import Stepwise, total
@@ -44,19 +43,23 @@ class RecordingMode(TorchFunctionMode):
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self.tape = tape
-        self._entered_stacks: list[ExitStack] = []
+        self._states: list[ThreadState] = []
 
     def __enter__(self) -> Any:
-        with ExitStack() as stack:  # which leaves what was entered if the rest is interrupted
-            stack.callback(ACTIVE_TAPE.reset, ACTIVE_TAPE.set(self.tape))
-            stack.enter_context(self.tape)
+        state = ThreadState()
+        try:
+            self._states.append(state)
+            ACTIVE_TAPE.set(self.tape)
+            self.tape.__enter__()
             super().__enter__()
-            stack.push(super().__exit__)
-            self._entered_stacks.append(stack.pop_all())
+        except BaseException:  # interrupted
+            state.restore()
+            raise
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._entered_stacks.pop().__exit__(*error)
+        self._states[-1].restore()  # which leaves both modes
+        self._states.pop()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -75,8 +78,8 @@ class RecordingMode(TorchFunctionMode):
                 name = f"{type(ctx).__name__.removesuffix('Backward')}.apply"
             tape.escapes[name] = len(tape.ops)
         tape.is_cut &= not was_enabled
-        _set_grad_enabled(False)  # torch.no_grad() takes ten times as long
         try:
+            _set_grad_enabled(False)  # torch.no_grad() takes ten times as long
             return self.compute(func, args, kwargs)
         finally:
             _set_grad_enabled(was_enabled)
@@ -100,7 +103,7 @@ class RecordingMode(TorchFunctionMode):
                 return func(*args, **kwargs)
             return value
         result = call.compute()
-        parts = FUNCTIONS[func](name, *args, **kwargs)
+        parts = FUNCTIONS[func](*args, **kwargs)
         if parts is NotImplemented:
             tape.refuse(name, operands, result)
         else:
@@ -328,6 +331,6 @@ def disable() -> None:
 def name_of_node(node: Any) -> str:
     """What to call a node that was made where no mode sees it."""
     stem = re.sub(r"Backward\d*$", "", node.name().rpartition("::")[2])
-    if hasattr(node, "_forward_cls"):
-        return f"{stem}.apply"  # an autograd.Function
+    if isinstance(node, BackwardCFunction):  # of an autograd.Function
+        return f"{stem}.apply"
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower() + " (called outside the mode)"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.torch_private import OpOverload, schema_of
+from ebcli.eb.torch_private import OpOverload, count_modes, leave_modes, schema_of
 
 aten = torch.ops.aten
 
@@ -33,10 +33,30 @@ class quiet:  # noqa: N801  a context, in lower case as torch.no_grad
     """Hide operations, such as those of rules, from the tapes of this thread."""
 
     def __enter__(self) -> None:
-        self._token = ACTIVE_TAPE.set(None)
+        self._state = ThreadState()
+        ACTIVE_TAPE.set(None)
 
     def __exit__(self, *error: object) -> None:
-        ACTIVE_TAPE.reset(self._token)
+        self._state.restore()
+
+
+class ThreadState:
+    """The tape and the modes of this thread, to come back to wherever what follows is interrupted."""
+
+    def __init__(self) -> None:
+        self._tape = ACTIVE_TAPE.get()
+        self._num_modes = count_modes()
+
+    def restore(self) -> None:
+        try:
+            self._restore()
+        except BaseException:  # interrupted
+            self._restore()
+            raise
+
+    def _restore(self) -> None:
+        leave_modes(*self._num_modes)
+        ACTIVE_TAPE.set(self._tape)
 
 
 class Value:

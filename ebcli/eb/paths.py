@@ -92,12 +92,16 @@ class Path:
         self.ops.reverse()
         self.classifiers = [op for op in descend([output], is_learned) if is_learned(op)]
 
-    def explains_jointly(self) -> bool:
+    def explains_jointly(self, source: Value) -> bool:
         """Whether the joint rule holds for the layer.
 
         It does where activations that can have values of both signs are between the layer and the classifier. It does
-        not where attention mixes cells that the classifier averages, because there the average assigns probability to
-        places, which is more exact step by step (Swin). Where the classifier reads a class token, attention does.
+        not where the classifier averages cells that attention made, of other cells or of the channels of each, because
+        there the average assigns probability to places, which is more exact step by step (Swin, EdgeNeXt). Where the
+        classifier reads a class token, attention does.
+
+        Args:
+            source: the network's input (B, C, ...).
         """
         inputs = [value for op in self.classifiers for value in op.operands]
         between = set(self.ops).intersection(descend(inputs))
@@ -106,9 +110,10 @@ class Path:
         mixing = {op for op in between if mixes(op)}
         reachable_ops = between.intersection(descend(inputs, mixing.__contains__)) - mixing
         averages = [op for op in reachable_ops if isinstance(op.rule, Layer) and op.rule.averages(op)]
+        grid = [Places(source, axis) for axis in range(2, source.ndim)]
         for average in averages:
             below = mixing.intersection(descend(average.operands))
-            if any(averages_cells(op, average) for op in below):
+            if any(averages_cells(op, average, grid) for op in below):
                 return False
         return True
 
@@ -121,8 +126,19 @@ def mixes(op: Op) -> bool:
     return any(out.facts.mixtures > max(value.facts.mixtures for value in op.inputs) for out in op.outs)
 
 
-def averages_cells(mixing: Op, average: Op) -> bool:
-    """Whether an average adds up cells of those that an earlier operation mixed, and not channels or branches."""
-    axes = average.rule.averaged_axes(average)
-    queries = mixing.rule.query_axes(mixing)
-    return any(Places(mixing.out, axis).differ(average.operand, axes) for axis in queries)
+def averages_cells(mixing: Op, average: Op, grid: Iterable[Places]) -> bool:
+    """Whether an average adds up cells that an earlier operation made by mixing, and not channels or branches.
+
+    Args:
+        mixing: the earlier operation. Its cells are what attention weights vary along, and what the grid varies along.
+        average: the average.
+        grid: the cells of the image, along each axis.
+    """
+
+    def adds_up(axis: int) -> bool:
+        return Places(mixing.out, axis).differ(average.operand, average.rule.averaged_axes(average))
+
+    if any(map(adds_up, mixing.rule.query_axes(mixing))):
+        return True
+    varying = {axis for places in grid for axis, size in enumerate(places.marks_of(mixing.out).shape) if size > 1}
+    return any(map(adds_up, varying))

@@ -114,6 +114,12 @@ class Places:
         except (RuntimeError, IndexError):
             return self.everything(op)  # it does not run on marks alone, such as a view of numbers of another type
 
+    def sum_up(self, op: Op) -> Marks:
+        """Of a sum whose weights are not negative, such as one over indices: their average."""
+        marks = [self.marks_of(value) for value in op.floating]
+        counts = move_marks(op, [(t != 0).double() for t in marks])
+        return [total / count.clamp(min=1) for total, count in zip(move_marks(op, marks), counts, strict=True)]
+
     def differ(self, value: Value, axes: Iterable[int]) -> bool:
         """Whether elements along some axes of a value come from different indices."""
         marks = self.marks_of(value)
@@ -166,18 +172,19 @@ class Images(Places):
         """Whether each image makes its own row of the output, and its own elements of some values."""
         if self.is_single:
             return True
-        return self.axis(output) == 0 and all(self.numbers(value) is not None for value in values)
+        rows = self.numbers(output)
+        if rows is None or len(rows) != self.count or rows.flatten().tolist() != [*range(self.count)]:
+            return False
+        return all(self.numbers(value) is not None for value in values)
 
     def axis(self, value: Value) -> int | None:
-        """The axis of a value that the images are on, in their order; None if there is none."""
-        if self.count == 1:  # axes of size 1 are all alike
-            return next((axis for axis, size in enumerate(value.shape) if size == 1), None)
-        numbers = self.numbers(value)
-        if numbers is None or self.count not in numbers.shape:
-            return None
-        if numbers.flatten().tolist() != [*range(self.count)]:
-            return None
-        return numbers.shape.index(self.count)
+        """The axis of a value that the images are on; None if there is none."""
+        if self.count == 1:
+            shape = value.shape  # axes of size 1 are all alike
+        else:
+            numbers = self.numbers(value)
+            shape = self.marks_of(value).shape if numbers is None else numbers.shape
+        return next((axis for axis, size in enumerate(shape) if size == self.count), None)
 
     def sums(self, z: Tensor, value: Value) -> Tensor:
         """The sum (count,) of the elements of each image."""

@@ -15,8 +15,10 @@ class ExcitationResult:
         relevance: the probability at each element of the layer's output: (B, ...) or (B, K, ...). Never negative if
             marginal, signed if contrastive: the difference of two maps, which at a layer with class or register
             tokens, or with `against`, are both normalized over the cells of the map.
-        mass: (B,) or (B, K), the sum of the marginal map: 1 minus what was lost at neurons activated only by their
-            bias. None for contrastive maps, unless lost mass is tracked: it takes another backward pass.
+        mass: (B,) or (B, K), the sum of `relevance` of the marginal map, class and register tokens of the layer
+            included: 1 minus what was lost at neurons activated only by their bias, what constants took that are joined
+            above the layer, such as a class token, and what bypassed it. None for contrastive maps, unless lost mass is
+            tracked: it takes another backward pass.
         logits: (B, num_classes), the network's output; (B, num_classes, H, W) for dense predictions.
         contrastive: whether `relevance` is contrastive.
         layer: the layer's name; None for the input.

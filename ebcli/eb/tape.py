@@ -103,10 +103,11 @@ class Tape(TorchDispatchMode):
 
     def clear(self) -> None:
         """Free what was saved."""
-        for op in self.ops:  # values and operations refer to each other
-            op.outs.clear()
-            op.__dict__.clear()
-        self.ops.clear()
+        ops: list[Op] = self.__dict__.get("ops", [])  # there are none if it was interrupted
+        while ops:
+            op = ops.pop()
+            vars(op).get("outs", []).clear()  # values and operations refer to each other
+            vars(op).clear()
 
     @cached_property
     def names(self) -> dict[Module, str]:

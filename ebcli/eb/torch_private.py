@@ -26,10 +26,12 @@ __all__ = [
     "TorchDispatchMode",
     "_set_grad_enabled",
     "attention_weights",
+    "count_modes",
     "decomposition_of",
     "is_composite",
     "is_parameter",
     "is_view",
+    "leave_modes",
     "loops_over_time",
     "missing",
     "run_backward",
@@ -47,7 +49,12 @@ NAMES = {
     "torch._C._dispatch_has_kernel_for_dispatch_key": "tells which operations are made of others; none",
     "torch._decomp.decomposition_table": "PyTorch's own decompositions; torch.export.default_decompositions()",
     "torch._decomp.decompositions": "recurrent layers as loops over time; none",
-    "torch._ops.OpOverload": "the type of operations, with their schema and whether they are views; none",
+    "torch._C._get_dispatch_stack_at": "the dispatch mode that an interrupted call has left; none",
+    "torch._C._len_torch_dispatch_stack": "whether an interrupted call has left a dispatch mode; none",
+    "torch._C._len_torch_function_stack": "whether an interrupted call has left a function mode; none",
+    "torch._C._pop_torch_function_stack": "leaves such a mode; TorchFunctionMode.__exit__()",
+    "torch._ops.OpOverload": "the type of operations, which says whether they are views; none",
+    "torch.ops.aten.add.Tensor._schema": "the name and the arguments of operations; none",
     "torch.Tensor._base": "the tensor that a view shows; none",
     "torch.Tensor._is_view": "autograd gives views no node of their own; none",
     "torch.UntypedStorage._cdata": "identifies memory, also where there is none to point to; data_ptr()",
@@ -73,6 +80,20 @@ def missing() -> list[str]:
         return True
 
     return [name for name in NAMES if not is_there(name)]
+
+
+def count_modes() -> tuple[int, int]:
+    """The number of function modes and of dispatch modes that are active in this thread."""
+    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+
+
+def leave_modes(functions: int, dispatches: int) -> None:
+    """Leave the function modes and dispatch modes above some numbers of them."""
+    while torch._C._len_torch_function_stack() > functions:
+        torch._C._pop_torch_function_stack()
+    while torch._C._len_torch_dispatch_stack() > dispatches:
+        mode: Any = torch._C._get_dispatch_stack_at(torch._C._len_torch_dispatch_stack() - 1)
+        mode.__exit__(None, None, None)
 
 
 def storage_of(tensor: Tensor) -> int:

@@ -7,8 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +17,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from ebcli.errors import ConfigurationError, ImageError, LayerError, OutputError
+from ebcli.errors import ConfigurationError, ImageError, LayerError
 from ebcli.evaluate.data_sets import LabeledImages
+from ebcli.files.ownership import as_output_error
 from ebcli.files.records import append_lines
 from ebcli.models import ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
@@ -29,7 +31,18 @@ from ebcli.models.running import probe, resolve_device
 Row = dict[str, Any]  # of a table; values are text and numbers
 NO_LAYER = "-"
 
-NamedMaps = tuple[str, str, NDArray[np.float32]]  # method, layer, and signed maps (K, h, w)
+
+class NamedMaps(NamedTuple):
+    """The maps of a method at a layer: signed, (K, h, w)."""
+
+    method: str
+    layer: str
+    maps: NDArray[np.float32]
+
+    @property
+    def labels(self) -> Row:
+        """What rows say of them."""
+        return {"method": self.method, "layer": self.layer}
 
 
 @dataclass(frozen=True)
@@ -58,8 +71,8 @@ class Benchmark:
     def summarize(self, rows: Iterable[Row]) -> list[Row]:
         """The rows of the table, from those of all units."""
         keys = "method", "layer", *self.keys
-        groups = group_rows(rows, *keys).items()
-        return [dict(zip(keys, values, strict=True)) | self.columns(group) for values, group in groups]
+        groups = group_rows(rows, *keys).values()
+        return [{key: group[0][key] for key in keys} | self.columns(group) for group in groups]
 
 
 def run_benchmark(
@@ -79,16 +92,16 @@ def run_benchmark(
     from tqdm import tqdm
 
     path = folder / f"{benchmark.name}-{configuration_hash(benchmark.settings)}.jsonl"
-    try:
+    with as_output_error(f"write to '{path}'"):
         folder.mkdir(parents=True, exist_ok=True)
         path.touch()
         rows_by_unit = _read(path)
         if not path.stat().st_size:
             append_lines(path, json.dumps({"settings": benchmark.settings}, allow_nan=False))
-        left = [unit for unit in benchmark.units if unit not in rows_by_unit]
+        remaining = [unit for unit in benchmark.units if unit not in rows_by_unit]
         total = len(benchmark.units)
-        bar = {"total": total, "initial": total - len(left), "unit": benchmark.unit, "disable": quiet or None}
-        for unit in tqdm(left, benchmark.name, **bar):
+        bar = {"total": total, "initial": total - len(remaining), "unit": benchmark.unit, "disable": quiet or None}
+        for unit in tqdm(remaining, benchmark.name, **bar):
             try:
                 rows_by_unit[unit] = [*benchmark.measure(unit)]
             except ImageError as error:
@@ -96,36 +109,34 @@ def run_benchmark(
                     report_failure(unit, error)
             else:
                 append_lines(path, json.dumps({"unit": unit, "rows": rows_by_unit[unit]}, allow_nan=False))
-    except OSError as error:
-        raise OutputError(f"cannot write to '{path}': {error.strerror or error}") from error
-    return [row for unit in benchmark.units if unit in rows_by_unit for row in rows_by_unit[unit]]
+    return [*chain.from_iterable(rows_by_unit.get(unit, ()) for unit in benchmark.units)]
 
 
 def table(rows: Sequence[Row]) -> str:
     """Format rows with equal keys as a Markdown table."""
-    cells = [list(rows[0]), *([_format(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    alignments = [str.ljust if isinstance(value, str) else str.rjust for value in rows[0].values()]
-    rule = ["-" if align is str.ljust else ":" for align in alignments]
-    lines = [
-        [align(cell, width, *fill) for align, cell, width in zip(alignments, line, widths, strict=True)]
-        for line, fill in ((cells[0], ()), (rule, "-"), *((line, ()) for line in cells[1:]))
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    body = [[_format(value) for value in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(rows[0], *body, strict=True)]
+    is_text = [isinstance(value, str) for value in rows[0].values()]
+
+    def line(cells: Iterable[str]) -> str:
+        columns = zip(cells, widths, is_text, strict=True)
+        aligned_cells = [cell.ljust(width) if text else cell.rjust(width) for cell, width, text in columns]
+        return f"| {' | '.join(aligned_cells)} |"
+
+    columns = zip(widths, is_text, strict=True)
+    rule = ["-" * width if text else f"{'-' * (width - 1)}:" for width, text in columns]
+    return "\n".join([line(rows[0]), line(rule), *map(line, body)])
 
 
-def group_rows(rows: Iterable[Row], key: str, *other_keys: str) -> dict[tuple[Any, ...], list[Row]]:
+def group_rows(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
     """Group rows by the values of a key, in order of first appearance, and each group by those of the other keys."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row[key],), []).append(row)
-    if not other_keys:
-        return groups
-    return {
-        (*prefix, *suffix): subgroup
-        for prefix, group in groups.items()
-        for suffix, subgroup in group_rows(group, *other_keys).items()
-    }
+    groups: dict[tuple[Any, ...], list[Row]] = {(): [*rows]}
+    for key in keys:
+        groups_so_far, groups = groups, {}
+        for values, group in groups_so_far.items():
+            for row in group:
+                groups.setdefault((*values, row[key]), []).append(row)
+    return groups
 
 
 def mean(rows: Sequence[Row], key: str) -> float | None:
@@ -185,9 +196,8 @@ class ModelUnderTest:
         spatial = {layer.name for layer in model_layers(self.loaded) if layer.stride is not None}
         flat = [name for name in layers if name != INPUT and resolve_layer(self.loaded, name) not in spatial]
         if flat:
-            raise LayerError(
-                f"layer {flat[0]!r} of {self.loaded.name} has no map: eb-saliency layers lists those that do"
-            )
+            problem = f"layer {flat[0]!r} of {self.loaded.name} has no map"
+            raise LayerError(f"{problem}: eb-saliency layers lists those that do")
         self._layers = list(dict.fromkeys(layers)) or [default_layer(self.loaded)]
         self._methods = list(dict.fromkeys(methods))
         self.settings = network_settings(self.loaded) | {"layers": self._layers, "methods": self._methods}
@@ -229,7 +239,9 @@ class ModelUnderTest:
     def question(self, images: LabeledImages, key: str) -> tuple[Tensor, int]:
         """The input (1, 3, H, W) for an image, and the image's class; without labels, the most likely one."""
         inputs = self.inputs(images.read(key))
-        return inputs, int(self.probabilities(inputs).argmax()) if images.labels is None else images.labels[key]
+        if images.labels is not None:
+            return inputs, images.labels[key]
+        return inputs, int(self.probabilities(inputs).argmax())
 
     def explain(self, inputs: Tensor, classes: Sequence[int], seed: str, net: Any = None) -> Iterator[NamedMaps]:
         """Each method's maps at each layer.
@@ -243,10 +255,11 @@ class ModelUnderTest:
         targets = torch.tensor([classes], device=self.device)
         for method in self._methods:
             for layer in [NO_LAYER] if method in LAYERLESS else self._layers:
+                module = None if layer == INPUT else layer
                 with torch.random.fork_rng(devices=[]):
                     torch.default_generator.manual_seed(zlib.crc32(os.fsencode(seed)))
-                    maps = IMPLEMENTED[method](net or self.net, inputs, targets, None if layer == INPUT else layer)
-                yield method, layer, maps.float().cpu().numpy()
+                    maps = IMPLEMENTED[method](net or self.net, inputs, targets, module)
+                yield NamedMaps(method, layer, maps.float().cpu().numpy())
 
 
 def fully_convolutional(net: nn.Module) -> nn.Module:
@@ -259,10 +272,14 @@ def fully_convolutional(net: nn.Module) -> nn.Module:
     Args:
         net: a network of torchvision; the result shares its weights.
     """
-    features, pool, classifier = (getattr(net, name, None) for name in ("features", "avgpool", "classifier"))
+    features = getattr(net, "features", None)
+    pool = getattr(net, "avgpool", None)
+    classifier = getattr(net, "classifier", None)
     if not (isinstance(pool, nn.AdaptiveAvgPool2d) and isinstance(classifier, nn.Sequential) and features):
         return net
-    size: Any = pool.output_size if isinstance(pool.output_size, tuple) else (pool.output_size,) * 2
+    size: Any = pool.output_size
+    if isinstance(size, int):
+        size = (size, size)
     if size == (1, 1):
         return net
     layers = list(classifier)
@@ -273,5 +290,6 @@ def fully_convolutional(net: nn.Module) -> nn.Module:
                 convolution = nn.Conv2d(channels, module.out_features, size)
             convolution.weight = nn.Parameter(module.weight.detach().unflatten(1, (channels, *size)))
             convolution.bias = module.bias
-            layers[i], size = convolution, (1, 1)
+            layers[i] = convolution
+            size = (1, 1)
     return nn.Sequential(OrderedDict(features=features, classifier=nn.Sequential(*layers))).eval()

@@ -21,6 +21,8 @@ from ebcli.models.classes import Names, read_class_names, read_labels
 from ebcli.models.loaded import configuration_hash
 
 Mask = NDArray[np.bool_]  # (height, width)
+Size = tuple[int, int]  # width, height
+MaskedObject = tuple[int, Mask]  # class index, mask
 
 VOC_CLASSES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
@@ -71,16 +73,15 @@ class LabeledImages(Images):
     """
 
     def __init__(self, folder: Path, labels: Path | None, categories: Names, num_classes: int) -> None:
-        images = [
-            source.path for source in find_sources([folder]) if source.span is None and has_image_suffix(source.path)
-        ]
-        self.files = {path.relative_to(folder).as_posix(): path for path in images}
+        paths = [source.path for source in find_sources([folder]) if source.span is None]
+        self.files = {path.relative_to(folder).as_posix(): path for path in paths if has_image_suffix(path)}
         self.labels: dict[str, int] | None = None
         if labels is not None:
             rows = read_labels(labels, categories, num_classes)
             self.labels = {Path(*parts).as_posix(): row.label for parts, row in rows.items()}
-            if unknown := sorted(self.labels.keys() - self.files.keys()):
-                raise ConfigurationError(f"'{labels}' lists '{unknown[0]}', which is not an image in '{folder}'")
+            unknown = self.labels.keys() - self.files
+            if unknown:
+                raise ConfigurationError(f"'{labels}' lists '{min(unknown)}', which is not an image in '{folder}'")
         self.keys = [key for key in self.files if self.labels is None or key in self.labels]
         if not self.keys:
             raise ConfigurationError(f"there are no images in '{folder}'")
@@ -101,28 +102,32 @@ class AnnotatedImages(Images, ABC):
     def __init__(
         self, name: str, source: Path, classes: Sequence[str], files: Mapping[str, Path], skip_flagged: bool
     ) -> None:
-        self.name, self.classes, self._skips_flagged = name, classes, skip_flagged
-        self.files, self.keys = files, [*files]
+        self.name = name
+        self.classes = classes
+        self._skips_flagged = skip_flagged
+        self.files = files
+        self.keys = [*files]
         settings = {"data": name, "source": str(source.absolute()), "classes": list(classes)}
         self.settings = settings | {"skip flagged": skip_flagged}
 
     @abstractmethod
-    def objects(self, key: str) -> tuple[tuple[int, int], Iterator[tuple[int, Mask]]]:
+    def objects(self, key: str) -> tuple[Size, Iterator[MaskedObject]]:
         """The size (width, height) of an image; and the objects in it, each with its class's index and its mask.
 
         Raises:
             ImageError: the annotation is broken.
         """
 
-    def masks(self, key: str, size: tuple[int, int]) -> dict[int, Mask]:
+    def masks(self, key: str, size: Size) -> dict[int, Mask]:
         """Masks (height, width) of the classes in an image of ``size`` (width, height), by class index.
 
         Raises:
             ImageError: the annotation is broken, or belongs to an image of another size.
         """
-        (width, height), objects = self.objects(key)
-        if size != (width, height):
-            raise ImageError(f"the image has {size[0]} x {size[1]} pixels, but its annotation says {width} x {height}")
+        annotated_size, objects = self.objects(key)
+        if size != annotated_size:
+            pixels, truth = ("{} x {}".format(*numbers) for numbers in (size, annotated_size))
+            raise ImageError(f"the image has {pixels} pixels, but its annotation says {truth}")
         masks: dict[int, Mask] = {}
         for index, mask in objects:
             masks[index] = masks.get(index, False) | mask
@@ -160,11 +165,11 @@ class Voc(AnnotatedImages):
         if not self.keys:
             raise ConfigurationError(f"{self.name} in '{root}' is empty: ImageSets/Main/{split}.txt lists no images")
 
-    def objects(self, key: str) -> tuple[tuple[int, int], Iterator[tuple[int, Mask]]]:
-        size, objects_found = read_voc(self._annotations[key])
-        return size, (self._mask(item, size) for item in objects_found if not (item.flagged and self._skips_flagged))
+    def objects(self, key: str) -> tuple[Size, Iterator[MaskedObject]]:
+        size, objects = read_voc(self._annotations[key])
+        return size, (self._mask(item, size) for item in objects if not (item.flagged and self._skips_flagged))
 
-    def _mask(self, item: AnnotatedObject, size: tuple[int, int]) -> tuple[int, Mask]:
+    def _mask(self, item: AnnotatedObject, size: Size) -> MaskedObject:
         if item.name not in self.classes:
             hint = closest(item.name, self.classes) or "set them with --class-names"
             raise ImageError(f"annotated with {item.name!r}, which is not among the class names: {hint}")
@@ -201,19 +206,18 @@ class Coco(AnnotatedImages):
             raise ConfigurationError(f"'{annotations}' is not a file of COCO annotations: {error}") from error
         files = {name: images / name for name in self._images}
         super().__init__(f"COCO {annotations.stem}", annotations, classes, files, skip_flagged)
-        if not (self.keys and self.classes):
-            raise ConfigurationError(f"'{annotations}' lists no {'categories' if self.keys else 'images'}")
+        for noun, names in (("images", self.keys), ("categories", self.classes)):
+            if not names:
+                raise ConfigurationError(f"'{annotations}' lists no {noun}")
 
-    def objects(self, key: str) -> tuple[tuple[int, int], Iterator[tuple[int, Mask]]]:
+    def objects(self, key: str) -> tuple[Size, Iterator[MaskedObject]]:
         image = self._images[key]
-        annotations = [
-            annotation
-            for annotation in self._coco.imgToAnns[image["id"]]
-            if not (annotation.get("iscrowd") and self._skips_flagged)
-        ]
+        annotations = self._coco.imgToAnns[image["id"]]
+        if self._skips_flagged:
+            annotations = [annotation for annotation in annotations if not annotation.get("iscrowd")]
         return (image["width"], image["height"]), map(self._mask, annotations)
 
-    def _mask(self, item: dict[str, Any]) -> tuple[int, Mask]:
+    def _mask(self, item: dict[str, Any]) -> MaskedObject:
         try:
             mask = np.asarray(self._coco.annToMask(item), dtype=bool)
         except Exception as error:  # pycocotools raises many types
@@ -221,7 +225,7 @@ class Coco(AnnotatedImages):
         return self._ids.index(item["category_id"]), mask
 
 
-def read_voc(path: Path) -> tuple[tuple[int, int], list[AnnotatedObject]]:
+def read_voc(path: Path) -> tuple[Size, list[AnnotatedObject]]:
     """Read an annotation of VOC or ImageNet: the image's (width, height), and its objects.
 
     Pixels are counted from 1 in the file; the boxes returned are edges, with (0, 0) at the top left corner.

@@ -70,20 +70,24 @@ def perturbation(
             return model.probabilities(batch)[:, target]
 
         def curve(saliency: NDArray[np.float32], baseline: str) -> list[float]:
-            ends = inputs[0], _FILLS[baseline](inputs[0])
-            start, end = ends if kind == "deletion" else ends[::-1]
+            start = inputs[0]
+            end = _FILLS[baseline](start)
+            if kind == "insertion":
+                start, end = end, start
             fine = resized(saliency, (inputs.shape[3], inputs.shape[2]))
             scores = perturbation_curve(score, start, end, fine, steps, generator)
             return [round(value, 6) for value in scores.tolist()]
 
-        for method, layer, maps in model.explain(inputs, [target], key):
-            random_map = generator.permutation(maps[0].ravel()).reshape(maps[0].shape)
+        for method_maps in model.explain(inputs, [target], key):
+            saliency = method_maps.maps[0]
+            random_map = generator.permutation(saliency.ravel()).reshape(saliency.shape)
             for baseline in baselines:
-                labels = {"method": method, "layer": layer, "baseline": baseline}
-                yield labels | {"curve": curve(maps[0], baseline), "shuffled": curve(random_map, baseline)}
+                curves = {"curve": curve(saliency, baseline), "shuffled": curve(random_map, baseline)}
+                yield method_maps.labels | {"baseline": baseline} | curves
 
     def columns(rows: list[Row]) -> Row:
-        area, random_area = (sum(area_under(row[name]) for row in rows) / len(rows) for name in ("curve", "shuffled"))
+        area = sum(area_under(row["curve"]) for row in rows) / len(rows)
+        random_area = sum(area_under(row["shuffled"]) for row in rows) / len(rows)
         gain = area - random_area if kind == "insertion" else random_area - area
         return {"area": area, "shuffled": random_area, "gain": gain, "images": len(rows)}
 
@@ -156,20 +160,24 @@ def sanity(model: ModelUnderTest, images: LabeledImages, steps: int = 8) -> Benc
         return target, list(model.explain(inputs, [target], key))
 
     def measure(unit: str) -> Iterator[Row]:
-        count, _, key = unit.partition(" ")
-        target, before = intact(key)
+        count_text, _, key = unit.partition(" ")
+        count = int(count_text)
+        target, maps_before = intact(key)
         inputs = model.inputs(images.read(key))
         size = (inputs.shape[3], inputs.shape[2])
-        after = model.explain(inputs, [target], unit, randomize(int(count)))
-        for (method, layer, map_before), (_, _, map_after) in zip(before, after, strict=True):
-            labels = {"method": method, "layer": layer, "randomized": int(count), "down to": top_down[int(count) - 1]}
-            ssim = structural_similarity(resized(map_before[0], size), resized(map_after[0], size))
-            yield labels | {"rank correlation": rank_correlation(map_before[0], map_after[0]), "SSIM": ssim}
+        maps_after = model.explain(inputs, [target], unit, randomize(count))
+        for before, after in zip(maps_before, maps_after, strict=True):
+            pair = before.maps[0], after.maps[0]
+            ssim = structural_similarity(*(resized(saliency, size) for saliency in pair))
+            similarities = {"rank correlation": rank_correlation(*pair), "SSIM": ssim}
+            yield before.labels | {"randomized": count, "down to": top_down[count - 1]} | similarities
 
     def columns(rows: list[Row]) -> Row:
-        return {**{name: mean(rows, name) for name in ("rank correlation", "SSIM")}, "images": len(rows)}
+        similarities = {name: mean(rows, name) for name in ("rank correlation", "SSIM")}
+        return similarities | {"images": len(rows)}
 
-    settings, keys = model.settings | images.settings | {"steps": counts}, ("randomized", "down to")
+    keys = "randomized", "down to"
+    settings = model.settings | images.settings | {"steps": counts}
     units = [f"{count} {key}" for count in counts for key in images.keys]
     return Benchmark("sanity", settings, units, unit="map", measure=measure, keys=keys, columns=columns)
 

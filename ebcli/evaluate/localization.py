@@ -56,11 +56,13 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) 
     def measure(key: str) -> Iterator[Row]:
         image = data.read(key)
         masks = data.masks(key, image.size)
-        for method, layer, maps in model.explain(model.whole_image(image, SIDE), [*masks], key) if masks else ():
-            for (index, mask), saliency in zip(masks.items(), maps, strict=True):
+        if not masks:
+            return
+        for method_maps in model.explain(model.whole_image(image, SIDE), [*masks], key):
+            for (index, mask), saliency in zip(masks.items(), method_maps.maps, strict=True):
                 hit = pointing_hit(resized(saliency, image.size), mask, tolerance)
-                labels = {"method": method, "layer": layer, "class": data.classes[index]}
-                yield labels | {"hit": hit, "difficult": is_difficult(mask, len(masks) - 1)}
+                difficult = is_difficult(mask, len(masks) - 1)
+                yield method_maps.labels | {"class": data.classes[index], "hit": hit, "difficult": difficult}
 
     def columns(rows: list[Row]) -> Row:
         return {
@@ -77,7 +79,9 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) 
 def _mean_over_classes(rows: list[Row]) -> float | None:
     """Percentage of hits, averaged over classes."""
     classes = group_rows(rows, "class").values()
-    return 100 * sum(mean(group, "hit") or 0.0 for group in classes) / len(classes) if classes else None
+    if not classes:
+        return None
+    return 100 * sum(mean(group, "hit") or 0.0 for group in classes) / len(classes)
 
 
 def localize(
@@ -120,13 +124,15 @@ def localize(
         for item in objects:
             boxes.setdefault(item.name, []).append(item.box)
         indices = [index_of(name) for name in boxes]
-        for method, layer, maps in model.explain(model.whole_image(image, SIDE), indices, key) if boxes else ():
-            for name, saliency in zip(boxes, maps, strict=True):
+        if not boxes:
+            return
+        for method_maps in model.explain(model.whole_image(image, SIDE), indices, key):
+            for name, saliency in zip(boxes, method_maps.maps, strict=True):
                 fine = resized(saliency, image.size)
                 for alpha in alphas:
                     box = bounding_box(fine, alpha)
                     wrong = float(box is None or max(map(box.overlap, boxes[name])) < 0.5)
-                    yield {"method": method, "layer": layer, "alpha": alpha, "class": name, "wrong": wrong}
+                    yield method_maps.labels | {"alpha": alpha, "class": name, "wrong": wrong}
 
     def columns(rows: list[Row]) -> Row:
         return {"error": 100 * (mean(rows, "wrong") or 0.0), "questions": len(rows)}
@@ -189,11 +195,14 @@ class Mosaics:
         cell: int | None = None,
         seed: int = 0,
     ) -> None:
-        self.model, self._images, self._seed, self.n = model, images, seed, size
-        self._side, self.units = cell or model.loaded.transforms.shape[0], [str(index) for index in range(count)]
-        by_class = group_rows(
-            (row for row in classifications if row["right"] and row["probability"] >= confidence), "class"
-        )
+        self.model = model
+        self.n = size
+        self.units = [*map(str, range(count))]
+        self._images = images
+        self._seed = seed
+        self._side = cell or model.loaded.transforms.shape[0]
+        correct_rows = [row for row in classifications if row["right"] and row["probability"] >= confidence]
+        by_class = group_rows(correct_rows, "class")
         if len(by_class) < size**2:
             raise ConfigurationError(
                 f"a mosaic needs images of {size**2} classes recognized with a probability of at least {confidence:g}, "
@@ -201,14 +210,16 @@ class Mosaics:
             )
         self._candidates = list(by_class.values())
         model.probe(size * self._side, size * self._side)
-        of_rows = {"classified": configuration_hash({"rows": list(classifications)}), "confidence": confidence}
-        self.settings = model.settings | images.settings | of_rows | {"n": size, "cell": self._side, "seed": seed}
+        rows_hash = configuration_hash({"rows": list(classifications)})
+        self.settings = model.settings | images.settings | {"classified": rows_hash, "confidence": confidence}
+        self.settings |= {"n": size, "cell": self._side, "seed": seed}
 
     def make(self, unit: str) -> tuple[torch.Tensor, list[Row]]:
         """The mosaic of a number, (1, 3, H, W), and the rows of its images, from the top left to the bottom right."""
         generator = np.random.default_rng([self._seed, int(unit)])
         chosen = generator.choice(len(self._candidates), self.n**2, replace=False)
-        rows = [self._candidates[index][generator.integers(len(self._candidates[index]))] for index in chosen]
+        candidates = [self._candidates[index] for index in chosen]
+        rows = [group[generator.integers(len(group))] for group in candidates]
         cells = [self.model.inputs(self._images.read(row["image"]), self._side) for row in rows]
         return torch.cat([torch.cat(cells[i : i + self.n], 3) for i in range(0, self.n**2, self.n)], 2), rows
 
@@ -222,10 +233,11 @@ def grid(mosaics: Mosaics) -> Benchmark:
 
     def measure(unit: str) -> Iterator[Row]:
         mosaic, rows = mosaics.make(unit)
-        for method, layer, maps in mosaics.model.explain(mosaic, [row["class"] for row in rows], unit):
-            for index, saliency in enumerate(maps):
-                score, hit = (metric(saliency, index, mosaics.n) for metric in (grid_score, grid_hit))
-                yield {"method": method, "layer": layer, "image": rows[index]["image"], "score": score, "hit": hit}
+        for method_maps in mosaics.model.explain(mosaic, [row["class"] for row in rows], unit):
+            for index, saliency in enumerate(method_maps.maps):
+                score = grid_score(saliency, index, mosaics.n)
+                hit = grid_hit(saliency, index, mosaics.n)
+                yield method_maps.labels | {"image": rows[index]["image"], "score": score, "hit": hit}
 
     def columns(rows: list[Row]) -> Row:
         median = statistics.median(row["score"] for row in rows)
@@ -253,36 +265,42 @@ def naming(mosaics: Mosaics, top_k: int = 20) -> Benchmark:
         classes = scores.topk(min(top_k, len(scores))).indices.tolist()
         labels = np.array([row["class"] for row in images]).reshape(mosaics.n, mosaics.n)
         coverage = {"listed": float(np.isin(labels, classes).mean())}
-        for method, layer, maps in mosaics.model.explain(mosaic, classes, unit):
-            evidence_maps = [
-                evidence(values, float(scores[index])) for index, values in zip(classes, maps, strict=True)
-            ]
-            for ranking, values in (("evidence", np.stack(evidence_maps)), ("plain", np.maximum(maps, 0))):
-                row = {"method": method, "layer": layer, "compared": ranking}
-                yield row | count_named(values, np.array(classes), labels) | coverage
+        for method_maps in mosaics.model.explain(mosaic, classes, unit):
+            pairs = zip(classes, method_maps.maps, strict=True)
+            evidence_maps = np.stack([evidence(values, float(scores[index])) for index, values in pairs])
+            for ranking, values in (("evidence", evidence_maps), ("plain", np.maximum(method_maps.maps, 0))):
+                counts = count_named(values, np.array(classes), labels)
+                yield method_maps.labels | {"compared": ranking} | counts | coverage
 
     def columns(rows: list[Row]) -> Row:
         def share(part: str, total_name: str) -> float | None:
             total: float = sum(row[total_name] for row in rows)
             return sum(row[part] for row in rows) / total if total else None
 
-        clear, mean_listed = share("clear", "cells"), sum(row["listed"] for row in rows) / len(rows)
-        right = {"clear cells": share("right and clear", "clear"), "all cells": share("right", "cells")}
-        return right | {"clear": clear, "images": share("right images", "images"), "listed": mean_listed}
+        return {
+            "clear cells": share("right and clear", "clear"),
+            "all cells": share("right", "cells"),
+            "clear": share("clear", "cells"),
+            "images": share("right images", "images"),
+            "listed": mean(rows, "listed"),
+        }
 
-    settings, keys = mosaics.settings | {"top_k": top_k, "clear lead": CLEAR}, ["compared"]
-    return Benchmark("naming", settings, mosaics.units, unit="mosaic", measure=measure, keys=keys, columns=columns)
+    settings = mosaics.settings | {"top_k": top_k, "clear lead": CLEAR}
+    return Benchmark(
+        "naming", settings, mosaics.units, unit="mosaic", measure=measure, keys=["compared"], columns=columns
+    )
 
 
 def count_named(values: NDArray[np.float32], classes: NDArray[np.int_], labels: NDArray[np.int_]) -> Row:
     """Count the cells and images of a mosaic that are named right.
 
     Args:
-        values: what is compared, (K, h, w), nonnegative; where all are 0, no class is named.
+        values: what is compared, (K, h, w), nonnegative; where all are 0, no class is method_maps.
         classes: the class of each map, (K,).
         labels: those of the images, (n, n).
     """
-    best, largest = classes[values.argmax(0)], values.max(0)
+    best = classes[values.argmax(0)]
+    largest = values.max(0)
     rows, columns = (np.arange(count) * len(labels) // count for count in largest.shape)
     places = rows[:, None] * len(labels) + columns
     right = (best == labels.ravel()[places]) & (largest > 0)

@@ -3,6 +3,8 @@
 A map without a finite positive value is blank. Where larger scores are better, a blank map scores 0.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
@@ -32,14 +34,16 @@ def pointing_hit(saliency: ArrayLike, mask: ArrayLike, tolerance: int = 15) -> f
     Raises:
         ValueError: the shapes differ.
     """
-    values, region = np.asarray(saliency), np.asarray(mask, dtype=bool)
+    values = np.asarray(saliency)
+    region = np.asarray(mask, dtype=bool)
     if values.shape != region.shape:
         raise ConfigurationError(f"the map has shape {values.shape}, but the mask {region.shape}: resize the map first")
     if is_blank(values):
         return 0.0
     offsets = np.arange(-tolerance, tolerance + 1)
     disc = offsets[:, None] ** 2 + offsets**2 <= tolerance**2
-    with_margin, side = np.pad(region, tolerance), len(offsets)
+    with_margin = np.pad(region, tolerance)
+    side = len(offsets)
     peaks = np.argwhere(values == values.max())
     return float(np.mean([(with_margin[y : y + side, x : x + side] & disc).any() for y, x in peaks]))
 
@@ -133,18 +137,22 @@ def structural_similarity(one: ArrayLike, other: ArrayLike) -> float:
     Raises:
         ConfigurationError: scikit-image is missing.
     """
-    maps = [
-        np.zeros(np.shape(saliency)) if is_blank(saliency) else np.maximum(saliency, 0) / np.max(saliency)
-        for saliency in (one, other)
-    ]
-    return float(import_optional("skimage.metrics", "scikit-image").structural_similarity(*maps, data_range=1.0))
+
+    def scale(saliency: ArrayLike) -> NDArray[Any]:
+        if is_blank(saliency):
+            return np.zeros(np.shape(saliency))
+        return np.maximum(saliency, 0) / np.max(saliency)
+
+    compare = import_optional("skimage.metrics", "scikit-image").structural_similarity
+    return float(compare(scale(one), scale(other), data_range=1.0))
 
 
 def _inside(shape: tuple[int, ...], cell: int, n: int) -> NDArray[np.float64]:
     """For each value of a map (h, w), the fraction of its area that lies in one of n x n images."""
     parts = []
     for count, index in zip(shape, divmod(cell, n), strict=True):
-        low, high = index * count / n, (index + 1) * count / n
+        low = index * count / n
+        high = (index + 1) * count / n
         starts = np.arange(count)
         parts.append(np.clip(np.minimum(starts + 1, high) - np.maximum(starts, low), 0, 1))
     return np.outer(*parts)

@@ -83,12 +83,12 @@ class Slices(Clips):
     affine: Affine | None = field(default=None, compare=False)
 
     @property
-    def spacing(self) -> tuple[float, float, float]:
+    def spacing(self) -> tuple[float, ...]:
         """The distances of cells along x, y and z."""
         return self.affine.spacing if self.affine else (1.0, 1.0, 1.0)
 
     @property
-    def flips(self) -> tuple[bool, bool, bool]:
+    def flips(self) -> tuple[bool, ...]:
         """Whether x, y and z are drawn in reverse."""
         return self.affine.flips if self.affine else (False, False, False)
 
@@ -113,5 +113,6 @@ def clip_starts(total: int, frames: int, step: int = 1) -> tuple[int, ...]:
         step: only every N-th clip.
     """
     starts = range(0, max(1, total - frames + 1), frames * step)
-    remainder = step == 1 and total > frames and total % frames
-    return (*starts, total - frames) if remainder else tuple(starts)
+    if step == 1 and total > frames and total % frames:
+        return (*starts, total - frames)
+    return tuple(starts)

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ebcli.datatypes.arrays import DoubleArray, FloatArray
+from ebcli.datatypes.explanation import Interval
 from ebcli.errors import DISTRIBUTION, import_optional
 from ebcli.files.naming import GEOTIFF, NIFTI
 
-Interval = tuple[float, float]
-
-_RASTER_TYPE, _POINT = 1025, 2  # of GeoTIFF: positions are those of the pixels' centers
+_PIXEL_IS_POINT = [1025, 0, 1, 2]  # of GeoTIFF: positions are those of the pixels' centers
 _PLACES = 33550, 33922, 34264  # GeoTIFF's scale, tie points and matrix
 _KEYS = 34735, 34736, 34737  # its coordinate system: directory, numbers and texts
 
@@ -29,19 +28,20 @@ class Coordinates(ABC):
         suffix: of files with such coordinates.
     """
 
-    matrix: NDArray[np.float64]
+    matrix: DoubleArray
     suffix: ClassVar[str]
 
     @abstractmethod
-    def encode(self, map_: NDArray[np.float32], spans: Sequence[Interval]) -> bytes:
+    def encode(self, map_: FloatArray, spans: Sequence[Interval]) -> bytes:
         """The content of a file of a map (h, w) or (d, h, w), which covers these cells along x, y and z."""
 
-    def _of_cells(self, map_: NDArray[np.float32], spans: Sequence[Interval], center: float) -> NDArray[np.float64]:
+    def _of_cells(self, map_: FloatArray, spans: Sequence[Interval], center: float) -> DoubleArray:
         """The matrix of the map's own cells; ``center`` is where in a cell its position is meant, 0 or 0.5."""
         cells = np.eye(4)
         for axis, ((low, high), count) in enumerate(zip(spans, map_.shape[::-1], strict=True)):
             step = (high - low) / count
-            cells[axis, axis], cells[axis, 3] = step, low + center * (step - 1)
+            cells[axis, axis] = step
+            cells[axis, 3] = low + center * (step - 1)
         return self.matrix @ cells
 
 
@@ -51,20 +51,18 @@ class Affine(Coordinates):
     suffix = NIFTI
 
     @property
-    def spacing(self) -> tuple[float, float, float]:
+    def spacing(self) -> tuple[float, ...]:
         """The distances of cells along x, y and z."""
         lengths = np.linalg.norm(self.matrix[:3, :3], axis=0)
-        x, y, z = np.where(np.isfinite(lengths) & (lengths > 0), lengths, 1.0).tolist()
-        return x, y, z
+        return tuple(np.where(np.isfinite(lengths) & (lengths > 0), lengths, 1.0).tolist())
 
     @property
-    def flips(self) -> tuple[bool, bool, bool]:
+    def flips(self) -> tuple[bool, ...]:
         """The axes x, y and z that lead to the right, the front or the top, which radiologists draw on the left."""
         columns = self.matrix[:3, :3].T
-        x, y, z = (bool(column[np.abs(column).argmax()] > 0) for column in columns)
-        return x, y, z
+        return tuple(bool(column[np.abs(column).argmax()] > 0) for column in columns)
 
-    def encode(self, map_: NDArray[np.float32], spans: Sequence[Interval]) -> bytes:
+    def encode(self, map_: FloatArray, spans: Sequence[Interval]) -> bytes:
         nibabel = import_optional("nibabel")
         volume = nibabel.Nifti1Image(map_.astype(np.float32).T, self._of_cells(map_, spans, 0.5))
         volume.header.set_xyzt_units("mm")
@@ -88,22 +86,24 @@ class GeoTags(Coordinates):
     @classmethod
     def from_tags(cls, tags: Mapping[int, Any]) -> "GeoTags | None":
         """That of a file with these tags of tifffile; None if they do not say where its pixels lie."""
-        scale, points, matrix = (tags[code].value if code in tags else None for code in _PLACES)
-        if matrix is not None and len(matrix) == 16:
-            affine = np.reshape(np.asarray(matrix, np.float64), (4, 4))
-        elif scale is not None and points is not None and len(points) >= 6:
+        scale, points, matrix = (tags[code].value if code in tags else () for code in _PLACES)
+        if len(matrix) == 16:
+            affine = np.array(matrix, np.float64).reshape(4, 4)
+        elif scale and len(points) >= 6:
             affine = np.diag([scale[0], -scale[1], 1.0, 1.0])
-            affine[:2, 3] = np.array(points[3:5]) - affine[[0, 1], [0, 1]] * points[:2]
+            affine[:2, 3] = np.array(points[3:5]) - affine.diagonal()[:2] * points[:2]
         else:
             return None
-        keys = [(tag.code, tag.dtype, tag.count, tag.value, True) for code in _KEYS if (tag := tags.get(code))]
-        directory = np.reshape(tags[_KEYS[0]].value, (-1, 4)).tolist() if _KEYS[0] in tags else []
-        is_center = [_RASTER_TYPE, 0, 1, _POINT] in directory
+        key_tags = [tags[code] for code in _KEYS if code in tags]
+        directory = key_tags[0].value if _KEYS[0] in tags else ()
+        is_center = _PIXEL_IS_POINT in np.reshape(directory, (-1, 4)).tolist()
+        keys = [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in key_tags]
         return cls(affine, keys, 0.5 if is_center else 0.0)
 
-    def encode(self, map_: NDArray[np.float32], spans: Sequence[Interval]) -> bytes:
-        file, matrix = io.BytesIO(), self._of_cells(map_, spans, self.center).ravel().tolist()
+    def encode(self, map_: FloatArray, spans: Sequence[Interval]) -> bytes:
+        file = io.BytesIO()
+        matrix = self._of_cells(map_, spans, self.center).ravel().tolist()
         tags = [(_PLACES[2], "d", 16, matrix, True), *self.keys]
-        values = map_.astype(np.float32)
-        import_optional("tifffile").imwrite(file, values, extratags=tags, software=DISTRIBUTION, metadata=None)
+        tifffile = import_optional("tifffile")
+        tifffile.imwrite(file, map_.astype(np.float32), extratags=tags, software=DISTRIBUTION, metadata=None)
         return file.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -12,15 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from os.path import lexists
 from pathlib import Path
-from typing import Any
 
-from ebcli.errors import ConfigurationError, OutputError
-from ebcli.files.naming import MARKER, RECORDS, SETTINGS, output_relpath, parse_result_name
+from ebcli.datatypes.explanation import JsonObject
+from ebcli.errors import ConfigurationError, OutputError, reason
+from ebcli.files.naming import MARKER, RECORDS, SETTINGS, output_relpath, parse_result_name, sha256
 from ebcli.files.ownership import OwnFiles, as_output_error, finish_killed_runs, private_directory, stored_name
 from ebcli.files.paths import FileState, first_link
 from ebcli.files.records import Record, Result, append_lines, read_records
-from ebcli.files.sink import IsImage, IsResult, Sink, check_writable
+from ebcli.files.sink import Files, IsImage, IsResult, Sink, check_writable
 from ebcli.files.sources import Source
 
 _ADVICE = "choose another --output, or pass --overwrite"
@@ -52,19 +52,23 @@ def refuse_foreign_files(
     for relpath in relpaths:
         result_names[relpath.parent].add(relpath.name)
     own_files = OwnFiles(directory)
-    foreign = [path for path in map(directory.joinpath, files) if os.path.lexists(path) and path not in own_files]
+    foreign = [path for path in map(directory.joinpath, files) if lexists(path) and path not in own_files]
     foreign += sorted(itertools.islice(_foreign(directory, result_names, is_result, own_files), 4))
-    if foreign:
-        examples = ", ".join(f"'{path}'" for path in foreign[:3]) + (" and others" if foreign[3:] else "")
-        reason = f"this program did not write {'them' if foreign[1:] else 'it'}"
-        raise ConfigurationError(f"{examples} would be replaced, but {reason}: {_ADVICE}")
+    if not foreign:
+        return
+    examples = ", ".join(f"'{path}'" for path in foreign[:3])
+    if foreign[3:]:
+        examples += " and others"
+    pronoun = "them" if foreign[1:] else "it"
+    raise ConfigurationError(f"{examples} would be replaced, but this program did not write {pronoun}: {_ADVICE}")
 
 
 def _foreign(
     directory: Path, result_names: Mapping[Path, set[str]], is_result: IsResult, own_files: OwnFiles
 ) -> Iterator[Path]:
     for folder, names in result_names.items():
-        if link := first_link(directory, folder):
+        link = first_link(directory, folder)
+        if link:
             raise ConfigurationError(f"'{link}' is a symbolic link, but results stay inside --output: remove the link")
         entries = list[os.DirEntry[str]]()
         with as_output_error(f"write to '{directory / folder}'"), suppress(FileNotFoundError):
@@ -101,7 +105,9 @@ class OutputFolder(Sink):
     directory: Path
 
     def __init__(self, directory: Path, overwrite: bool) -> None:
-        self.directory, self._overwrite, self._own_files = directory, overwrite, OwnFiles(directory)
+        self.directory = directory
+        self._overwrite = overwrite
+        self._own_files = OwnFiles(directory)
 
     def __enter__(self) -> OutputFolder:
         with as_output_error(f"write to '{self.directory}'"):
@@ -114,7 +120,7 @@ class OutputFolder(Sink):
         """Remove the run's own directory."""
         self._scratch.__exit__(None, None, None)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         return {**vars(self), "_scratch": None}
 
     def check(self) -> None:
@@ -134,14 +140,21 @@ class OutputFolder(Sink):
         by_relpath: dict[Path, Source] = {}
         for source in sources:
             relpath = source.relpath
-            other, by_relpath[relpath] = by_relpath.get(relpath), source
+            other = by_relpath.get(relpath)
+            by_relpath[relpath] = source
             if other is not None and accepts(other) and accepts(source):
-                clash = f"'{other.name}' and '{source.name}' would both be written to '{self.directory / relpath}'"
-                raise ConfigurationError(f"{clash}: explain them in two runs, each with an --output of its own")
-            before = None if self._overwrite else self._history.other_input(source, relpath)
+                raise ConfigurationError(
+                    f"'{other.name}' and '{source.name}' would both be written to '{self.directory / relpath}': "
+                    "explain them in two runs, each with an --output of its own"
+                )
+            if self._overwrite:
+                continue
+            before = self._history.other_input(source, relpath)
             if before is not None and accepts(source):
-                problem = f"'{self.directory / relpath}' has results of '{before}'"
-                raise ConfigurationError(f"{problem}, which those of '{source.name}' would replace: {_ADVICE}")
+                raise ConfigurationError(
+                    f"'{self.directory / relpath}' has results of '{before}', "
+                    f"which those of '{source.name}' would replace: {_ADVICE}"
+                )
         refuse_foreign_files(self.directory, extra_files, self._overwrite, by_relpath, is_result)
 
     def start(self, settings: str | None) -> None:
@@ -150,7 +163,7 @@ class OutputFolder(Sink):
         if settings is not None:
             self.add({SETTINGS: settings.encode(errors="replace")})
 
-    def write(self, files: Mapping[Path, bytes], record: Record) -> Record:
+    def write(self, files: Files, record: Record) -> Record:
         """Write the results of an image and its record; for the arguments, see ``Sink.write``.
 
         All are stored before they are recorded, and recorded before the first one is renamed to its final path. So
@@ -160,7 +173,7 @@ class OutputFolder(Sink):
         self.add(files, record)
         return record
 
-    def add(self, files: Mapping[Path, bytes], record: Record | None = None) -> None:
+    def add(self, files: Files, record: Record | None = None) -> None:
         """Write files; the SHA-256 of those without a record go to the marker.
 
         Args:
@@ -170,27 +183,24 @@ class OutputFolder(Sink):
         Raises:
             OutputError: there is no space, or a file that this program did not write would be replaced.
         """
-        record = record if self._scratch else None  # a copy elsewhere leaves the records to this one
+        if not self._scratch:  # a copy elsewhere leaves the records to this one
+            record = None
         recorded_paths = {Path(result.path) for result in record.results} if record else set()
         targets: dict[Path, Path] = {}
         path = self.directory
         try:
             for relative, content in files.items():
                 path = self.directory / relative
-                if link := first_link(self.directory, relative.parent):
-                    raise OutputError(f"cannot write '{path}': '{link}' is a symbolic link")
-                if not (self._overwrite or not os.path.lexists(path) or path in self._own_files):
-                    foreign = f"'{path}' appeared during this run, and this program did not write it"
-                    raise OutputError(f"{foreign}: move it away, or pass --overwrite")
+                self._check_replaceable(relative)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 temporary = self.private / stored_name(relative)
                 targets[temporary] = path
                 temporary.write_bytes(content)
             path = self.directory / MARKER
             digests = [
-                (hashlib.sha256(files[relpath]).hexdigest(), str(relpath))
-                for relpath in files
-                if relpath not in recorded_paths
+                (sha256(content), str(relative))
+                for relative, content in files.items()
+                if relative not in recorded_paths
             ]
             if digests:
                 append_lines(path, *map(json.dumps, digests))
@@ -199,11 +209,22 @@ class OutputFolder(Sink):
             for temporary, path in targets.items():
                 temporary.replace(path)
         except OSError as error:
-            raise OutputError(f"cannot write '{path}': {error.strerror or error}") from error
+            raise OutputError(f"cannot write '{path}': {reason(error)}") from error
         finally:
             for temporary in targets:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
+
+    def _check_replaceable(self, relative: Path) -> None:
+        path = self.directory / relative
+        link = first_link(self.directory, relative.parent)
+        if link:
+            raise OutputError(f"cannot write '{path}': '{link}' is a symbolic link")
+        if not self._overwrite and lexists(path) and path not in self._own_files:
+            raise OutputError(
+                f"'{path}' appeared during this run, and this program did not write it: "
+                "move it away, or pass --overwrite"
+            )
 
     def record(self, *records: Record) -> None:
         """Append to the records.
@@ -239,8 +260,9 @@ class History:
         history = cls()
         with as_output_error(f"read '{directory / RECORDS}'"), suppress(FileNotFoundError, NotADirectoryError):
             for record in read_records(directory):
-                configuration, results = sys.intern(record.configuration), record.results
-                key = record.place, configuration
+                configuration = sys.intern(record.configuration)
+                results = record.results
+                key = (record.place, configuration)
                 if record.status == "failed" or record.stamp is None:
                     history.results.pop(key, None)
                 else:
@@ -264,13 +286,9 @@ class History:
 
     def other_input(self, source: Source, relpath: Path) -> str | None:
         """Another input whose results stand at a file's place; None if there is none."""
-        earlier = self.inputs.get(str(relpath))
-        if (
-            earlier is None
-            or earlier[0] == source.name
-            or output_relpath(Path(earlier[0])) == output_relpath(source.path)
-        ):
+        name, stamp = self.inputs.get(str(relpath), (source.name, None))
+        if name == source.name or output_relpath(Path(name)) == output_relpath(source.path):
             return None
         with suppress(OSError):
-            return None if earlier[1] == source.stamp() else earlier[0]  # the same file, named from somewhere else
+            return None if stamp == source.stamp() else name  # the same file, named from somewhere else
         return None

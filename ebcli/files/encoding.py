@@ -14,16 +14,22 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.lib import format as npy
+from numpy.typing import ArrayLike
 from PIL import Image
 from PIL.PdfParser import PdfParser
 from PIL.PngImagePlugin import PngInfo
 
-from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional
+from ebcli.datatypes.arrays import AnyArray
+from ebcli.datatypes.explanation import JsonObject, Size
+from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, sides
 from ebcli.files.images import open_image
 from ebcli.files.paths import safe_open
 
-MP4, WEBP = "mp4", "webp"  # of videos
+Facts = Mapping[str, str]
+
+MP4 = "mp4"  # of videos
+WEBP = "webp"
 SOFTWARE = "eb-saliency"
 FACTS = (
     *("input", "model", "weights", "layer", "fit", "tiles", "method"),
@@ -41,7 +47,7 @@ _DESCRIPTION = re.compile(
     rf'|<meta name="generator" content="{SOFTWARE}">.*?<meta name="description" content="([^"]*)">',
     re.DOTALL,
 )
-_SAVING: dict[str, dict[str, Any]] = {
+_SAVING: dict[str, JsonObject] = {
     # run-length coding takes a quarter of the default's time for files 2% larger
     "png": {"format": "PNG", "compress_type": Image.RLE},
     "jpg": {"format": "JPEG", "quality": 90},
@@ -51,7 +57,7 @@ _QUALITY = {"crf": "20", "preset": "veryfast"}  # of videos
 _FINEST = 1000  # the denominator of frame rates
 
 
-def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] | None = None) -> bytes:
+def encode_picture(picture: Image.Image, suffix: str, facts: Facts | None = None) -> bytes:
     """The content of a picture file; its EXIF data names this program.
 
     Args:
@@ -63,20 +69,25 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] |
     Raises:
         ImageError: the format cannot hold the picture.
     """
-    buffer, exif, texts = io.BytesIO(), made_by({} if suffix == "png" else facts or {}), PngInfo()
+    buffer = io.BytesIO()
+    options = dict(_SAVING[suffix])
     if suffix == "png":
+        texts = options["pnginfo"] = PngInfo()
         for name, value in shorten(facts or {}).items():
             texts.add_text(name, value)
-    options: dict[str, Any] = {"dpi": picture.info["dpi"]} if "dpi" in picture.info else {}
+        facts = None
+    if "dpi" in picture.info:
+        options["dpi"] = picture.info["dpi"]
     try:
-        picture.save(buffer, exif=exif, pnginfo=texts, **options, **_SAVING[suffix])
+        picture.save(buffer, exif=made_by(facts or {}), **options)
     except (OSError, ValueError) as error:
-        size = f"{picture.width} x {picture.height} pixels"
-        raise ImageError(f"its map of {size} does not fit into the format {suffix} ({error}): use png") from error
+        raise ImageError(
+            f"its map of {sides(picture.size)} pixels does not fit into the format {suffix} ({error}): use png"
+        ) from error
     return buffer.getvalue()
 
 
-def made_by(facts: Mapping[str, str]) -> Image.Exif:
+def made_by(facts: Facts) -> Image.Exif:
     """EXIF data that name this program, and say how a picture was made."""
     exif = Image.Exif()
     exif[_SOFTWARE_TAG] = SOFTWARE
@@ -85,7 +96,7 @@ def made_by(facts: Mapping[str, str]) -> Image.Exif:
     return exif
 
 
-def shorten(facts: Mapping[str, str]) -> dict[str, str]:
+def shorten(facts: Facts) -> dict[str, str]:
     """The facts that fit into a file's metadata."""
     return {name: value[:_LONGEST_FACT] for name, value in facts.items()}
 
@@ -108,42 +119,52 @@ def read_facts(path: Path) -> dict[str, str]:
     return {name: str(facts[name]) for name in FACTS if name in facts}
 
 
-def _of_arrays(file: BinaryIO) -> dict[str, Any]:
-    arrays = _arrays(file, ("software", *FACTS, *_CLASS_ARRAYS))
-    if str(arrays["software"]) != SOFTWARE:
+def _of_arrays(file: BinaryIO) -> JsonObject:
+    names = ("software", *FACTS, *_CLASS_ARRAYS)
+    arrays = {name: array.reshape(-1) for name, array in _arrays(file, names).items()}
+    if str(arrays["software"].squeeze()) != SOFTWARE:
         return {}
-    facts = {name: ", ".join(map(str, np.atleast_1d(arrays[name]))) for name in FACTS if name in arrays}
+    facts = {name: ", ".join(map(str, arrays[name])) for name in FACTS if name in arrays}
     if arrays.keys() >= _CLASS_ARRAYS:
-        indices, names, scores = (np.atleast_1d(arrays[name]) for name in ("classes", "names", "scores"))
-        facts["class"] = "; ".join(f"{index} {name}".rstrip() for index, name in zip(indices, names, strict=False))
-        facts["score"] = ", ".join(f"{float(score):.4f}" for score in scores)
+        titles = zip(arrays["classes"], arrays["names"], strict=False)
+        facts["class"] = "; ".join(f"{index} {name}".rstrip() for index, name in titles)
+        facts["score"] = ", ".join(f"{float(score):.4f}" for score in arrays["scores"])
     return facts
 
 
-def _of_video(file: BinaryIO) -> dict[str, Any]:
+def _of_video(file: BinaryIO) -> JsonObject:
     with import_optional("av").open(file) as container:
         metadata = container.metadata
-        return json.loads(metadata["comment"]) if metadata["description"] == SOFTWARE else {}
+        if metadata["description"] != SOFTWARE:
+            return {}
+        return json.loads(metadata["comment"])
 
 
-def _of_pdf(file: BinaryIO) -> dict[str, Any]:
+def _of_pdf(file: BinaryIO) -> JsonObject:
     info = PdfParser(f=file).info
-    return json.loads(str(info.Subject)) if info.Creator == SOFTWARE else {}
+    if info.Creator != SOFTWARE:
+        return {}
+    return json.loads(str(info.Subject))
 
 
-def _of_text(file: BinaryIO) -> dict[str, Any]:
+def _of_text(file: BinaryIO) -> JsonObject:
     """From the beginning of an SVG file or a page, without a parser: somebody else's can be an attack on one."""
     match = _DESCRIPTION.search(file.read(_BEGINNING).decode(errors="replace"))
-    return json.loads(html.unescape(match[1] or match[2])) if match else {}
+    if not match:
+        return {}
+    return json.loads(html.unescape(match[1] or match[2]))
 
 
-def _of_picture(file: BinaryIO) -> dict[str, Any]:
+def _of_picture(file: BinaryIO) -> JsonObject:
     with open_image(file) as image:
         exif = Image.Exif()
-        exif.load(image.info["exif"])  # a PNG file without any would be decoded to look for it behind the pixels
+        # a PNG file without any would be decoded to look for it behind the pixels
+        exif.load(image.info["exif"])
         if exif[_SOFTWARE_TAG] != SOFTWARE:
             return {}
-        facts: dict[Any, Any] = image.info if image.format == "PNG" else json.loads(exif[_DESCRIPTION_TAG])
+        if image.format != "PNG":
+            return json.loads(exif[_DESCRIPTION_TAG])
+        facts: dict[Any, Any] = image.info
         return facts
 
 
@@ -154,7 +175,7 @@ def encode_arrays(arrays: Mapping[str, ArrayLike]) -> bytes:
     return buffer.getvalue()
 
 
-def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path, names: Collection[str]) -> dict[str, AnyArray]:
     """Those of the named arrays that an ``.npz`` file has; what it stores as Python objects is not loaded.
 
     Raises:
@@ -167,19 +188,20 @@ def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
         raise ValueError(f"it is not an intact .npz file ({error})") from error
 
 
-def _arrays(file: BinaryIO, names: Collection[str]) -> dict[str, NDArray[Any]]:
+def _arrays(file: BinaryIO, names: Collection[str]) -> dict[str, AnyArray]:
     arrays = {}
     with zipfile.ZipFile(file) as archive:
         for name in set(archive.namelist()) & {f"{name}.npy" for name in names}:
-            if (size := archive.getinfo(name).file_size) > _LARGEST_ARRAY:
+            size = archive.getinfo(name).file_size
+            if size > _LARGEST_ARRAY:
                 raise ValueError(f"{name} is too large")
             with archive.open(name) as member:
-                np.lib.format.read_magic(member)
-                shape, _, kind = np.lib.format.read_array_header_1_0(member)
+                npy.read_magic(member)
+                shape, _, kind = npy.read_array_header_1_0(member)
             if math.prod(shape) * kind.itemsize > size:
                 raise ValueError(f"{name} is too large")
             with archive.open(name) as member:
-                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
+                arrays[name.removesuffix(".npy")] = npy.read_array(member, allow_pickle=False)
     return arrays
 
 
@@ -194,7 +216,7 @@ def video_format(picture_format: str) -> str:
     return MP4
 
 
-def video_writer(suffix: str, frame_rate: float, facts: Mapping[str, str]) -> "Mp4 | Webp":
+def video_writer(suffix: str, frame_rate: float, facts: Facts) -> "Mp4 | Webp":
     """What encodes a video of a format frame by frame.
 
     Args:
@@ -202,13 +224,15 @@ def video_writer(suffix: str, frame_rate: float, facts: Mapping[str, str]) -> "M
         frame_rate: frames per second.
         facts: how the video was made, some of ``ebcli.files.encoding.FACTS``.
     """
-    return (Mp4 if suffix == MP4 else Webp)(frame_rate, facts)
+    if suffix == MP4:
+        return Mp4(frame_rate, facts)
+    return Webp(frame_rate, facts)
 
 
 class Mp4:
     """H.264 in MP4; its metadata are a comment, and this program as the description."""
 
-    def __init__(self, frame_rate: float, facts: Mapping[str, str]) -> None:
+    def __init__(self, frame_rate: float, facts: Facts) -> None:
         self._av = import_optional("av")
         self._rate = Fraction(frame_rate).limit_denominator(_FINEST)
         self._buffer = io.BytesIO()
@@ -218,27 +242,29 @@ class Mp4:
 
     def add(self, frame: Image.Image) -> None:
         """Append a frame, RGB; all have the same size."""
-        even = frame.width + frame.width % 2, frame.height + frame.height % 2  # as H.264 stores color
-        frame = frame if even == frame.size else frame.resize(even)
+        width, height = (side + side % 2 for side in frame.size)  # as H.264 stores color
+        if (width, height) != frame.size:
+            frame = frame.resize((width, height))
         try:
             if self._stream is None:
                 self._stream = self._container.add_stream("libx264", rate=self._rate, options=_QUALITY)
-                self._stream.width, self._stream.height = even
+                self._stream.width = width
+                self._stream.height = height
                 self._stream.pix_fmt = "yuv420p"
                 self._stream.codec_context.thread_count = 1  # each thread would hold frames
             self._container.mux(self._stream.encode(self._to_yuv(frame)))
         except (self._av.FFmpegError, ValueError) as error:
-            raise ImageError(f"its frames of {even[0]} x {even[1]} pixels cannot be encoded: use --max-side") from error
+            problem = f"its frames of {width} x {height} pixels cannot be encoded"
+            raise ImageError(f"{problem}: use --max-side") from error
 
     def _to_yuv(self, image: Image.Image) -> Any:
         """A frame for the encoder, which also reads the padding of its rows: it is 0, not what memory held."""
         yuv = self._av.VideoFrame.from_image(image).reformat(format="yuv420p")
         frame = self._av.VideoFrame(image.width, image.height, "yuv420p")
         for plane, source in zip(frame.planes, yuv.planes, strict=True):
-            rows = np.zeros((plane.height, plane.line_size), np.uint8)
-            content = np.frombuffer(source, np.uint8).reshape(-1, source.line_size)
-            rows[:, : plane.width] = content[: plane.height, : plane.width]
-            plane.update(rows.tobytes())
+            rows = np.frombuffer(source, np.uint8).reshape(-1, source.line_size)
+            content = rows[: plane.height, : plane.width]
+            plane.update(np.pad(content, ((0, 0), (0, plane.line_size - plane.width))).tobytes())
         return frame
 
     def finish(self) -> bytes:
@@ -251,14 +277,17 @@ class Mp4:
 class Webp:
     """Animated WebP by Pillow, which takes all frames at the end: until then, they are kept in a temporary file."""
 
-    def __init__(self, frame_rate: float, facts: Mapping[str, str]) -> None:
-        self._delay, self._facts = 1000 / frame_rate, facts
+    def __init__(self, frame_rate: float, facts: Facts) -> None:
+        self._delay = 1000 / frame_rate
+        self._facts = facts
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by finish
-        self._size, self._count = (0, 0), 0
+        self._size = (0, 0)
+        self._count = 0
 
     def add(self, frame: Image.Image) -> None:
         """Append a frame, RGB; all have the same size."""
-        self._size, self._count = frame.size, self._count + 1
+        self._size = frame.size
+        self._count += 1
         self._file.write(frame.tobytes())
 
     def finish(self) -> bytes:
@@ -270,18 +299,22 @@ class Webp:
             try:
                 frames.save(buffer, "WEBP", save_all=True, duration=delays, quality=80, exif=made_by(self._facts))
             except (OSError, ValueError) as error:
-                size = f"{self._size[0]} x {self._size[1]} pixels"
-                raise ImageError(f"its frames of {size} do not fit into WebP ({error}): use --max-side") from error
+                raise ImageError(
+                    f"its frames of {sides(self._size)} pixels do not fit into WebP ({error}): use --max-side"
+                ) from error
         return buffer.getvalue()
 
 
 class _FrameFile(Image.Image):
     """An animation whose frames are read from a file when Pillow seeks them."""
 
-    def __init__(self, file: Any, size: tuple[int, int], count: int) -> None:
+    def __init__(self, file: Any, size: Size, count: int) -> None:
         super().__init__()
-        self._file, self._bytes, self.n_frames = file, 3 * size[0] * size[1], count
-        self._mode, self._size = "RGB", size
+        self._file = file
+        self._bytes = 3 * math.prod(size)
+        self._mode = "RGB"
+        self._size = size
+        self.n_frames = count
         self.seek(0)
 
     def seek(self, frame: int) -> None:

@@ -3,34 +3,36 @@
 That is its bytes without its name, and no more than it may unpack to.
 """
 
-import contextlib
-import os
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from math import inf
+from os.path import isdir, isfile
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ebcli.datatypes.explanation import Box
-from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing
+from ebcli.datatypes.explanation import Box, Size
+from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing, reason, sides
 from ebcli.files.paths import safe_open
 
-File = Path | IO[bytes]
+File = Path | BinaryIO
 
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 
-_MEMORY, _MEMORY_PER_PIXEL = 3 << 30, 32  # bytes; floats in TIFF take 28
+_MEMORY = 3 << 30  # bytes
+_MEMORY_PER_PIXEL = 32  # bytes; floats in TIFF take 28
 _USUAL_PIXELS = Image.MAX_IMAGE_PIXELS or 0
 _HEIF = {".heic", ".heif"}
 _MULTIPAGE = {"GIF", "PNG", "WEBP", "TIFF"}
-_PACKED_CHUNK, _UNPACKED_CHUNK = 1 << 14, 1 << 22  # bytes at a time; deflate makes at most 1032 of one
+_PACKED_CHUNK = 1 << 14  # bytes at a time
+_UNPACKED_CHUNK = 1 << 22  # deflate makes at most 1032 bytes of one
 TOO_MANY = "it has too many pixels: raise EB_SALIENCY_MAX_PIXELS"
 
 
@@ -43,7 +45,7 @@ def has_image_suffix(path: Path) -> bool:
 
 def is_recognized(file: File) -> bool:
     """Whether the first bytes are those of a format that Pillow reads, whatever the name is."""
-    if isinstance(file, Path) and not os.path.isfile(file):
+    if isinstance(file, Path) and not isfile(file):
         return False
     try:
         with open_image(file):
@@ -74,7 +76,7 @@ def decode(file: File) -> Image.Image:
         return to_rgb(image)
 
 
-@contextlib.contextmanager
+@contextmanager
 def reading(file: File) -> Iterator[None]:
     """Raise an ImageError, one sentence, for whatever Pillow raises of a file."""
     try:
@@ -82,54 +84,61 @@ def reading(file: File) -> Iterator[None]:
     except (EbcliError, MemoryError):
         raise
     except UnidentifiedImageError as error:
+        problem = "not an image that Pillow can read"
         if isinstance(file, Path) and file.suffix.lower() in _HEIF and not _add_heif():
-            raise ImageError(missing("pillow-heif")) from error
-        raise ImageError("not an image that Pillow can read") from error
+            problem = missing("pillow-heif")
+        raise ImageError(problem) from error
     except Image.DecompressionBombError as error:
         raise ImageError(TOO_MANY) from error
     except OSError as error:
-        raise ImageError(error.strerror or str(error)) from error
+        raise ImageError(reason(error)) from error
     except Exception as error:  # broken files make Pillow's decoders raise nearly anything
-        raise ImageError(f"it is broken: {error or type(error).__name__}") from error
+        raise ImageError(f"it is broken: {reason(error)}") from error
 
 
 def pages(file: File) -> int:
     """The number of frames of an animation, or of pages of a TIFF file; ``decode`` reads the first one."""
     with open_image(file) as image:
         # other formats have previews, depth maps and the like
-        return int(getattr(image, "n_frames", 1)) if image.format in _MULTIPAGE else 1
+        if image.format not in _MULTIPAGE:
+            return 1
+        return int(getattr(image, "n_frames", 1))
 
 
 def most_pixels() -> float:
     """The number of pixels of the largest image that Pillow decodes."""
-    return inf if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
+    if Image.MAX_IMAGE_PIXELS is None:
+        return inf
+    return 2 * Image.MAX_IMAGE_PIXELS
 
 
 def decoding_memory(max_pixels: int | None = None) -> int:
     """The number of bytes that are enough to decode and draw an image of most pixels, or a video."""
-    return _MEMORY + _MEMORY_PER_PIXEL * (2 * _USUAL_PIXELS if max_pixels is None else max_pixels)
+    if max_pixels is None:
+        max_pixels = 2 * _USUAL_PIXELS
+    return _MEMORY + _MEMORY_PER_PIXEL * max_pixels
 
 
-def check_pixels(size: tuple[int, int]) -> None:
+def check_pixels(size: Size) -> None:
     """Raise ImageError if an image of this size has more pixels than Pillow would decode."""
     if size[0] * size[1] > most_pixels():
         raise ImageError(TOO_MANY)
 
 
-@contextlib.contextmanager
+@contextmanager
 def open_image(file: File) -> Iterator[Image.Image]:
     """Open an image of a format that Pillow decodes; any error of Pillow is passed on."""
     with open_file(file) as content, Image.open(content, formats=_formats()) as image:
         yield image
 
 
-@contextlib.contextmanager
-def open_file(file: File) -> Iterator[IO[bytes]]:
+@contextmanager
+def open_file(file: File) -> Iterator[BinaryIO]:
     """A file, open at its beginning."""
     if not isinstance(file, Path):
         file.seek(0)
         yield file
-    elif os.path.isdir(file):
+    elif isdir(file):
         raise ImageError("the directory cannot be listed")
     else:
         with safe_open(file) as content:
@@ -153,10 +162,12 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
+    if image.mode == "RGB":
+        return image
+    return image.convert("RGB")
 
 
-def read_mask(path: Path, size: tuple[int, int], region: Box, shape: tuple[int, int]) -> NDArray[np.bool_]:
+def read_mask(path: Path, size: Size, region: Box, shape: tuple[int, int]) -> NDArray[np.bool_]:
     """A mask of an image, (H, W), where the network sees it: pixels brighter than half are set.
 
     Args:
@@ -173,8 +184,7 @@ def read_mask(path: Path, size: tuple[int, int], region: Box, shape: tuple[int, 
     except ImageError as error:
         raise ImageError(f"cannot read the mask '{path}': {error}") from error
     if mask.size != size:
-        mask_size, image_size = (f"{width} x {height}" for width, height in (mask.size, size))
-        raise ImageError(f"the mask '{path}' has {mask_size} pixels, but the image has {image_size}")
+        raise ImageError(f"the mask '{path}' has {sides(mask.size)} pixels, but the image has {sides(size)}")
     part = mask.transform(shape[::-1], Image.Transform.EXTENT, region, Image.Resampling.NEAREST)
     return np.asarray(part) > 127
 
@@ -182,7 +192,7 @@ def read_mask(path: Path, size: tuple[int, int], region: Box, shape: tuple[int, 
 @lru_cache
 def _add_heif() -> bool:
     """Let Pillow read HEIC and HEIF, the format of many phones; False if the package for it is missing."""
-    with contextlib.suppress(ConfigurationError):
+    with suppress(ConfigurationError):
         import_optional("pillow_heif").register_heif_opener()
         return True
     return False
@@ -203,7 +213,8 @@ class Contents:
     """
 
     def __init__(self, stream: Any, limit: int = sys.maxsize) -> None:
-        self._stream, self.limit = stream, limit
+        self._stream = stream
+        self.limit = limit
         self.tell = stream.tell
 
     def read(self, size: int = -1) -> bytes:

@@ -4,10 +4,9 @@ import hashlib
 import os
 import re
 import unicodedata
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,13 +50,21 @@ _OTHER_NAMES = "|".join([*map(re.escape, _FILES), rf"{re.escape(MARKER)}(?:-.*?)
 _RESERVED_NAME = re.compile(rf"(?:{_RESULT}|{_OTHER_NAMES})~*", re.DOTALL)
 
 
+def sha256(content: bytes, digits: int = 64) -> str:
+    """The first digits of the SHA-256."""
+    return hashlib.sha256(content).hexdigest()[:digits]
+
+
 def canonical(path: Path) -> Path:
     """One spelling for each file: without ``.`` and ``..``, and relative to the working directory if it is below."""
     if os.pardir not in path.parts:
         return Path(os.path.normpath(path))
     # `link/..` is not the directory that holds the link, so only the file system knows what `..` means
     real_path = Path(os.path.realpath(path.parent), path.name)
-    return real_path.relative_to(Path.cwd()) if real_path.is_relative_to(Path.cwd()) else real_path
+    cwd = Path.cwd()
+    if not real_path.is_relative_to(cwd):
+        return real_path
+    return real_path.relative_to(cwd)
 
 
 def output_relpath(path: Path) -> Path:
@@ -90,7 +97,7 @@ def safe_relpath(plain: Path) -> Path:
     """
     name = os.fsencode(plain.name)
     if len(name) > _LONGEST_STEM:
-        mark = "~" + hashlib.sha256(name).hexdigest()[:16]
+        mark = "~" + sha256(name, 16)
         plain = plain.with_name(name[: _LONGEST_STEM - len(mark)].decode(errors="ignore") + mark)
     folders = (f"{folder}~" if _RESERVED_NAME.fullmatch(folder) else folder for folder in plain.parts[:-1])
     return Path(*folders, f"{plain.name}~" if _LIKE_MARKED_RAW.fullmatch(plain.name) else plain.name)
@@ -127,8 +134,8 @@ def distinct_slug(text: str, room: int = _LONGEST_SLUG) -> str:
     plain = slug(text)[:room].strip("-")
     if plain.replace("-", " ") == text:
         return plain
-    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
-    return "-".join(filter(None, (plain[: room - 9].strip("-"), digest)))
+    digest = sha256(text.encode(errors="surrogatepass"), 8)
+    return f"{plain[: room - 9].strip('-')}-{digest}".removeprefix("-")
 
 
 def name_marks(layers: Iterable[str], method: str = "") -> str:
@@ -138,11 +145,14 @@ def name_marks(layers: Iterable[str], method: str = "") -> str:
         layers: the layers to name.
         method: the method, in words that ``slug`` keeps; empty for the default.
     """
+    layers = list(layers)
     names = [*layers, method]
-    mark = "".join(f"@{slug(layer)}" for layer in names[:-1]) + (f"+{slug(method)}" if method else "")
+    mark = "".join(f"@{slug(layer)}" for layer in layers)
+    if method:
+        mark += f"+{slug(method)}"
     if len(mark) <= _LONGEST_MARKS and max(map(len, names)) <= _LONGEST_SLUG:
         return mark
-    digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
+    digest = sha256("\0".join(names).encode(), 16)
     return f"{mark[: _LONGEST_MARKS - 17]}-{digest}"
 
 
@@ -157,9 +167,9 @@ def picture_relpath(
     """
     # 255 bytes, without the stem, two dots, a dash, the index and the suffix
     room = 255 - _LONGEST_STEM - 3 - 9 - max(4, len(suffix)) - len(mark)
-    name = distinct_slug(class_name or "", room) if described else slug(class_name or "")[:room].strip("-")
-    label = "-".join(filter(None, (str(index), name)))
-    return relpath.with_name(f"{relpath.name}.{label}{mark}.{suffix}")
+    name = distinct_slug(class_name or "", room) if described else slug(class_name or "")[:room]
+    label = f"{index}-{name}".rstrip("-")
+    return figure_relpath(relpath, label, suffix, mark)
 
 
 def figure_relpath(relpath: Path, kind: str, suffix: str = "png", mark: str = "") -> Path:
@@ -169,12 +179,15 @@ def figure_relpath(relpath: Path, kind: str, suffix: str = "png", mark: str = ""
 
 def answer_relpath(relpath: Path, question: str, suffix: str = "png") -> Path:
     """``photos/cat.jpg`` + "What is it?" -> ``photos/cat.jpg.answer+what-is-it.png``."""
-    return relpath.with_name(f"{relpath.name}.answer{f'+{distinct_slug(question)}' * bool(question)}.{suffix}")
+    kind = f"answer+{distinct_slug(question)}" if question else "answer"
+    return figure_relpath(relpath, kind, suffix)
 
 
 def raw_relpath(relpath: Path, mark: str = "") -> Path:
     """``photos/cat.jpg`` -> ``photos/cat.jpg.npz``; with ``name_marks``, ``photos/cat.jpg.maps+marginal.npz``."""
-    return relpath.with_name(f"{relpath.name}.maps{mark}.npz" if mark else f"{relpath.name}.npz")
+    if mark:
+        return figure_relpath(relpath, "maps", "npz", mark)
+    return relpath.with_name(f"{relpath.name}.npz")
 
 
 def is_raw(name: str) -> bool:
@@ -191,21 +204,19 @@ def parse_result_name(result: Path) -> tuple[Path, int | None] | None:
     match = _RESULT_NAME.fullmatch(result.name)
     if match is None:
         return None
-    stem, index = match["stem"], None if match["index"] is None else int(match["index"])
-    if result.suffix == ".npz" and (raw_match := _MARKED_RAW.fullmatch(stem)):
+    stem, index = match["stem"], match["index"]
+    raw_match = _MARKED_RAW.fullmatch(stem)
+    if result.suffix == ".npz" and raw_match:
         stem = raw_match["stem"]
-    return result.with_name(stem), index
+    return result.with_name(stem), None if index is None else int(index)
 
 
 def with_numbers(maps: Iterable[T]) -> Iterator[tuple[T, int]]:
     """Each item, and how many equal ones there are up to it: 1 for the first detection of a class, 2 for the next."""
-    counts = defaultdict[T, Iterator[int]](lambda: count(1))
-    return ((item, next(counts[item])) for item in maps)
-
-
-def _numbered_name(class_name: str | None, number: int) -> str | None:
-    """A class name for the files of the second and further detections of it: ``person 2``."""
-    return class_name if number == 1 else f"{slug(class_name or '')[:_ROOM_OF_NUMBERED]} {number}"
+    counts = Counter[T]()
+    for item in maps:
+        counts[item] += 1
+        yield item, counts[item]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,32 +271,36 @@ class ResultNames:
             maps: the class index, class name and layer of each map.
             coordinate_suffix: the suffix of maps with coordinates, ``NIFTI`` or ``GEOTIFF``; empty if there are none.
         """
-        numbered_maps = list(with_numbers(maps))
+        names = []
+        for (index, name, layer), number in with_numbers(maps):
+            # the second and further detections of a class: ``person 2``
+            title = name if number == 1 else f"{slug(name or '')[:_ROOM_OF_NUMBERED]} {number}"
+            names.append((index, title, self._marks((layer,))))
 
         def of_maps(suffix: str) -> list[Path]:
-            return [
-                picture_relpath(
-                    relpath, index, _numbered_name(name, number), suffix, self._marks((layer,)), self.described
-                )
-                for (index, name, layer), number in numbered_maps
-            ]
+            return [picture_relpath(relpath, index, name, suffix, mark, self.described) for index, name, mark in names]
 
         picture = self.suffix(relpath)
         if self.question is not None:
             results = [answer_relpath(relpath, self.question, picture)]
         elif self.figure:
-            mark = name_marks((), self.method) if self.figure == "layers" else self._marks(self.layers)
+            mark = self._marks(() if self.figure == "layers" else self.layers)
             results = [figure_relpath(relpath, self.figure, picture, mark)]
         else:
-            sheets = of_maps(f"{_SHEET}{picture}") if self.video or self.volumes else []
-            results = of_maps(self.video or picture) + sheets
+            results = of_maps(self.video or picture)
+            if self.video or self.volumes:
+                results += of_maps(f"{_SHEET}{picture}")
         if self.raw:
             results.append(raw_relpath(relpath, self._marks(self.layers)))
-        return results + (of_maps(coordinate_suffix) if coordinate_suffix else [])
+        if coordinate_suffix:
+            results += of_maps(coordinate_suffix)
+        return results
 
     def pages(self, relpath: Path) -> list[Path]:
         """The page of an image's answer, if there is one."""
-        return [] if self.question is None else [answer_relpath(relpath, self.question, "html")]
+        if self.question is None:
+            return []
+        return [answer_relpath(relpath, self.question, "html")]
 
     def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:
         """Whether the run may write a file of this name, given the names of all classes that it may draw."""
@@ -293,16 +308,17 @@ class ResultNames:
         if origin is None:
             return False
         relpath, index = origin
-        coordinate_suffix = next(
-            (suffix for suffix in (NIFTI, GEOTIFF) if self.raw and path.name.endswith(f".{suffix}")), ""
-        )
         if index is None:
             return path in (*self.relpaths(relpath, ()), *self.pages(relpath))
-        number = _NUMBER.search(path.name)
-        result = [(index, class_names.get(index), layer) for layer in self.layers]
-        return index in class_names and path in self.relpaths(
-            relpath, result * max(1, int(number[1]) if number else 1), coordinate_suffix
-        )
+        if index not in class_names:
+            return False
+        suffixes = [suffix for suffix in (NIFTI, GEOTIFF) if self.raw and path.name.endswith(f".{suffix}")]
+        match = _NUMBER.search(path.name)
+        number = int(match[1]) if match else 1
+        maps = [(index, class_names[index], layer) for layer in self.layers] * max(1, number)
+        return path in self.relpaths(relpath, maps, "".join(suffixes))
 
     def _marks(self, layers: tuple[str, ...]) -> str:
-        return name_marks(() if self.layers == (self.default_layer,) else layers, self.method)
+        if self.layers == (self.default_layer,):
+            layers = ()
+        return name_marks(layers, self.method)

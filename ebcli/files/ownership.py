@@ -3,26 +3,29 @@
 A file is its own if its SHA-256 is recorded; a directory while its process has a lock on a file in it.
 """
 
-import contextlib
 import hashlib
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from os.path import isfile, islink, lexists
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 from filelock import lock_descriptor
 
-from ebcli.errors import OutputError
-from ebcli.files.naming import MARKER, PRIVATE, PRIVATE_NAME, RECORDS, parse_result_name
+from ebcli.errors import OutputError, reason
+from ebcli.files.naming import MARKER, PRIVATE, PRIVATE_NAME, RECORDS, parse_result_name, sha256
 from ebcli.files.paths import first_link, safe_open
 from ebcli.files.records import Result, read_records, records_of_run
 
 _DIGEST = re.compile(rb'"([0-9a-f]{64})"')
 _AT_A_TIME = 1 << 25  # bytes; no line is longer
-_OF_RUN = "eb-saliency-run"  # in each private directory; locked by its run, and empty unless the directory is removed
+# In each private directory; locked by its run, and empty unless the directory is removed
+_OF_RUN = "eb-saliency-run"
 
 
 class OwnFiles:
@@ -47,7 +50,7 @@ class OwnFiles:
             return False
         if digest not in self._digests:
             for name in self._read:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     self._update(name)
         return digest in self._digests
 
@@ -65,27 +68,26 @@ class OwnResults:
     """The results of earlier runs, in whatever directories: ``path in OwnResults()``."""
 
     def __init__(self) -> None:
-        self._directories: dict[Path, OwnFiles | None] = {}
+        self._own_files = cache(_own_files)
 
     def __contains__(self, path: Path) -> bool:
-        return parse_result_name(path) is not None and any(path in own_files for own_files in self._owners(path))
+        if parse_result_name(path) is None:
+            return False
+        folders = Path(os.path.abspath(path)).parents  # noqa: PTH100 - links stay links
+        return any(path in (self._own_files(folder) or ()) for folder in folders)
 
-    def _owners(self, path: Path) -> Iterator[OwnFiles]:
-        for folder in Path(os.path.abspath(path)).parents:  # noqa: PTH100 - links stay links
-            if folder not in self._directories:
-                is_output = any(os.path.isfile(folder / name) for name in (RECORDS, MARKER))
-                self._directories[folder] = OwnFiles(folder) if is_output else None
-            if (own_files := self._directories[folder]) is not None:
-                yield own_files
+
+def _own_files(folder: Path) -> OwnFiles | None:
+    """The files of an output directory; None if a directory is no such one."""
+    if isfile(folder / RECORDS) or isfile(folder / MARKER):
+        return OwnFiles(folder)
+    return None
 
 
 def file_digest(path: Path, *, follow: bool = False) -> str:
     """The SHA-256 of a regular file. Raises OSError for other files, and for links unless they are followed."""
-    digest = hashlib.sha256()
     with safe_open(path, follow=follow) as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def verify(directory: Path) -> dict[Path, str | None]:
@@ -109,20 +111,22 @@ def _problem(directory: Path, result: Result) -> str | None:
     except FileNotFoundError:
         return "missing"
     except OSError as error:
-        return error.strerror or str(error)
-    return None if is_intact else "altered"
+        return reason(error)
+    if not is_intact:
+        return "altered"
+    return None
 
 
-@contextlib.contextmanager
+@contextmanager
 def as_output_error(action: str) -> Iterator[None]:
     """Raise OutputError, which says what cannot be done, for any OSError."""
     try:
         yield
     except OSError as error:
-        raise OutputError(f"cannot {action}: {error.strerror or error}") from error
+        raise OutputError(f"cannot {action}: {reason(error)}") from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def private_directory(parent: Path | None = None, restore: bool = False) -> Iterator[Path]:
     """A directory in another one, for as long as it is needed; those that killed processes left there are removed.
 
@@ -146,14 +150,14 @@ def private_directory(parent: Path | None = None, restore: bool = False) -> Iter
         shutil.rmtree(private, ignore_errors=True)
 
 
-def _locked_directory(directory: Path) -> tuple[Path, IO[bytes]]:
+def _locked_directory(directory: Path) -> tuple[Path, BinaryIO]:
     while True:
         private = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=directory))
         try:
             lock = (private / _OF_RUN).open("xb")
         except FileNotFoundError:  # another run took it for that of a killed one
             continue
-        with contextlib.suppress(OSError):  # a file system without locks; there, no run removes anything
+        with suppress(OSError):  # a file system without locks; there, no run removes anything
             lock_descriptor(lock.fileno())
         if not os.fstat(lock.fileno()).st_size:  # else another run removed it before it was locked
             return private, lock
@@ -168,15 +172,15 @@ def finish_killed_runs(directory: Path, restore: bool = True) -> None:
         restore: first move results in them that are recorded already to their places; not where others may write.
     """
     for private in directory.glob(f"{PRIVATE}*"):
-        if PRIVATE_NAME.fullmatch(private.name) is None or os.path.islink(private):
+        if PRIVATE_NAME.fullmatch(private.name) is None or islink(private):
             continue
-        with contextlib.suppress(OSError):  # of a run that was killed before it had a marker, it is empty
+        with suppress(OSError):  # of a run that was killed before it had a marker, it is empty
             private.rmdir()
-        with contextlib.suppress(OSError):  # another user's, already removed, or without such a file
+        with suppress(OSError):  # another user's, already removed, or without such a file
             with safe_open(private / _OF_RUN, follow=False, flags=os.O_RDWR) as lock:
                 if not lock_descriptor(lock.fileno(), blocking=False):  # in use
                     continue
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     if restore:
                         _restore(directory, private)
                 os.write(lock.fileno(), b"removed")
@@ -185,19 +189,22 @@ def finish_killed_runs(directory: Path, restore: bool = True) -> None:
 
 def _restore(directory: Path, private: Path) -> None:
     """Move what a killed run stored and recorded to its place."""
-    temporaries = [path for path in private.iterdir() if path.name != _OF_RUN]
-    own_files, latest = OwnFiles(directory), dict[Path, Result]()
-    for record in read_records(directory) if temporaries else ():
-        latest.update((private / stored_name(Path(result.path)), result) for result in record.results)
+    temporaries = set(private.iterdir()) - {private / _OF_RUN}
+    if not temporaries:
+        return
+    own_files = OwnFiles(directory)
+    latest: dict[str, Result] = {}
+    for record in read_records(directory):
+        latest.update((stored_name(Path(result.path)), result) for result in record.results)
     for temporary in temporaries:
-        result = latest.get(temporary)
-        if result is None or file_digest(temporary) != result.sha256 or first_link(directory, Path(result.path)):
+        result = latest.get(temporary.name)
+        if result is None or file_digest(temporary) != result.sha256:
             continue
         path = directory / result.path
-        if not os.path.lexists(path) or path in own_files:
+        if first_link(directory, Path(result.path)) is None and (not lexists(path) or path in own_files):
             temporary.replace(path)
 
 
 def stored_name(relative: Path) -> str:
     """The name of a file in a private directory, from its path below the output directory."""
-    return hashlib.sha256(os.fsencode(relative)).hexdigest()
+    return sha256(os.fsencode(relative))

@@ -4,15 +4,17 @@ Remote files are fetched with limits on time and size.
 """
 
 import errno
-import hashlib
 import os
 import re
 import stat
 from dataclasses import dataclass, field, replace
+from io import BufferedReader
+from os.path import islink
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from ebcli.errors import check_value
+from ebcli.files.naming import sha256
 
 SLOWEST = 20  # timeouts that a whole file may take
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters: C: is a drive
@@ -34,7 +36,7 @@ class FileState(NamedTuple):
     mtime_ns: int
 
 
-def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> BinaryIO:
+def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> BufferedReader:
     """Open a local file. A named pipe would block for ever, so nothing but regular files is opened.
 
     Args:
@@ -46,8 +48,10 @@ def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> Bina
         OSError: it does not exist, or is not a regular file.
     """
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if not follow:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
     try:
-        number = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        number = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP and path.is_symlink():
             raise OSError(errno.ELOOP, "it is a symbolic link") from error
@@ -61,7 +65,7 @@ def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> Bina
 def first_link(directory: Path, relpath: Path) -> Path | None:
     """The first symbolic link on the way from a directory to a path below it, if any."""
     steps = (directory / step for step in (*reversed(relpath.parents), relpath) if step.parts)
-    return next((step for step in steps if os.path.islink(step)), None)
+    return next(filter(islink, steps), None)
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,11 @@ class RemoteOptions:
 DEFAULT = RemoteOptions()
 
 
+def unreadable(reason: str) -> OSError:
+    """The error for what cannot be read."""
+    return OSError(errno.EIO, reason)
+
+
 def too_large(limit: int) -> OSError:
     """The error for a file that is larger than a limit in bytes."""
     return OSError(errno.EFBIG, f"it is larger than {limit} bytes")
@@ -106,9 +115,8 @@ def path_of(name: str) -> Path:
         return Path(name)
     address, mark, query = remainder.partition("?" if scheme in ("http", "https") else "\0")
     *folders, last = address.strip("/").split("/")
-    return Path(
-        f"{scheme}:", *(_STAND_INS.get(part, part) for part in folders), last + mark + query.replace("/", "%2F")
-    )
+    name = last + mark + query.replace("/", "%2F")
+    return Path(f"{scheme}:", *(_STAND_INS.get(part, part) for part in folders), name)
 
 
 def url_of(path: Path) -> str | None:
@@ -132,8 +140,10 @@ def without_secrets(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Path,
     host, *folders = address.split("/")
     login, _, host = host.rpartition("@")
     public_query = "&".join(_public_parameters(query))
-    public = Path(scheme, "/".join([host, *folders]) + mark * bool(public_query) + public_query)
-    return public, replace(options, login=login, query=query if public_query != query else "")
+    public = "/".join([host, *folders])
+    if public_query:
+        public += mark + public_query
+    return Path(scheme, public), replace(options, login=login, query="" if public_query == query else query)
 
 
 def _public_parameters(query: str) -> list[str]:
@@ -144,7 +154,8 @@ def _public_parameters(query: str) -> list[str]:
     for name, equals, value in parameters:
         if _SIGNATURE.fullmatch(name) or (is_azure and _AZURE.fullmatch(name)):
             continue
-        is_secret = value and _SECRET.search(name)
-        digest = hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()[:16]
-        public.append(f"{name}{equals}~{digest}" if is_secret else f"{name}{equals}{value}")
+        if value and _SECRET.search(name):
+            public.append(f"{name}{equals}~{sha256(value.encode(errors='surrogatepass'), 16)}")
+        else:
+            public.append(name + equals + value)
     return public

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args
 
-from ebcli.datatypes.explanation import HARDLY_ANY, OF_NOISE, Box, strength_words
+from ebcli.datatypes.explanation import HARDLY_ANY, OF_NOISE, Box, JsonObject, Size, strength_words
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.paths import FileState, safe_open
@@ -39,7 +39,8 @@ class ClassRecord:
     Attributes:
         index, name: the class; the name is None if it is unknown.
         score: a softmax or sigmoid probability, or the raw logit; None in a file if it was not finite.
-        mass: the sum of the marginal map; for contrastive maps with ``--verbose`` only.
+        mass: the share of probability that reached the layer, its class tokens included; for contrastive maps with
+            ``--verbose`` only.
         blank: whether the map is empty.
         losses: with ``--verbose``, the probability lost at each operation.
         layer: the layer of the map.
@@ -70,13 +71,13 @@ class ClassRecord:
     losses: dict[str, float] | None = None
     layer: str = ""
     peak: float | None = None
-    region: dict[str, Any] | None = None
+    region: JsonObject | None = None
     at_border: bool = False
     box: Box | None = None
     strength: float | None = None
     times_noise: float | None = None
     evidence: str | None = None
-    sufficiency: dict[str, Any] | None = None
+    sufficiency: JsonObject | None = None
     position: int | None = None
     share: float | None = None
     share_at: float | None = None
@@ -84,7 +85,7 @@ class ClassRecord:
     channels: tuple[float, ...] = ()
 
     @classmethod
-    def parse(cls, values: dict[str, Any]) -> "ClassRecord":
+    def parse(cls, values: JsonObject) -> "ClassRecord":
         """That of a JSON object."""
         values["channels"] = tuple(values.get("channels", ()))
         for place in (values, values.get("region") or {}):
@@ -100,18 +101,19 @@ class ClassRecord:
     @property
     def only_score_is_poor(self) -> bool | None:
         """Whether there is hardly any evidence only because the score is below chance; None if there is evidence."""
-        return (self.times_noise or 0) >= OF_NOISE[0] if self.evidence == HARDLY_ANY else None
+        if self.evidence != HARDLY_ANY:
+            return None
+        return (self.times_noise or 0) >= OF_NOISE[0]
 
     def check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""
-        _check([vars(self)[name] for name in _OF_CLASS], _OF_CLASS.values())
+        _check(map(vars(self).get, _OF_CLASS), _OF_CLASS.values())
         if self.index < 0:
             raise ValueError(self.index)
         numbers = [*(self.box or ()), *self.channels]
         if self.sufficiency is not None:
-            sufficiency = {**self.sufficiency}
-            if (type(sufficiency.pop("suffices")), type(sufficiency.pop("words"))) != (bool, str):
-                raise TypeError(self.sufficiency)
+            sufficiency = dict(self.sufficiency)
+            _check([sufficiency.pop("suffices"), sufficiency.pop("words")], [(bool,), (str,)])
             numbers += sufficiency.values()
         if self.region is not None:
             numbers += [*self.region["box"], self.region["area"], *(self.region["polygon"] or ())]
@@ -167,8 +169,8 @@ class Record:
     output_sha256: tuple[str, ...] = ()
     label: int | None = None
     predicted: int | None = None
-    image_size: tuple[int, int] | None = None
-    clips: dict[str, Any] | None = None
+    image_size: Size | None = None
+    clips: JsonObject | None = None
     fit: str = ""
     tiles: int = 0
     seen: float = 1.0
@@ -185,13 +187,15 @@ class Record:
         try:
             text = line.decode()
             values, end = _decoder.raw_decode(text)
-            is_known = values.pop("schema") == SCHEMA and _FIELD_NAMES - _LATER.keys() <= values.keys() <= _FIELD_NAMES
-            if text[end:].strip() or not is_known:
+            if values.pop("schema") != SCHEMA or text[end:].strip():
+                return None
+            if not _FIELD_NAMES - _LATER.keys() <= values.keys() <= _FIELD_NAMES:
                 return None
             values |= {name: tuple(values[name]) for name in _TUPLES}
-            values["classes"] = tuple([ClassRecord.parse(class_values) for class_values in values["classes"]])
+            values["classes"] = tuple(map(ClassRecord.parse, values["classes"]))
             record = object.__new__(cls)
-            vars(record).update(_LATER | values)  # setting frozen fields one by one would take as long as all else
+            # setting frozen fields one by one would take as long as all else
+            vars(record).update(_LATER | values)
             record._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
@@ -208,37 +212,40 @@ class Record:
     def results(self) -> list[Result]:
         """The result files. They are beside the input's path below the output directory, which may have moved."""
         folder, separator, _ = self.place.rpartition(os.sep)
-        paths = [folder + separator + path.rpartition(os.sep)[2] for path in self.output]
+        paths = [folder + separator + name for name in self._names]
         return list(map(Result, paths, self.output_bytes, self.output_sha256))
+
+    @property
+    def _names(self) -> list[str]:
+        """The names of the result files."""
+        return [path.rpartition(os.sep)[2] for path in self.output]
 
     def _check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""
         for class_record in self.classes:
             class_record.check()
-        values = vars(self)
-        _check([values[name] for name in _OF_RECORD], _OF_RECORD.values())
-        layers, names = (
-            [class_record.layer for class_record in self.classes],
-            [path.rpartition(os.sep)[2] for path in self.output],
-        )
-        texts = [value for name, value in values.items() if type(value) is str and name != "error"]
+        _check(map(vars(self).get, _OF_RECORD), _OF_RECORD.values())
+        names = self._names
+        self._check_texts(names)
+        self._check_counts(names)
+
+    def _check_texts(self, names: list[str]) -> None:
+        texts = [value for name, value in vars(self).items() if type(value) is str and name != "error"]
+        layers = [class_record.layer for class_record in self.classes]
         joined_text = "".join((*texts, *layers, *names, *self.output_sha256))  # raises for other types
         if not joined_text.isascii():
             os.fsencode(joined_text)  # raises for characters that paths cannot hold
-        parts = f"/{self.place.replace(os.sep, '/')}/"
-        if (
-            "\0" in joined_text
-            or "//" in parts
-            or "/./" in parts
-            or "/../" in parts
-            or (os.name == "nt" and ":" in parts)
-        ):
+        steps = self.place.replace(os.sep, "/").split("/")
+        if "\0" in joined_text or {"", ".", ".."}.intersection(steps):
             raise ValueError(self.place)
-        stem = self.place.rpartition(os.sep)[2] + "."
-        if any(not name.startswith(stem) for name in names) or len(self.output_sha256) != len(names):
+        if os.name == "nt" and ":" in self.place:
+            raise ValueError(self.place)
+        if not all(name.startswith(f"{steps[-1]}.") for name in names):
             raise ValueError(self.output)
+
+    def _check_counts(self, names: list[str]) -> None:
         integers = [*self.output_bytes, *self.against, *(self.image_size or ())]
-        pictures, count = len([name for name in names if not is_raw(name)]), len(self.classes)
+        count = len(self.classes)
         if self.status == "done" and self.error is None:
             integers += (self.input_bytes, self.input_mtime_ns)
             possible = (1, count, 2 * count) if count else (0,)
@@ -247,7 +254,10 @@ class Record:
         else:
             raise ValueError(self.status)
         _check(integers, repeat((int,)))
-        if pictures not in possible or len(self.output_bytes) != len(names) or len(self.image_size or "xy") != 2:
+        pictures = [name for name in names if not is_raw(name)]
+        if len(pictures) not in possible or len(self.image_size or "xy") != 2:
+            raise ValueError(self.output)
+        if not len(names) == len(self.output_bytes) == len(self.output_sha256):
             raise ValueError(self.output)
 
     def line(self) -> str:
@@ -255,14 +265,18 @@ class Record:
         return json.dumps(_finite({"schema": SCHEMA, **asdict(self)}), allow_nan=False)
 
 
-def _scalars(record: type[ClassRecord] | type[Record]) -> dict[str, set[Any]]:
+def _scalars(record: type[ClassRecord | Record]) -> dict[str, set[Any]]:
     """The fields that have one value, with its types in JSON, where 1.0 can be 1."""
-    kinds = {field.name: {*(get_args(field.type) or (field.type,))} for field in fields(record)}
-    kinds = {name: kind for name, kind in kinds.items() if kind <= {bool, int, float, str, NoneType}}
-    return {name: kind | {int} if float in kind else kind for name, kind in kinds.items()}
+    scalars = {}
+    for field in fields(record):
+        kinds = set(get_args(field.type) or [field.type])
+        if kinds <= {bool, int, float, str, NoneType}:
+            scalars[field.name] = kinds | {int} if float in kinds else kinds
+    return scalars
 
 
-_OF_CLASS, _OF_RECORD = _scalars(ClassRecord), _scalars(Record)
+_OF_CLASS = _scalars(ClassRecord)
+_OF_RECORD = _scalars(Record)
 _FIELD_NAMES = {field.name for field in fields(Record)}
 _LATER = {"question": "", "answer": None}  # which records of earlier versions lack
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
@@ -284,7 +298,9 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def read_records(directory: Path) -> Iterator[Record]:
@@ -296,8 +312,10 @@ def read_records(directory: Path) -> Iterator[Record]:
     with safe_open(directory / RECORDS, follow=False) as file:
         is_complete = True
         while line := file.readline(_LONGEST_LINE):
-            starts, is_complete = is_complete, line.endswith(b"\n") or len(line) < _LONGEST_LINE
-            if starts and is_complete and (record := Record.parse(line)) is not None:
+            starts = is_complete
+            is_complete = line.endswith(b"\n") or len(line) < _LONGEST_LINE
+            record = Record.parse(line) if starts and is_complete else None
+            if record is not None:
                 yield record
 
 
@@ -310,8 +328,9 @@ def records_of_run(directory: Path) -> Iterator[Record]:
     try:
         yield from read_records(directory)
     except OSError as error:
-        problem = f"cannot read '{directory / RECORDS}' ({error.strerror})"
-        raise ConfigurationError(f"{problem}: name the --output directory of a run") from error
+        raise ConfigurationError(
+            f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
+        ) from error
 
 
 def latest_done(directory: Path, configuration: str) -> list[Record]:
@@ -320,10 +339,11 @@ def latest_done(directory: Path, configuration: str) -> list[Record]:
     Raises:
         OSError: there are no records.
     """
-    done = (
-        record for record in read_records(directory) if (record.configuration, record.status) == (configuration, "done")
-    )
-    latest = {record.input: record for record in done}
+    latest = {
+        record.input: record
+        for record in read_records(directory)
+        if record.configuration == configuration and record.status == "done"
+    }
     return [latest[name] for name in sorted(latest)]
 
 
@@ -339,11 +359,13 @@ def append_lines(path: Path, *lines: str) -> None:
         number = file.fileno()
         with contextlib.suppress(OSError):  # some network file systems know no locks
             lock_descriptor(number, poll_interval=0.005)  # until it is closed
-        content, end = "".join(f"{line}\n" for line in lines).encode(), os.fstat(number).st_size
+        content = "\n".join([*lines, ""]).encode()
+        end = os.fstat(number).st_size
         # a killed run may have left half a line
         if content and end:
             os.lseek(number, end - 1, os.SEEK_SET)
-            content = content if os.read(number, 1) == b"\n" else b"\n" + content
+            if os.read(number, 1) != b"\n":
+                content = b"\n" + content
         try:
             count = os.write(number, content)
             if count < len(content):  # the file system is full: the rest would say why

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from os.path import isdir, lexists
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError, OutputError
@@ -20,11 +20,12 @@ from ebcli.files.sources import Source
 
 _VIDEO = ".mp4"
 
+Files = Mapping[Path, bytes]  # paths below the output directory, and contents
 IsImage = Callable[[Source], bool]
 IsResult = Callable[[Path], bool]  # of a file name
 
 
-class Sink(contextlib.AbstractContextManager["Sink"]):
+class Sink(AbstractContextManager["Sink"]):
     """Where the results of a run go. What is to be written is written in its context.
 
     Attributes:
@@ -68,7 +69,7 @@ class Sink(contextlib.AbstractContextManager["Sink"]):
         """Begin, with the settings of the run, if there are any."""
 
     @abstractmethod
-    def write(self, files: Mapping[Path, bytes], record: Record) -> Record:
+    def write(self, files: Files, record: Record) -> Record:
         """Write the results of an image, all or none of them.
 
         Args:
@@ -93,19 +94,22 @@ class OneFile(Sink):
     """
 
     def __init__(self, path: Path, format: str, overwrite: bool) -> None:
-        self.path, self.format, self._overwrite = path, format, overwrite
+        self.path = path
+        self.format = format
+        self._overwrite = overwrite
 
     def check(self) -> None:
         from ebcli.files.encoding import read_facts
 
         check_file(self.path, self._overwrite, lambda: bool(read_facts(self.path)), "--output")
 
-    def write(self, files: Mapping[Path, bytes], record: Record) -> Record:
-        if record.output:
-            content = _only_picture(files, record, self.format, str(self.path))
-            with atomic_write(self.path) as temporary:
-                temporary.write_bytes(content)
-        return replace(record, output=(str(self.path),) if record.output else ())
+    def write(self, files: Files, record: Record) -> Record:
+        if not record.output:
+            return record
+        content = _only_picture(files, record, self.format, str(self.path))
+        with atomic_write(self.path) as temporary:
+            temporary.write_bytes(content)
+        return replace(record, output=(str(self.path),))
 
 
 class Stdout(Sink):
@@ -117,21 +121,24 @@ class Stdout(Sink):
     """
 
     def __init__(self, put: Callable[[bytes], object], format: str) -> None:
-        self.format, self._put = format, put
+        self.format = format
+        self._put = put
 
-    def write(self, files: Mapping[Path, bytes], record: Record) -> Record:
+    def write(self, files: Files, record: Record) -> Record:
         if record.output:
             self._put(_only_picture(files, record, self.format, "stdout"))
         return replace(record, output=())
 
 
-def _only_picture(files: Mapping[Path, bytes], record: Record, format_: str, name: str) -> bytes:
+def _only_picture(files: Files, record: Record, format_: str, name: str) -> bytes:
     """The one picture among the results of an image: videos and volumes have a contact sheet beside them."""
     suffix = _VIDEO if format_ == AUTO else f".{format_}"
     pictures = [content for path, content in files.items() if path.suffix == suffix]
     if len(pictures) >= len(record.classes) > 1:
-        advice = "add --panel to draw them in one figure, add --top-k 1, or name a directory with -o"
-        raise OutputError(f"{record.input} has {len(pictures)} maps: {advice}")
+        raise OutputError(
+            f"{record.input} has {len(pictures)} maps: "
+            "add --panel to draw them in one figure, add --top-k 1, or name a directory with -o"
+        )
     if not pictures:
         raise OutputError(f"'{name}' cannot hold a picture, and {record.model} explains images: choose .png")
     return pictures[0]
@@ -149,9 +156,9 @@ def check_writable(directory: Path, file: Path | None = None) -> None:
     """
     target = f"to '{directory}'" if file is None else f"'{file}'"
     ancestor = directory
-    while not os.path.lexists(ancestor) and ancestor != ancestor.parent:  # a working directory may not be searchable
+    while not lexists(ancestor) and ancestor != ancestor.parent:  # a working directory may not be searchable
         ancestor = ancestor.parent
-    if os.path.lexists(ancestor) and not os.path.isdir(ancestor):
+    if lexists(ancestor) and not isdir(ancestor):
         raise OutputError(f"cannot write {target}: '{ancestor}' is not a directory")
     with as_output_error(f"write {target}"), tempfile.TemporaryFile(dir=ancestor):
         pass
@@ -164,17 +171,19 @@ def check_file(path: Path, overwrite: bool, is_own: Callable[[], bool], option: 
         ConfigurationError: it would.
         OutputError: its directory cannot be written to.
     """
-    if os.path.lexists(path) and not overwrite:
+    if lexists(path) and not overwrite:
         is_ours = False
-        with contextlib.suppress(OSError, ValueError):  # of files of other kinds
+        with suppress(OSError, ValueError):  # of files of other kinds
             is_ours = is_own()
         if not is_ours:
-            foreign = f"'{path}' would be replaced, but this program did not write it"
-            raise ConfigurationError(f"{foreign}: choose another {option}, or pass --overwrite")
+            raise ConfigurationError(
+                f"'{path}' would be replaced, but this program did not write it: "
+                f"choose another {option}, or pass --overwrite"
+            )
     check_writable(path.parent, path)
 
 
-@contextlib.contextmanager
+@contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """A file to write, which then replaces the one at a path: that is complete, or as it was before.
 

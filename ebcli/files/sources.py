@@ -8,15 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from io import BytesIO
+from os.path import isdir
 from pathlib import Path
 from typing import NamedTuple
 
-from ebcli.errors import ImageError
+from ebcli.errors import ImageError, plural, reason
 from ebcli.files.media.medium import INPUT_FORMATS, InputFormat
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath
 from ebcli.files.ownership import OwnResults
 from ebcli.files.paths import DEFAULT, FileState, RemoteOptions, url_of, without_secrets
 from ebcli.files.storage import Span, list_remote, read, stamp_of, tar_members, without_file_scheme
+
+Shard = tuple[int, int]
 
 _COMPRESSED_TARS = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACK = "it is a compressed tar file, whose files cannot be read one by one: unpack it, or make it a plain .tar"
@@ -65,7 +68,9 @@ class Source:
         if self.root is None or self.path == self.root.path:
             return output_relpath(self.path)
         relpath = self.root.name / self.path.relative_to(self.root.path)
-        return safe_relpath(relpath if url_of(self.path) is None else portable(relpath))
+        if url_of(self.path) is not None:
+            relpath = portable(relpath)
+        return safe_relpath(relpath)
 
     @property
     def name(self) -> str:
@@ -81,15 +86,19 @@ class Source:
         """Its present state, or that of its tar file. Raises OSError if it does not exist."""
         if self.content is not None:
             return FileState(len(self.content), 0)
-        if self.is_local and (files := _parts(self.path, INPUT_FORMATS)):
-            states = [stamp_of(file) for file in files]
-            return FileState(sum(state.bytes for state in states), max(state.mtime_ns for state in states))
-        return stamp_of(self.path if self.span is None else self.span.tar, self.remote)
+        if self.span is not None:
+            return stamp_of(self.span.tar, self.remote)
+        files = _parts(self.path, INPUT_FORMATS) if self.is_local else []
+        if files:
+            sizes, times = zip(*map(stamp_of, files), strict=True)
+            return FileState(sum(sizes), max(times))
+        return stamp_of(self.path, self.remote)
 
     def version(self) -> FileState | None:
         """Its present state if it can be had without a server, for caches."""
-        with suppress(OSError):
-            return self.stamp() if self.is_local else None
+        if self.is_local:
+            with suppress(OSError):
+                return self.stamp()
         return None
 
     def open_content(self) -> tuple[FileState, Path | BytesIO]:
@@ -110,7 +119,10 @@ class Source:
             stamp, content = read(self.path, self.remote)
             return stamp, BytesIO(content)
         except OSError as error:
-            raise ImageError(error.strerror or str(error)) from error
+            raise ImageError(reason(error)) from error
+
+
+_Entry = tuple[Source, Path]  # and what patterns match: its path below the directory that the user named
 
 
 def find_sources(
@@ -119,7 +131,7 @@ def find_sources(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     remote: RemoteOptions = DEFAULT,
-    shard: tuple[int, int] | None = None,
+    shard: Shard | None = None,
     stdin: bytes | None = None,
     as_one: Sequence[InputFormat] = (),
 ) -> list[Source]:
@@ -148,58 +160,69 @@ def find_sources(
         stdin: the bytes that the path ``-`` stands for; None if it is a path like others.
         as_one: kinds of data of which a local directory can be one input, such as numbered frames.
     """
-    folders = _Walk(hidden_directory, exclude, shard, as_one)
+    hidden = None if hidden_directory is None else _identity(hidden_directory)
+    walk = _Walk(hidden, exclude, shard, as_one)
     sources: dict[str, Source] = {}
-    skipped_names, own_results = [], OwnResults()
+    skipped_names = []
+    own_results = OwnResults()
     inputs = [without_secrets(without_file_scheme(path), remote) for path in paths]
-    remote_files = {path: list_remote(path, options) for path, options in inputs if url_of(path) is not None}
-    containers = [path for path, _ in inputs if path.suffix.lower() == ".tar" or os.path.isdir(path)]
-    containers += [path for path, (files, _) in remote_files.items() if files != [path]]
-    is_several = len({canonical(path) for path in containers}) > 1
+    listings = {path: list_remote(path, options) for path, options in inputs if url_of(path) is not None}
+    containers = [path for path, _ in inputs if path.suffix.lower() == ".tar" or isdir(path)]
+    containers += [path for path, (files, _) in listings.items() if files != [path]]
+    is_several = len(set(map(canonical, containers))) > 1
     roots = {path: Root(path, Path(_with_name(path).name if is_several else "")) for path in containers}
     for path, options in inputs:
         root = roots.get(path)
-        files = [(Source(path, root=root), path)]
         if stdin is not None and path == STDIN:
-            files = [(Source(Path("stdin"), content=stdin), Path("stdin"))]
-        elif path in remote_files:
-            remote_paths, problem = remote_files[path]
-            files = [
-                (Source(file, is_explicit=file == path, root=root), file.relative_to(path))
-                for file in sorted(remote_paths)
-            ]
-            files += [(Source(path, problem=problem), path)] if problem is not None else []
-        elif root is not None and os.path.isdir(path):
-            files = list(folders.files(root))
-        for source, relative in _unpack_tars(files, options):
-            is_left_out = (include and not _matches(relative, include)) or _matches(relative, exclude)
-            if is_left_out or not _is_in(shard, source):
+            entries = [(Source(Path("stdin"), content=stdin), Path("stdin"))]
+        elif path in listings:
+            entries = _listed(path, root, *listings[path])
+        elif root is not None and isdir(path):
+            entries = list(walk.files(root))
+        else:
+            entries = [(Source(path, root=root), path)]
+        for source, relative in _unpack_tars(entries, options):
+            if (include and not _matches(relative, include)) or _matches(relative, exclude):
                 continue
-            if source.is_local and source.path in own_results:
-                skipped_names += [source.name] if source.is_explicit else []
+            if not _is_in(shard, source):
                 continue
-            sources.setdefault(os.path.abspath(canonical(source.path)), source)  # noqa: PTH100 - links stay links
+            if not source.is_local or source.path not in own_results:
+                sources.setdefault(os.path.abspath(canonical(source.path)), source)  # noqa: PTH100 - links stay links
+            elif source.is_explicit:
+                skipped_names.append(source.name)
     if skipped_names:
-        count = "1 file" if len(skipped_names) == 1 else f"{len(skipped_names)} files"
+        count = plural(len(skipped_names), "file")
         warnings.warn(f"skipped {count} that this program wrote, such as '{skipped_names[0]}'", stacklevel=2)
     return list(sources.values())
 
 
+def _listed(path: Path, root: Root | None, files: list[Path], problem: str | None) -> list[_Entry]:
+    """What a server lists below a path."""
+    entries = [(Source(file, is_explicit=file == path, root=root), file.relative_to(path)) for file in sorted(files)]
+    if problem is not None:
+        entries.append((Source(path, problem=problem), path))
+    return entries
+
+
 def _parts(folder: Path, media: Iterable[InputFormat]) -> list[Path]:
     """The files of a directory that is one input; none of other paths."""
-    return next((files for medium in media if (files := medium.files(folder))), []) if os.path.isdir(folder) else []
+    if not isdir(folder):
+        return []
+    return next(filter(None, (medium.files(folder) for medium in media)), [])
 
 
 def _with_name(folder: Path) -> Path:
     return folder if folder.name not in ("", os.pardir) else folder.resolve()
 
 
-def _unpack_tars(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> Iterator[tuple[Source, Path]]:
+def _unpack_tars(entries: Iterable[_Entry], remote: RemoteOptions) -> Iterator[_Entry]:
     """The same files, with tar files replaced by their members."""
-    for source, relative in files:
+    for source, relative in entries:
         if source.path.suffix.lower() != ".tar":
-            is_packed = source.is_explicit and source.path.name.lower().endswith(_COMPRESSED_TARS)
-            yield replace(source, problem=_UNPACK if is_packed else source.problem, remote=remote), relative
+            problem = source.problem
+            if source.is_explicit and source.path.name.lower().endswith(_COMPRESSED_TARS):
+                problem = _UNPACK
+            yield replace(source, problem=problem, remote=remote), relative
             continue
         spans, problem = tar_members(source.path, remote)
         for path, span in spans.items():
@@ -209,7 +232,7 @@ def _unpack_tars(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) ->
             yield Source(source.path, problem=problem), relative
 
 
-def _is_in(shard: tuple[int, int] | None, source: Source) -> bool:
+def _is_in(shard: Shard | None, source: Source) -> bool:
     if shard is None:
         return True
     digest = hashlib.blake2b(os.fsencode(source.relpath), digest_size=8).digest()
@@ -220,62 +243,74 @@ def _matches(path: Path, patterns: Sequence[str]) -> bool:
     return any(part.match(pattern) for pattern in patterns for part in (path, *path.parents))
 
 
-class _Walk:
-    def __init__(
-        self,
-        hidden_directory: Path | None,
-        exclude: Sequence[str],
-        shard: tuple[int, int] | None,
-        as_one: Sequence[InputFormat],
-    ) -> None:
-        self._hidden = None if hidden_directory is None else _identity(hidden_directory)
-        self._exclude, self._shard, self._as_one = exclude, shard, as_one
-        self._identities: set[tuple[int, int] | None] = set()
+_Identity = tuple[int, int]
 
-    def files(self, container: Root) -> Iterator[tuple[Source, Path]]:
+
+@dataclass
+class _Walk:
+    """The directories that were read, and how to read more; for the attributes, see ``find_sources``."""
+
+    hidden: _Identity | None
+    exclude: Sequence[str]
+    shard: Shard | None
+    as_one: Sequence[InputFormat]
+    identities: set[_Identity] = field(default_factory=set)
+
+    def files(self, root: Root) -> Iterator[_Entry]:
         """The files below a directory, each with its path relative to that."""
-        root = container.path
-        links = deque([root])
+        links = deque([root.path])
         while links:
-            sources, new_links, waiting = list[Source](), list[Path](), [links.popleft()]
-            while waiting:  # trees can be deeper than Python's stack
-                folder = waiting.pop()
-                if _parts(folder, self._as_one):
-                    sources.append(
-                        Source(
-                            _with_name(folder), is_explicit=folder == root, root=None if folder == root else container
-                        )
-                    )
-                    continue
-                try:
-                    entries = [*os.scandir(folder)] if self._enters(folder, root) else []
-                except OSError:
-                    entries = []
-                    sources.append(Source(folder, root=container))
-                for entry in entries:
-                    path, is_link = Path(folder, entry.name), entry.is_symlink()
-                    # of a link into a directory that may not be searched, is_dir() raises
-                    if os.path.isdir(path) if is_link else entry.is_dir():
-                        (new_links if is_link else waiting).append(path)
-                    elif path.suffix.lower() == ".tar" or _is_in(self._shard, Source(path, root=container)):
-                        sources.append(Source(path, is_explicit=False, root=container))
+            sources, new_links = self._read_tree(links.popleft(), root)
             links += sorted(new_links)
             for source in sorted(sources, key=lambda source: source.path):
-                is_below = root in source.path.parents
-                yield source, source.path.relative_to(root) if is_below else Path(source.path.name)
+                is_below = root.path in source.path.parents
+                yield source, source.path.relative_to(root.path if is_below else source.path.parent)
+
+    def _read_tree(self, top: Path, root: Root) -> tuple[list[Source], list[Path]]:
+        """The files below a directory, and the links to directories there, which are not followed."""
+        sources: list[Source] = []
+        links: list[Path] = []
+        waiting = [top]
+        while waiting:  # trees can be deeper than Python's stack
+            folder = waiting.pop()
+            if _parts(folder, self.as_one):
+                is_root = folder == root.path
+                sources.append(Source(_with_name(folder), is_explicit=is_root, root=None if is_root else root))
+                continue
+            if not self._enters(folder, root.path):
+                continue
+            try:
+                entries = list(os.scandir(folder))
+            except OSError:
+                sources.append(Source(folder, root=root))
+                continue
+            for entry in entries:
+                path = Path(folder, entry.name)
+                is_link = entry.is_symlink()
+                # of a link into a directory that may not be searched, is_dir() raises
+                is_folder = isdir(path) if is_link else entry.is_dir()
+                source = Source(path, is_explicit=False, root=root)
+                if is_folder and is_link:
+                    links.append(path)
+                elif is_folder:
+                    waiting.append(path)
+                elif path.suffix.lower() == ".tar" or _is_in(self.shard, source):
+                    sources.append(source)
+        return sources, links
 
     def _enters(self, folder: Path, root: Path) -> bool:
         identity = _identity(folder)
-        if folder != root:
-            hidden = PRIVATE_NAME.fullmatch(folder.name) is not None or (identity and identity == self._hidden)
-            if hidden or _matches(folder.relative_to(root), self._exclude):
-                return False
-        is_new = identity not in self._identities
-        self._identities |= {identity} - {None}
-        return is_new
+        is_hidden = PRIVATE_NAME.fullmatch(folder.name) or (identity is not None and identity == self.hidden)
+        if folder != root and (is_hidden or _matches(folder.relative_to(root), self.exclude)):
+            return False
+        if identity in self.identities:
+            return False
+        if identity is not None:
+            self.identities.add(identity)
+        return True
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
+def _identity(folder: Path) -> _Identity | None:
     try:
         status = folder.stat()
     except OSError:  # not accessible, or not created yet

@@ -4,21 +4,33 @@ A URL is kept as a path, for which pathlib writes ``s3://bucket/a.jpg`` as ``s3:
 suffix, parts that patterns match, and a path below the output directory, as any other file.
 """
 
-import contextlib
 import errno
 import os
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import IO, Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from urllib.request import url2pathname
 
-from ebcli.errors import ConfigurationError, import_optional
-from ebcli.files.paths import DEFAULT, SLOWEST, FileState, RemoteOptions, path_of, safe_open, too_large, url_of
+from ebcli.datatypes.explanation import JsonObject
+from ebcli.errors import ConfigurationError, import_optional, reason
+from ebcli.files.paths import (
+    DEFAULT,
+    SLOWEST,
+    FileState,
+    RemoteOptions,
+    path_of,
+    safe_open,
+    too_large,
+    unreadable,
+    url_of,
+)
 
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
 _WEB = ("http://", "https://")
+_LARGEST_FILE = 1 << 60
 _LARGEST_HEADER = 1 << 24  # bytes; for names and other metadata in tar files
 
 
@@ -36,7 +48,7 @@ def stamp_of(path: Path, options: RemoteOptions = DEFAULT) -> FileState:
         status = path.stat()
         return FileState(status.st_size, status.st_mtime_ns)
     if url.startswith(_WEB):
-        return FileState(*_web().head(url, options))
+        return _web().head(url, options)
     with _remote(url, options) as (system, name, limit):
         try:
             mtime_ns = int(system.modified(name).timestamp() * 1e9)
@@ -61,7 +73,8 @@ class Span(NamedTuple):
         """The bytes. Raises OSError if they cannot be read, or are more than the options allow."""
         if self.size > options.max_bytes:
             raise too_large(options.max_bytes)
-        url, end = url_of(self.tar), self.start + self.size
+        url = url_of(self.tar)
+        end = self.start + self.size
         if url is None:
             with safe_open(self.tar) as file:
                 file.seek(self.start)
@@ -72,13 +85,16 @@ class Span(NamedTuple):
             with _remote(url, options) as (system, name, limit):
                 content = bytes(system.cat_file(name, start=self.start, end=end, **limit))
         if len(content) < self.size:
-            raise OSError(errno.EIO, "it is truncated")
+            raise unreadable("it is truncated")
         return content
 
 
 def without_file_scheme(path: Path) -> Path:
     """``file:///data/a.jpg`` -> ``/data/a.jpg``; other paths and URLs as they are."""
-    return Path(url2pathname("/" + "/".join(path.parts[1:]))) if path.parts[:1] == ("file:",) else path
+    scheme, *parts = path.parts or ("",)
+    if scheme != "file:":
+        return path
+    return Path(url2pathname(f"/{'/'.join(parts)}"))
 
 
 def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[FileState, bytes]:
@@ -87,7 +103,7 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[FileState, bytes
     assert url is not None
     if url.startswith(_WEB):
         headers, content = _web().fetch(url, options)
-        return FileState(*_web().state(headers)), content
+        return _web().state(headers), content
     stamp = stamp_of(path, options)
     if stamp.bytes > options.max_bytes:
         raise too_large(options.max_bytes)
@@ -106,7 +122,8 @@ def list_remote(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path
     """
     url = url_of(path)
     assert url is not None
-    files, problem = list[Path](), None
+    files: list[Path] = []
+    problem = None
     if url.startswith(_WEB):
         if path.suffix or "?" in path.name:  # to look for links in it would be to fetch it
             return [path], None
@@ -115,18 +132,21 @@ def list_remote(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path
         except OSError as error:
             problem = error.strerror
     else:
-        with contextlib.suppress(OSError), _remote(url, options) as (system, name, limit):  # reading the file will tell
+        with suppress(OSError), _remote(url, options) as (system, name, limit):  # reading the file will tell
             all_pages = {key: SLOWEST * seconds for key, seconds in limit.items()}
             files = [path_of(system.unstrip_protocol(file)) for file in system.find(name, **all_pages)]
     files = [file for file in files if file.is_relative_to(path)]
-    return files if files or problem else [path], problem
+    if not files and not problem:
+        return [path], None
+    return files, problem
 
 
 class _SafeTarInfo(tarfile.TarInfo):
     """A member whose header cannot make the reader go back, or read more than a header's worth of metadata."""
 
     def _block(self, count: int) -> int:
-        if not 0 <= count < (1 << 60 if self.isreg() else _LARGEST_HEADER):  # others have names and the like
+        limit = _LARGEST_FILE if self.isreg() else _LARGEST_HEADER  # others have names and the like
+        if not 0 <= count < limit:
             raise tarfile.ReadError("a header is broken")
         return int(super()._block(count))  # type: ignore[misc]
 
@@ -149,30 +169,39 @@ def tar_members(path: Path, options: RemoteOptions = DEFAULT) -> tuple[dict[Path
         ):
             size = file.seek(0, os.SEEK_END)
             for member in archive:
+                if not (member.isreg() or member.islnk()):
+                    continue
                 name = _inside(path, member.name)
-                target = _inside(path, member.linkname) if member.islnk() else None
-                span = Span(path, member.offset_data, member.size) if member.isreg() else None
-                span = spans.get(target) if target is not None else span
-                if name is None and (member.isreg() or member.islnk()):
+                if name is None:
                     num_outside += 1
-                elif name is not None and span is not None:
-                    spans[name] = span
-                    if span.start + span.size > size:
-                        raise tarfile.ReadError("unexpected end of data")
+                    continue
+                span: Span | None = Span(path, member.offset_data, member.size)
+                if member.islnk():
+                    target = _inside(path, member.linkname)
+                    span = spans.get(target) if target else None
+                if span is None:
+                    continue
+                spans[name] = span
+                if span.start + span.size > size:
+                    raise tarfile.ReadError("unexpected end of data")
     except OSError as error:
-        return spans, error.strerror or str(error)
+        return spans, reason(error)
     except (tarfile.TarError, ValueError, OverflowError, MemoryError) as error:
-        return spans, f"it cannot be read to its end as an uncompressed tar file ({error or type(error).__name__})"
-    return spans, f"it has {num_outside} files with .. in their names, which were skipped" if num_outside else None
+        return spans, f"it cannot be read to its end as an uncompressed tar file ({reason(error)})"
+    if num_outside:
+        return spans, f"it has {num_outside} files with .. in their names, which were skipped"
+    return spans, None
 
 
 def _inside(tar: Path, name: str) -> Path | None:
     parts = [part for part in PurePosixPath(name).parts if part != "/"]
-    return tar.joinpath(*parts) if parts and os.pardir not in parts and "\0" not in name else None
+    if not parts or os.pardir in parts or "\0" in name:
+        return None
+    return tar.joinpath(*parts)
 
 
-@contextlib.contextmanager
-def _open_remote(path: Path, options: RemoteOptions) -> Iterator[IO[bytes]]:
+@contextmanager
+def _open_remote(path: Path, options: RemoteOptions) -> Iterator[BinaryIO]:
     """A local or remote file, to read parts of it."""
     url = url_of(path)
     if url is None:
@@ -185,7 +214,7 @@ def _open_remote(path: Path, options: RemoteOptions) -> Iterator[IO[bytes]]:
             yield file
 
 
-@contextlib.contextmanager
+@contextmanager
 def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[str, float]]]:
     """The file system of a URL, the file's name in it, and a limit on the time of its methods, where it knows one.
 
@@ -196,14 +225,16 @@ def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[s
     protocol = url.partition("://")[0]
     readable = f"only URLs of {', '.join(('http', 'https', *_PACKAGES))} and file can be read"
     if protocol not in _PACKAGES or "::" in url:  # "::" chains file systems, some of which run programs
-        raise OSError(errno.EINVAL, f"{readable}, without '::' in them")
+        raise unreadable(f"{readable}, without '::' in them")
     if os.pardir in url.split("/"):
-        raise OSError(errno.EINVAL, f"{readable}, without '..' in them: rename the object")
+        raise unreadable(f"{readable}, without '..' in them: rename the object")
     if options.login:
-        raise OSError(errno.EINVAL, f"{protocol}:// takes no password: set the environment variables of its package")
-    limits = {"connect_timeout": options.timeout, "read_timeout": options.timeout}
-    retries = {"total_max_attempts": 1 + options.retries}
-    settings: dict[str, Any] = {"config_kwargs": {**limits, "retries": retries}} if protocol == "s3" else {}
+        raise unreadable(f"{protocol}:// takes no password: set the environment variables of its package")
+    settings: JsonObject = {}
+    if protocol == "s3":
+        retries = {"total_max_attempts": 1 + options.retries}
+        limits = {"connect_timeout": options.timeout, "read_timeout": options.timeout}
+        settings["config_kwargs"] = {**limits, "retries": retries}
     import_optional(_PACKAGES[protocol])
     import fsspec
     from fsspec.asyn import AsyncFileSystem
@@ -219,12 +250,11 @@ def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[s
     try:
         yield system, name, {"timeout": longest} if isinstance(system, AsyncFileSystem) else {}
     except FSTimeoutError as error:
-        reason = f"the server did not send it within {longest:g} s: raise EB_SALIENCY_TIMEOUT"
-        raise OSError(errno.EIO, reason) from error
+        raise unreadable(f"the server did not send it within {longest:g} s: raise EB_SALIENCY_TIMEOUT") from error
     except FileNotFoundError as error:  # whose message is only the name
         cause = error.__cause__ or "the server has no such file"
         raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({cause})") from error
     except (OSError, tarfile.TarError):
         raise
     except Exception as error:
-        raise OSError(errno.EIO, f"it cannot be read: {error or type(error).__name__}") from error
+        raise unreadable(f"it cannot be read: {reason(error)}") from error

@@ -21,7 +21,10 @@ from fsspec.spec import AbstractBufferedFile
 from urllib3 import exceptions
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from ebcli.files.paths import SLOWEST, RemoteOptions, too_large
+from ebcli.files.paths import SLOWEST, FileState, RemoteOptions, too_large, unreadable
+
+Headers = Mapping[str, str]
+Response = tuple[Headers, bytes]
 
 _CHUNK = 1 << 20
 _LARGEST_LISTING = 16 << 20  # bytes
@@ -37,7 +40,8 @@ class _TimedStream(io.RawIOBase):
     """What a connection receives, until the time for a response is over."""
 
     def __init__(self, stream: io.RawIOBase, connection: socket.socket) -> None:
-        self._stream, self._connection = stream, connection
+        self._stream = stream
+        self._connection = connection
         self.timeout = connection.gettimeout() or 0.0
         self.allow(self.timeout)
 
@@ -48,10 +52,10 @@ class _TimedStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        left = self._ends - time.monotonic()
-        if left <= 0:
+        seconds = self._ends - time.monotonic()
+        if seconds <= 0:
             raise TimeoutError
-        self._connection.settimeout(min(left, self.timeout))
+        self._connection.settimeout(min(seconds, self.timeout))
         return self._stream.readinto(buffer)
 
     def close(self) -> None:
@@ -110,10 +114,12 @@ class _Links(HTMLParser):
 class _Retry(urllib3.Retry):
     def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float | None:
         seconds = super().get_retry_after(response)
-        return None if seconds is None else min(seconds, _LONGEST_WAIT)
+        if seconds is None:
+            return None
+        return min(seconds, _LONGEST_WAIT)
 
 
-def head(url: str, options: RemoteOptions) -> tuple[int, int]:
+def head(url: str, options: RemoteOptions) -> FileState:
     """A file's size and modification time in nanoseconds; 0 if the server does not report them.
 
     Raises:
@@ -122,10 +128,11 @@ def head(url: str, options: RemoteOptions) -> tuple[int, int]:
     if not options.query:
         return state(_response("HEAD", url, options, options.max_bytes)[0])
     headers = fetch(url, options, (0, 1))[0]  # a signature is for GET only
-    return _number(headers.get("Content-Range", "").rpartition("/")[2]), state(headers)[1]
+    _, _, size = headers.get("Content-Range", "").rpartition("/")
+    return state(headers)._replace(bytes=_number(size))
 
 
-def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None) -> tuple[Mapping[str, str], bytes]:
+def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None) -> Response:
     """Fetch a file, or the part from one byte up to another one; returns the response's headers as well.
 
     Raises:
@@ -134,18 +141,18 @@ def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None)
     return _response("GET", url, options, options.max_bytes, part)
 
 
-def state(headers: Mapping[str, str]) -> tuple[int, int]:
+def state(headers: Headers) -> FileState:
     """The size and the modification time in nanoseconds that a response reports."""
-    date = headers.get("Last-Modified")
-    try:
-        mtime_ns = int(parsedate_to_datetime(date).timestamp()) * 10**9 if date else 0
-    except (ValueError, OverflowError):
-        mtime_ns = 0
-    return _number(headers.get("Content-Length", "")), mtime_ns
+    mtime_ns = 0
+    with suppress(KeyError, ValueError, OverflowError):
+        mtime_ns = int(parsedate_to_datetime(headers["Last-Modified"]).timestamp()) * 10**9
+    return FileState(_number(headers.get("Content-Length", "")), mtime_ns)
 
 
 def _number(header: str) -> int:
-    return int(header) if re.fullmatch(r"[0-9]{1,18}", header) else 0
+    if re.fullmatch(r"[0-9]{1,18}", header):
+        return int(header)
+    return 0
 
 
 def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
@@ -157,38 +164,40 @@ def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
         OSError: a listing below it cannot be read, or there are too many of them.
     """
     root = quote_url(url.rstrip("/")) + "/"
-    visited_urls, listings = {root}, [root]
+    visited_urls = {root}
+    listings = [root]
     longest = SLOWEST * options.timeout
     ends = time.monotonic() + longest
     for number, listing in enumerate(listings):
         if number == _MOST_LISTINGS:
-            raise OSError(errno.EIO, f"it has more than {_MOST_LISTINGS} directories: name some of them instead")
+            raise unreadable(f"it has more than {_MOST_LISTINGS} directories: name some of them instead")
         if time.monotonic() > ends:
-            reason = f"listing its directories took longer than {longest:g} s: raise EB_SALIENCY_TIMEOUT"
-            raise OSError(errno.EIO, reason)
+            raise unreadable(f"listing its directories took longer than {longest:g} s: raise EB_SALIENCY_TIMEOUT")
         try:
             page = _response("GET", listing, options, _LARGEST_LISTING)[1]
         except OSError as error:
             if listing == root:
                 return
-            raise OSError(errno.EIO, f"'{listing.removeprefix(root)}' cannot be listed: {error.strerror}") from error
-        for link in _Links(page.decode(errors="replace")).hrefs:
-            target = listing
-            with suppress(ValueError):  # not an address
-                target, _ = urldefrag(urljoin(listing, link))
-            relative = target.removeprefix(root)
-            if (
-                target in visited_urls
-                or relative == target
-                or "?" in relative
-                or {".", ".."} & set(unquote(relative).split("/"))
-            ):
+            raise unreadable(f"'{listing.removeprefix(root)}' cannot be listed: {error.strerror}") from error
+        for target in _links_inside(root, listing, page.decode(errors="replace")):
+            if target in visited_urls:
                 continue
             visited_urls.add(target)
             if target.endswith("/"):
                 listings.append(target)
             else:
-                yield f"{url.rstrip('/')}/{relative}"
+                yield f"{url.rstrip('/')}/{target.removeprefix(root)}"
+
+
+def _links_inside(root: str, listing: str, page: str) -> Iterator[str]:
+    """The addresses below a root that a listing links to."""
+    for link in _Links(page).hrefs:
+        with suppress(ValueError):  # not an address
+            target, _ = urldefrag(urljoin(listing, link))
+            relative = target.removeprefix(root)
+            is_inside = relative != target and not {".", ".."}.intersection(unquote(relative).split("/"))
+            if is_inside and "?" not in relative:
+                yield target
 
 
 def quote_url(url: str) -> str:
@@ -201,7 +210,7 @@ class WebFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def __init__(self, url: str, options: RemoteOptions) -> None:
         self._options = options
-        super().__init__(None, url, block_size=_CHUNK, size=head(url, options)[0])
+        super().__init__(None, url, block_size=_CHUNK, size=head(url, options).bytes)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return fetch(self.path, self._options, (start, end))[1]
@@ -209,16 +218,26 @@ class WebFile(AbstractBufferedFile):  # type: ignore[misc]
 
 def _response(
     method: str, url: str, options: RemoteOptions, limit: int, part: tuple[int, int] | None = None
-) -> tuple[Mapping[str, str], bytes]:
-    headers, count = {"Accept-Encoding": "identity", "User-Agent": "eb-saliency"}, options.retries
+) -> Response:
+    headers = {"Accept-Encoding": "identity", "User-Agent": "eb-saliency"}
     if options.login:  # which is not sent to other servers that this one redirects to
-        login = unquote(options.login) if ":" in options.login else f"{unquote(options.login)}:"
-        headers["Authorization"] = f"Basic {b64encode(login.encode(errors='surrogateescape')).decode()}"
-    url = quote_url(f"{url.partition('?')[0]}?{options.query}" if options.query else url)
+        name, _, password = options.login.partition(":")
+        login = unquote(f"{name}:{password}").encode(errors="surrogateescape")
+        headers["Authorization"] = f"Basic {b64encode(login).decode()}"
+    if options.query:
+        url = f"{url.partition('?')[0]}?{options.query}"
+    url = quote_url(url)
     if part is not None:
-        headers["Range"], limit = f"bytes={part[0]}-{part[1] - 1}", part[1] - part[0]
+        start, end = part
+        headers["Range"] = f"bytes={start}-{end - 1}"
+        limit = end - start
     retries: urllib3.Retry = _Retry(
-        *(None, count, count, _MOST_REDIRECTS, count, count),
+        total=None,
+        connect=options.retries,
+        read=options.retries,
+        redirect=_MOST_REDIRECTS,
+        status=options.retries,
+        other=options.retries,
         status_forcelist=_MAY_PASS,
         allowed_methods=None,
         backoff_factor=0.5,
@@ -237,26 +256,22 @@ def _response(
                 retries = retries.increment(method, url, error=error)
                 retries.sleep()
     except exceptions.HTTPError as error:
-        raise OSError(errno.EIO, _reason(error, options)) from error
-    except (ValueError, OverflowError) as error:  # of an address or a header that the standard library cannot parse
-        raise OSError(errno.EIO, _INVALID) from error
+        raise unreadable(_reason(error, options)) from error
+    # an address or a header that the standard library cannot parse
+    except (ValueError, OverflowError) as error:
+        raise unreadable(_INVALID) from error
 
 
 def _body(response: urllib3.BaseHTTPResponse, limit: int, is_part: bool) -> bytes:
     """What a response holds; nothing if only its headers were asked for."""
     if response.status >= 400:
-        phrase = "".join(filter(str.isprintable, (response.reason or "")[:80]))
-        answer = f"the server answered {response.status} {phrase}"
-        if response.status in (404, 410):
-            raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({answer})")
-        history = response.retries.history if response.retries else ()
-        raise OSError(
-            errno.EIO, answer + _attempts_words(1 + sum(not attempt.redirect_location for attempt in history))
-        )
+        raise _refusal(response)
     if is_part and response.status != 206:
-        raise OSError(errno.EIO, "the server cannot send parts of a file")
-    size, content = state(response.headers)[0], io.BytesIO()
-    size *= response.length_remaining != 0  # of a response without a body
+        raise unreadable("the server cannot send parts of a file")
+    content = io.BytesIO()
+    size = 0
+    if response.length_remaining != 0:  # else it has no body
+        size = state(response.headers).bytes
     while size <= limit and (chunk := response.read1(_CHUNK, decode_content=False)):
         size = max(size, content.tell() + len(chunk))
         content.write(chunk)
@@ -265,8 +280,20 @@ def _body(response: urllib3.BaseHTTPResponse, limit: int, is_part: bool) -> byte
     return content.getvalue()
 
 
+def _refusal(response: urllib3.BaseHTTPResponse) -> OSError:
+    phrase = "".join(filter(str.isprintable, (response.reason or "")[:80]))
+    answer = f"the server answered {response.status} {phrase}"
+    if response.status in (404, 410):
+        return FileNotFoundError(errno.ENOENT, f"it cannot be found ({answer})")
+    history = response.retries.history if response.retries else ()
+    requests = [attempt for attempt in history if not attempt.redirect_location]
+    return unreadable(answer + _attempts_words(len(requests) + 1))
+
+
 def _reason(error: exceptions.HTTPError, options: RemoteOptions) -> str:
-    attempts = _attempts_words(options.retries + 1 if isinstance(error, exceptions.MaxRetryError) else 1)
+    attempts = ""
+    if isinstance(error, exceptions.MaxRetryError):
+        attempts = _attempts_words(options.retries + 1)
     cause: Any = getattr(error, "reason", None) or error
     if isinstance(cause, exceptions.LocationParseError):  # whose message has the whole address
         return _INVALID
@@ -278,19 +305,24 @@ def _reason(error: exceptions.HTTPError, options: RemoteOptions) -> str:
 
 
 def _attempts_words(count: int) -> str:
-    return f" (tried {count} times)" if count > 1 else ""
+    if count == 1:
+        return ""
+    return f" (tried {count} times)"
 
 
 def _pool(url: str) -> urllib3.PoolManager:
     """The connections to use for a URL: those of the proxy that the environment names, if any."""
     parts = urlsplit(url)
-    return _pool_of(None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme))
+    proxies = {} if proxy_bypass(parts.hostname or "") else getproxies()
+    return _pool_of(proxies.get(parts.scheme))
 
 
 @lru_cache
 def _pool_of(proxy: str | None) -> urllib3.PoolManager:
-    login = unquote(urlsplit(proxy or "").netloc.rpartition("@")[0])
-    headers = urllib3.make_headers(proxy_basic_auth=login or None)
-    pool = urllib3.ProxyManager(proxy, proxy_headers=headers) if proxy else urllib3.PoolManager()
+    pool = urllib3.PoolManager()
+    if proxy:
+        login = unquote(urlsplit(proxy).netloc.rpartition("@")[0])
+        headers = urllib3.make_headers(proxy_basic_auth=login or None)
+        pool = urllib3.ProxyManager(proxy, proxy_headers=headers)
     pool.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
     return pool

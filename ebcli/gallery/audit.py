@@ -7,31 +7,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ebcli.datatypes.explanation import Box
-from ebcli.drawing.overlay import fitted_size, heatmap, picture, side_by_side
+from ebcli.drawing.overlay import heatmap, picture, resize, side_by_side
+from ebcli.drawing.painters import Size, Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
-from ebcli.gallery.comparison import latest_records, path_below, read_maps, roots_of
+from ebcli.gallery.comparison import Files, Json, class_label, latest_records, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 
 CELLS = 14  # a side, of the grid that each map is reduced to
+_GRID = CELLS, CELLS
 LEAST = 5  # photos
 
 _CORNER, _EDGE = 4, 2  # cells
 _RESTS = 0.5  # of a photo's map, in a place that it rests on
 _SHARE = 0.3  # of a class's photos, in a finding
-# of a group: cosine with the mean map; mean difference of its peaks from the mean look
-_MIN_COSINE, _MAX_LOOK_DIFFERENCE = 0.8, 0.04
+_MIN_COSINE = 0.8  # of a group with its mean map
+_MAX_LOOK_DIFFERENCE = 0.04  # the mean difference of a group's peaks from their mean look
 _PIXELS = 4  # a cell's side in the small photo from which looks are taken
 _GROUPS = 8
 _THIRDS = (
@@ -49,7 +51,7 @@ def _places() -> dict[str, Mask]:
     rows = {"upper": from_start[:, None], "lower": from_start[::-1, None]}
     columns = {"left": from_start[None], "right": from_start[None, ::-1]}
     corners = {f"{v} {h} corner": (rows[v] < _CORNER) & (columns[h] < _CORNER) for v in rows for h in columns}
-    everywhere = np.ones((CELLS, CELLS), bool)
+    everywhere = np.ones(_GRID, bool)
     return corners | {f"{name} edge": everywhere & (distance < _EDGE) for name, distance in (rows | columns).items()}
 
 
@@ -76,8 +78,8 @@ class AuditPhoto:
     state: tuple[str, int | None, int | None]
     name: str
     is_wrong: bool
-    grid: NDArray[np.float32]
-    look: NDArray[np.float32]
+    grid: Values
+    look: Values
     outside: Mask | None
 
 
@@ -118,53 +120,56 @@ def read_photos(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> dict[s
     Raises:
         ConfigurationError: the directory has no records.
     """
-    roots, classes = roots_of(inputs), dict[str, list[AuditPhoto]]()
+    roots = roots_of(inputs)
+    classes: dict[str, list[AuditPhoto]] = {}
     for record in latest_records(directory).values():
-        path, size_and_maps = path_below(record.input, roots), read_maps(directory, record)
+        path = path_below(record.input, roots)
+        size_and_maps = read_maps(directory, record)
         if path is None or size_and_maps is None or not size_and_maps[1]:
             continue
         size, maps = size_and_maps
         map_ = next((item for item in maps if item.subject.index == record.predicted), maps[0])
-        region = map_.placement.rescale(size, (CELLS, CELLS))
-        grid = heatmap(map_.values, region, (CELLS, CELLS), signed=False, zero=None)
+        grid = heatmap(map_.values, map_.placement.rescale(size, _GRID), _GRID, signed=False, zero=None)
         if not (np.isfinite(grid).all() and grid.any()):
             continue
         try:
             photo = decode(path)
         except ImageError:  # it has changed since
             continue
-        small = photo.resize((CELLS * _PIXELS, CELLS * _PIXELS), Image.Resampling.BOX, reducing_gap=2.0)
-        outside = None
-        if path.name in boxes:
-            outside = np.ones((CELLS, CELLS), bool)
-            for box in boxes[path.name]:
-                low_x, low_y, high_x, high_y = box.rescale(size, (CELLS, CELLS))
-                outside[int(low_y) : math.ceil(high_y), int(low_x) : math.ceil(high_x)] = False
         subject = map_.subject
         audit_photo = AuditPhoto(
             input=record.input,
             path=path,
             state=(record.configuration, record.input_bytes, record.input_mtime_ns),
-            name=subject.name or f"class {subject.index}",
+            name=class_label(subject),
             is_wrong=record.label is not None and record.label != subject.index,
             grid=grid / grid.sum(),
-            look=_look(np.asarray(small, np.float32) / 255, grid),
-            outside=outside,
+            look=_look(photo, grid),
+            outside=_outside(boxes[path.name], size) if path.name in boxes else None,
         )
         classes.setdefault(audit_photo.name, []).append(audit_photo)
     return classes
 
 
-def _look(small: NDArray[Any], grid: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The colors of 3 x 3 cells around the peak, (CELLS * 4, CELLS * 4, 3) -> (108,)."""
-    cells = small.reshape(CELLS, _PIXELS, CELLS, _PIXELS, 3)
-    halves = cells.reshape(CELLS, 2, 2, CELLS, 2, 2, 3).mean((2, 5))  # 2 x 2 colors a cell
+def _outside(boxes: Sequence[Box], size: Size) -> Mask:
+    """The cells of an image (width, height) that are outside of all boxes."""
+    outside = np.ones(_GRID, bool)
+    for box in boxes:
+        left, top, right, bottom = box.rescale(size, _GRID)
+        outside[int(top) : math.ceil(bottom), int(left) : math.ceil(right)] = False
+    return outside
+
+
+def _look(photo: Image.Image, grid: Values) -> Values:
+    """The colors of 3 x 3 cells around the peak, 2 x 2 for each cell: (108,)."""
+    small = photo.resize((CELLS * _PIXELS, CELLS * _PIXELS), Image.Resampling.BOX, reducing_gap=2.0)
+    cells = (np.asarray(small, np.float32) / 255).reshape(CELLS, 2, 2, CELLS, 2, 2, 3).mean((2, 5))
     row, column = (int(np.clip(index, 1, CELLS - 2)) for index in np.unravel_index(grid.argmax(), grid.shape))
-    return halves[row - 1 : row + 2, :, column - 1 : column + 2].ravel()
+    return cells[row - 1 : row + 2, :, column - 1 : column + 2].ravel()
 
 
 def candidates(
-    photos: Sequence[AuditPhoto], clusters: Callable[[NDArray[np.float32], int], NDArray[np.int64]]
+    photos: Sequence[AuditPhoto], clusters: Callable[[Values, int], NDArray[np.int64]]
 ) -> Iterator[Candidate]:
     """What many photos of one class rest on: a corner, an edge, what is outside of the boxes, or a place of one look.
 
@@ -182,39 +187,39 @@ def candidates(
             yield Candidate(place_words, [(photos[i], masks[i]) for i in chosen], len(photos))
 
     places: dict[str, list[Mask | None]] = {f"the {name}": [mask] * len(photos) for name, mask in PLACES.items()}
-    for place_words, masks in (places | {"what is outside of the boxes": [photo.outside for photo in photos]}).items():
-        given_masks = {i: mask for i, mask in enumerate(masks) if mask is not None}
-        shares = {i: float(photos[i].grid[mask].sum()) for i, mask in given_masks.items()}
-        yield from candidate(place_words, {i: given_masks[i] for i, share in shares.items() if share >= _RESTS}, shares)
+    places["what is outside of the boxes"] = [photo.outside for photo in photos]
+    for place_words, masks in places.items():
+        shares = {i: float(photos[i].grid[mask].sum()) for i, mask in enumerate(masks) if mask is not None}
+        resting = {i: mask for i, mask in enumerate(masks) if mask is not None and shares[i] >= _RESTS}
+        yield from candidate(place_words, resting, shares)
     if len(photos) < 2 * LEAST:
         return
-    grids, looks = (np.stack([getattr(photo, name) for photo in photos]) for name in ("grid", "look"))
-    flat = grids.reshape(len(photos), -1)
-    flat = flat / np.linalg.norm(flat, axis=1, keepdims=True)
-    groups = clusters(np.concatenate([flat, looks], axis=1), min(_GROUPS, len(photos) // LEAST))
+    looks = np.stack([photo.look for photo in photos])
+    grids = np.stack([photo.grid.ravel() for photo in photos])
+    grids /= np.linalg.norm(grids, axis=1, keepdims=True)
+    groups = clusters(np.concatenate([grids, looks], axis=1), min(_GROUPS, len(photos) // LEAST))
     for group in np.unique(groups):
-        members = np.flatnonzero(groups == group)
-        mean = flat[members].mean(0)
-        cosines = flat[members] @ mean / np.linalg.norm(mean)
-        if (
-            cosines.mean() < _MIN_COSINE
-            or np.abs(looks[members] - looks[members].mean(0)).mean() > _MAX_LOOK_DIFFERENCE
-        ):
+        is_member = groups == group
+        mean = grids[is_member].mean(0)
+        cosines = grids[is_member] @ mean / np.linalg.norm(mean)
+        members = looks[is_member]
+        difference = np.abs(members - members.mean(0)).mean()
+        if cosines.mean() < _MIN_COSINE or difference > _MAX_LOOK_DIFFERENCE:
             continue
         mask = _core(mean)
-        order = dict(zip(members.tolist(), cosines.tolist(), strict=True))
+        order = dict(zip(np.flatnonzero(is_member).tolist(), cosines.tolist(), strict=True))
         row, column = (int(indices.mean() * 3 / CELLS) for indices in np.nonzero(mask))  # of the middle
         yield from candidate(f"the same thing {_THIRDS[row][column]}", dict.fromkeys(order, mask), order)
 
 
-def _core(values: NDArray[np.float32]) -> Mask:
+def _core(values: Values) -> Mask:
     """The strongest cells that hold half of a mean map, one cell wider."""
     order = np.argsort(-values)
     count = int(np.searchsorted(values[order].cumsum(), values.sum() / 2)) + 1
     core = np.zeros(CELLS * CELLS, bool)
     core[order[:count]] = True
-    wide = np.pad(core.reshape(CELLS, CELLS), 1)
-    return np.any([wide[i : i + CELLS, j : j + CELLS] for i in range(3) for j in range(3)], axis=0)
+    neighborhoods = np.lib.stride_tricks.sliding_window_view(np.pad(core.reshape(_GRID), 1), (3, 3))
+    return np.any(neighborhoods, axis=(2, 3))
 
 
 _MAX_PHOTOS = 8  # photos of a finding
@@ -238,28 +243,25 @@ def write_audit(
     Raises:
         OutputError: the directory cannot be written to.
     """
-    files: dict[Path, bytes] = {}
+    files: Files = {}
 
-    def picture_of(image: Image.Image) -> dict[str, Any]:
+    def picture_of(image: Image.Image) -> Json:
         content = encode_picture(image, "png")
         name = f"{hashlib.sha256(content).hexdigest()[:24]}.png"
         files[AUDIT.with_name(name)] = content
         return {"picture": name, "width": image.width}
 
+    def finding_row(words: str, candidate: Candidate) -> Json:
+        inputs = [photo.input for photo, _ in candidate.photos[:_MAX_PHOTOS]]
+        return {"words": words, "photos": inputs, **picture_of(_strip(candidate))}
+
+    def class_row(name: str, photos: Sequence[AuditPhoto]) -> Json:
+        return {"name": name, "photos": len(photos), "shares": _shares(photos), **picture_of(_mean_map(photos))}
+
     files[AUDIT] = page(
         "audit.html",
-        findings=[
-            {
-                "words": words,
-                "photos": [photo.input for photo, _ in candidate.photos[:_MAX_PHOTOS]],
-                **picture_of(_strip(candidate)),
-            }
-            for words, candidate in findings
-        ],
-        classes=[
-            {"name": name, "photos": len(photos), "shares": _shares(photos), **picture_of(_mean_map(photos))}
-            for name, photos in sorted(classes.items())
-        ],
+        findings=[finding_row(*finding) for finding in findings],
+        classes=[class_row(*item) for item in sorted(classes.items())],
         heads=["mean map", "class", "photos", "border", *_CORNERS, "outside of boxes"],
         border=BORDER.mean(),
         corner=PLACES[_CORNERS[0]].mean(),
@@ -273,7 +275,7 @@ def _shares(photos: Sequence[AuditPhoto]) -> list[float | None]:
     """The mean share of the maps at the border, in each corner, and outside of the boxes, if there are any."""
     mean = np.mean([photo.grid for photo in photos], axis=0)
     outside_shares = [float(photo.grid[photo.outside].sum()) for photo in photos if photo.outside is not None]
-    shares = [float(mean[mask].sum()) for mask in (BORDER, *(PLACES[name] for name in _CORNERS))]
+    shares = [float(mean[mask].sum()) for mask in (BORDER, *map(PLACES.__getitem__, _CORNERS))]
     return [*shares, float(np.mean(outside_shares)) if outside_shares else None]
 
 
@@ -288,12 +290,11 @@ def _strip(candidate: Candidate) -> Image.Image:
     tiles = []
     for photo_seen, mask in candidate.photos[:_MAX_PHOTOS]:
         with suppress(ImageError):
-            photo = decode(photo_seen.path)
-            small = photo.resize(fitted_size(photo.size, _SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
+            small = resize(decode(photo_seen.path), _SIDE)
             tile = picture(small, photo_seen.grid, Box(0, 0, *small.size), DrawingStyle())
             rows, columns = np.nonzero(mask)
             place = Box(columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-            left, top, right, bottom = map(int, place.rescale((CELLS, CELLS), small.size))
+            left, top, right, bottom = map(int, place.rescale(_GRID, small.size))
             ImageDraw.Draw(tile).rectangle((left, top, right - 1, bottom - 1), outline="white", width=2)
             tiles.append(tile)
     return side_by_side(tiles or [Image.new("RGB", (_SIDE, _SIDE), "white")], _GAP)

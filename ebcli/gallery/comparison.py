@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.datatypes.explanation import Box, Map, Subject
@@ -26,6 +25,7 @@ from ebcli.drawing.overlay import (
     ranks,
     side_by_side,
 )
+from ebcli.drawing.painters import Size, Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError, check_value
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
@@ -35,6 +35,9 @@ from ebcli.files.naming import COMPARISON, canonical, output_relpath, with_numbe
 from ebcli.files.paths import first_link, url_of
 from ebcli.files.records import ClassRecord, Record, records_of_run
 from ebcli.pages.shell import page
+
+Json = dict[str, Any]  # an object
+Files = dict[Path, bytes]  # contents by path relative to the output directory
 
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared
 DATA = COMPARISON.with_name("comparison.json")
@@ -56,12 +59,12 @@ class MapPair(NamedTuple):
     """
 
     input: str
-    size: tuple[int, int]
+    size: Size
     maps: tuple[Map, Map]
     runs: tuple[str, str]
 
 
-def read_maps(directory: Path, record: Record) -> tuple[tuple[int, int], list[Map]] | None:
+def read_maps(directory: Path, record: Record) -> tuple[Size, list[Map]] | None:
     """An image's width and height, and its maps (h, w); None if there is no intact ``.npz`` file of that record."""
     relpath = next((Path(result.path) for result in record.results if result.path.endswith(".npz")), None)
     if relpath is None or first_link(directory, relpath):
@@ -80,24 +83,26 @@ def read_maps(directory: Path, record: Record) -> tuple[tuple[int, int], list[Ma
             for index, class_, values in zip(indices, classes, arrays[names[layer]], strict=True):
                 if index != class_.index or values.ndim != 2 or not values.size or min(size) < 1:
                     return None
-                score, outlines = (
-                    math.nan if class_.score is None else class_.score,
-                    [class_.box.outline] if class_.box else (),
+                score = math.nan if class_.score is None else class_.score
+                outlines = [class_.box.outline] if class_.box else ()
+                map_ = Map(
+                    subject=Subject(index, class_.name, score, outlines=outlines),
+                    layer=layer,
+                    values=values,
+                    mass=class_.mass,
+                    placement=place,
+                    method=record.method,
+                    against=class_.against or "",
+                    is_two_sided=class_.against is not None,
                 )
-                maps.append(
-                    Map(
-                        subject=Subject(index, class_.name, score, outlines=outlines),
-                        layer=layer,
-                        values=values,
-                        mass=class_.mass,
-                        placement=place,
-                        method=record.method,
-                        against=class_.against or "",
-                        is_two_sided=class_.against is not None,
-                    )
-                )
+                maps.append(map_)
         return size, maps
     return None
+
+
+def class_label(class_: Subject | ClassRecord) -> str:
+    """The name of a class, or its index if the name is unknown."""
+    return class_.name or f"class {class_.index}"
 
 
 def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
@@ -108,34 +113,40 @@ def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
     Raises:
         ConfigurationError: a directory has no records.
     """
-    first, second = latest_records(first_run), latest_records(second_run)
+    first = latest_records(first_run)
+    second = latest_records(second_run)
     for place in sorted(first.keys() & second.keys()):
-        records = first[place], second[place]
-        found_first, found_second = read_maps(first_run, records[0]), read_maps(second_run, records[1])
+        before, now = first[place], second[place]
+        maps_before, maps_now = read_maps(first_run, before), read_maps(second_run, now)
         # not of the same size: another image
-        if found_first is None or found_second is None or found_first[0] != found_second[0]:
+        if maps_before is None or maps_now is None or maps_before[0] != maps_now[0]:
             continue
-        single = all(len({map_.layer for map_ in maps}) == 1 for _, maps in (found_first, found_second))
-        sides = []
-        for _, maps in (found_first, found_second):  # detections of a class are told apart by their order
-            keys = with_numbers((map_.subject.index, "" if single else map_.layer) for map_ in maps)
-            sides.append(dict(zip(keys, maps, strict=True)))
-        for key, map_ in sides[0].items():
-            if key in sides[1]:
-                pair = map_, sides[1][key]
-                run_names = [
-                    f"{r.model} ({r.weights}), {m.layer}, {m.method}" for r, m in zip(records, pair, strict=True)
-                ]
-                yield MapPair(records[1].input, found_first[0], pair, (run_names[0], run_names[1]))
+        size = maps_now[0]
+        sides = (maps_before[1], maps_now[1])
+        has_layers = any(len({map_.layer for map_ in maps}) != 1 for maps in sides)
+
+        def by_key(maps: Sequence[Map], has_layers: bool = has_layers) -> dict[Any, Map]:
+            keys = ((map_.subject.index, map_.layer if has_layers else "") for map_ in maps)
+            return dict(zip(with_numbers(keys), maps, strict=True))  # detections of a class are told apart by order
+
+        others = by_key(sides[1])
+        for key, map_ in by_key(sides[0]).items():
+            if key in others:
+                runs = _run_name(before, map_), _run_name(now, others[key])
+                yield MapPair(now.input, size, (map_, others[key]), runs)
 
 
-def align(pair: MapPair) -> tuple[NDArray[np.float32], NDArray[np.float32], Pixels]:
+def _run_name(record: Record, map_: Map) -> str:
+    return f"{record.model} ({record.weights}), {map_.layer}, {map_.method}"
+
+
+def align(pair: MapPair) -> tuple[Values, Values, Pixels]:
     """Two maps on the grid on which they are compared: the pixels of a small image that both cover, and their box."""
     size = fitted_size(pair.size, SIDE)
     regions = [map_.placement.rescale(pair.size, size) for map_ in pair.maps]
-    boxes = [covered_pixels(region, size) for region in regions]
-    common = max(boxes[0][0], boxes[1][0]), max(boxes[0][1], boxes[1][1]), *map(min, boxes[0][2:], boxes[1][2:])
-    box = (common[0], common[1], max(common[2], common[0] + 1), max(common[3], common[1] + 1))
+    boxes = zip(*(covered_pixels(region, size) for region in regions), strict=True)
+    left, top, right, bottom = (pick(sides) for pick, sides in zip((max, max, min, min), boxes, strict=True))
+    box = left, top, max(right, left + 1), max(bottom, top + 1)
     first, other = (interpolate(map_.values, region, box) for map_, region in zip(pair.maps, regions, strict=True))
     return first, other, box
 
@@ -193,7 +204,8 @@ def write_comparison(
         OutputError: the directory cannot be written to.
     """
     refuse_foreign_files(directory, [COMPARISON], overwrite)
-    roots, rows = roots_of(inputs), list[dict[str, Any]]()
+    roots = roots_of(inputs)
+    rows: list[Json] = []
     with OutputFolder(directory, overwrite=True) as folder:
         for pair in pairs:
             row, image = _row(pair, correlation, path_below(pair.input, roots))
@@ -209,9 +221,7 @@ def write_comparison(
     return directory / COMPARISON
 
 
-def _row(
-    pair: MapPair, correlation: Callable[[Any, Any], float], photo: Path | None
-) -> tuple[dict[str, Any], Image.Image]:
+def _row(pair: MapPair, correlation: Callable[[Any, Any], float], photo: Path | None) -> tuple[Json, Image.Image]:
     """A pair as JSON, and drawn: the photo, both maps and their difference."""
     size = fitted_size(pair.size, SIDE)
     first, second, box = align(pair)
@@ -228,22 +238,25 @@ def _row(
         **{side: {"run": pair.runs[i], "score": scores[i]} for i, side in enumerate("ab")},
         "picture": f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.png",
     }
-    small = None
-    with suppress(ImageError):
-        small = photo and decode(photo).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
-    row["photo"], background = small is not None, small or Image.new("RGB", size, "white")
-    tiles = [background] if small else []
-    tiles += [
-        picture(background, map_.values, map_.placement.rescale(pair.size, size), _STYLES["maps"]) for map_ in pair.maps
-    ]
+    background = Image.new("RGB", size, "white")
+    tiles = []
+    if photo is not None:
+        with suppress(ImageError):
+            background = decode(photo).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+            tiles.append(background)
+    row["photo"] = bool(tiles)
+    for map_ in pair.maps:
+        tiles.append(picture(background, map_.values, map_.placement.rescale(pair.size, size), _STYLES["maps"]))
     if difference.any():
         tiles.append(picture(background, difference, Box(*box), _STYLES["difference"]))
     return row, side_by_side(tiles, _GAP)
 
 
-def _draw(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def _draw(values: Values) -> Values:
     """The positive part, scaled to its maximum, as maps are drawn."""
-    return np.zeros_like(values) if is_blank(values) else np.maximum(values, 0) / values.max()
+    if is_blank(values):
+        return np.zeros_like(values)
+    return np.maximum(values, 0) / values.max()
 
 
 @dataclass(frozen=True)
@@ -298,8 +311,9 @@ def comparison_of(pair: MapPair, limits: Limits) -> Comparison:
     """How well two maps agree."""
     first, second, _ = align(pair)
     equal = np.array_equal(pair.maps[0].values, pair.maps[1].values)
-    is_flat = not (np.ptp(first) > 0 and np.ptp(second) > 0)
-    correlation = 1.0 if equal else 0.0 if is_flat else float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
+    correlation = 1.0 if equal else 0.0
+    if not equal and np.ptp(first) > 0 and np.ptp(second) > 0:
+        correlation = float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
     top, other_top = (ranks(values) < _TOP * values.size for values in (first, second))
     overlap = float((top & other_top).sum() / (top | other_top).sum())
     peaks = [np.array(np.unravel_index(values.argmax(), values.shape)) for values in (first, second)]
@@ -309,9 +323,8 @@ def comparison_of(pair: MapPair, limits: Limits) -> Comparison:
         f"overlap of the strongest fifth {overlap:.3f} (at least {limits.overlap:g})": overlap >= limits.overlap,
         f"peak moved by {shift:.3f} of the diagonal (at most {limits.shift:g})": shift <= limits.shift,
     }
-    subject = pair.maps[0].subject
     problems = tuple(words for words, is_right in criteria.items() if not is_right)
-    return Comparison(pair.input, subject.name or f"class {subject.index}", correlation, problems, equal)
+    return Comparison(pair.input, class_label(pair.maps[0].subject), correlation, problems, equal)
 
 
 def changes(baseline: Path, repetition: Path, limits: Limits, inputs_compared: Set[str]) -> Iterator[Comparison]:
@@ -323,20 +336,20 @@ def changes(baseline: Path, repetition: Path, limits: Limits, inputs_compared: S
         inputs_compared: the inputs of which maps were compared.
     """
     before, now = latest_records(baseline), latest_records(repetition)
-    first = [
-        {place: [class_.index for class_ in record.classes[:1]] for place, record in run.items()}
-        for run in (before, now)
-    ]
-    changed_places = [place for place in before.keys() & now.keys() if first[0][place] != first[1][place]]
     for place in sorted(before.keys() - now.keys()):
         yield Comparison(before[place].input, "", -3, ("not explained any more",))
+    changed_pairs = []
     for place in sorted(before.keys() & now.keys()):
-        is_compared = now[place].input in inputs_compared or not before[place].classes
-        if not is_compared and read_maps(baseline, before[place]) is None:
-            yield Comparison(before[place].input, "", -3, ("its raw maps in the baseline are missing or damaged",))
-    for place in sorted(changed_places) if len(changed_places) > limits.changed * len(before) else ():
-        class_before, class_now = (_first_class(records[place]) for records in (before, now))
-        yield Comparison(before[place].input, "", -2, (f"{class_before} before, {class_now} now",))
+        earlier, later = before[place], now[place]
+        is_compared = later.input in inputs_compared or not earlier.classes
+        if not is_compared and read_maps(baseline, earlier) is None:
+            yield Comparison(earlier.input, "", -3, ("its raw maps in the baseline are missing or damaged",))
+        if [class_.index for class_ in earlier.classes[:1]] != [class_.index for class_ in later.classes[:1]]:
+            changed_pairs.append((earlier, later))
+    if len(changed_pairs) > limits.changed * len(before):
+        for earlier, later in changed_pairs:
+            problem = f"{_first_class(earlier)} before, {_first_class(later)} now"
+            yield Comparison(earlier.input, "", -2, (problem,))
 
 
 def _first_class(record: Record) -> str:
@@ -344,4 +357,4 @@ def _first_class(record: Record) -> str:
         return "nothing found"
     first = record.classes[0]
     score = "" if first.score is None else f" ({first.score:.3f})"
-    return f"{first.name or f'class {first.index}'}{score}"
+    return f"{class_label(first)}{score}"

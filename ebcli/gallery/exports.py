@@ -10,18 +10,18 @@ from base64 import b64encode
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ebcli.datatypes.explanation import Map
 from ebcli.drawing.overlay import fitted_size, heatmap
+from ebcli.drawing.painters import Size
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.naming import COCO, FIFTYONE_FILES
 from ebcli.files.paths import url_of
 from ebcli.files.records import Record, latest_done, read_records
 from ebcli.files.sink import atomic_write, check_file
-from ebcli.gallery.comparison import SIDE, read_maps
+from ebcli.gallery.comparison import SIDE, Files, Json, class_label, read_maps
 
 _BOX = ("left", "top", "width", "height")
 _OF_RECORD = {
@@ -88,28 +88,28 @@ def write_table(path: Path, directory: Path, configuration: str) -> None:
                 table.write_table(arrow.Table.from_pylist(part, schema))
 
 
-def _rows(record: Record) -> Iterator[dict[str, Any]]:
+def _rows(record: Record) -> Iterator[Json]:
     """A row for each map of an input; one for an input without any."""
     common = {name: getattr(record, name) for name in _OF_RECORD}
-    outputs = record.output if len(record.output) >= len(record.classes) else record.output[:1] * len(record.classes)
+    if not record.classes:
+        yield _printable(common)
+    outputs = record.output
+    if len(outputs) < len(record.classes):  # a figure of all maps
+        outputs = outputs[:1] * len(record.classes)
     for class_, output in zip(record.classes, outputs, strict=False):
         box = class_.box or (class_.region or {}).get("box")
         edges = dict(zip(_BOX, box.xywh, strict=True)) if box else {}
         map_fields = {name: getattr(class_, name) for name in _OF_MAP if name != "output"}
         yield _printable({**common, **map_fields, "output": output, **edges})
-    if not record.classes:
-        yield _printable(common)
 
 
-def _printable(row: dict[str, Any]) -> dict[str, Any]:
+def _printable(row: Json) -> Json:
     """A row in which bytes of file names that are not UTF-8 are spelled out."""
-    return {
-        name: os.fsencode(value).decode(errors="backslashreplace") if isinstance(value, str) else value
-        for name, value in row.items()
-    }
+    texts = {name: value for name, value in row.items() if isinstance(value, str)}
+    return row | {name: os.fsencode(text).decode(errors="backslashreplace") for name, text in texts.items()}
 
 
-def coco_files(directory: Path, configuration: str) -> dict[Path, bytes]:
+def coco_files(directory: Path, configuration: str) -> Files:
     """The annotations of all images that were done with a configuration, in the order of their paths.
 
     Image files are named as they were given; categories have the class indices as ids; annotations have a score. COCO's
@@ -118,7 +118,9 @@ def coco_files(directory: Path, configuration: str) -> dict[Path, bytes]:
     Raises:
         OSError: there are no records.
     """
-    images, annotations, names = list[dict[str, Any]](), list[dict[str, Any]](), dict[int, str]()
+    images: list[Json] = []
+    annotations: list[Json] = []
+    names: dict[int, str] = {}
     for record in latest_done(directory, configuration):
         if record.image_size is None:
             continue
@@ -127,18 +129,26 @@ def coco_files(directory: Path, configuration: str) -> dict[Path, bytes]:
         for class_ in record.classes:
             if class_.region is None:
                 continue
-            names[class_.index] = class_.name or f"class {class_.index}"
-            box, area, polygon = (class_.region[name] for name in ("box", "area", "polygon"))
-            ids = {"id": len(annotations) + 1, "image_id": len(images), "category_id": class_.index}
-            # none rather than an empty list, which Label Studio's converter takes for a polygon
-            outline = {"segmentation": [polygon]} if polygon else {}
-            annotations.append({**ids, "bbox": box.xywh, "area": area, **outline, "iscrowd": 0, "score": class_.score})
-    categories = [{"id": index, "name": names[index]} for index in sorted(names)]
+            names[class_.index] = class_label(class_)
+            polygon = class_.region["polygon"]
+            annotation = {
+                "id": len(annotations) + 1,
+                "image_id": len(images),
+                "category_id": class_.index,
+                "bbox": class_.region["box"].xywh,
+                "area": class_.region["area"],
+                # none rather than an empty list, which Label Studio's converter takes for a polygon
+                **({"segmentation": [polygon]} if polygon else {}),
+                "iscrowd": 0,
+                "score": class_.score,
+            }
+            annotations.append(annotation)
+    categories = [{"id": index, "name": name} for index, name in sorted(names.items())]
     content = {"info": {"description": "eb-saliency"}, "images": images, "categories": categories}
     return {COCO: json.dumps({**content, "annotations": annotations}).encode()}
 
 
-def fiftyone_files(directory: Path, configuration: str) -> dict[Path, bytes]:
+def fiftyone_files(directory: Path, configuration: str) -> Files:
     """The files of the dataset: a sample per image that was done with a configuration and has an ``.npz`` file.
 
     The heatmaps of a sample are ``saliency``, ``saliency_2``, ...; each covers its image, and has its class as
@@ -147,16 +157,22 @@ def fiftyone_files(directory: Path, configuration: str) -> dict[Path, bytes]:
     Raises:
         OSError: there are no records.
     """
-    samples, names = list[dict[str, Any]](), dict[str, None]()
+    samples: list[Json] = []
+    names: dict[str, None] = {}
     for record in latest_done(directory, configuration):
-        if (size_and_maps := read_maps(directory, record)) is None:
+        size_and_maps = read_maps(directory, record)
+        if size_and_maps is None:
             continue
-        maps = {f"saliency_{k}" if k > 1 else "saliency": map_ for k, map_ in enumerate(size_and_maps[1], start=1)}
+        size, maps = size_and_maps
         place = url_of(Path(record.input)) or str(Path(record.input).absolute())
-        sample = {"_id": _id(place), "_rand": int(_id(place)["$oid"][:8], 16) / 2**32, "_media_type": "image"}
-        heatmaps = {name: {"_id": _id(place, name), **_heatmap(map_, size_and_maps[0])} for name, map_ in maps.items()}
-        samples.append({**sample, "filepath": place, "tags": [], **heatmaps})
-        names |= dict.fromkeys(maps)
+        id_ = _id(place)
+        sample: Json = {"_id": id_, "_rand": int(id_["$oid"][:8], 16) / 2**32, "_media_type": "image"}
+        sample |= {"filepath": place, "tags": []}
+        for k, map_ in enumerate(maps, start=1):
+            name = f"saliency_{k}" if k > 1 else "saliency"
+            sample[name] = {"_id": _id(place, name), **_heatmap(map_, size)}
+            names[name] = None
+        samples.append(sample)
     attributes = [_field(name, kind) for name, kind in _ATTRIBUTES.items()]
     document = {"embedded_doc_type": "fiftyone.core.labels.Heatmap", "fields": attributes}
     heatmap_fields = [_field(name, "EmbeddedDocument") | document for name in names]
@@ -167,19 +183,24 @@ def fiftyone_files(directory: Path, configuration: str) -> dict[Path, bytes]:
     return dict(zip(FIFTYONE_FILES, contents, strict=True))
 
 
-def _heatmap(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
+def _heatmap(map_: Map, size: Size) -> Json:
     small = fitted_size(size, SIDE)
     values = heatmap(map_.values, map_.placement.rescale(size, small), small, map_.is_two_sided)
     peak = float(np.abs(values).max()) or 1.0
     file = io.BytesIO()
     np.save(file, np.rint(values / peak * _LEVELS) * np.float32(peak / _LEVELS))
     content = {"base64": b64encode(zlib.compress(file.getvalue())).decode(), "subType": "00"}
-    low, class_ = -peak if map_.is_two_sided else 0.0, map_.subject.name or f"class {map_.subject.index}"
-    details = {"label": class_, "confidence": map_.subject.score, "layer": map_.layer}
-    return {"_cls": "Heatmap", "map": {"$binary": content}, "range": [low, peak], **details}
+    return {
+        "_cls": "Heatmap",
+        "map": {"$binary": content},
+        "range": [-peak if map_.is_two_sided else 0.0, peak],
+        "label": class_label(map_.subject),
+        "confidence": map_.subject.score,
+        "layer": map_.layer,
+    }
 
 
-def _field(name: str, kind: str) -> dict[str, Any]:
+def _field(name: str, kind: str) -> Json:
     return {"name": name, "ftype": f"fiftyone.core.fields.{kind}Field", "db_field": "_id" if name == "id" else name}
 
 

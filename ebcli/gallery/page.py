@@ -24,7 +24,7 @@ from ebcli.files.naming import PAGE, is_raw, with_numbers
 from ebcli.files.paths import first_link
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
 from ebcli.files.sources import Source
-from ebcli.gallery.comparison import path_below, read_maps, roots_of
+from ebcli.gallery.comparison import Files, Json, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
 
@@ -96,9 +96,10 @@ def read_entries(directory: Path) -> list[Entry]:
         writers.update((result.path, record) for result in record.results)
 
     def is_there(result: Result, record: Record) -> bool:
-        path, is_last = Path(result.path), writers[result.path] is record
-        with suppress(OSError):
-            return is_last and not first_link(directory, path) and (directory / path).stat().st_size == result.bytes
+        path = Path(result.path)
+        if writers[result.path] is record:
+            with suppress(OSError):
+                return not first_link(directory, path) and (directory / path).stat().st_size == result.bytes
         return False
 
     entries = []
@@ -177,14 +178,14 @@ def write_gallery(
     return directory / PAGE
 
 
-def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> dict[str, Any]:
+def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Json:
     """The page's data; repeated text is stored once in tables and referred to by its index."""
     tables: dict[str, dict[Any, int]] = {"classes": {}, "models": {}, "layers": {}, "methods": {}}
 
     def number(table: str, value: Any) -> int:
         return tables[table].setdefault(value, len(tables[table]))
 
-    def map_data(entry: MapEntry) -> dict[str, Any]:
+    def map_data(entry: MapEntry) -> Json:
         class_record = entry.class_record
         return {
             "class": number("classes", (class_record.index, class_record.name)),
@@ -194,7 +195,7 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> di
             "result": entry.result and _url(entry.result),
         }
 
-    def outcome_data(outcome: Outcome) -> dict[str, Any]:
+    def outcome_data(outcome: Outcome) -> Json:
         record = outcome.record
         # what tells a wrong prediction from the true class comes first
         maps = sorted(outcome.maps, key=lambda map_entry: not map_entry.class_record.against)
@@ -241,11 +242,12 @@ def _make_missing(
         OutputError: they cannot be written.
         ConfigurationError: matplotlib has no colormap of that name.
     """
-    directory, roots = folder.directory, roots_of(inputs)
+    directory = folder.directory
+    roots = roots_of(inputs)
     existing = {path.relative_to(directory) for path in (directory / THUMBNAILS).rglob("*")}
     with Workers(workers, memory=decoding_memory()) as pool:
 
-        def make(source: Path | None, outcome: Outcome, missing: Collection[Path]) -> dict[Path, bytes]:
+        def make(source: Path | None, outcome: Outcome, missing: Collection[Path]) -> Files:
             try:
                 return pool.call(_make, directory, source, outcome, missing, style)
             except ConfigurationError:
@@ -268,30 +270,35 @@ def _make_missing(
 
 def _missing(outcome: Outcome, existing: Set[Path]) -> set[Path]:
     """The missing thumbnails: the photo, and each map that has no small overlay as its substitute."""
-    maps = (
-        map_entry.map
-        for map_entry in outcome.maps
-        if not map_entry.class_record.blank and map_entry.overlay not in existing
-    )
-    return {*filter(None, [outcome.photo]), *maps} - existing
+    thumbnails = {entry.map for entry in outcome.maps if not (entry.class_record.blank or entry.overlay in existing)}
+    if outcome.photo is not None:
+        thumbnails.add(outcome.photo)
+    return thumbnails - existing
 
 
-def _make(
-    directory: Path, source: Path | None, outcome: Outcome, missing: Collection[Path], style: DrawingStyle
-) -> dict[Path, bytes]:
-    files, photo = dict[Path, bytes](), outcome.photo
+def _make(directory: Path, source: Path | None, outcome: Outcome, missing: Set[Path], style: DrawingStyle) -> Files:
+    files: Files = {}
+    photo = outcome.photo
     with suppress(ImageError, OSError):
         if photo and photo in missing and source and Source(source).stamp() == outcome.record.stamp:
             files[photo] = encode_picture(downscale(decode(Source(source).open_content()[1])), "jpg")
-    if outcome.raw is not None and (raw := read_maps(directory, outcome.record)) is not None:
-        with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
-            maps = (map_ for map_ in raw[1] if map_.layer == outcome.layer)
-            for number, (map_entry, map_) in enumerate(zip(outcome.maps, maps, strict=True)):
-                frame_maps = FrameMaps.from_map(map_, raw[0], None, style, number)
-                if map_entry.map in missing and (content := map_thumbnail(frame_maps, map_.values)):
-                    files[map_entry.map] = content
-    for map_entry in outcome.maps:
-        if map_entry.map in missing and map_entry.map not in files and map_entry.result is not None:
+    with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
+        for entry, frame_maps in _frame_maps(directory, outcome, style):
+            content = map_thumbnail(frame_maps, frame_maps.map.values) if entry.map in missing else None
+            if content:
+                files[entry.map] = content
+    for entry in outcome.maps:
+        if entry.map in missing - files.keys() and entry.result is not None:
             with suppress(ImageError):
-                files[map_entry.overlay] = encode_picture(downscale(decode(directory / map_entry.result)), "jpg")
+                files[entry.overlay] = encode_picture(downscale(decode(directory / entry.result)), "jpg")
     return files
+
+
+def _frame_maps(directory: Path, outcome: Outcome, style: DrawingStyle) -> Iterator[tuple[MapEntry, FrameMaps]]:
+    """Each map of the ``.npz`` file of an outcome."""
+    size_and_maps = None if outcome.raw is None else read_maps(directory, outcome.record)
+    if size_and_maps is not None:
+        size, maps = size_and_maps
+        of_layer = [map_ for map_ in maps if map_.layer == outcome.layer]
+        for number, (entry, map_) in enumerate(zip(outcome.maps, of_layer, strict=True)):
+            yield entry, FrameMaps.from_map(map_, size, None, style, number)

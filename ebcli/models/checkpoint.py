@@ -65,8 +65,11 @@ def without_prefixes(state: Mapping[str, Any], names: Collection[str]) -> dict[s
         state: tensors by name.
         names: the network's names, which may themselves start with ``model.``.
     """
-    best, candidate = dict(state), dict(state)
-    while prefix := next((p for p in PREFIXES if state and all(str(key).startswith(p) for key in candidate)), None):
+    best = candidate = dict(state)
+    while candidate:
+        prefix = next((prefix for prefix in PREFIXES if all(str(key).startswith(prefix) for key in candidate)), "")
+        if not prefix:
+            break
         candidate = {key[len(prefix) :]: value for key, value in candidate.items()}
         if len(candidate.keys() & names) > len(best.keys() & names):
             best = candidate
@@ -90,12 +93,13 @@ def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> No
     try:
         result = net.load_state_dict(fitting, strict=False)
     except (RuntimeError, ValueError) as error:
-        shapes = [
-            f"{key[:_LONGEST]} is {shape} instead of {network_shape}"
-            for key, tensor in network_state.items()
-            if key in fitting and (shape := _shape(fitting[key])) != (network_shape := _shape(tensor))
-        ]
-        check_match(source, shapes or [first_line(error)])
+        misshapen = []
+        for key, tensor in network_state.items():
+            shape = _shape(fitting.get(key, tensor))
+            network_shape = _shape(tensor)
+            if shape != network_shape:
+                misshapen.append(f"{key[:_LONGEST]} is {shape} instead of {network_shape}")
+        check_match(source, misshapen or [first_line(error)])
         raise
     check_match(source, [], result.missing_keys, result.unexpected_keys)
 
@@ -115,8 +119,8 @@ def check_match(source: str, misshapen: Sequence[str], missing: Sequence[str] = 
     # Batch counters matter in training only, and old files lack them
     missing = [key for key in missing if not key.endswith(".num_batches_tracked")]
     kinds = {"tensor{} with another shape": misshapen, "missing key{}": missing, "unexpected key{}": extra}
-    if problems := [_count_names(names, kind) for kind, names in kinds.items() if names]:
-        raise ConfigurationError(f"{source} does not fit the network: {' and '.join(problems)}")
+    if any(kinds.values()):
+        raise ConfigurationError(f"{source} does not fit the network: {_count_names(kinds)}")
 
 
 def check_finite(net: nn.Module, source: str) -> None:
@@ -126,14 +130,13 @@ def check_finite(net: nn.Module, source: str) -> None:
         net: the network.
         source: what to call its weights in messages.
     """
-    buffers = [(name, buffer) for name, buffer in net.named_buffers() if ".running_" in f".{name}"]
-    broken = [
-        name
-        for name, tensor in (*net.named_parameters(), *buffers)
-        if not tensor.is_meta and tensor.is_floating_point() and not tensor.isfinite().all()
-    ]
+    tensors: dict[str, Tensor] = dict(net.named_parameters())
+    tensors |= {name: buffer for name, buffer in net.named_buffers() if ".running_" in f".{name}"}
+    values = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.is_meta}
+    broken = [name for name, tensor in values.items() if not tensor.isfinite().all()]
     if broken:
-        raise ConfigurationError(f"{source} cannot be used: {_count_names(broken, 'tensor{} with NaN or infinity')}")
+        names = _count_names({"tensor{} with NaN or infinity": broken})
+        raise ConfigurationError(f"{source} cannot be used: {names}")
 
 
 def classes_in(state: Mapping[str, Any], net: nn.Module, name: str = "") -> int | None:
@@ -168,27 +171,27 @@ def _check_tensors(state: Mapping[Any, Any], path: Path) -> None:
     max_bytes = path.stat().st_size + (1 << 28)  # an expanded buffer is larger than what the file has of it
 
     def is_usable(tensor: Tensor) -> bool:
-        is_special = tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_complex()
-        return not is_special and tensor.nbytes <= max_bytes
+        is_plain = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_meta)
+        return is_plain and not tensor.is_complex() and tensor.nbytes <= max_bytes
 
     bad_keys = [reprlib.repr(key) for key in state if not isinstance(key, str)]
     special = [str(key) for key, value in state.items() if isinstance(value, Tensor) and not is_usable(value)]
     kinds = {"key{} that must be text": bad_keys, "sparse, quantized, complex or expanded tensor{}": special}
-    if problems := [_count_names(names, kind) for kind, names in kinds.items() if names]:
-        raise ConfigurationError(f"checkpoint {path} has {' and '.join(problems)}: save only the state_dict()")
+    if any(kinds.values()):
+        raise ConfigurationError(f"checkpoint {path} has {_count_names(kinds)}: save only the state_dict()")
 
 
 def _unwrap(content: Any, path: Path, deepest: int = _DEEPEST) -> dict[str, Any]:
-    is_dict = isinstance(content, dict)
-    if is_dict and any(isinstance(value, Tensor) for value in content.values()):
-        return content
-    for key in WRAPPERS if is_dict and deepest else ():
-        if isinstance(content.get(key), dict):
-            return _unwrap(content[key], path, deepest - 1)
-    keys = f" with {_first_names([*map(reprlib.repr, content)])}" if is_dict and content else ""
-    raise ConfigurationError(
-        f"checkpoint {path} contains no state dict but a {type(content).__name__}{keys}: save only the state_dict()"
-    )
+    noun = type(content).__name__
+    if isinstance(content, dict):
+        if any(isinstance(value, Tensor) for value in content.values()):
+            return content
+        wrapped = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), None)
+        if deepest and wrapped is not None:
+            return _unwrap(wrapped, path, deepest - 1)
+        if content:
+            noun += f" with {_first_names([*map(reprlib.repr, content)])}"
+    raise ConfigurationError(f"checkpoint {path} contains no state dict but a {noun}: save only the state_dict()")
 
 
 def _modernize(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,11 +203,18 @@ def _modernize(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _count_names(names: Sequence[str], kind: str) -> str:
-    """Their number, and the first ones; ``{}`` in ``what`` is where the plural's s belongs."""
-    return f"{len(names)} {kind.format('s' if len(names) > 1 else '')} ({_first_names(names)})"
+def _count_names(kinds: Mapping[str, Sequence[str]]) -> str:
+    """The number of names of each kind, and the first ones; ``{}`` in a kind is where the plural's s belongs."""
+    counts = [
+        f"{len(names)} {kind.format('s' if len(names) > 1 else '')} ({_first_names(names)})"
+        for kind, names in kinds.items()
+        if names
+    ]
+    return " and ".join(counts)
 
 
 def _first_names(names: Sequence[str]) -> str:
     short = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..." for name in names[:_MAX_NAMES]]
-    return ", ".join(short) + ", ..." * (len(names) > _MAX_NAMES)
+    if len(names) > _MAX_NAMES:
+        short.append("...")
+    return ", ".join(short)

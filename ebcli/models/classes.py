@@ -87,16 +87,14 @@ def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ..
         valid = "" if count is None else f", 0 to {count - 1}"
         raise ConfigurationError(f"the class names of this network are unknown: give {name!r} as an index{valid}")
     lowercase = name.casefold()
-    word = re.compile(rf"(?<!\w){re.escape(lowercase)}(?!\w)")
-    tests = (
-        lambda category: category == name,
-        lambda category: category.casefold() == lowercase,
-        lambda category: word.search(category.casefold()),
-        lambda category: lowercase in category.casefold(),
-    )
-    for test in tests if lowercase else ():
-        if matches := tuple(index for index, category in enumerate(categories) if test(category)):
-            return matches
+    literal = re.escape(lowercase)
+    names = [category.casefold() for category in categories]
+    if lowercase:
+        matches = [index for index, category in enumerate(categories) if category == name]
+        for pattern in (rf"\A{literal}\Z", rf"(?<!\w){literal}(?!\w)", literal):
+            matches = matches or [index for index, category in enumerate(names) if re.search(pattern, category)]
+        if matches:
+            return tuple(matches)
     usual = f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
     like = {category.casefold(): category for category in categories}
     near = difflib.get_close_matches(lowercase, like, cutoff=_LIKE)
@@ -112,21 +110,12 @@ def read_class_names(path: Path) -> list[str]:
     Raises:
         ConfigurationError: the file cannot be read, has another format, or lacks a name.
     """
-    is_json = path.suffix.lower() == ".json"
-    try:
-        with path.open("rb") as file:
-            read = file.read(_MOST_BYTES + 1)
-        if len(read) > _MOST_BYTES:
-            raise ConfigurationError(f"it has more than {_MOST_BYTES} bytes")
-        text = read.decode("utf-8-sig")
-        content: Any = json.loads(text) if is_json else [line for line in text.splitlines() if line.strip()]
-    except (OSError, ValueError, RecursionError) as error:  # invalid UTF-8 or JSON; JSON nested too deeply
-        raise ConfigurationError(f"cannot read class names from '{path}': {error}") from error
+    content = _read_names(path)
     if isinstance(content, dict):
         keys = [str(index) for index in range(len(content))]
         if set(content) != set(keys):
             raise ConfigurationError(f'class names in \'{path}\' must have the keys "0" to "{len(content) - 1}"')
-        content = [content[index] for index in keys]
+        content = [content[key] for key in keys]
     entries = content if isinstance(content, list) else []
     names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in entries]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
@@ -134,6 +123,21 @@ def read_class_names(path: Path) -> list[str]:
             f"class names in '{path}' must be one per line, or in JSON a list, or an object with indices and names"
         )
     return [name.strip() for name in names]
+
+
+def _read_names(path: Path) -> Any:
+    """The lines of a text file, or what a JSON file holds."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ConfigurationError(f"it has more than {_MOST_BYTES} bytes")
+        text = content.decode("utf-8-sig")
+        if path.suffix.lower() == ".json":
+            return json.loads(text)
+        return [line for line in text.splitlines() if line.strip()]
+    except (OSError, ValueError, RecursionError) as error:  # invalid UTF-8 or JSON; JSON nested too deeply
+        raise ConfigurationError(f"cannot read class names from '{path}': {error}") from error
 
 
 class LabelLine(NamedTuple):

@@ -29,17 +29,19 @@ from ebcli.models.sources.in_memory import source_given
 from ebcli.models.sources.similarity import ImageTower, check_texts, with_reference_pictures
 from ebcli.models.spec import Preprocessing
 
+FilePath = str | os.PathLike[str]
+
 _seeding = threading.RLock()  # of the generator that all threads share
 
 
 def load_model(
     name: Any = keywords.BUNDLED,
-    weights: str | os.PathLike[str] | None = keywords.DEFAULT,
+    weights: FilePath | None = keywords.DEFAULT,
     device: str | torch.device | None = None,
     *,
     transform: Any = None,
-    class_names: str | os.PathLike[str] | Sequence[str] | None = None,
-    like: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    class_names: FilePath | Sequence[str] | None = None,
+    like: FilePath | Sequence[FilePath] = (),
     preprocessing: Preprocessing | None = None,
     scores: str | None = None,
 ) -> LoadedModel:
@@ -107,63 +109,87 @@ def load_model(
     if not isinstance(name, (str, ModelSource)):
         name = source_given(name, preprocessing if transform is None else transform)
         with evaluating(name.network_given):
-            options: dict[str, Any] = {"class_names": class_names, "like": like, "preprocessing": preprocessing}
-            return load_model(name, weights, device, scores=scores, **options)
-    device = None if device is None and not isinstance(name, str) else checked_device(device or "cpu")
-    names_given = read_class_names(Path(class_names)) if isinstance(class_names, (str, os.PathLike)) else class_names
-    pictures = [Path(picture) for picture in ((like,) if isinstance(like, (str, os.PathLike)) else like)]
-    name, source = source_of(name) if isinstance(name, str) else (name.name, name)
+            return load_model(
+                name, weights, device, class_names=class_names, like=like, preprocessing=preprocessing, scores=scores
+            )
+    if device is not None or isinstance(name, str):
+        device = checked_device(device or "cpu")
+    if isinstance(class_names, (str, os.PathLike)):
+        class_names = read_class_names(Path(class_names))
+    pictures = list(map(Path, [like] if isinstance(like, (str, os.PathLike)) else like))
+    if isinstance(name, str):
+        name, source = source_of(name)
+    else:
+        source = name
+        name = source.name
     source.headless = bool(pictures)
     if source.takes_texts() and not pictures:
-        check_texts(name, names_given)
+        check_texts(name, class_names)
+    return _load(source, name, str(weights), device, class_names, pictures, preprocessing or Preprocessing(), scores)
+
+
+def _load(
+    source: ModelSource,
+    name: str,
+    weights: str,
+    device: str | torch.device | None,
+    class_names: Sequence[str] | None,
+    pictures: Sequence[Path],
+    settings: Preprocessing,
+    scores: str | None,
+) -> LoadedModel:
     with guard_user_code(name), name_in_errors(name), _seeding, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        net, label, files = _with_weights(source, str(weights), name)
+        net, label, files = _with_weights(source, weights, name)
         check_finite(net, f"{label} for {name}")
-        task = source.task(net) or (keywords.DETECTION if is_detector(net) else None)
-        settings, towers = preprocessing or Preprocessing(), net
+        task = source.task(net)
+        if task is None and is_detector(net):
+            task = keywords.DETECTION
+        towers = net
         default_spec = _own_spec(source, name, net, label, settings)
-        names = source.categories(net, label) if names_given is None else names_given
+        names = source.categories(net, label) if class_names is None else class_names
         if pictures:
             if task not in (None, keywords.CLASSIFICATION):
                 raise ConfigurationError(f"{name} is for {task}, but --similar-to needs a classifier or features")
-            backbone, scores = source.with_features(net, label), scores or keywords.RAW
+            scores = scores or keywords.RAW
+            backbone = source.with_features(net, label)
             spec = _fit_input(source, name, backbone or net, replace(settings, tiles=None), default_spec)
             net = with_reference_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)
-            files, names = (*files, *pictures), names_given or list(map(str, pictures))
-        elif source.takes_texts() and names_given is not None:
+            files = (*files, *pictures)
+            names = class_names or list(map(str, pictures))
+        elif source.takes_texts() and class_names is not None:
             scores = scores or keywords.RAW
-            net = source.with_texts(net, names_given, scores)
-        categories = None if names is None else tuple(map(printable, names))
+            net = source.with_texts(net, class_names, scores)
         scores = scores or source.scores(net)
-        net = net.eval() if device is None else net.eval().to(device)
+        net = net.eval()
+        if device is not None:
+            net = net.to(device)
         if is_detector(net):
             net = DetectionScores(net)
-    found_task, count = _probe_task(name, net, settings.apply(default_spec), task, len(categories or ()))
-    fit = partial(
-        _fit_input, source, name, net, default_spec=default_spec, of_detector=found_task == keywords.DETECTION
-    )
-    spec = fit(settings)
-    if names_given is not None and len(names_given) != count:
-        raise ConfigurationError(f"there are {len(names_given)} class names, but {name} has {count} classes")
-    categories = categories if categories is not None and len(categories) == count else None
+    categories = tuple(map(printable, names or ()))
+    task, count = _probe_task(name, net, settings.apply(default_spec), task, len(categories))
+    if class_names is not None and len(class_names) != count:
+        raise ConfigurationError(f"there are {len(class_names)} class names, but {name} has {count} classes")
+    is_detection = task == keywords.DETECTION
+    fit = partial(_fit_input, source, name, net, default_spec=default_spec, of_detector=is_detection)
     scores = scores or (keywords.SIGMOID if count == 1 else keywords.SOFTMAX)
+    retold = None
+    if isinstance(net, ImageTower) and class_names:
+        retold = partial(_with_new_texts, source, name, towers, net, scores)
     return LoadedModel(
         name,
         net,
-        transforms=spec,
-        categories=categories,
+        transforms=fit(settings),
+        categories=categories if len(categories) == count else None,
         weights=label,
         num_classes=count,
         files=files,
         scores=scores,
-        task=found_task,
+        task=task,
         one_by_one=source.one_by_one,
         preprocessing=settings,
         fit=fit,
-        retold=partial(_with_new_texts, source, name, towers, net, scores)
-        if isinstance(net, ImageTower) and names_given
-        else None,
+        retold=retold,
     )
 
 
@@ -177,13 +203,15 @@ def _with_new_texts(
 
 def _own_spec(source: ModelSource, name: str, net: nn.Module, label: str, settings: Preprocessing) -> InputSpec:
     """The network's own preprocessing. Raises ConfigurationError if settings do not fit it."""
-    if is_detector(net) and settings not in (Preprocessing(), Preprocessing(fit=keywords.WHOLE)):
-        raise ConfigurationError(f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean, --std")
     if is_detector(net):
+        if settings not in (Preprocessing(), Preprocessing(fit=keywords.WHOLE)):
+            raise ConfigurationError(
+                f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean, --std"
+            )
         return InputSpec.as_is()
     default_spec = replace(InputSpec.from_preset(source.transforms(net, label)), network=name)
     if source.assumption and label != keywords.UNTRAINED and settings.mean is None and settings.std is None:
-        warnings.warn(f"{name} {source.assumption}", stacklevel=3)
+        warnings.warn(f"{name} {source.assumption}", stacklevel=4)
     settings.apply(default_spec)  # or else the settings are at fault
     return default_spec
 
@@ -233,15 +261,14 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Modu
     """The network, the name of its weights, and the files that define it."""
     file = Path(weights)
     if weights.lower() == keywords.UNTRAINED:
-        net, label = source.build(), keywords.UNTRAINED
-    elif (full_name := source.published(weights)) is not None:
-        net, label = source.pretrained(full_name), str(full_name)
-    elif is_network_file(weights):
+        return source.build(), keywords.UNTRAINED, tuple(map(Path, source.files(keywords.UNTRAINED)))
+    label = source.published(weights)
+    if label is not None:
+        return source.pretrained(label), str(label), tuple(map(Path, source.files(str(label))))
+    if is_network_file(weights):
         raise ConfigurationError(f"{weights!r} is a network, not weights of {name}: give it to --model")
-    elif os.path.isfile(file):
-        net = source.restored(read_checkpoint(file), f"{weights} for {name}")
-        return net, weights, (*map(Path, source.files(weights)), file)
-    else:
-        valid = [*source.weights(), keywords.UNTRAINED]
-        raise ConfigurationError(f"{weights!r} is neither a file nor weights of {name}: choose {', '.join(valid)}")
-    return net, label, tuple(map(Path, source.files(label)))
+    if not os.path.isfile(file):
+        valid = ", ".join([*source.weights(), keywords.UNTRAINED])
+        raise ConfigurationError(f"{weights!r} is neither a file nor weights of {name}: choose {valid}")
+    net = source.restored(read_checkpoint(file), f"{weights} for {name}")
+    return net, weights, (*map(Path, source.files(weights)), file)

@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.eb import layers_on_path
+from ebcli.eb import excitation_backprop, layers_on_path
 from ebcli.eb.forward import evaluating
-from ebcli.errors import LayerError, closest
+from ebcli.errors import EbcliError, LayerError, closest
 from ebcli.layouts import token_grid
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, SEGMENTATION
@@ -34,7 +33,10 @@ MAX_STRIDE = 16 * 1.25
 # A side of the map: with fewer cells, the maps of small images would be a few blocks
 LEAST_CELLS = 9
 
+InputSize = int | tuple[int, ...] | None
+
 _WEIGHT_TYPES = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d
+_CONTAINERS = nn.Sequential, nn.ModuleList
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,20 @@ class Layer:
     stride: float | None
 
 
-def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None = None) -> list[Layer]:
+class SpatialLayer(NamedTuple):
+    """A layer below the classifier that has a spatial layout; the attributes are those of `Layer`."""
+
+    name: str
+    stride: float
+    shape: tuple[int, ...]
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the output is (N, C)."""
+        return len(self.shape) == 2
+
+
+def layers(model: LoadedModel | nn.Module, input_size: InputSize = None) -> list[Layer]:
     """List the layers of a network in execution order.
 
     A block follows the modules inside it. A module is listed if it has one map: it is called exactly once, its input
@@ -80,7 +95,8 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | N
     """
     model = as_loaded(model, input_size)
     batch = 1 if model.one_by_one else _BATCH
-    outputs, size = _outputs(model, batch), model.transforms.shape
+    outputs = _outputs(model, batch)
+    size = model.transforms.shape
     if isinstance(model.net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
         _, size = model.net.sizes(*size)
     result = []
@@ -105,14 +121,18 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
     return name
 
 
-def as_loaded(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> LoadedModel:
+def as_loaded(model: LoadedModel | nn.Module, input_size: InputSize) -> LoadedModel:
     """A model with inputs of that size; a network without preprocessing gets what its first layer takes."""
     spec = model.transforms if isinstance(model, LoadedModel) else InputSpec(None)
+    if isinstance(input_size, int):
+        input_size = (input_size, input_size)
     if input_size is not None:
-        *first, height, width = (input_size, input_size) if isinstance(input_size, int) else input_size
+        *first, height, width = input_size
         spec = replace(spec, size=(height, width))
-        if first:
-            spec = replace(spec, frames=first[0]) if spec.depth is None else replace(spec, depth=first[0])
+        if first and spec.depth is None:
+            spec = replace(spec, frames=first[0])
+        elif first:
+            spec = replace(spec, depth=first[0])
     if isinstance(model, LoadedModel):
         return replace(model, transforms=spec)
     return LoadedModel(type(model).__name__, model, transforms=fitting_first_layer(model, spec))
@@ -127,12 +147,15 @@ def _outputs(model: LoadedModel, batch: int) -> dict[str, Tensor]:
 
     def record(module: nn.Module, _inputs: Any, output: Any) -> None:
         tensor = output[0] if isinstance(output, tuple) and len(output) == 1 else output
-        is_mapped = (
-            isinstance(tensor, Tensor) and tensor.ndim > 1 and len(tensor) % batch == 0 and tensor.is_floating_point()
-        )
-        calls.setdefault(names[module], []).append(tensor.to("meta") if is_mapped else None)
+        calls.setdefault(names[module], []).append(tensor.to("meta") if is_mapped(tensor) else None)
 
-    net, spec = model.net, model.transforms
+    def is_mapped(output: Any) -> bool:
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            return False
+        return output.ndim > 1 and len(output) % batch == 0
+
+    net = model.net
+    spec = model.transforms
     names = {module: layer for layer, module in net.named_modules() if layer}
     # training would add the blank images to batch norms' statistics
     with hook_modules(names, record), torch.no_grad(), evaluating(net):
@@ -160,14 +183,14 @@ def _stride(shape: tuple[int, ...], size: tuple[int, ...]) -> float | None:
     return None
 
 
-def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None = None) -> str:
+def default_layer(model: LoadedModel | nn.Module, input_size: InputSize = None) -> str:
     """Choose the layer for maps: the literature's choice, the best one measured, or the deepest of about stride 16.
 
     Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
     is the last one of the outermost modules: ``features.5`` rather than ``features.6.0.block.0``, which is only part of
     the next stage. For vision transformers, Swin and ConvNeXt, whose blocks mix distant cells, it is what the first
-    block reads. Of detectors, segmentation networks and ONNX files, only layers count that all probability passes
-    through: pyramids of features read several, and so do residual sums.
+    block reads. Where there are such layers, only those count that all probability passes through: pyramids of features
+    read several, and so do residual sums and branches. Layers whose cells no probability reaches do not count.
 
     Args:
         model: the model, or a network, of which neither literature nor measurements are known.
@@ -184,41 +207,46 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
         >>> ebcli.default_layer(ebcli.load_model("resnet18", weights="none"))
         'layer3'
     """
-    is_loaded, model = isinstance(model, LoadedModel), as_loaded(model, input_size)
-    net, task, spec = model.net, model.task, model.transforms
-    if isinstance(net, DetectionScores):
-        return _below_pyramid(net, "backbone.body")
-    if task == SEGMENTATION and hasattr(getattr(net, "backbone", None), "return_layers"):
-        return _below_pyramid(net, "backbone")
-    for pattern, choose in _DEFAULTS:
-        if is_loaded and pattern.fullmatch(model.name):
-            return choose(net)
+    has_name = isinstance(model, LoadedModel)
+    model = as_loaded(model, input_size)
+    known_layer = _known_layer(model, has_name)
+    if known_layer is not None:
+        return known_layer
+    net = model.net
     all_layers = layers(model)
     candidates = _below_classifier(net, all_layers)
     if not candidates:
         raise LayerError(f"{model.name} has no layer with a spatial layout below its classifier")
-    if task == DETECTION:  # tokens may be queries
-        candidates = [layer for layer in candidates if len(layer[2]) > 2] or candidates
-    blocks = _transformer_blocks(net, candidates)
-    if len(blocks) > 1:
-        return _first_tokens(blocks[0], candidates)
-    is_flat = not any(isinstance(module, (nn.Sequential, nn.ModuleList)) for module in net.modules())
-    if is_flat and (tokens := _tokens_before_norms(all_layers)):
+    if model.task == DETECTION:  # tokens may be queries
+        candidates = [layer for layer in candidates if len(layer.shape) > 2] or candidates
+    tokens = _first_tokens(net, candidates) or _tokens_before_norms(net, all_layers)
+    if tokens is not None:
         return tokens
-    side = min(spec.shape[-2:])
-    if task == SEGMENTATION:  # above the coarsest features, each cell is explained by itself
-        coarsest = max(stride for _, stride, _ in candidates)
-        stage = min(
-            (layer for layer, stride, _ in candidates if stride == coarsest), key=lambda layer: layer.count(".")
-        )
-        candidates = list(takewhile(lambda layer: layer[0] != stage, candidates)) or candidates
-    if task in (DETECTION, SEGMENTATION) or isinstance(net, GraphModule):
-        find_shared = partial(layers_on_path, net, layers=[name for name, *_ in candidates], only_way=True)
-        common = probe(model.name, net, spec, find_shared)
-        candidates = [layer for layer in candidates if layer[0] in common] or candidates
-    strides = [stride for _, stride, _ in candidates]
-    chosen = max((stride for stride in strides if stride <= min(MAX_STRIDE, side / LEAST_CELLS)), default=min(strides))
-    return _last_outermost(net, [name for name, stride, _ in candidates if stride == chosen])
+    if model.task == SEGMENTATION:  # above the coarsest features, each cell is explained by itself
+        coarsest = max(layer.stride for layer in candidates)
+        stages = [layer for layer in candidates if layer.stride == coarsest]
+        stage = min(stages, key=lambda layer: layer.name.count("."))
+        candidates = candidates[: candidates.index(stage)] or candidates
+    candidates = _with_evidence(model, candidates) or candidates
+    find_shared = partial(layers_on_path, net, layers=[layer.name for layer in candidates], only_way=True)
+    shared = probe(model.name, net, model.transforms, find_shared)
+    candidates = [layer for layer in candidates if layer.name in shared] or candidates
+    limit = min(MAX_STRIDE, min(model.transforms.shape[-2:]) / LEAST_CELLS)
+    strides = [layer.stride for layer in candidates]
+    stride = max((stride for stride in strides if stride <= limit), default=min(strides))
+    return _last_outermost(net, [layer.name for layer in candidates if layer.stride == stride])
+
+
+def _known_layer(model: LoadedModel, has_name: bool) -> str | None:
+    """The layer that the pyramid of features, the literature or measurements tell; None for other networks."""
+    net = model.net
+    if isinstance(net, DetectionScores):
+        return _below_pyramid(net, "backbone.body")
+    if model.task == SEGMENTATION and hasattr(getattr(net, "backbone", None), "return_layers"):
+        return _below_pyramid(net, "backbone")
+    if not has_name:
+        return None
+    return next((choose(net) for pattern, choose in _DEFAULTS if re.fullmatch(pattern, model.name)), None)
 
 
 def layer_per_resolution(loaded: LoadedModel) -> list[str]:
@@ -232,50 +260,73 @@ def layer_per_resolution(loaded: LoadedModel) -> list[str]:
     """
     default = default_layer(loaded)
     stages: dict[int, list[str]] = {}
-    for name, stride, _ in _below_classifier(loaded.net, layers(loaded)):
-        stages.setdefault(round(math.log2(stride)), []).append(name)
+    for layer in _below_classifier(loaded.net, layers(loaded)):
+        stages.setdefault(round(math.log2(layer.stride)), []).append(layer.name)
     by_stride = [stage for _, stage in sorted(stages.items(), reverse=True)]
     return [default if default in stage else _last_outermost(loaded.net, stage) for stage in by_stride]
 
 
-def _below_classifier(net: nn.Module, all_layers: Sequence[Layer]) -> list[tuple[str, float, tuple[int, ...]]]:
-    """Names, strides and shapes of the layers below the classifier that have a spatial layout."""
+def _with_evidence(model: LoadedModel, candidates: list[SpatialLayer]) -> list[SpatialLayer]:
+    """Without layers whose cells no probability reaches, such as a last norm if the class token alone is read."""
+    size = model.transforms.shape
+    tokens = [layer.name for layer in candidates if layer.has_tokens and token_grid(layer.shape[0], size)[0]]
+    if not tokens:
+        return candidates
+
+    def find_empty(images: Tensor) -> set[str | None]:
+        noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0)).to(images)
+        try:
+            results = excitation_backprop(model.net, noise, 0, tokens)
+        except EbcliError:  # an operation has no rule, or the output has no classes
+            return set()
+        return {result.layer for result in results if not result.maps.any()}
+
+    empty = probe(model.name, model.net, model.transforms, find_empty)
+    return [layer for layer in candidates if layer.name not in empty]
+
+
+def _below_classifier(net: nn.Module, all_layers: Sequence[Layer]) -> list[SpatialLayer]:
+    """The layers below the classifier that have a spatial layout."""
     indices = [i for i, layer in enumerate(all_layers) if isinstance(net.get_submodule(layer.name), _WEIGHT_TYPES)]
     candidates = all_layers[: indices[-1]] if indices else all_layers
-    return [(layer.name, layer.stride, layer.shape) for layer in candidates if layer.stride is not None]
+    return [SpatialLayer(layer.name, layer.stride, layer.shape) for layer in candidates if layer.stride is not None]
 
 
-def _transformer_blocks(net: nn.Module, candidates: Sequence[tuple[str, float, tuple[int, ...]]]) -> list[str]:
+def _transformer_blocks(net: nn.Module, tokens: Sequence[SpatialLayer]) -> list[SpatialLayer]:
     """The blocks of a vision transformer in order, taken from its outermost container; empty for other networks.
 
     Transformers that reduce their tokens, such as Swin, count as other networks.
     """
-    tokens = [(name, stride) for name, stride, shape in candidates if len(shape) == 2]
-    if len({stride for _, stride in tokens}) != 1:
+    if len({layer.stride for layer in tokens}) != 1:
         return []
-    containers: dict[str, list[str]] = {}
-    for name, _ in tokens:
-        parent = name.rpartition(".")[0]
-        if isinstance(net.get_submodule(parent), (nn.Sequential, nn.ModuleList)):
-            containers.setdefault(parent, []).append(name)
-    return min(containers.values(), key=lambda blocks: blocks[0].count("."), default=[])
+    containers: dict[str, list[SpatialLayer]] = {}
+    for layer in tokens:
+        parent = layer.name.rpartition(".")[0]
+        if isinstance(net.get_submodule(parent), _CONTAINERS):
+            containers.setdefault(parent, []).append(layer)
+    return min(containers.values(), key=lambda blocks: blocks[0].name.count("."), default=[])
 
 
-def _first_tokens(block: str, candidates: Sequence[tuple[str, float, tuple[int, ...]]]) -> str:
-    """The tokens that the first block reads, with the class token if there is one; else what the block returns."""
-    tokens = [(name, shape) for name, _, shape in candidates if len(shape) == 2]
-    start = next(i for i, (name, _) in enumerate(tokens) if name == block or name.startswith(f"{block}."))
-    (shape,) = {shape for name, shape in tokens if name == block}
-    before = [name for name, other_shape in tokens[:start] if other_shape == shape]
-    return before[-1] if before else block
-
-
-def _tokens_before_norms(all_layers: Sequence[Layer]) -> str | None:
-    """What the first norm reads in a vision transformer without containers of blocks, as from a file."""
-    tokens = Counter(layer.shape for layer in all_layers if len(layer.shape) == 2 and layer.stride is not None)
-    if 3 * sum(tokens.values()) < len(all_layers):
+def _first_tokens(net: nn.Module, candidates: Sequence[SpatialLayer]) -> str | None:
+    """The tokens that the first of several blocks reads, with the class token if there is one; else what it returns."""
+    tokens = [layer for layer in candidates if layer.has_tokens]
+    blocks = _transformer_blocks(net, tokens)
+    if len(blocks) < 2:
         return None
-    stream = max(tokens, key=lambda shape: tokens[shape])
+    block = blocks[0]
+    start = next(i for i, layer in enumerate(tokens) if f"{layer.name}.".startswith(f"{block.name}."))
+    inputs = [layer for layer in tokens[:start] if layer.shape == block.shape]
+    return inputs[-1].name if inputs else block.name
+
+
+def _tokens_before_norms(net: nn.Module, all_layers: Sequence[Layer]) -> str | None:
+    """What the first norm reads in a vision transformer without containers of blocks, as from a file."""
+    if any(isinstance(module, _CONTAINERS) for module in net.modules()):
+        return None
+    tokens = Counter(layer.shape for layer in all_layers if len(layer.shape) == 2 and layer.stride is not None)
+    if 3 * tokens.total() < len(all_layers):
+        return None
+    (stream, _count), *_ = tokens.most_common(1)
     last: Layer | None = None
     for layer in all_layers:
         if "Norm" in layer.type or (last and last.shape == stream != layer.shape):  # norms may be spelled out
@@ -317,13 +368,13 @@ def _stem(net: nn.Module) -> str:
 
 
 # Publications draw Excitation Backprop at VGG-16's pool4 (features.23) and ResNet's layer3
-_DEFAULTS: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
-    (re.compile(r"(timm/)?vgg\d+[\w.]*"), _fourth_max_pool),
-    (re.compile(r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*"), lambda _net: "layer3"),
+_DEFAULTS: tuple[tuple[str, Callable[[nn.Module], str]], ...] = (
+    (r"(timm/)?vgg\d+[\w.]*", _fourth_max_pool),
+    (r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*", lambda _net: "layer3"),
     # measured on a small trained MC3; later layers blur time
-    (re.compile(r"(r3d|mc3|r2plus1d)_18"), lambda _net: "layer2"),
+    (r"(r3d|mc3|r2plus1d)_18", lambda _net: "layer2"),
     # on trained networks, later layers have mixed: see docs/evidence.md
-    (re.compile(r"swin3d\w*"), lambda _net: "patch_embed"),
-    (re.compile(r"mvit\w*"), lambda _net: "pos_encoding"),  # the tokens that the first block reads
-    (re.compile(r"(timm/)?(convnext|swin)(?!v2_cr)[\w.]*"), _stem),
+    (r"swin3d\w*", lambda _net: "patch_embed"),
+    (r"mvit\w*", lambda _net: "pos_encoding"),  # the tokens that the first block reads
+    (r"(timm/)?(convnext|swin)(?!v2_cr)[\w.]*", _stem),
 )

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating, single_tensor
 from ebcli.errors import ConfigurationError, EbcliError, first_line
 from ebcli.imports import guard_user_code, printing_to
+from ebcli.layouts import CONVOLUTIONS
 
 # Larger batches take more memory for little more speed: on CPUs, at most a tenth beyond 8.
 _CPU_BATCH, _GPU_BATCH = 8, 32
@@ -135,12 +135,12 @@ def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
 
     If the network fails before, that is the first one that it defines. Values are then from 0 to 1.
     """
-    convolutions = [module for module in net.modules() if isinstance(module, _ConvNd)]
+    convolutions = [module for module in net.modules() if isinstance(module, CONVOLUTIONS)]
     if not convolutions:
         return spec
-    calls: list[tuple[_ConvNd, tuple[int, ...]]] = []
+    calls: list[tuple[Any, tuple[int, ...]]] = []
 
-    def note(module: _ConvNd, operands: tuple[Tensor, ...]) -> None:
+    def note(module: nn.Module, operands: tuple[Tensor, ...]) -> None:
         calls.append((module, tuple(operands[0].shape)))
         raise ReachedLayer
 

@@ -70,35 +70,36 @@ class Preprocessing:
         if self.tiles is not None and self.fit not in (None, WHOLE):
             raise ConfigurationError(f"tiles cover the whole image: drop --fit {self.fit}, or --tiles")
         for name in ("resize", "crop", "depth", "tiles"):
-            count, maximum = getattr(self, name), _MOST_TILES if name == "tiles" else _LARGEST_SIDE
+            count = getattr(self, name)
+            maximum = _MOST_TILES if name == "tiles" else _LARGEST_SIDE
             if count is not None and not 1 <= count <= maximum:
                 raise ConfigurationError(f"{name} is {count}, but it must be between 1 and {maximum}")
-        for name, low in (("mean", -inf), ("std", 0.0)):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            values = (float(value),) if isinstance(value, (int, float)) else tuple(map(float, value))
-            if not values or not all(low < number < inf for number in values):
-                noun = "a number above 0" if name == "std" else "a number"
-                raise ConfigurationError(f"{name} is {value}, but must be {noun}, or one for each channel")
-            # one number and three equal ones compare equal
-            object.__setattr__(self, name, values[:1] if len({*values}) == 1 else values)
-
-        self._check_channels()
-
-    def _check_channels(self) -> None:
-        for name in ("channels", "bands"):
-            numbers = getattr(self, name)
-            if numbers is None:
-                continue
-            if not numbers or min(numbers) < 1 or (name == "bands" and len(numbers) not in (1, 3)):
-                noun = "one channel or three" if name == "bands" else "channels"
-                raise ConfigurationError(f"{name} is {numbers}, but must be {noun}, numbered from 1")
-            object.__setattr__(self, name, tuple(map(int, numbers)))
+        self._check_norm("mean", "a number", -inf)
+        self._check_norm("std", "a number above 0", 0.0)
+        self._check_channels("channels", "channels")
+        self._check_channels("bands", "one channel or three", (1, 3))
         if self.range is not None:
             if len(self.range) != 2 or not -inf < self.range[0] < self.range[1] < inf:
                 raise ConfigurationError(f"range is {self.range}, but must be two numbers, the lower one first")
             object.__setattr__(self, "range", tuple(map(float, self.range)))
+
+    def _check_norm(self, name: str, noun: str, low: float) -> None:
+        value = getattr(self, name)
+        if value is None:
+            return
+        values = tuple(map(float, [value] if isinstance(value, (int, float)) else value))
+        if not values or not all(low < number < inf for number in values):
+            raise ConfigurationError(f"{name} is {value}, but must be {noun}, or one for each channel")
+        # one number and three equal ones compare equal
+        object.__setattr__(self, name, values[:1] if len({*values}) == 1 else values)
+
+    def _check_channels(self, name: str, noun: str, counts: Sequence[int] = ()) -> None:
+        numbers = getattr(self, name)
+        if numbers is None:
+            return
+        if not numbers or min(numbers) < 1 or (counts and len(numbers) not in counts):
+            raise ConfigurationError(f"{name} is {numbers}, but must be {noun}, numbered from 1")
+        object.__setattr__(self, name, tuple(map(int, numbers)))
 
     def apply(self, spec: InputSpec) -> InputSpec:
         """The same preprocessing with these settings.
@@ -108,40 +109,64 @@ class Preprocessing:
         """
         if spec.function is not None and replace(self, fit=None) == Preprocessing():
             return spec
-        if self.tiles is not None and (spec.size is None or spec.axes != "HW"):
-            raise ConfigurationError("tiles are for networks that see photos of one size: drop --tiles")
-        fit = self.fit or (spec.fit if self.tiles is None else WHOLE)
-        if fit == WHOLE and (spec.size is None or spec.axes != "HW"):
-            fit = spec.fit
-        elif spec.depth is not None and self.fit is not None:
-            raise ConfigurationError(f"{spec.network} gets whole volumes: drop --fit")
-        elif spec.size is None and self.fit is not None:
-            raise ConfigurationError("the network sees whole images: drop --fit")
-        elif spec.frames is not None and self.fit is not None:
-            raise ConfigurationError("clips are always cropped at the center: drop --fit")
-        if spec.depth is None and self.depth is not None:
+        fit = self._fit_for(spec)
+        spec = self._resize(replace(spec, fit=fit), keeps_fit=fit in (CROP, spec.fit))
+        changes: dict[str, Any] = {
+            "mean": self._norm("mean", spec),
+            "std": self._norm("std", spec),
+            "range": self.range or spec.range,
+            "selected": self.channels or spec.selected,
+            "bands": self.bands or spec.bands,
+        }
+        return replace(spec, tiles=self.tiles or 0, depth=self.depth or spec.depth, **changes)
+
+    def _fit_for(self, spec: InputSpec) -> str:
+        """How images are fitted into the input. Raises ConfigurationError if the network has no use for a setting."""
+        is_photo = spec.size is not None and spec.axes == "HW"
+        if self.tiles is not None:
+            if not is_photo:
+                raise ConfigurationError("tiles are for networks that see photos of one size: drop --tiles")
+            return WHOLE
+        if self.fit not in (None, WHOLE):
+            if spec.depth is not None:
+                raise ConfigurationError(f"{spec.network} gets whole volumes: drop --fit")
+            if spec.size is None:
+                raise ConfigurationError("the network sees whole images: drop --fit")
+            if spec.frames is not None:
+                raise ConfigurationError("clips are always cropped at the center: drop --fit")
+        if self.fit is None or (self.fit == WHOLE and not is_photo):
+            return spec.fit
+        return self.fit
+
+    def _resize(self, spec: InputSpec, keeps_fit: bool) -> InputSpec:
+        if self.depth is not None and spec.depth is None:
             raise ConfigurationError(f"{spec.network} gets no volumes: drop the depth")
-        if spec.size is None and spec.depth is None and self.crop is not None:
+        if self.crop is not None and spec.size is None and spec.depth is None:
             raise ConfigurationError("the network sees whole images: drop --crop")
-        size = spec.size if self.crop is None else (self.crop, self.crop)
-        resize = spec.resize if self.resize is None else (self.resize,)
-        if size is not None and self.resize is None and (fit not in (CROP, spec.fit) or spec.depth is not None):
-            resize = size[:1]
-        is_set = bool(self.resize or self.crop) and fit != WHOLE
-        if is_set and size is not None and resize is not None and size[0] > min(resize):
-            raise ConfigurationError(
-                f"the crop of {size[0]} pixels is larger than the resized image of {min(resize)}: set --resize, too"
-            )
-        changes: dict[str, Any] = {"depth": self.depth or spec.depth, "range": self.range or spec.range}
-        changes |= {"selected": self.channels or spec.selected, "bands": self.bands or spec.bands}
-        for name in ("mean", "std"):
-            values = getattr(self, name) or getattr(spec, name)
-            if len(values) not in (1, spec.channels):
-                problem = f"--{name} has {len(values)} values"
-                raise ConfigurationError(f"{problem}, but {spec.network} takes {spec.channels} channels")
-            changes[name] = tuple(values) * (spec.channels if len(values) == 1 else 1)
-        longest = spec.longest if self.resize is None else None
-        return replace(spec, size=size, resize=resize, fit=fit, tiles=self.tiles or 0, longest=longest, **changes)
+        if self.crop is not None:
+            spec = replace(spec, size=(self.crop, self.crop))
+        if self.resize is not None:
+            spec = replace(spec, resize=(self.resize,), longest=None)
+        elif spec.size is not None and not (keeps_fit and spec.depth is None):
+            spec = replace(spec, resize=spec.size[:1])
+        if spec.fit == WHOLE or not (self.resize or self.crop) or not (spec.size and spec.resize):
+            return spec
+        side = spec.size[0]
+        shorter = min(spec.resize)
+        if side > shorter:
+            problem = f"the crop of {side} pixels is larger than the resized image of {shorter}"
+            raise ConfigurationError(f"{problem}: set --resize, too")
+        return spec
+
+    def _norm(self, name: str, spec: InputSpec) -> tuple[float, ...]:
+        """The mean or the standard deviation of each channel."""
+        values = tuple(getattr(self, name) or getattr(spec, name))
+        if len(values) == 1:
+            return values * spec.channels
+        if len(values) != spec.channels:
+            problem = f"--{name} has {len(values)} values"
+            raise ConfigurationError(f"{problem}, but {spec.network} takes {spec.channels} channels")
+        return values
 
     def apply_fixed_size(self, spec: InputSpec) -> InputSpec:
         """The same preprocessing for networks that do not take images of any size.
@@ -158,7 +183,8 @@ def as_classes(targets: Sequence[str], against: Sequence[str]) -> tuple[tuple[st
     Raises:
         ConfigurationError: one is to be both.
     """
-    if common := {*targets} & {*against}:
+    common = {*targets} & {*against}
+    if common:
         raise ConfigurationError(f"{min(common)!r} is explained, so it cannot be contrasted with: change --against")
     classes = list(dict.fromkeys((*targets, *against)))
     return tuple(classes), *(tuple(str(classes.index(text)) for text in names) for names in (targets, against))

@@ -30,7 +30,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.globals["source"], environment.filters["digest"] = _source, _digest
+    environment.globals["source"] = _source
+    environment.filters["digest"] = _digest
     return environment
 
 

@@ -4,7 +4,7 @@
 
 const MEANINGS = {
   score: "What the network gives this class; for most networks a probability, and all classes add up to 1.",
-  mass: "The share of the class's probability that reaches this layer. The rest is lost at neurons activated only by their bias.",
+  mass: "The share of the class's probability that reaches this layer. The rest is lost at neurons activated only by their bias, or belongs to constants such as a class token.",
   strength: "The sum of the map's positive cells. Each map is drawn on its own scale, so look here for how much there is. 1× noise is the median of maps of random noise.",
   evidence: "Clear: at least 3× noise. Weak: at least 1.5×. Hardly any: noise often gives such maps, or the score is below 1% and below chance.",
 };

@@ -7,13 +7,14 @@ import contextlib
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ebcli.datatypes.explanation import Box, Map, Sufficiency
@@ -36,7 +37,7 @@ Results = Sequence[ExcitationResult]  # one for each layer
 Explain = Callable[[Tensor, Tensor], Results]
 _STEPS = 5  # of a bisection
 # shares of the image, each 1.16 times the one before, so that small parts are told apart as well as large ones
-_PARTS = [round(0.01 ** (1 - step / (2**_STEPS - 1)), 4) for step in range(2**_STEPS)]
+_PARTS = np.array([round(0.01 ** (1 - step / (2**_STEPS - 1)), 4) for step in range(2**_STEPS)])
 _LEAST_SCORE = 0.01  # of detections in blurred images
 # Of the input's shorter side. RISE's blur of 5 pixels of 224 leaves some photos with all of their score
 _BLUR = 1 / 16
@@ -59,10 +60,10 @@ def noise(shape: Sequence[int], seed: int) -> Tensor:
 
 def _question(network: NetworkDescription, seed: int) -> tuple[Tensor, Tensor]:
     """A picture of noise, and the classes (1, K) to explain in it: any but those that they are contrasted with."""
-    loaded, excluded_classes = network.loaded, network.against or ()
-    # how far two classes are apart depends on both
-    possible = network.possible if excluded_classes else range(loaded.num_classes)
-    free = [index for index in possible if index not in excluded_classes] or [0]
+    loaded = network.loaded
+    excluded = network.against or ()
+    possible = network.possible if excluded else range(loaded.num_classes)  # how far two are apart depends on both
+    free = [index for index in possible if index not in excluded] or [0]
     order = torch.randperm(len(free), generator=torch.Generator().manual_seed(seed))[:CLASSES].tolist()
     empty = blank(loaded.net, loaded.transforms)
     return noise(empty.shape[1:], seed).to(empty), torch.tensor([[free[i] for i in order]], device=empty.device)
@@ -84,18 +85,21 @@ def probe_noise(network: NetworkDescription, maps: MapOptions, explain: Explain)
     image, classes = _question(network, 0)
     with strides_of_cells(loaded.net) as by_grid:
         results = probe(loaded.name, loaded.net, loaded.transforms, lambda _: explain(image, classes))
+    strides = {}
+    methods = []
     try:
-        grids = [tuple(result.maps.shape[-2:]) for result in results]
+        for layer, result in zip(network.layers, results, strict=True):
+            grid = tuple(result.maps.shape[-2:])
+            if grid in by_grid:
+                strides[layer] = by_grid[grid]
+            over_cells = bool(result.special_tokens)
+            method = method_in_words(maps, network.labels_against, joint=result.joint, over_cells=over_cells)
+            methods.append(method)
         for layer in network.layers:
             compared_maps(loaded.net, maps.beside, image, classes, layer)
     except LayerError as error:
         raise LayerError(f"{error}, such as {default_layer(loaded)!r}") from error
-    strides = {layer: by_grid[grid] for layer, grid in zip(network.layers, grids, strict=True) if grid in by_grid}
-    against = network.labels_against
-    words = [
-        method_in_words(maps, against, joint=result.joint, over_cells=bool(result.special_tokens)) for result in results
-    ]
-    return replace(network, method="; ".join(dict.fromkeys(words)), strides=strides), results
+    return replace(network, method="; ".join(dict.fromkeys(methods)), strides=strides), results
 
 
 def references(network: NetworkDescription, first: Results, explain: Explain) -> dict[str, float]:
@@ -109,9 +113,9 @@ def references(network: NetworkDescription, first: Results, explain: Explain) ->
         first: the maps of the first picture of noise.
         explain: see ``probe_noise``.
     """
-    files, layers = [_cache_file(result) for result in first], network.layers
+    files = [*map(_cache_file, first)]
     with contextlib.suppress(OSError, ValueError):
-        return {layer: float(path.read_text()) for layer, path in zip(layers, files, strict=True)}
+        return {layer: float(path.read_text()) for layer, path in zip(network.layers, files, strict=True)}
     pictures = (first, *(explain(*_question(network, number)) for number in range(1, PICTURES)))
     strengths = torch.cat([torch.stack([*map(_strengths, results)]) for results in pictures], 1)
     medians = [float(f"{median:.2g}") for median in strengths.quantile(0.5, 1).tolist()]
@@ -119,7 +123,7 @@ def references(network: NetworkDescription, first: Results, explain: Explain) ->
         for path, median in zip(files, medians, strict=True):
             with atomic_write(path) as temporary:
                 temporary.write_text(str(median))
-    return dict(zip(layers, medians, strict=True))
+    return dict(zip(network.layers, medians, strict=True))
 
 
 def _strengths(result: ExcitationResult) -> Tensor:
@@ -145,7 +149,7 @@ def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Seq
         maps: the maps of each image; some may have none.
         requests: what is asked of each image.
     """
-    indices = [i for i, of_image in enumerate(maps) if of_image]
+    indices = [i for i, image_maps in enumerate(maps) if image_maps]
     if not indices:
         return
     images = _fill(inputs[indices], inputs)
@@ -158,48 +162,50 @@ def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[Image
     """Test one map of each image; for the arguments, see ``measure_sufficiency``."""
     loaded = requests[0].network.loaded
     task = REGISTRY[loaded.task]
+    subjects = [map_.subject for map_ in maps]
     easy = [replace(request, maps=replace(request.maps, score=_LEAST_SCORE, where=None)) for request in requests]
 
-    def scores(outputs: Iterable[Any]) -> list[float]:
-        pairs = zip(outputs, maps, strict=False)  # some only fill the batch
-        return [task.score(output, map_.subject) for output, map_ in pairs]
-
     def scores_of(images: Tensor) -> list[float]:
+        outputs: Sequence[Any] | Tensor
         with torch.no_grad():
             if task.run is not None:
-                return scores(task.run(images, easy))
-            return scores(loaded.to_scores(single_tensor(loaded.net(images), "the output").movedim(1, -1)))
+                outputs = task.run(images, easy)
+            else:
+                outputs = loaded.to_scores(single_tensor(loaded.net(images), "the output").movedim(1, -1))
+        return [*map(task.score, outputs, subjects)]  # outputs beyond the maps only fill the batch
 
     leaf = inputs.detach().requires_grad_()
     logits = single_tensor(loaded.net(leaf.clone()), "the output")  # layers may modify it in place
-    (slope,) = torch.autograd.grad(logits, leaf, priors([[map_.subject] for map_ in maps], 1, logits)[:, 0])
-    all_scores = loaded.to_scores(logits.detach().movedim(1, -1))
-    full_scores = [map_.subject.score for map_ in maps] if task.run is not None else scores(all_scores)
+    (slopes,) = torch.autograd.grad(logits, leaf, priors([[subject] for subject in subjects], 1, logits)[:, 0])
+    full_scores = [subject.score for subject in subjects]
+    if task.run is None:
+        full_scores = [*map(task.score, loaded.to_scores(logits.detach().movedim(1, -1)), subjects)]
     blurry = _blur(inputs)
-    orders, sizes = _orders(inputs, slope.abs().sum(1), maps, requests)
+    orders, sizes = _orders(inputs, slopes.abs().sum(1), maps, requests)
 
-    def smallest(order: Tensor) -> tuple[list[float], Tensor]:
-        """For each image, the smallest part that keeps half of the score, and its pixels (B, 1, H, W)."""
+    def first(order: Tensor, indices: NDArray[np.intp]) -> Tensor:
+        """The pixels (B, 1, H, W) of a part of each image."""
+        counts = np.maximum(1, np.rint(_PARTS[indices] * sizes)).astype(int)
+        return order[:, None] < _fill(torch.from_numpy(counts).to(order), inputs)[:, None, None, None]
 
-        def first(indices: Sequence[int]) -> Tensor:
-            counts = [max(1, round(_PARTS[k] * size)) for k, size in zip(indices, sizes, strict=True)]
-            return (order < _fill(torch.tensor(counts, device=order.device), inputs)[:, None, None])[:, None]
-
-        low, high = [0] * len(maps), [len(_PARTS) - 1] * len(maps)
+    def smallest(order: Tensor) -> NDArray[np.intp]:
+        """For each image, the smallest part that keeps half of the score."""
+        low = np.zeros(len(maps), int)
+        high = low + len(_PARTS) - 1
         for _ in range(_STEPS):
-            middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
-            for i, score in enumerate(scores_of(torch.where(first(middle), inputs, blurry))):
-                if score >= full_scores[i] / 2:
-                    high[i] = middle[i]
-                else:
-                    low[i] = middle[i] + 1
-        return [_PARTS[k] for k in high], first(high)
+            middle = (low + high) // 2
+            scores = scores_of(torch.where(first(order, middle), inputs, blurry))
+            is_enough = np.array(scores) >= np.array(full_scores) / 2
+            low = np.where(is_enough, low, middle + 1)
+            high = np.where(is_enough, middle, high)
+        return high
 
-    parts, pixels = smallest(orders[0])
-    orders_by_name = zip(("shuffled", "center", "gradient"), orders[1:], strict=True)
-    fields = {"part": parts, **{name: smallest(order)[0] for name, order in orders_by_name}, "score": full_scores}
-    fields |= {"without": scores_of(torch.where(pixels, blurry, inputs)), "blurred": scores_of(blurry)}
-    return [Sufficiency(**{name: values[i] for name, values in fields.items()}) for i in range(len(maps))]
+    indices = [*map(smallest, orders)]
+    scores_without = scores_of(torch.where(first(orders[0], indices[0]), blurry, inputs))
+    names = "part", "shuffled", "center", "gradient", "score", "without", "blurred"
+    parts = _PARTS[np.stack(indices)].tolist()
+    values = zip(*parts, full_scores, scores_without, scores_of(blurry), strict=True)
+    return [Sufficiency(**dict(zip(names, image_values, strict=True))) for image_values in values]
 
 
 def _fill(values: Tensor, inputs: Tensor) -> Tensor:
@@ -213,16 +219,17 @@ def _orders(
     """The ranks (B, H, W) of the pixels by the map, by it shuffled, a blob and the gradient; and how many there are."""
     height, width = inputs.shape[2:]
     blob = center(torch.nn.Identity(), inputs, torch.zeros(1, 1), None)[0].numpy()
-    orders, sizes = np.full((4, len(maps), height, width), height * width), list[int]()  # padding comes last
+    orders = np.full((4, len(maps), height, width), height * width)  # padding comes last
+    sizes = []
     for i, (map_, request) in enumerate(zip(maps, requests, strict=True)):
         generator = np.random.default_rng(zlib.crc32(inputs[i].float().cpu().numpy().tobytes()))
         region, box = _regions(map_, request, (width, height))
-        rows, columns = slice(box[1], box[3]), slice(box[0], box[2])
+        place = np.s_[box[1] : box[3], box[0] : box[2]]
         cells = map_.display_values
         permutation = generator.permutation(cells.ravel()).reshape(cells.shape)
         fine = [interpolate(values, region, box) for values in (cells, permutation)]
-        fine += [blob[rows, columns], slopes[i].float().cpu().numpy()[rows, columns]]
-        orders[:, i, rows, columns] = [ranks(values, generator) for values in fine]
+        fine += [blob[place], slopes[i].float().cpu().numpy()[place]]
+        orders[:, i, place[0], place[1]] = [ranks(values, generator) for values in fine]
         sizes.append(fine[0].size)
     return [_fill(torch.from_numpy(order).to(inputs.device), inputs) for order in orders], sizes
 

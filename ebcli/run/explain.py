@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import reprlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, overload
 
@@ -26,7 +27,6 @@ from ebcli.files.clips import ClipOptions
 from ebcli.files.images import decode, to_rgb
 from ebcli.files.media.array import NumPy
 from ebcli.files.media.medium import DisplayFrame
-from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
 from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
@@ -40,6 +40,7 @@ from ebcli.run.saliency import Saliency
 
 File = str | os.PathLike[str] | IO[bytes] | Image.Image
 Array = NDArray[Any] | Tensor
+Frame = tuple[NetworkInput, DisplayFrame]  # what the network gets, and what its maps are drawn over
 Targets = str | int | Sequence[str | int] | None
 Layers = str | nn.Module | Sequence[str | nn.Module] | None
 
@@ -147,23 +148,30 @@ def explain(
         [(1, 64, 64), (1, 64, 64)]
     """
     all_images, is_list = as_list(images)
-    tensors = [tuple(image.shape) if is_input(image) else None for image in all_images]
-    if None in tensors and set(tensors) != {None}:
-        raise ConfigurationError("tensors of floats are inputs, the other images are not: pass them in two calls")
-    if fit is not None and None not in tensors:
+    shapes = [tuple(image.shape) if is_input(image) else None for image in all_images]
+    if None not in shapes and fit is not None:
         raise ConfigurationError("a tensor of floats is the network's input as it is: drop fit")
+    if None in shapes and set(shapes) != {None}:
+        raise ConfigurationError("tensors of floats are inputs, the other images are not: pass them in two calls")
     layers = (layer,) if isinstance(layer, (str, nn.Module)) else tuple(layer or ())
     places = [Box(*map(float, corners)) for corners in getattr(boxes, "xyxy", () if boxes is None else boxes)]
-    values: dict[str, Any] = {"contrastive": contrastive, "top_k": top_k, "style": style, "fit": fit}
-    values |= {"images": (Path("image"),), "target": _flat(*classes, target, targets), "against": _flat(against)}
-    values["where"] = next(iter(places), None)
+    values = {
+        "images": (Path("image"),),
+        "target": _flat(*classes, target, targets),
+        "against": _flat(against),
+        "contrastive": contrastive,
+        "top_k": top_k,
+        "style": style,
+        "fit": fit,
+        "where": places[0] if places else None,
+    }
     results: dict[int, Saliency] = {}
-    for shape in dict.fromkeys(tensors):  # inputs of each size by themselves
+    for shape in dict.fromkeys(shapes):  # inputs of each size by themselves
         spec = None if shape is None else InputSpec.as_is(shape[-2:], shape[0] if len(shape) == 3 else 1)
-        plan, model_loaded = _make_plan(model, transform, categories, layers, spec, values)
-        numbers = [i for i, input_shape in enumerate(tensors) if input_shape == shape]
-        saliencies = _explain(plan, model_loaded, [all_images[i] for i in numbers], places[1:])
-        results |= dict(zip(numbers, saliencies, strict=True))
+        plan, network = _make_plan(model, transform, categories, layers, spec, values)
+        numbers = [i for i, input_shape in enumerate(shapes) if input_shape == shape]
+        saliencies = _explain(plan, network, [all_images[i] for i in numbers], places[1:])
+        results |= zip(numbers, saliencies, strict=True)
     return [results[i] for i in range(len(all_images))] if is_list else results[0]
 
 
@@ -177,32 +185,43 @@ def _make_plan(
     model: Any, transform: Any, categories: Any, layers: Sequence[Any], spec: InputSpec | None, values: dict[str, Any]
 ) -> tuple[RunPlan, LoadedModel]:
     """The plan, and the network with its preprocessing; with a `spec` if it gets inputs of that size as they are."""
-    if isinstance(model, LoadedModel) and (transform is not None or categories is not None):
-        raise ConfigurationError(f"{model.name} is loaded already: pass transform and categories to load_model()")
-    network, settings = model if isinstance(model, LoadedModel) else None, {"model": model}
     modules = [layer for layer in layers if isinstance(layer, nn.Module)]
-    if network is None and not (isinstance(model, str) and categories is None):
-        if modules and callable(model) and not isinstance(model, nn.Module) and not hasattr(model, "image_processor"):
-            model = FunctionOfTensor(model, modules)
-        as_is = None if isinstance(model, str) else spec
-        network = load_model(model, class_names=categories, transform=as_is or transform)
+    network = _load(model, modules, transform, categories, spec)
+    settings: dict[str, Any] = {"model": model}
+    names: dict[Any, str] = {}
     if network is not None:  # texts that are its classes are so already
         settings = {"model": network.name, "class_names": (), **vars(network.preprocessing)}
+        names = {module: name for name, module in network.net.named_modules()}
         if values["fit"] is not None and network.transforms.function is not None:
             raise ConfigurationError("transform says how images are fitted: drop fit")
-    values = settings | {name: value for name, value in values.items() if value is not None}
-    values |= {"fit": CROP} if spec else {}
-    names = {} if network is None else {module: name for name, module in network.net.named_modules()}
-    if missing := [module for module in modules if module not in names]:
-        raise LayerError(f"this {type(missing[0]).__name__} is not a module of the network: give the layer's name")
-    plan = RunPlan.from_values(
-        **values, layer=tuple(layer if isinstance(layer, str) else names[layer] for layer in layers)
-    )
+    for module in modules:
+        if module not in names:
+            raise LayerError(f"this {type(module).__name__} is not a module of the network: give the layer's name")
+    settings |= {name: value for name, value in values.items() if value is not None}
+    if spec is not None:
+        settings["fit"] = CROP
+    plan = RunPlan.from_values(**settings, layer=tuple(names.get(layer, layer) for layer in layers))
     if network is None:
         network = load_model(device=resolve_device("auto"), **vars(plan.model))
     if spec is not None and network.task != DETECTION:
         return plan, replace(network, transforms=replace(spec, network=network.name), fit=None)
     return plan, network.with_preprocessing(plan.model.preprocessing)
+
+
+def _load(
+    model: Any, modules: Sequence[nn.Module], transform: Any, categories: Any, spec: InputSpec | None
+) -> LoadedModel | None:
+    """The network; None if it is a name, which the plan's settings load."""
+    if isinstance(model, LoadedModel):
+        if transform is not None or categories is not None:
+            raise ConfigurationError(f"{model.name} is loaded already: pass transform and categories to load_model()")
+        return model
+    if isinstance(model, str):
+        return None if categories is None else load_model(model, class_names=categories, transform=transform)
+    is_pipeline = isinstance(model, nn.Module) or hasattr(model, "image_processor")
+    if modules and callable(model) and not is_pipeline:
+        model = FunctionOfTensor(model, modules)
+    return load_model(model, class_names=categories, transform=spec or transform)
 
 
 def _explain(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]) -> list[Saliency]:
@@ -212,35 +231,32 @@ def _explain(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any], other_bo
     device = next(loaded.net.parameters(), torch.empty(0)).device
     plan = plan.replace(batch_size=min(largest, default_batch_size(str(device))))
     explainer = Explainer(plan, len(images), loaded)
-    order = sorted(range(len(inputs)), key=lambda i: repr(inputs[i].form))
     explainers = [explainer, *(explainer.with_options(replace(plan.maps, where=box)) for box in other_boxes)]
-    by_image = dict(
-        zip(
-            order,
-            zip(*(each_explainer.explain([inputs[i] for i in order]) for each_explainer in explainers), strict=True),
-            strict=True,
-        )
-    )
-    subtitle, is_several = in_a_sentence(explainer.network.provenance_of_picture()), len(images) > 1
+    order = sorted(range(len(inputs)), key=lambda i: repr(inputs[i].form))
+    by_image = defaultdict[int, list[Explanation | ImageError]](list)
+    for box_explainer in explainers:
+        for i, explanation in zip(order, box_explainer.explain([inputs[i] for i in order]), strict=True):
+            by_image[i].append(explanation)
+    subtitle = in_a_sentence(explainer.network.provenance_of_picture())
     results = []
     for i, (_, frame) in enumerate(pairs):
-        prefix, explanations = f"image {i + 1} of {len(pairs)}: " * is_several, list[Explanation]()
-        for explanation in by_image[i]:  # of several boxes
+        prefix = f"image {i + 1} of {len(pairs)}: " if len(pairs) > 1 else ""
+        explanations: list[Explanation] = []
+        for explanation in by_image[i]:
             if isinstance(explanation, ImageError):
                 raise ImageError(f"{prefix}{explanation}") from explanation
             explanations.append(explanation)
-        if not explanations[0].maps:
+        maps = [*chain.from_iterable(explanation.maps for explanation in explanations)]
+        if not maps:
             raise ImageError(f"{prefix}{loaded.name} finds nothing to explain: name a class")
-        maps = [map_ for explanation in explanations for map_ in explanation.maps]
         results.append(Saliency(replace(explanations[0], maps=maps), frame, plan, subtitle))
     return results
 
 
 def as_list(images: Any) -> tuple[list[Any], bool]:
     """Each image, and whether these are several: a list, a tuple or a batch."""
-    if isinstance(images, (list, tuple)):
-        return [*images], True
-    return ([*images], True) if getattr(images, "ndim", 0) == 4 else ([images], False)
+    is_list = isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4
+    return [*images] if is_list else [images], is_list
 
 
 def is_input(image: Any) -> bool:
@@ -248,7 +264,7 @@ def is_input(image: Any) -> bool:
     return isinstance(image, Tensor) and image.is_floating_point()
 
 
-def read_all(images: Sequence[Any], spec: InputSpec) -> list[tuple[NetworkInput, DisplayFrame]]:
+def read_all(images: Sequence[Any], spec: InputSpec) -> list[Frame]:
     """What the network gets of each image, and what its maps are drawn over.
 
     Raises:
@@ -268,9 +284,10 @@ def read_all(images: Sequence[Any], spec: InputSpec) -> list[tuple[NetworkInput,
     return inputs
 
 
-def _read(image: Any, spec: InputSpec) -> tuple[NetworkInput, DisplayFrame]:
+def _read(image: Any, spec: InputSpec) -> Frame:
     if isinstance(image, (str, os.PathLike)) and not os.path.isdir(image):
-        reader, source = Reader(spec), Source(Path(image))
+        reader = Reader(spec)
+        source = Source(Path(image))
         network_input = reader.load(source)
         assert network_input is not None  # which only files in directories are
         (frame,) = reader.frames(source, network_input)
@@ -289,24 +306,31 @@ def _read(image: Any, spec: InputSpec) -> tuple[NetworkInput, DisplayFrame]:
     return NetworkInput.from_image(upright, spec), DisplayFrame(upright)
 
 
-def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> tuple[NetworkInput, DisplayFrame]:
+def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> Frame:
     """The same of an array (C, H, W)."""
     if not is_input and len(values) in _COLORS and spec.channels in _COLORS:
-        if spec.range is None and values.dtype not in (np.uint8, np.uint16) and values.max(initial=0) > 1:
-            kind, maximum = values.dtype, values.max()
-            raise ImageError(
-                f"it is {kind} with values up to {maximum:g}: pass integers of 8 bits, or floats from 0 to 1"
-            )
-        if values.dtype != np.uint8 and spec.function is not None:
-            values = (255 * spec.to_unit_range(values).clip(0, 1)).round().astype(np.uint8)
+        values = _as_colors(values, spec)
         if values.dtype == np.uint8:
-            return _read(Image.fromarray(values[0] if len(values) == 1 else np.moveaxis(values, 0, -1)), spec)
-        values = values.repeat(spec.channels, 0) if len(values) == 1 else values
-    file, medium, all_of_it = io.BytesIO(), NumPy("HW"), ClipOptions()
+            return _read(Image.fromarray(np.moveaxis(values, 0, -1) if len(values) > 1 else values[0]), spec)
+        if len(values) == 1:
+            values = values.repeat(spec.channels, 0)
+    file = io.BytesIO()
     np.save(file, values)  # as a file of it is read
-    pixels, size, _ = medium.read(file, spec, all_of_it)
-    (frame,) = medium.frames(file, spec, all_of_it, None)
-    return NetworkInput(pixels=pixels, stamp=FileState(0, 0), seconds=0.0, size=size), frame
+    medium = NumPy("HW")
+    pixels, size, _ = medium.read(file, spec, ClipOptions())
+    (frame,) = medium.frames(file, spec, ClipOptions(), None)
+    return NetworkInput(pixels=pixels, size=size), frame
+
+
+def _as_colors(values: NDArray[Any], spec: InputSpec) -> NDArray[Any]:
+    """An array of colors, in 8 bits if that is what the preprocessing takes."""
+    if spec.range is None and values.dtype not in (np.uint8, np.uint16) and values.max(initial=0) > 1:
+        raise ImageError(
+            f"it is {values.dtype} with values up to {values.max():g}: pass integers of 8 bits, or floats from 0 to 1"
+        )
+    if values.dtype == np.uint8 or spec.function is None:
+        return values
+    return (255 * spec.to_unit_range(values).clip(0, 1)).round().astype(np.uint8)
 
 
 def quantus_explain(
@@ -339,7 +363,9 @@ def quantus_explain(
     parameter = next(model.parameters(), torch.empty(0))
     images = torch.as_tensor(np.asarray(inputs)).to(device or parameter.device, parameter.dtype)
     height, width = images.shape[-2:]
-    chosen = default_layer(model, (height, width)) if layer is None else layer
-    result = excitation_backprop(model, images, np.asarray(targets).tolist(), chosen, contrastive=contrastive)
-    maps, region = result.maps.float().cpu().numpy(), Box(0, 0, width, height)
+    if layer is None:
+        layer = default_layer(model, (height, width))
+    result = excitation_backprop(model, images, np.asarray(targets).tolist(), layer, contrastive=contrastive)
+    region = Box(0, 0, width, height)
+    maps = result.maps.float().cpu().numpy()
     return np.stack([heatmap(map_, region, (width, height), signed=False)[None] for map_ in maps])

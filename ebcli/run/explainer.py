@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, takewhile
 from threading import Event, Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +35,28 @@ from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import REGISTRY, ImageRequest, check_options
 
 Targets = Tensor | Callable[[Tensor], Tensor]
+Pieces = Sequence[NDArray[np.uint8]]
+Images = Sequence[NetworkInput]
+Results = list[Explanation | ImageError]
 Join = Callable[[NDArray[np.float32], Sequence[Map]], Map]
+
+
+class Findings(NamedTuple):
+    """What the network finds in an image.
+
+    Attributes:
+        request: what is asked of the image.
+        row: the subjects to explain.
+        best: the most likely class, if the true one is known.
+    """
+
+    request: ImageRequest
+    row: list[Subject]
+    best: int | None
+
+    def explanation(self, maps: Sequence[Map], seconds: float) -> Explanation:
+        """The maps as the explanation of the image, which took so long."""
+        return Explanation(maps=maps, seconds=seconds, label=self.request.label, predicted=self.best)
 
 
 class Explainer:
@@ -61,63 +82,66 @@ class Explainer:
     """
 
     def __init__(self, plan: RunPlan, total: int = sys.maxsize, loaded: LoadedModel | None = None) -> None:
-        model, maps, execution = plan.model, plan.maps, plan.execution
+        execution = plan.execution
         if loaded is None:
-            self.device, self._dtype = resolve_device(execution.device), getattr(torch, execution.dtype)
-            if plan.words is None:
-                self.loaded = load_model(device=self.device, **vars(model))
-                self.loaded.net.to(self._dtype)
-            else:
-                from ebcli.models.sources.vision_language import VisionLanguage
-
-                self.loaded = VisionLanguage(model.name, self.device, self._dtype).as_loaded()
+            self.device = resolve_device(execution.device)
+            self._dtype = getattr(torch, execution.dtype)
+            self.loaded = _load(plan, self.device, self._dtype)
         else:
             parameter = next(loaded.net.parameters(), torch.empty(0))
-            self.loaded = loaded.with_preprocessing(model.preprocessing)
-            self.device, self._dtype = str(parameter.device), parameter.dtype
+            self.device = str(parameter.device)
+            self._dtype = parameter.dtype
+            self.loaded = loaded.with_preprocessing(plan.model.preprocessing)
         if self.loaded.task not in REGISTRY:
-            raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
-        self._task, self._is_video = REGISTRY[self.loaded.task], self.loaded.task == VIDEO
+            raise ConfigurationError(f"{plan.model.name} is for {self.loaded.task}, but there is no such task")
+        self._task = REGISTRY[self.loaded.task]
+        self._is_video = self.loaded.task == VIDEO
         self._keep_relevance = plan.output.raw and not self._is_video
-        # most convolutions are faster in channels_last, on CPUs and on GPUs; a network that others use stays as it is
-        if loaded is None and self.loaded.transforms.axes == "HW" and self._task.explain is None:
-            self.loaded.net.to(memory_format=torch.channels_last)
-        sizes = batch_sizes(self.loaded, execution.batch_size, self.device, total, self._task.in_batches)
-        self.batch_size, self._pieces = sizes
-        self._joint, self._lock, self._stopping = self._task.joint, Lock(), Event()
-        check_options(plan, self.loaded)
-        description = NetworkDescription.of_bundled(plan) if loaded is None else None
-        if description is not None and not description.against:  # the first picture need not wait for what is known
-            self.network = replace(description, loaded=self.loaded)
-        else:
-            self.network = describe(plan, self.loaded, self._task.layer)
-            self.network = self.network if self._task.layer else self._probe(maps)
-        self._request_template = ImageRequest(
-            self.network, maps, labeled=plan.inputs.labels is not None, words=plan.words
+        self.batch_size, self._pieces = batch_sizes(
+            self.loaded, execution.batch_size, self.device, total, self._task.in_batches
         )
-        self._width = self._task.width(self._request_template)
+        self._joint = self._task.joint
+        self._lock = Lock()
+        self._stopping = Event()
+        check_options(plan, self.loaded)
+        self.network = describe(plan, self.loaded, self._task.layer, may_be_bundled=loaded is None)
+        if not self.network.method:
+            self.network = self._probe(plan.maps)
+        is_labeled = plan.inputs.labels is not None
+        self._request_template = ImageRequest(self.network, plan.maps, labeled=is_labeled, words=plan.words)
 
     def with_options(self, maps: MapOptions) -> "Explainer":
         """The same network at the same layers, asked about other classes."""
         other = copy(self)
         classes, against = chosen_classes(maps, self.loaded)
         other.network = replace(self.network, classes=classes, against=against)
-        if other.network.against:  # how strong maps of noise are depends on both
+        if against:  # how strong maps of noise are depends on both
             other.network = other._probe(maps)
         other._request_template = replace(self._request_template, network=other.network, maps=maps)
-        other._width = self._task.width(other._request_template)
         return other
+
+    @property
+    def _maps_asked(self) -> MapOptions:
+        return self._request_template.maps
+
+    @property
+    def _width(self) -> int:
+        """The number of subjects that are explained at a time."""
+        return self._task.width(self._request_template)
 
     def subjects(self, image: NetworkInput) -> list[Subject]:
         """What the maps of an image are about, before they are computed."""
-        request, tiles = self._request(image), self._tiles(image)
+        request = self._request(image)
+        tiles = self._tiles(image)
         with self._lock, evaluating(self.loaded.net), guard_user_code(self.loaded.name), torch.no_grad():
             if self._task.run is not None:
-                return self._task.subjects(self._task.run(self._inputs(image.pixels[None]), [request])[0], request)
-            pieces = [image.pixels] if tiles is None else tiles.cut(image.pixels)
-            return self._task.subjects(self._scores_of(self._batches(pieces)).mean(0), request)
+                (output,) = self._task.run(self._inputs(image.pixels[None]), [request])
+            else:
+                pieces = [image.pixels] if tiles is None else tiles.cut(image.pixels)
+                output = self._scores_of(self._batches(pieces)).mean(0)
+            return self._task.subjects(output, request)
 
-    def explain(self, images: Sequence[NetworkInput], stopping: Event | None = None) -> list[Explanation | ImageError]:
+    def explain(self, images: Images, stopping: Event | None = None) -> Results:
         """The maps of each of any number of images or videos; or its error. Threads wait for each other.
 
         Args:
@@ -128,7 +152,7 @@ class Explainer:
             CancelledError: it was given up.
             ConfigurationError: there is not enough memory for a single image.
         """
-        results: list[Explanation | ImageError] = []
+        results: Results = []
         with self._lock, evaluating(self.loaded.net):
             self._stopping = stopping or Event()
             while len(results) < len(images):
@@ -142,15 +166,19 @@ class Explainer:
 
     def _halve_batches(self, image: NetworkInput) -> None:
         """After memory ran out at an image. Raises ConfigurationError if a batch has only one already."""
-        is_in_pieces = self._is_video or self._tiles(image) is not None
-        if (self._pieces if is_in_pieces else self.batch_size) == 1:
-            piece = "clip" if self._is_video else "tile" if is_in_pieces else "image"
+        piece = "image"
+        if self._is_video:
+            piece = "clip"
+        elif self._tiles(image) is not None:
+            piece = "tile"
+        size = self.batch_size if piece == "image" else self._pieces
+        if size == 1:
             raise ConfigurationError(f"{self.device} has not enough memory for a single {piece}: try another --device")
-        self._pieces, self.batch_size = max(1, self._pieces // 2), max(1, self.batch_size // 2)
-        size = self._pieces if is_in_pieces else self.batch_size
-        warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size}", stacklevel=3)
+        self._pieces = max(1, self._pieces // 2)
+        self.batch_size = max(1, self.batch_size // 2)
+        warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size // 2}", stacklevel=3)
 
-    def _next(self, images: Sequence[NetworkInput]) -> Sequence[NetworkInput]:
+    def _next(self, images: Images) -> Images:
         """The first images that the network gets together: those of one size, or one that is explained in tiles."""
         if self._tiles(images[0]) is not None:
             return images[:1]
@@ -163,10 +191,9 @@ class Explainer:
 
     def _request(self, image: NetworkInput) -> ImageRequest:
         request = replace(self._request_template, label=image.label, size=image.size)
-        place = self.loaded.transforms.place(image.size) if self._task.place is None else self._task.place(request)
-        return replace(request, place=place)
+        return replace(request, place=self._task.place(request))
 
-    def _try_batch(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError] | None:
+    def _try_batch(self, images: Images) -> Results | None:
         """The maps of at most one batch of images; None if memory runs out.
 
         A method of its own, so that the tensors of a failed attempt are freed before the next one.
@@ -184,67 +211,66 @@ class Explainer:
             torch.cuda.empty_cache()
         return None
 
-    def _explain_or_split(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
+    def _explain_or_split(self, images: Images) -> Results:
         """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
+        image = images[0]
+        tiles = self._tiles(image)
+        is_single = len(images) == 1
         try:
-            if self._is_video and len(images) == 1:
-                return [self._explain_in_pieces(images[0], [*images[0].pixels], lambda _, clips: in_sequence(clips))]
-            if (tiles := self._tiles(images[0])) is not None:
-                explanation = self._explain_in_pieces(images[0], tiles.cut(images[0].pixels), tiles.join)
+            if tiles is not None:
+                explanation = self._explain_in_pieces(image, tiles.cut(image.pixels), tiles.join)
                 return [replace(explanation, tiles=len(tiles.corners))]
-            if self._task.in_batches or len(images) == 1:
+            if self._is_video and is_single:
+                return [self._explain_in_pieces(image, [*image.pixels], in_sequence)]
+            if self._task.in_batches or is_single:
                 return [*self._explain_batch(images)]
         except (ImageError, NonFiniteError) as error:
-            if len(images) == 1:
+            if is_single:
                 return [ImageError(str(error))]
         return [result for image in images for result in self._explain_or_split([image])]
 
-    def _explain_batch(self, images: Sequence[NetworkInput]) -> list[Explanation]:
+    def _explain_batch(self, images: Images) -> list[Explanation]:
         """The maps of at most one batch of images."""
         start = time.perf_counter()
-        requests = [self._request(image) for image in images]
+        requests = [*map(self._request, images)]
         if self._task.explain is not None:
-            return [self._task.explain(image, request) for image, request in zip(images, requests, strict=True)]
-        missing = self.batch_size - len(images) if self._task.in_batches else 0
-        inputs = self._inputs(np.stack([image.pixels for image in images] + [images[-1].pixels] * missing))
-        rows: list[list[Subject]] = []
-        best_classes: list[int | None] = [None] * len(images)
-
-        def find(outputs: Iterable[Any]) -> None:
-            for i, (output, request) in enumerate(zip(outputs, requests, strict=False)):  # some only fill the batch
-                rows.append(self._task.subjects(output, request))
-                if request.label is not None:
-                    best_classes[i] = int(output.argmax())
+            return [*map(self._task.explain, images, requests)]
+        pixels = [image.pixels for image in images]
+        if self._task.in_batches:
+            pixels += pixels[-1:] * (self.batch_size - len(images))
+        inputs = self._inputs(np.stack(pixels))
+        findings: list[Findings] = []
 
         def targets(first: int, logits: Tensor) -> Tensor:
-            if not rows:
-                find(self._scores(logits))
-            chosen = [row[first : first + self._width] or row[:1] for row in rows]
-            return priors(chosen, self._width if self._task.in_batches else 1, logits)
+            if not findings:  # outputs beyond the images only fill the batch
+                findings.extend(map(self._find, self._scores(logits), requests))
+            rows = [row[first : first + self._width] or row[:1] for _, row, _ in findings]
+            return priors(rows, self._width if self._task.in_batches else 1, logits)
 
         if self._task.run is not None:
-            find(self._task.run(inputs, requests))
+            findings += map(self._find, self._task.run(inputs, requests), requests)
         maps: list[list[Map]] = [[] for _ in images]
         first = 0
-        while not rows or first < max(map(len, rows)):
-            results = self._backprop(inputs, partial(targets, first), self._request_template.maps)
-            chosen = [row[first : first + self._width] for row in rows]
-            new_maps = maps_of(requests, inputs, results, chosen, self._keep_relevance)
-            for of_image, layer_maps in zip(maps, new_maps, strict=True):
-                of_image.extend(layer_maps)
+        while not findings or first < max(len(row) for _, row, _ in findings):
+            results = self._backprop(inputs, partial(targets, first), self._maps_asked)
+            rows = [row[first : first + self._width] for _, row, _ in findings]
+            new_maps = maps_of(requests, inputs, results, rows, self._keep_relevance)
+            for of_image, new in zip(maps, new_maps, strict=True):
+                of_image.extend(new)
             first += self._width
-        if self._request_template.maps.sufficiency:
+        if self._maps_asked.sufficiency:
             controls.measure_sufficiency(inputs, maps, requests)
-        for i, (request, best) in enumerate(zip(requests, best_classes, strict=True)):
-            for layer_maps in self._against_label(inputs[i : i + 1], rows[i], request, best):
-                maps[i].extend(layer_maps)
+        for i, found in enumerate(findings):
+            maps[i] += chain(*self._against_label(inputs[i : i + 1], found))
         seconds = (time.perf_counter() - start) / len(images)
-        return [
-            Explanation(maps=of_image, seconds=seconds, label=request.label, predicted=best)
-            for of_image, request, best in zip(maps, requests, best_classes, strict=True)
-        ]
+        return [found.explanation(of_image, seconds) for found, of_image in zip(findings, maps, strict=True)]
 
-    def _explain_in_pieces(self, image: NetworkInput, pieces: Sequence[NDArray[np.uint8]], join: Join) -> Explanation:
+    def _find(self, output: Any, request: ImageRequest) -> Findings:
+        """What is explained in an image, given what the task needs of it."""
+        best = None if request.label is None else int(output.argmax())
+        return Findings(request, self._task.subjects(output, request), best)
+
+    def _explain_in_pieces(self, image: NetworkInput, pieces: Pieces, join: Join) -> Explanation:
         """The maps of one video or photo: scores averaged over its clips or tiles choose the subjects.
 
         Each piece is then explained for these. Torchvision's evaluation of videos averages scores, too.
@@ -254,57 +280,52 @@ class Explainer:
             pieces: what the network gets of each piece.
             join: makes one map of the maps of all pieces, given their scores (pieces, num_classes).
         """
-        start, request = time.perf_counter(), self._request(image)
+        start = time.perf_counter()
         batches = self._batches(pieces)
         piece_scores = self._scores_of(batches)
-        scores = piece_scores.mean(0)
-        row, maps = self._task.subjects(scores, request), list[Map]()
+        found = self._find(piece_scores.mean(0), self._request(image))
+        maps: list[Map] = []
 
-        def join_maps(batches_of_maps: Iterable[Sequence[Sequence[Map]]]) -> list[Map]:
-            return [
-                join(piece_scores.cpu().numpy(), of_pieces) for of_pieces in zip(*chain(*batches_of_maps), strict=True)
-            ]
+        def add_maps(explain: Callable[[Tensor], list[list[Map]]]) -> None:
+            """Join the maps that a function computes of each piece."""
+            of_pieces = chain(*map(explain, self._unless_stopping(batches)))
+            maps.extend(join(piece_scores.cpu().numpy(), map_pieces) for map_pieces in zip(*of_pieces, strict=True))
 
-        for first in range(0, len(row), self._width):
-            chosen = row[first : first + self._width]
-            maps += join_maps(self._maps(inputs, chosen, request) for inputs in self._unless_stopping(batches))
-        best = None if request.label is None else int(scores.argmax())
-        maps += join_maps(self._against_label(part, row, request, best) for part in self._unless_stopping(batches))
-        return Explanation(maps=maps, seconds=time.perf_counter() - start, label=request.label, predicted=best)
+        for first in range(0, len(found.row), self._width):
+            chosen = found.row[first : first + self._width]
+            add_maps(partial(self._maps, subjects=chosen, request=found.request))
+        add_maps(partial(self._against_label, found=found))
+        return found.explanation(maps, time.perf_counter() - start)
 
-    def _against_label(
-        self, inputs: Tensor, row: Sequence[Subject], request: ImageRequest, best: int | None
-    ) -> list[list[Map]]:
+    def _against_label(self, inputs: Tensor, found: Findings) -> list[list[Map]]:
         """Of a wrong prediction, what tells it from the true class in each of the inputs, layer by layer; else none."""
-        label, maps = request.label, self._request_template.maps
-        if label is None or best == label or self.network.against or not maps.contrastive:
+        label = found.request.label
+        if label is None or label == found.best or self.network.against or not self._maps_asked.contrastive:
             return []
-        subject = replace(next(candidate for candidate in row if candidate.index == best))  # a subject of its own
-        rows_of_maps = self._maps(inputs, [subject], request, [label])
+        subject = replace(next(candidate for candidate in found.row if candidate.index == found.best))  # one of its own
+        rows = self._maps(inputs, [subject], found.request, [label])
         name = class_labels(self.loaded, [label])[0]
-        return [
-            [replace(map_, against=name, is_two_sided=True, noise=None, method_maps={}) for map_ in image_maps]
-            for image_maps in rows_of_maps
-        ]
+        changes: dict[str, Any] = {"against": name, "is_two_sided": True, "noise": None, "method_maps": {}}
+        return [[replace(map_, **changes) for map_ in row] for row in rows]
 
     def _maps(
         self, inputs: Tensor, subjects: Sequence[Subject], request: ImageRequest, against: list[int] | None = None
     ) -> list[list[Map]]:
         """The maps of the same subjects in each of the inputs."""
-        results = self._backprop(inputs, partial(priors, [subjects], 1), self._request_template.maps, against)
+        results = self._backprop(inputs, partial(priors, [subjects], 1), self._maps_asked, against)
         count = len(inputs)
         return maps_of([request] * count, inputs, results, [subjects] * count, self._keep_relevance)
 
-    def _batches(self, pieces: Sequence[NDArray[np.uint8]]) -> list[Sequence[NDArray[np.uint8]]]:
+    def _batches(self, pieces: Pieces) -> list[Pieces]:
         return [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]
 
-    def _scores_of(self, batches: Iterable[Sequence[NDArray[np.uint8]]]) -> Tensor:
+    def _scores_of(self, batches: Iterable[Pieces]) -> Tensor:
         """The scores (pieces, ..., num_classes) of the pieces of an image."""
         with torch.no_grad():
             outputs = [single_tensor(self.loaded.net(part), "the output") for part in self._unless_stopping(batches)]
         return torch.cat([self._scores(output).float() for output in outputs])
 
-    def _unless_stopping(self, batches: Iterable[Sequence[NDArray[np.uint8]]]) -> Iterator[Tensor]:
+    def _unless_stopping(self, batches: Iterable[Pieces]) -> Iterator[Tensor]:
         for batch in batches:
             if self._stopping.is_set():
                 raise CancelledError
@@ -334,10 +355,27 @@ class Explainer:
 
     def _probe(self, maps: MapOptions) -> NetworkDescription:
         """The network's description after noise was explained; for errors, see ``controls.probe_noise``."""
-        network, explain = self.network, partial(self._backprop, maps=maps)
+        network = self.network
         if self._task.run is not None:  # noise has no detections
             return replace(network, method=method_in_words(maps, network.labels_against, joint=bool(self._joint)))
+        explain = partial(self._backprop, maps=maps)
         description, first = controls.probe_noise(network, maps, explain)
-        self._joint = first[0].joint if len({result.joint for result in first}) == 1 else None  # saves a forward pass
-        is_measured = maps.contrastive and self._task.in_batches and self.loaded.trained
-        return replace(description, noise=controls.references(network, first, explain) if is_measured else {})
+        joint = {result.joint for result in first}
+        self._joint = joint.pop() if len(joint) == 1 else None  # saves a forward pass
+        noise = {}
+        if maps.contrastive and self._task.in_batches and self.loaded.trained:
+            noise = controls.references(network, first, explain)
+        return replace(description, noise=noise)
+
+
+def _load(plan: RunPlan, device: str, dtype: torch.dtype) -> LoadedModel:
+    """The network of a plan."""
+    if plan.words is not None:
+        from ebcli.models.sources.vision_language import VisionLanguage
+
+        return VisionLanguage(plan.model.name, device, dtype).as_loaded()
+    loaded = load_model(device=device, **vars(plan.model))
+    loaded.net.to(dtype)
+    if loaded.transforms.axes == "HW":  # most convolutions are faster so, on CPUs and on GPUs
+        loaded.net.to(memory_format=torch.channels_last)
+    return loaded

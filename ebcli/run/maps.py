@@ -3,8 +3,10 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,10 +41,10 @@ def priors(rows: Rows, count: int, logits: Tensor) -> Tensor:
     """
     count = max(count, *map(len, rows))
     device = "cpu" if logits.ndim == 2 else logits.device  # one by one, small numbers are written faster on the CPU
-    starts = torch.zeros((len(logits), count, *logits.shape[1:]), dtype=logits.dtype, device=device)
-    for i, of_image in enumerate(starts):
+    starts = logits.new_zeros((len(logits), count, *logits.shape[1:]), device=device)
+    for i, image_starts in enumerate(starts):
         row = [*rows[min(i, len(rows) - 1)]] or [Subject(0, None, 0.0)]
-        for subject, prior in zip(row + row[:1] * count, of_image, strict=False):
+        for subject, prior in zip(row + row[:1] * count, image_starts, strict=False):
             if isinstance(subject.where, tuple):
                 prior[subject.index][subject.where] = 1
             else:
@@ -66,65 +68,68 @@ def maps_of(
         rows: the subjects of each image.
         keep_relevance: whether maps have their relevance.
     """
-    network, maps = requests[0].network, requests[0].maps
-    method, against = "contrastive" if maps.contrastive else "marginal", ", ".join(network.labels_against)
+    network = requests[0].network
+    options = requests[0].maps
+    if not any(rows):
+        return [[] for _ in rows]
+    width = max(map(len, rows))
     indices = [[subject.index for subject in row] for row in rows]
-    width = max(map(len, indices))
-    targets = torch.tensor([(row + row[:1] * width)[:width] or [0] * width for row in indices])
-    by_image: list[list[list[Map]]] = [[] for _ in rows]
+    targets = torch.tensor([(row + (row[:1] or [0]) * width)[:width] for row in indices])
+    against = ", ".join(network.labels_against)
+    maps: list[list[list[Map]]] = [[[] for _ in row] for row in rows]
     for layer, result in zip(network.layers, results, strict=True):
-        values, mass = result.maps.float().cpu().numpy(), None if result.mass is None else result.mass.tolist()
-        lost_mass = (
-            None if result.lost_mass is None else {name: losses.tolist() for name, losses in result.lost_mass.items()}
-        )
-        relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
-        of_channels = _channel_shares(result.relevance) if layer == INPUT else None
-        method_maps = compared_maps(
-            network.loaded.net, maps.beside if width else (), inputs[: len(rows)], targets, layer
-        )
-        for image_maps, row, request, i in zip(by_image, rows, requests, range(len(rows)), strict=True):
-            image_maps.append(
-                [
-                    Map(
-                        subject=subject,
-                        layer=layer,
-                        values=values[i, k].copy(),  # a view would keep the maps of the whole batch in memory
-                        mass=None if mass is None else mass[i][k],
-                        placement=request.place,
-                        lost_mass=None
-                        if lost_mass is None
-                        else {name: losses[i][k] for name, losses in lost_mass.items()},
-                        relevance=None if relevance is None else relevance[i, k].copy(),
-                        method=method,
-                        method_maps={name: array[i, k].copy() for name, array in method_maps.items()},
-                        noise=network.noise.get(layer),
-                        stride=network.strides.get(layer, 1),
-                        against=against,
-                        channels=() if of_channels is None else tuple(of_channels[i][k]),
-                    )
-                    for k, subject in enumerate(row)
-                ]
-            )
-    return [[map_ for maps in zip(*of_image, strict=True) for map_ in maps] for of_image in by_image]
+        fields = _batch_fields(result, layer, keep_relevance)
+        fields["method_maps"] = compared_maps(network.loaded.net, options.beside, inputs[: len(rows)], targets, layer)
+        for i, request in enumerate(requests):
+            for k, subject in enumerate(rows[i]):
+                map_ = Map(
+                    subject=subject,
+                    layer=layer,
+                    placement=request.place,
+                    method="contrastive" if options.contrastive else "marginal",
+                    noise=network.noise.get(layer),
+                    stride=network.strides.get(layer, 1),
+                    against=against,
+                    **_item(fields, i, k),
+                )
+                maps[i][k].append(map_)
+    return [[*chain(*by_subject)] for by_subject in maps]
 
 
-def _channel_shares(relevance: Tensor) -> list[list[list[float]]] | None:
-    """Each channel's share of the positive relevance (B, K, C, ...) at the input; None for colors."""
-    if relevance.shape[2] <= 3:
-        return None
-    sums = relevance.float().clamp(min=0).flatten(3).sum(3)
-    shares: list[list[list[float]]] = (sums / sums.sum(2, keepdim=True).clamp(min=torch.finfo().tiny)).tolist()
-    return shares
+def _batch_fields(result: ExcitationResult, layer: str, keep_relevance: bool) -> dict[str, Any]:
+    """The fields of the maps at a layer by name, each for all images (B, K, ...)."""
+    fields: dict[str, Any] = {"values": result.maps.float().cpu().numpy(), "mass": None}
+    if result.mass is not None:
+        fields["mass"] = result.mass.tolist()
+    if result.lost_mass is not None:
+        fields["lost_mass"] = {name: losses.tolist() for name, losses in result.lost_mass.items()}
+    if keep_relevance:
+        fields["relevance"] = result.relevance.float().cpu().numpy()
+    if layer == INPUT and result.relevance.shape[2] > 3:  # others are colors
+        sums = result.relevance.float().clamp(min=0).flatten(3).sum(3)
+        shares = sums / sums.sum(2, keepdim=True).clamp(min=torch.finfo().tiny)
+        fields["channels"] = [[tuple(subject_shares) for subject_shares in row] for row in shares.tolist()]
+    return fields
+
+
+def _item(values: Any, i: int, k: int) -> Any:
+    """What an image has for a subject, as a copy: a view would keep the maps of the whole batch in memory."""
+    if isinstance(values, Mapping):
+        return {name: _item(field, i, k) for name, field in values.items()}
+    return None if values is None else copy(values[i][k])
 
 
 def compared_maps(net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str) -> Arrays:
     """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
-    by_method, layer_name = {}, None if layer == INPUT else layer
+    by_method = {}
+    layer_name = None if layer == INPUT else layer
     for name in methods:
         pairs = zip(inputs.split(1), targets.to(inputs.device).split(1), strict=True)
         maps = torch.stack([IMPLEMENTED[name](net, image, classes, layer_name) for image, classes in pairs]).float()
-        total = maps.clamp(min=0).sum((-2, -1), keepdim=True)
-        by_method[name] = (maps if name == "marginal" else maps / total.where(total > 0, 1)).detach().cpu().numpy()
+        if name != "marginal":
+            total = maps.clamp(min=0).sum((-2, -1), keepdim=True)
+            maps = maps / total.where(total > 0, 1)
+        by_method[name] = maps.detach().cpu().numpy()
     return by_method
 
 
@@ -138,18 +143,21 @@ def batch_sizes(loaded: LoadedModel, chosen: int | None, device: str, total: int
         total: the images of the run.
         in_batches: whether the network's task takes several images at a time.
     """
-    is_video = loaded.task == VIDEO
-    chosen = 1 if loaded.one_by_one else chosen
-    is_alone = loaded.transforms.depth is not None or not (in_batches or is_video)
-    usual = 1 if is_alone else default_batch_size(device)
-    pieces = chosen or (max(1, usual // _FRAMES) if is_video else usual)
-    # a batch is never larger than the run; of few images that differ in size, most batches would be half empty
-    differ = chosen is None and loaded.transforms.fit == WHOLE
-    limit = 1 if is_video else min(total, max(2, total // 4)) if differ else total
-    return min(chosen or usual, limit), pieces
+    default = default_batch_size(device)
+    if loaded.one_by_one:
+        chosen = 1
+    if loaded.task == VIDEO:
+        return 1, chosen or max(1, default // _FRAMES)
+    if loaded.transforms.depth is not None or not in_batches:
+        default = 1
+    limit = total  # a batch is never larger than the run
+    if chosen is None and loaded.transforms.fit == WHOLE:  # of few images that differ in size, most would be half empty
+        limit = min(total, max(2, total // 4))
+    batch_size = chosen or default
+    return min(batch_size, limit), batch_size
 
 
-def in_sequence(clips: Sequence[Map]) -> Map:
+def in_sequence(_scores: ArrayLike, clips: Sequence[Map]) -> Map:
     """The map of a video: its clips one after another, each with an equal share of the probability."""
     if clips[0].values.ndim != 3:
         layer = clips[0].layer
@@ -160,14 +168,19 @@ def in_sequence(clips: Sequence[Map]) -> Map:
 
 def _mix(maps: Sequence[Map], shares: Sequence[float], values: NDArray[np.float32]) -> Map:
     """A map with these values; of the maps that it is made of, each has a share of its mass, and of what was lost."""
-    first, lost = maps[0], defaultdict[str, float](float)
+    first = maps[0]
+    mass = 0.0
+    lost_mass = defaultdict[str, float](float)
     for share, map_ in zip(shares, maps, strict=True):
+        mass += share * (map_.mass or 0)
         for name, amount in (map_.lost_mass or {}).items():
-            lost[name] += share * amount
-    mass = (
-        None if first.mass is None else sum(share * (map_.mass or 0) for share, map_ in zip(shares, maps, strict=True))
+            lost_mass[name] += share * amount
+    return replace(
+        first,
+        values=values,
+        mass=None if first.mass is None else mass,
+        lost_mass=None if first.lost_mass is None else dict(lost_mass),
     )
-    return replace(first, values=values, mass=mass, lost_mass=None if first.lost_mass is None else dict(lost))
 
 
 class Tiles(NamedTuple):
@@ -186,8 +199,9 @@ class Tiles(NamedTuple):
     @classmethod
     def if_needed(cls, spec: InputSpec, shape: Sequence[int]) -> "Tiles | None":
         """The tiles in which pixels of a shape (height, width, ...) are explained; None if they are at once."""
-        size = height, width = shape[0], shape[1]
-        if spec.fit != WHOLE or not (spec.tiles or max(size) > _LONGEST * min(size)):
+        height, width = shape[:2]
+        is_long = max(height, width) > _LONGEST * min(height, width)
+        if spec.fit != WHOLE or not (spec.tiles or is_long):
             return None
         return cls.covering((height, width), spec.shape[0], spec.step)
 
@@ -214,35 +228,38 @@ class Tiles(NamedTuple):
         """
         first = maps[0]
         tile_scores = np.maximum(np.asarray(scores)[:, first.subject.index], 0)
-        shares = tile_scores / tile_scores.sum() if tile_scores.sum() > 0 else np.full(len(maps), 1 / len(maps))
-        return replace(
-            _mix(maps, shares.tolist(), self._average(shares, [map_.values for map_ in maps])),
-            relevance=None,
-            channels=tuple(shares @ [map_.channels for map_ in maps]) if first.channels else (),
-            method_maps={
-                name: self._average(shares, [map_.method_maps[name] for map_ in maps]) for name in first.method_maps
-            },
-        )
+        total = tile_scores.sum()
+        shares = tile_scores / total if total > 0 else np.full(len(maps), 1 / len(maps))
+        photo_map = _mix(maps, shares.tolist(), self._average(shares, [map_.values for map_ in maps]))
+        method_maps = {}
+        for name in first.method_maps:
+            method_maps[name] = self._average(shares, [map_.method_maps[name] for map_ in maps])
+        channels = tuple(shares @ [map_.channels for map_ in maps]) if first.channels else ()
+        return replace(photo_map, relevance=None, channels=channels, method_maps=method_maps)
 
     def _average(self, shares: NDArray[np.float64], maps: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         """Maps (h, w) of tiles as one map (H, W) that sums to about as much as they do, each times its share."""
-        height, width = cells = maps[0].shape
-        size = [round(length * count / self.side) for length, count in zip(self.size, cells, strict=True)]
-        total, weights = np.zeros(size), np.zeros(size)
+        height, width = maps[0].shape
+        rows, columns = (
+            round(length * count / self.side) for length, count in zip(self.size, (height, width), strict=True)
+        )
+        total, weights = np.zeros((2, rows, columns))
         window = np.outer(_window(height), _window(width))
         for (top, left), share, map_ in zip(self.corners, shares, maps, strict=True):
-            row, column = round(top * height / self.side), round(left * width / self.side)
-            place = slice(row, row + height), slice(column, column + width)
+            row = round(top * height / self.side)
+            column = round(left * width / self.side)
+            place = np.s_[row : row + height, column : column + width]
             total[place] += share * window * map_
             weights[place] += window
         # cells are averaged over the tiles that cover them: as many as this, on average
-        return (total / weights * (len(maps) * map_.size / total.size)).astype(np.float32)
+        return (total / weights * (len(maps) * height * width / total.size)).astype(np.float32)
 
 
 def _starts(length: int, side: int, step: int) -> list[int]:
     """The first pixels of tiles along a side."""
-    steps, count = (length - side) // step, math.ceil(2 * (length - side) / side)
-    return [round(steps * i / max(1, count)) * step for i in range(count + 1)]
+    remaining = length - side
+    count = math.ceil(2 * remaining / side)
+    return [round(remaining // step * i / max(1, count)) * step for i in range(count + 1)]
 
 
 def _window(cells: int) -> NDArray[np.float64]:

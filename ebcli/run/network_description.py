@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from ebcli import models  # of which some names import torch when they are used
@@ -13,7 +14,9 @@ from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, SOFTMAX, WHOLE
 from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
 from ebcli.models.names import imagenet_classes
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import MapOptions
+from ebcli.run.plan_parts import MapOptions, WordOptions
+
+Classes = list[tuple[int, ...]] | None  # see ``NetworkDescription``
 
 _NOT_LOADED: Any = None
 
@@ -37,7 +40,7 @@ class NetworkDescription:
     loaded: LoadedModel
     layers: tuple[str, ...]
     default_layer: str | None = None
-    classes: list[tuple[int, ...]] | None = None
+    classes: Classes = None
     against: list[int] | None = None
     method: str = ""
     noise: Mapping[str, float] = field(default_factory=dict)
@@ -46,8 +49,9 @@ class NetworkDescription:
     @property
     def possible(self) -> list[int]:
         """All classes that can be explained."""
-        all_classes = range(self.loaded.num_classes)
-        return [*all_classes] if self.classes is None else [index for group in self.classes for index in group]
+        if self.classes is None:
+            return [*range(self.loaded.num_classes)]
+        return [*chain(*self.classes)]
 
     @property
     def labels_against(self) -> list[str]:
@@ -68,8 +72,12 @@ class NetworkDescription:
 
     def provenance_of_picture(self, other_methods: Sequence[str] = ()) -> dict[str, Any]:
         """The same in the words of a picture, with other methods whose maps are in it."""
-        methods = "; beside: ".join(filter(None, (self.method, ", ".join(other_methods))))
-        return self.provenance | {"method": methods} | ({} if self.loaded.trained else {"weights": "untrained"})
+        provenance = self.provenance
+        if other_methods:
+            provenance["method"] += f"; beside: {', '.join(other_methods)}"
+        if not self.loaded.trained:
+            provenance["weights"] = "untrained"
+        return provenance
 
     @classmethod
     def of_bundled(cls, plan: RunPlan) -> "NetworkDescription | None":
@@ -79,30 +87,45 @@ class NetworkDescription:
             ConfigurationError: a class does not exist, or the preprocessing does not fit.
         """
         model = plan.model
+        maps = plan.maps
         if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME) or model.class_names or model.like:
             return None
         loaded = _without_network(BUNDLED, NAME, model.scores, tuple(imagenet_classes()))
-        classes, against = chosen_classes(plan.maps, loaded)
-        if plan.maps.layers or plan.maps.beside or model.preprocessing.crop is not None:
+        classes, against = chosen_classes(maps, loaded)
+        if maps.layers or maps.beside or model.preprocessing.crop is not None:
             return None
         loaded = replace(loaded, transforms=model.preprocessing.apply(PRESET), preprocessing=model.preprocessing)
-        method = method_in_words(plan.maps, class_labels(loaded, against))
-        noise = {} if against or not plan.maps.contrastive else {DEFAULT_LAYER: STRENGTH_ON_NOISE}
-        fields: dict[str, Any] = {"classes": classes, "against": against, "method": method, "noise": noise}
-        return cls(loaded=loaded, layers=(DEFAULT_LAYER,), default_layer=DEFAULT_LAYER, **fields)
+        return cls(
+            loaded=loaded,
+            layers=(DEFAULT_LAYER,),
+            default_layer=DEFAULT_LAYER,
+            classes=classes,
+            against=against,
+            method=method_in_words(maps, class_labels(loaded, against)),
+            noise={DEFAULT_LAYER: STRENGTH_ON_NOISE} if maps.contrastive and not against else {},
+        )
 
     @classmethod
     def of_plan(cls, plan: RunPlan) -> "NetworkDescription":
         """As the user named it, for records of files that cannot be read."""
-        model, maps = plan.model, plan.maps
-        against = [model.descriptions[int(index)] for index in maps.against] if model.descriptions else maps.against
+        model = plan.model
+        against = plan.maps.against
+        if model.descriptions:
+            against = tuple(model.descriptions[int(index)] for index in against)
         loaded = _without_network(model.name, model.weights, model.scores)
-        return cls(loaded=loaded, layers=maps.layers, method=method_in_words(maps, against))
+        return cls(loaded=loaded, layers=plan.maps.layers, method=method_in_words(plan.maps, against))
 
 
-def _without_network(name: str, weights: str, scores: str | None, names: tuple[str, ...] | None = None) -> LoadedModel:
-    fields: dict[str, Any] = {"categories": names, "num_classes": len(names or ()), "scores": scores or SOFTMAX}
-    return LoadedModel(name, _NOT_LOADED, transforms=PRESET, weights=weights, **fields)
+def _without_network(name: str, weights: str, scores: str | None, names: tuple[str, ...] = ()) -> LoadedModel:
+    return LoadedModel(
+        name,
+        _NOT_LOADED,
+        transforms=PRESET,
+        weights=weights,
+        categories=names or None,
+        num_classes=len(names),
+        scores=scores or SOFTMAX,
+    )
 
 
 def in_a_sentence(provenance: Mapping[str, str]) -> str:
@@ -110,18 +133,19 @@ def in_a_sentence(provenance: Mapping[str, str]) -> str:
     return "{model} ({weights}), layer {layer}, {method}".format(**provenance)
 
 
-def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[list[tuple[int, ...]] | None, list[int] | None]:
+def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[Classes, list[int] | None]:
     """The classes to explain, and those to contrast with, each once; see ``NetworkDescription``.
 
     Raises:
         ConfigurationError: a class does not exist or is contrasted with.
     """
-    names, count = loaded.categories, loaded.num_classes
+    names = loaded.categories
+    count = loaded.num_classes
     against = [*dict.fromkeys(models.resolve_class(names, name, count) for name in maps.against)]
     meant = dict.fromkeys(models.matching_classes(names, name, count) for name in maps.targets)  # two can mean the same
     groups = [tuple(index for index in group if index not in against) for group in meant]
-    for group, left in zip(meant, groups, strict=True):
-        if not left:
+    for group, remaining in zip(meant, groups, strict=True):
+        if not remaining:
             label = class_labels(loaded, group)[0]
             raise ConfigurationError(f"{label} is both --target and --against: choose another class to contrast with")
     return groups or None, against or None
@@ -144,27 +168,33 @@ def method_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = F
     rule = "joint EB" if joint else "EB"
     if not maps.contrastive:
         return f"marginal {rule}"
-    words = f"contrastive {rule} against {', '.join(against)}" if against else f"contrastive {rule}"
+    words = f"contrastive {rule}"
+    if against:
+        words += f" against {', '.join(against)}"
     return f"{words}, over the cells of the map" if over_cells else words
 
 
-def describe(plan: RunPlan, loaded: LoadedModel, own_layer: str | None) -> NetworkDescription:
-    """What is asked of a network: its layers, or its task's own one, and classes; not yet the method, if it varies."""
-    maps = plan.maps
+def describe(plan: RunPlan, loaded: LoadedModel, own_layer: str | None, may_be_bundled: bool) -> NetworkDescription:
+    """What is asked of a network: its layers, or its task's own one, and classes; without the method if that varies."""
+    bundled = NetworkDescription.of_bundled(plan) if may_be_bundled else None
+    if bundled is not None and not bundled.against:  # the first picture need not wait for what is known
+        return replace(bundled, loaded=loaded)
     if own_layer is not None:
-        method = plan.words.method if plan.words else ""
+        method = (plan.words or WordOptions()).method
         return NetworkDescription(loaded=loaded, layers=(own_layer,), default_layer=own_layer, method=method)
-    layers = chosen_layers(maps.layers, loaded)
-    usual = None if maps.layers else layers[0]
-    if len(layers) == 1 and maps.layers:
+    layers = chosen_layers(plan.maps.layers, loaded)
+    default = None
+    if not plan.maps.layers:
+        default = layers[0]
+    elif len(layers) == 1:
         with suppress(LayerError):  # this layer may do nevertheless
-            usual = models.default_layer(loaded)
+            default = models.default_layer(loaded)
     counts = Counter(map(slug, layers))
     same_slugs = [repr(name) for name in layers if counts[slug(name)] > 1]
     if same_slugs and not plan.output.panel:
         raise ConfigurationError(f"the layers {' and '.join(same_slugs)} share a file name: run them one at a time")
-    classes, against = chosen_classes(maps, loaded)
-    return NetworkDescription(loaded=loaded, layers=layers, default_layer=usual, classes=classes, against=against)
+    classes, against = chosen_classes(plan.maps, loaded)
+    return NetworkDescription(loaded=loaded, layers=layers, default_layer=default, classes=classes, against=against)
 
 
 def chosen_layers(names: Sequence[str], loaded: LoadedModel) -> tuple[str, ...]:

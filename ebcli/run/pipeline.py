@@ -14,14 +14,13 @@ from itertools import islice
 from pathlib import Path
 from threading import Event
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
-from ebcli.files.clips import Slices
 from ebcli.files.images import decoding_memory
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
@@ -38,7 +37,16 @@ _BATCHES_AHEAD = 2  # loaded while the network is busy
 _BATCHES_BEHIND = 2  # rendered and written meanwhile
 _BATCHES_APART = 8  # an image waits no longer for others of its size, as records come in order
 _LARGE = 1 << 23  # bytes; larger images do not wait at all
-_NumberedInput = tuple[int, Source, NetworkInput]
+_Loading = tuple[int, Source, Future[NetworkInput | Record]]
+_Futures = Iterator[tuple[int, Future[Record]]]
+
+
+class _NumberedInput(NamedTuple):
+    """An image that waits for the network, and its number in the list of files."""
+
+    number: int
+    source: Source
+    item: NetworkInput
 
 
 @dataclass(kw_only=True)
@@ -99,8 +107,9 @@ class Run:
     def process(self, sources: Iterable[Source]) -> Iterator[Record]:
         """The record of each file, in order; none for files that were not started before a stop. See ``results``."""
         error: Exception | None = None
-        waiting: deque[tuple[int, Future[Record]]] = deque()
-        ready, following = dict[int, Record](), 0
+        waiting = deque[tuple[int, Future[Record]]]()
+        ready: dict[int, Record] = {}
+        following = 0
         limit = _BATCHES_BEHIND * self._batch_size
         try:
             for number, future in self._submit(sources):
@@ -124,11 +133,11 @@ class Run:
                     ready[number] = future.result()
                 except Exception as caught:
                     error = error or caught
-        yield from (record for _, record in sorted(ready.items()))
+        yield from (ready[number] for number in sorted(ready))
         if error is not None:
             raise error
 
-    def _submit(self, sources: Iterable[Source]) -> Iterator[tuple[int, Future[Record]]]:
+    def _submit(self, sources: Iterable[Source]) -> _Futures:
         """The number and the future of each image, as soon as the network is done with it.
 
         An image waits for others of its size, so that the network gets full batches.
@@ -137,16 +146,15 @@ class Run:
         groups: dict[tuple[object, ...], list[_NumberedInput]] = {}
         for number, source, item in self._read(sources):
             if isinstance(item, Record):
-                ready_record: Future[Record] = Future()
-                ready_record.set_result(item)
-                yield number, ready_record
+                record = Future[Record]()
+                record.set_result(item)
+                yield number, record
                 continue
-            group = groups.setdefault(item.form, [])
-            group.append((number, source, item))
+            groups.setdefault(item.form, []).append(_NumberedInput(number, source, item))
             oldest = number - _BATCHES_APART * batch_size
-            for form, waiting_group in [*groups.items()]:
-                is_large = item.pixels.nbytes > _LARGE and waiting_group is group
-                if len(waiting_group) == batch_size or is_large or waiting_group[0][0] <= oldest:
+            for form, group in [*groups.items()]:
+                is_large = group[-1].number == number and item.pixels.nbytes > _LARGE
+                if len(group) == batch_size or is_large or group[0].number <= oldest:
                     yield from self._explain(groups.pop(form))
         for group in groups.values():
             yield from self._explain(group)
@@ -154,12 +162,13 @@ class Run:
     def _read(self, sources: Iterable[Source]) -> Iterator[tuple[int, Source, NetworkInput | Record]]:
         """Each image and its number, in order."""
         remaining = iter(enumerate(sources))
-        batch_size = self._batch_size
-        ahead: deque[list[tuple[int, Source, Future[NetworkInput | Record]]]] = deque()
+        ahead = deque[list[_Loading]]()
         while True:
-            if not self.stopping.is_set():
-                while len(ahead) <= _BATCHES_AHEAD and (batch := list(islice(remaining, batch_size))):
-                    ahead.append([(n, source, self.workers.submit(self._load, source)) for n, source in batch])
+            while not self.stopping.is_set() and len(ahead) <= _BATCHES_AHEAD:
+                batch = [*islice(remaining, self._batch_size)]
+                if not batch:
+                    break
+                ahead.append([(n, source, self.workers.submit(self._load, source)) for n, source in batch])
             if not ahead:
                 return
             for number, source, future in ahead.popleft():
@@ -167,7 +176,7 @@ class Run:
                 if not (self.stopping.is_set() and future.cancel()):
                     yield number, source, future.result()
 
-    def _explain(self, images: Sequence[_NumberedInput]) -> Iterator[tuple[int, Future[Record]]]:
+    def _explain(self, images: Sequence[_NumberedInput]) -> _Futures:
         if self.stopping.is_set() or self.explainer is None:  # these have appeared since, and are left to the next run
             return
         try:
@@ -193,46 +202,43 @@ class Run:
     def _render(self, source: Source, network_input: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
         start = perf_counter()
+        seconds = network_input.seconds
         if isinstance(explanation, ImageError):
-            return self._failed(source, explanation, network_input.seconds)
-        before = network_input.seconds + explanation.seconds
-        stamp = {"input_bytes": network_input.stamp.bytes, "input_mtime_ns": network_input.stamp.mtime_ns}
+            return self._failed(source, explanation, seconds)
+        seconds += explanation.seconds
+        stamp = network_input.stamp
+        common = self.record(source, "done", input_bytes=stamp.bytes, input_mtime_ns=stamp.mtime_ns)
         if not explanation.maps:  # no class scores above the threshold
-            return self._store({}, self.record(source, "done", seconds=round(before, 4), **stamp))
-        relpath, names = source.relpath, None
+            return self._store({}, replace(common, seconds=round(seconds, 4)))
+        names = None
         if self.plan.output.report:
-            names = ThumbnailNames(str(relpath), network_input.stamp, self.common.configuration, self.common.method)
+            names = ThumbnailNames(common.place, stamp, common.configuration, common.method)
+        without_pixels = replace(network_input, pixels=np.empty(0, np.uint8))  # rendering needs none
         try:
-            without_pixels = replace(network_input, pixels=np.empty(0, np.uint8))  # rendering needs none
-            rendered_files = self.workers.call(
-                render, source, without_pixels, self.reader, self.options, explanation, names
-            )
+            rendered = self.workers.call(render, source, without_pixels, self.reader, self.options, explanation, names)
         except Exception as error:
-            return self._failed(source, error, before + perf_counter() - start)
+            return self._failed(source, error, seconds + perf_counter() - start)
         maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
-        results = self.options.names.relpaths(relpath, maps, rendered_files.coordinate_suffix)
-        record = self.record(
-            source,
-            "done",
+        results = self.options.names.relpaths(source.relpath, maps, rendered.coordinate_suffix)
+        clips = network_input.video_clips
+        record = replace(
+            common,
             output=tuple(map(str, results)),
-            output_bytes=tuple(map(len, rendered_files.files)),
-            output_sha256=tuple(sha256(content).hexdigest() for content in rendered_files.files),
-            classes=rendered_files.classes,
-            seconds=round(before + perf_counter() - start, 4),
-            **stamp,
+            output_bytes=tuple(map(len, rendered.files)),
+            output_sha256=tuple(sha256(content).hexdigest() for content in rendered.files),
+            classes=rendered.classes,
+            seconds=round(seconds + perf_counter() - start, 4),
             image_size=None if self.options.regions is None else network_input.size,
             label=explanation.label,
             predicted=explanation.predicted,
-            clips=None
-            if network_input.clips is None or isinstance(network_input.clips, Slices)
-            else asdict(network_input.clips),
+            clips=None if clips is None else asdict(clips),
             tiles=explanation.tiles,
             seen=round(explanation.maps[0].placement.share_of(network_input.size), 4),
             pages=network_input.pages,
             question=explanation.question,
             answer=explanation.answer,
         )
-        return self._store(dict(zip(results, rendered_files.files, strict=True)) | rendered_files.thumbnails, record)
+        return self._store(dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails, record)
 
     def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
         if isinstance(error, (OutputError, CancelledError)):

@@ -95,37 +95,22 @@ class RunPlan:
         Raises:
             ConfigurationError: a value is wrong, or two exclude each other.
         """
-        if unknown := values.keys() - VALUES - _HIDDEN:
+        unknown = values.keys() - VALUES - _HIDDEN
+        if unknown:
             raise TypeError(f"a plan has no value {min(unknown)!r}")
         values = {name: value for name, value in values.items() if value is not None}
-        choosing = [name for name in CHOOSING if values.get(name, ()) != ()]
-        if len(choosing) > 1:
-            first, other = (f"--{name.replace('_', '-')}" for name in choosing[:2])
-            raise ConfigurationError(f"{first} and {other} both choose the classes: drop one of them")
-        values |= OutputOptions.of_scale(values.get("scale", OutputOptions.scale)) | {"format": _format(values)}
-        is_atlas = values["format"] == HTML or values.get("at") is not None
-        if is_atlas and values.get("style", DrawingStyle.name) == DrawingStyle.name:
-            values["style"] = ATLAS
-        against, style = values.get("against") or (), values.get("style")
-        if style == ATLAS:
-            values = {"top_k": None if choosing else ATLAS_CLASSES} | values | {"panel": True}
-        if "signed" not in values:  # both halves of such a map say what tells the classes apart
-            values["signed"] = bool(against) and style not in UNSIGNED_STYLES and not values["vmin"]
+        values |= OutputOptions.of_scale(values.get("scale", OutputOptions.scale))
+        values["format"] = _format(values)
+        _derive_style(values)
         if not {"fit", "resize", "crop"} & values.keys():
             values["fit"] = usual_fit
         if "words" in values:  # an answer is one figure
-            values |= {"panel": True, "format": "png" if values["format"] == AUTO else values["format"]}
-        descriptions = values.get("similar_to") or values.get("target") or ()
-        is_text = "class_names" not in values and takes_texts(values.get("model", ModelSpec.name))
-        if values.get("similar_to") or (descriptions and is_text):
-            classes, values["target"], values["against"] = as_classes([*map(str, descriptions)], against)
-            if values.get("similar_to"):
-                values["similar_to"] = tuple(map(Path, classes))
-            else:
-                values["class_names"] = classes
-        clips, remote = part_of(ClipOptions, values), part_of(RemoteOptions, values)
+            values["panel"] = True
+            if values["format"] == AUTO:
+                values["format"] = "png"
+        _derive_classes(values)
         return cls(
-            part_of(InputOptions, values, clips=clips, remote=remote),
+            part_of(InputOptions, values, clips=part_of(ClipOptions, values), remote=part_of(RemoteOptions, values)),
             model=part_of(ModelSpec, values, preprocessing=part_of(Preprocessing, values)),
             maps=part_of(MapOptions, values),
             style=part_of(DrawingStyle, values),
@@ -137,81 +122,105 @@ class RunPlan:
     @property
     def values(self) -> dict[str, Any]:
         """All values of the plan; `of` makes the same plan of them."""
-        model, style = self.model, self.style
-        part_items = ((part, values_of(type(part)).items()) for part in self._parts)
-        all_values = {
-            value: getattr(part, item.name)
-            for part, items in part_items
-            for value, item in items
-            if value not in _HIDDEN
+        model = self.model
+        values = {
+            name: getattr(part, item.name)
+            for part in self._parts
+            for name, item in values_of(type(part)).items()
+            if name not in _HIDDEN
         }
-        end = style.vmax if style.percentile is None else f"{style.percentile!r}%"
-        end = self.output.scale if end is None else end
-        all_values["scale"] = f"{style.vmin!r},{end}" if style.vmin else str(end)
-        if model.descriptions:
-            for name in ("target", "against"):
-                all_values[name] = tuple(model.descriptions[int(index)] for index in all_values[name])
-            if model.like:
-                all_values |= {"similar_to": tuple(map(Path, all_values["target"])), "target": ()}
-            else:
-                all_values["class_names"] = None
-        return all_values
+        values["scale"] = self._scale
+        if not model.descriptions:
+            return values
+        for name in ("target", "against"):
+            values[name] = tuple(model.descriptions[int(index)] for index in values[name])
+        if model.like:
+            values |= {"similar_to": tuple(map(Path, values["target"])), "target": ()}
+        else:
+            values["class_names"] = None
+        return values
+
+    @property
+    def _scale(self) -> str:
+        """The value ``scale``, see ``OutputOptions.of_scale``."""
+        style = self.style
+        end = self.output.scale
+        if style.percentile is not None:
+            end = f"{style.percentile!r}%"
+        elif style.vmax is not None:
+            end = str(style.vmax)
+        return f"{style.vmin!r},{end}" if style.vmin else end
 
     @property
     def _parts(self) -> tuple[Any, ...]:
-        inputs, model = self.inputs, self.model
-        of_model = (model, model.preprocessing, self.maps)
-        return inputs, inputs.clips, inputs.remote, *of_model, self.output, self.style, self.execution
+        inputs = self.inputs
+        model = self.model
+        network_parts = model, model.preprocessing, self.maps
+        return inputs, inputs.clips, inputs.remote, *network_parts, self.output, self.style, self.execution
 
     def replace(self, **values: Any) -> "RunPlan":
         """The plan with other values."""
         return self.from_values(**self.values | values)
 
     def __post_init__(self) -> None:
-        style, output = self.style, self.output
+        output = self.output
         if self.inputs.stdin is not None and self.execution.engine == "ray":
             raise ConfigurationError("other machines cannot read stdin: name a file, or drop --engine ray")
-        if style.signed and not self.maps.contrastive:
+        if self.style.signed and not self.maps.contrastive:
             raise ConfigurationError("a marginal map has no negative values: drop signed, or choose contrastive maps")
-        if style.name == "mask" and output.format == "jpg" and not output.panel:
-            raise ConfigurationError("the style mask needs transparency, which jpg lacks: choose png or webp")
-        if output.format in FIGURE_FORMATS and not output.panel:
-            raise ConfigurationError(f"{output.format} files hold figures: add --panel, or choose png, jpg or webp")
-        if style.name == ATLAS:
+        self._check_figure()
+        if self.style.name == ATLAS:
             _check_atlas(self.maps)
         elif output.format == HTML:
-            raise ConfigurationError(f"an interactive page shows an atlas: drop the style {style.name}")
+            raise ConfigurationError(f"an interactive page shows an atlas: drop the style {self.style.name}")
         elif self.maps.at is not None:
-            raise ConfigurationError(f"--at ranks the classes of an atlas: drop the style {style.name}")
-        if style.caption and output.panel:
-            raise ConfigurationError("a panel has captions of its own: drop caption")
-        if self.maps.beside and not output.panel:
-            raise ConfigurationError("--compare-with draws another method's map into panels: add --panel")
-        if output.is_file and (problem := self._problem_of_one_picture()):
+            raise ConfigurationError(f"--at ranks the classes of an atlas: drop the style {self.style.name}")
+        problem = self._problem_of_one_picture() if output.is_file else None
+        if problem is not None:
             name = "stdout" if output.directory == STDOUT else f"'{output.directory}'"
             raise ConfigurationError(f"{name} takes one picture, but {problem}")
 
+    def _check_figure(self) -> None:
+        """Raise ConfigurationError if something needs a panel and there is none, or the other way round."""
+        format_ = self.output.format
+        if self.output.panel:
+            if self.style.caption:
+                raise ConfigurationError("a panel has captions of its own: drop caption")
+            return
+        if self.style.name == "mask" and format_ == "jpg":
+            raise ConfigurationError("the style mask needs transparency, which jpg lacks: choose png or webp")
+        if format_ in FIGURE_FORMATS:
+            raise ConfigurationError(f"{format_} files hold figures: add --panel, or choose png, jpg or webp")
+        if self.maps.beside:
+            raise ConfigurationError("--compare-with draws another method's map into panels: add --panel")
+
     def _problem_of_one_picture(self) -> str | None:
         """Why the run writes more than one picture, and what to do about it; None if it does not."""
-        images, maps, output, directory = self.inputs.images, self.maps, self.output, "name a directory with -o"
+        images = self.inputs.images
+        advice = "name a directory with -o"
         if len(images) != 1:
-            return f"there are {len(images)} inputs: {directory}"
-        if url_of(images[0]) is None and (os.path.isdir(images[0]) or images[0].suffix.lower() == ".tar"):
-            return f"'{images[0]}' may hold many images: {directory}"
-        finds = self.model.name.lower() in {*torchvision_names(DETECTION), *torchvision_names(SEGMENTATION)}
-        is_one = maps.top_k == 1 or maps.where is not None or not finds
-        of_all = maps.above is not None or self.inputs.labels is not None
-        has_many = (
-            of_all or not is_one or max(len(maps.targets), maps.max_classes, len(maps.layers)) > 1 or ALL in maps.layers
-        )
-        if has_many and not output.panel:
-            return f"there are several maps: add --panel to draw them in one figure, or {directory}"
+            return f"there are {len(images)} inputs: {advice}"
+        (image,) = images
+        if url_of(image) is None and (os.path.isdir(image) or image.suffix.lower() == ".tar"):
+            return f"'{image}' may hold many images: {advice}"
+        if self._may_have_many_maps and not self.output.panel:
+            return f"there are several maps: add --panel to draw them in one figure, or {advice}"
         for name in ("raw", "report", "annotations", "records", "skip_existing"):
-            if getattr(output, name):
-                option = "--" + name.replace("_", "-")
-                return f"{option} needs a directory: drop {option}, or {directory}"
-        is_ranked = maps.at is not None and output.directory == STDOUT
+            if getattr(self.output, name):
+                return f"--{_option(name)} needs a directory: drop --{_option(name)}, or {advice}"
+        is_ranked = self.maps.at is not None and self.output.directory == STDOUT
         return "--at prints shares there: drop one of them" if is_ranked else None
+
+    @property
+    def _may_have_many_maps(self) -> bool:
+        """Whether an image may have several maps."""
+        maps = self.maps
+        if maps.above is not None or self.inputs.labels is not None or ALL in maps.layers:
+            return True
+        if max(len(maps.targets), maps.max_classes, len(maps.layers)) > 1:
+            return True
+        finds_many = {*torchvision_names(DETECTION), *torchvision_names(SEGMENTATION)}
+        return maps.top_k != 1 and maps.where is None and self.model.name.lower() in finds_many
 
 
 def _check_atlas(maps: MapOptions) -> None:
@@ -229,19 +238,54 @@ FIELDS = values_of(*map(type, RunPlan(InputOptions((Path(),)))._parts))  # of al
 VALUES = FIELDS.keys() - _HIDDEN
 
 
+def _derive_style(values: dict[str, Any]) -> None:
+    """Add the style of an atlas, its classes and its figure, and whether negative values are drawn."""
+    choosing = [name for name in CHOOSING if values.get(name, ()) != ()]
+    if len(choosing) > 1:
+        first, other = map(_option, choosing[:2])
+        raise ConfigurationError(f"--{first} and --{other} both choose the classes: drop one of them")
+    style = values.get("style", DrawingStyle.name)
+    if style == DrawingStyle.name and (values["format"] == HTML or "at" in values):
+        style = ATLAS
+    if style == ATLAS:
+        values["panel"] = True
+        if not choosing:
+            values["top_k"] = ATLAS_CLASSES
+    values["style"] = style
+    # both halves of a map against another class say what tells the two apart
+    is_two_sided = bool(values.get("against")) and style not in UNSIGNED_STYLES and not values["vmin"]
+    values.setdefault("signed", is_two_sided)
+
+
+def _derive_classes(values: dict[str, Any]) -> None:
+    """Make classes of texts or pictures to compare images with."""
+    pictures = values.get("similar_to")
+    descriptions = pictures or values.get("target")
+    if not descriptions:
+        return
+    if not pictures and ("class_names" in values or not takes_texts(values.get("model", ModelSpec.name))):
+        return
+    classes, values["target"], values["against"] = as_classes([*map(str, descriptions)], values.get("against", ()))
+    if pictures:
+        values["similar_to"] = tuple(map(Path, classes))
+    else:
+        values["class_names"] = classes
+
+
 def _format(values: Mapping[str, Any]) -> str:
     """The format of pictures; that of a single one by the name of its file."""
-    format_, model, output = (values.get(name) for name in ("format", "model", "output"))
-    format_, model, path = format_ or AUTO, model or ModelSpec.name, output or OutputOptions.directory
-    if path == STDOUT:
-        return "png" if format_ == AUTO else format_
-    if not OutputOptions(path).is_file:
+    format_: str = values.get("format", AUTO)
+    path: Path = values.get("output", OutputOptions.directory)
+    if path == STDOUT and format_ == AUTO:
+        return "png"
+    if path == STDOUT or not OutputOptions(path).is_file:
         return format_
     suffix = path.suffix.lower()
+    model = values.get("model", ModelSpec.name)
     is_video = (model.lower() in torchvision_names(VIDEO) or ":" in model) and not values.get("panel")
     if suffix not in PICTURES or (suffix == ".mp4" and not is_video):
-        choose = "choose .png, .jpg or .webp, .pdf or .svg for a figure, or .html for a page"
-        raise ConfigurationError(f"pictures cannot be written as {suffix}: {choose}")
+        advice = "choose .png, .jpg or .webp, .pdf or .svg for a figure, or .html for a page"
+        raise ConfigurationError(f"pictures cannot be written as {suffix}: {advice}")
     if suffix == ".mp4":
         import_optional("av")
     elif format_ not in (AUTO, PICTURES[suffix]):
@@ -253,7 +297,7 @@ def as_settings(plan: RunPlan) -> str:
     """The settings of a run in TOML, for ``--config``."""
     values = _without(plan, ("signed", "fit"))
     names = [str(without_secrets(image)[0]) for image in values.pop("images")]
-    valid = [name for name in names if name.isascii() or name.encode(errors="ignore").decode() == name]
+    valid = [name for name in names if name.encode(errors="ignore").decode() == name]
     lines = [
         f"# Written by {DISTRIBUTION} {installed_version()}. "
         "From the same directory, --config with this file repeats the run."
@@ -261,27 +305,34 @@ def as_settings(plan: RunPlan) -> str:
     if len(valid) < len(names):
         lines.append(f"# Inputs whose names are not valid UTF-8 are missing: {len(names) - len(valid)}")
     lines.append(f"images = {_toml(valid)}")
-    set_values = {name: value for name, value in values.items() if value not in (None, ())}
-    lines += [f"{_option(name)} = {_toml(_text(name, value))}" for name, value in set_values.items()]
+    for name, value in values.items():
+        if value not in (None, ()):
+            lines.append(f"{_option(name)} = {_toml(_text(name, value))}")
     return "\n".join(lines) + "\n"
 
 
 def as_command(plan: RunPlan, environment: Mapping[str, str] = os.environ) -> str:
     """The shortest command line that makes a plan, whatever options the environment sets."""
     values = _without(plan, [name for name in plan.values if name != "images"])
-    variables = [(name, values.pop(name)) for name in [*values] if name in SETTINGS_ONLY]
-    settings = [f"{PREFIX}{name.upper()}={_text(name, value)}" for name, value in variables]
-    set_otherwise = [word for name in environment if name.startswith(PREFIX) for word in ("-u", name)]
-    words = ["env", *set_otherwise, *settings] if set_otherwise or settings else []
-    words += ["eb-saliency", *map(_operand, values.pop("images"))]
+    words = ["eb-saliency", *map(_operand, values.pop("images"))]
+    settings = [word for name in environment if name.startswith(PREFIX) for word in ("-u", name)]
     for name, value in values.items():
-        flag = f"--{_option(name)}"
-        if isinstance(value, bool):
-            words.append(flag if value else f"--{NEGATED[name]}")
-            continue
-        for item in value if name in REPEATED else [value]:
-            words += [flag, str(_text(name, item))]
-    return shlex.join(words)
+        if name in SETTINGS_ONLY:
+            settings.append(f"{PREFIX}{name.upper()}={_text(name, value)}")
+        else:
+            words += _option_words(name, value)
+    return shlex.join(["env", *settings, *words] if settings else words)
+
+
+def _option_words(name: str, value: Any) -> list[str]:
+    """A value as words of a command line."""
+    flag = f"--{_option(name)}"
+    if isinstance(value, bool):
+        return [flag if value else f"--{NEGATED[name]}"]
+    words = []
+    for item in value if name in REPEATED else [value]:
+        words += [flag, str(_text(name, item))]
+    return words
 
 
 def _without(plan: RunPlan, names: Iterable[str]) -> dict[str, Any]:
@@ -307,18 +358,15 @@ def _operand(path: Path) -> str:
 
 def _text(name: str, value: Any) -> Any:
     """A value as files and options give it: several numbers are one text."""
-    value = value.xywh if isinstance(value, Box) else value
+    if isinstance(value, Box):
+        value = value.xywh
     if isinstance(value, tuple) and name not in REPEATED:
-        return _SEPARATORS.get(name, ",").join(str(number) for number in value)
+        return _SEPARATORS.get(name, ",").join(map(str, value))
     return value
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
+    if isinstance(value, float):
         return repr(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
-    # JSON strings without escapes of characters are TOML strings, but for DEL
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    # JSON is TOML, but for infinite numbers, and DEL in strings
+    return json.dumps(value, default=str, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ebcli.datatypes.explanation import Box
-from ebcli.errors import ConfigurationError, check_at_least
+from ebcli.errors import ConfigurationError, check_at_least, check_value
 from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML, STDOUT
 from ebcli.files.paths import RemoteOptions
@@ -113,13 +113,14 @@ class MapOptions:
 
     def __post_init__(self) -> None:
         check_at_least(1, top_k=self.top_k)
-        if not 0 <= self.score <= 1:
-            raise ConfigurationError(f"--score is {self.score:g}, but it must be from 0 to 1")
+        check_value("--score", self.score, lambda it: 0 <= it <= 1, "from 0 to 1")
         if isinstance(self.where, Box) and not self.where.area > 0:
             raise ConfigurationError("--where is an empty box: give X,Y,WIDTH,HEIGHT with a width and height above 0")
-        if self.against and not self.contrastive:
+        if self.contrastive:
+            return
+        if self.against:
             raise ConfigurationError("--against makes a contrastive map: drop --marginal")
-        if "marginal" in self.beside and not self.contrastive:
+        if "marginal" in self.beside:
             raise ConfigurationError("the marginal map goes beside the contrastive one: drop --marginal")
 
 
@@ -153,8 +154,10 @@ class WordOptions:
     @property
     def method(self) -> str:
         """How the maps of words are computed, in words."""
-        against = "" if self.against is None else f" against {self.against}"
-        return f"contrastive EB{against}{', given answer' * (self.answer is not None)}"
+        words = "contrastive EB"
+        if self.against is not None:
+            words += f" against {self.against}"
+        return words if self.answer is None else f"{words}, given answer"
 
 
 @dataclass(frozen=True)
@@ -213,17 +216,19 @@ class OutputOptions:
         A lower end may stand in front of it: ``0.5,run``.
         """
         low, _, end = text.rpartition(",")
-        is_percentile = end.endswith("%")
+        values: dict[str, Any] = {"vmax": None, "percentile": None, "scale": IMAGE}
         try:
-            return {
-                "vmin": float(low or 0),
-                "vmax": None if is_percentile or end in SCALES else float(end),
-                "percentile": float(end[:-1]) if is_percentile else None,
-                "scale": end if end in SCALES else IMAGE,
-            }
+            values["vmin"] = float(low or 0)
+            if end in SCALES:
+                values["scale"] = end
+            elif end.endswith("%"):
+                values["percentile"] = float(end[:-1])
+            else:
+                values["vmax"] = float(end)
         except ValueError as error:
             choices = "image, run, a number or a percentile such as 99%; or LOW and one of these, as in 1,run"
             raise ConfigurationError(f"--scale is {text!r}, but it must be {choices}") from error
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,11 +264,11 @@ class ExecutionOptions:
     def __post_init__(self) -> None:
         check_at_least(1, batch_size=self.batch_size)
         check_at_least(0, workers=self.workers, gpus_per_worker=self.gpus_per_worker)
-        if self.image_timeout is not None and not 0 < self.image_timeout <= 1e6:  # the system's own limit is 2.1e6
-            raise ConfigurationError(
-                f"image-timeout is {self.image_timeout:g}, but it must be above 0 and at most 1e+06 s"
-            )
-        if self.engine == "ray" and self.workers == 0:
+        # the system's own limit is 2.1e6
+        check_value("image-timeout", self.image_timeout, lambda it: 0 < it <= 1e6, "above 0 and at most 1e+06 s")
+        if self.engine != "ray":
+            return
+        if self.workers == 0:
             raise ConfigurationError("on Ray, at least one worker must hold the network")
-        if self.engine == "ray" and self.device not in ("auto", "cpu", "cuda"):
+        if self.device not in ("auto", "cpu", "cuda"):
             raise ConfigurationError(f"Ray assigns the GPUs: instead of the device {self.device!r}, give cuda or cpu")

@@ -23,6 +23,7 @@ from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.encoding import video_format
 from ebcli.files.images import limit_pixels
+from ebcli.files.media.medium import INPUT_FORMATS
 from ebcli.files.naming import AUTO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
@@ -36,8 +37,8 @@ from ebcli.models.names import caveat
 from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
 from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions
-from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
+from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions, OutputOptions
+from ebcli.run.reading import NetworkInput, Reader, medium_of
 from ebcli.run.rendering import RenderOptions, render
 from ebcli.workers import warm
 
@@ -65,10 +66,13 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         UnsupportedOpError: the network has operations without an excitation rule.
         OutputError: the output directory cannot be written to.
     """
-    style, output, inputs = plan.style, plan.output, plan.inputs
+    style = plan.style
+    inputs = plan.inputs
+    is_dry = plan.execution.dry_run
     limit_pixels(inputs.max_pixels)
-    network, explainer = NetworkDescription.of_bundled(plan), None
-    if not plan.execution.dry_run:
+    network = NetworkDescription.of_bundled(plan)
+    explainer = None
+    if not is_dry:
         sink.check()
     listing = partial(
         find_sources, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
@@ -79,39 +83,39 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     is_work = any(map(_may_be_work, sources))
     if is_work and style.cmap is not None:
         palette(style.cmap)  # may import matplotlib
-    if is_work and (network is None or output.scale == RUN):
+    if is_work and (network is None or plan.output.scale == RUN):
         explainer = _load_explainer(plan, len(sources))
         network = explainer.network
     network = network or NetworkDescription.of_plan(plan)
     model = network.loaded
-    if model.task != VIDEO and inputs.clips != ClipOptions():
-        raise ConfigurationError(f"--start, --duration and every are for videos, but {model.name} explains images")
-    has_figures = output.panel or model.transforms.axes != "HW"  # contact sheets of videos and volumes
-    if (style.cell_size, style.dpi) != (DrawingStyle.cell_size, DrawingStyle.dpi) and not has_figures:
-        raise ConfigurationError("--cell-size and --dpi are for figures: add --panel, or drop them")
+    _check_model(plan, model)
     reader = Reader(model.transforms, inputs.clips, inputs.max_pixels)
     if model.transforms.axes != "HW":
         listing = partial(listing, as_one=reader.formats)
         sources = listing(shard=inputs.shard)
     sources = with_labels(sources, inputs, model, reader)
-    if output.scale == RUN and explainer is not None:
+    if plan.output.scale == RUN and explainer is not None:
         all_sources = sources if inputs.shard is None else with_labels(listing(), inputs, model, reader)
         with workers_for(plan, 1) as workers:
             style = replace(style, vmax=run_vmax(explainer, all_sources, partial(workers.call, reader.load), style))
     _warn_of(network, plan.maps.targets)
-    configuration, against = configuration_hash(_settings(plan, network, style)), tuple(network.against or ())
-    common = Record(input="", status="planned", configuration=configuration, against=against, **network.provenance)
-    total, skipped_paths = len(sources), list[Path]()
-    if output.skip_existing:
-        done = [sink.has_finished(source, common.configuration) for source in sources]
-        skipped_paths = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
-        sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
+    common = Record(
+        input="",
+        status="planned",
+        configuration=configuration_hash(_settings(plan, network, style)),
+        against=tuple(network.against or ()),
+        **network.provenance,
+    )
+    unfinished, skipped = list[Source](), list[Source]()
+    for source in sources:
+        is_finished = plan.output.skip_existing and sink.has_finished(source, common.configuration)
+        (skipped if is_finished else unfinished).append(source)
     options = render_options(plan, network, style)
-    extra_files = [SETTINGS, *(ANNOTATIONS[output.annotations] if output.annotations else ())]
+    extra_files = [SETTINGS, *ANNOTATIONS.get(plan.output.annotations or "", ())]
     class_names = {index: model.category(index) for index in network.possible}
-    sink.refuse(sources, reader.accepts, lambda path: options.names.matches(path, class_names), extra_files)
-    if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
-        explainer = _load_explainer(plan, total)
+    sink.refuse(unfinished, reader.accepts, lambda path: options.names.matches(path, class_names), extra_files)
+    if explainer is None and not is_dry and any(map(_may_be_work, unfinished)):
+        explainer = _load_explainer(plan, len(sources))
     return Run(
         plan=plan,
         sink=sink,
@@ -119,11 +123,21 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         reader=reader,
         options=options,
         common=common,
-        sources=sources,
-        skipped=skipped_paths,
+        sources=unfinished,
+        skipped=[source.path for source in skipped],
         task=model.task,
         device=explainer.device if explainer else plan.execution.device,
     )
+
+
+def _check_model(plan: RunPlan, model: LoadedModel) -> None:
+    """Raise ConfigurationError if options are for networks for other data."""
+    if model.task != VIDEO and plan.inputs.clips != ClipOptions():
+        raise ConfigurationError(f"--start, --duration and every are for videos, but {model.name} explains images")
+    has_figures = plan.output.panel or model.transforms.axes != "HW"  # contact sheets of videos and volumes
+    sizes = plan.style.cell_size, plan.style.dpi
+    if sizes != (DrawingStyle.cell_size, DrawingStyle.dpi) and not has_figures:
+        raise ConfigurationError("--cell-size and --dpi are for figures: add --panel, or drop them")
 
 
 def _may_be_work(source: Source) -> bool:
@@ -156,17 +170,13 @@ def run_vmax(
         load: reads an image or a video.
         style: whether maps are drawn signed.
     """
-    images = [
-        source
-        for source in sources
-        if source.is_explicit or has_known_suffix(source.path) or os.path.isdir(source.path)
-    ]
-    chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
-    largest, sample = 0.0, list[NetworkInput]()
-    for i in chosen:
+    images = [*filter(_is_probably_image, sources)]
+    sample: list[NetworkInput] = []
+    for i in np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int):
         with suppress(EbcliError, MemoryError):
             sample += filter(None, [load(images[i])])
     sample.sort(key=lambda image: (len(image.form), image.form))
+    largest = 0.0
     for explanation in explainer.explain(sample):
         for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
             for values in (map_.values, *map_.method_maps.values()):
@@ -175,81 +185,85 @@ def run_vmax(
     return _rounded_up(largest) if largest else 1.0
 
 
+def _is_probably_image(source: Source) -> bool:
+    """Whether the user named a file, or its name says that it is of some kind of data, or it is a directory."""
+    has_suffix = source.is_explicit or any(medium.has_suffix(source.path) for medium in INPUT_FORMATS)
+    return has_suffix or os.path.isdir(source.path)
+
+
 def _rounded_up(value: float) -> float:
     """To two significant digits: 0.3333 -> 0.34."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / unit) * unit:.2g}")
 
 
-def _region_options(plan: RunPlan) -> RegionOptions | None:
-    output = plan.output
-    kind, share = output.threshold
-    return RegionOptions(kind, share, output.annotations == MASKS) if output.annotations in (BOXES, MASKS) else None
+def _region_options(output: OutputOptions) -> RegionOptions | None:
+    if output.annotations not in (BOXES, MASKS):
+        return None
+    return RegionOptions(*output.threshold, output.annotations == MASKS)
 
 
 def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
     """Say what its maps may not be taken for."""
     loaded = network.loaded
-    if not loaded.trained:
-        warnings.warn(f"{loaded.name} is untrained: its maps are meaningless", stacklevel=2)
-    elif doubts := caveat(loaded.name):
+    doubts = caveat(loaded.name) if loaded.trained else f"{loaded.name} is untrained: its maps are meaningless"
+    if doubts:
         warnings.warn(doubts, stacklevel=2)
     if network.classes is None:
         return
     words = {matching_classes(loaded.categories, word, loaded.num_classes): word for word in targets}  # in their order
     for word, group in zip(words.values(), network.classes, strict=True):
         if len(group) > 1:
-            names = ", ".join(class_labels(loaded, group[:_MAX_NAMES])) + ", ..." * (len(group) > _MAX_NAMES)
+            names = class_labels(loaded, group[:_MAX_NAMES])
+            if len(group) > _MAX_NAMES:
+                names.append("...")
             warnings.warn(
-                f"{word!r} means {len(group)} classes ({names}): of these, the one that scores highest is explained",
+                f"{word!r} means {len(group)} classes ({', '.join(names)}): of these, the one that scores highest is "
+                "explained",
                 stacklevel=2,
             )
 
 
 def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> dict[str, object]:
     """Everything that results depend on: all options but those that only say where and how fast they are made."""
-    maps, output, labels = asdict(plan.maps), asdict(plan.output), plan.inputs.labels
+    maps = asdict(plan.maps)
     del maps["track_lost_mass"]  # which changes records only
     maps |= {"layers": network.layers, "targets": network.classes, "against": network.against}  # by their own names
-    maps["top_k"] = None if maps["top_k"] == 1 and network.loaded.task in (CLASSIFICATION, VIDEO) else maps["top_k"]
+    if maps["top_k"] == 1 and network.loaded.task in (CLASSIFICATION, VIDEO):
+        maps["top_k"] = None
     if isinstance(plan.maps.where, Path):
         maps["where"] = content_hash(plan.maps.where)
-    for name in _OUTPUT_ONLY:
-        del output[name]
-    return {
+    labels = plan.inputs.labels
+    regions = _region_options(plan.output)
+    settings = {
         **network_settings(network.loaded),
         "method": network.method,
         "dtype": plan.execution.dtype,
-        "labels": content_hash(labels) if labels not in (None, FOLDERS) else labels and str(labels),
+        "labels": labels and (str(labels) if labels == FOLDERS else content_hash(labels)),
         "clips": asdict(plan.inputs.clips),
         "maps": maps,
         "style": {**asdict(style), "cmap": style.colormap},
-        "output": output,
-        **({} if plan.words is None else {"words": asdict(plan.words)}),
-        "regions": (regions := _region_options(plan)) and asdict(regions),
+        "output": {name: value for name, value in asdict(plan.output).items() if name not in _OUTPUT_ONLY},
+        "regions": regions and asdict(regions),
     }
+    if plan.words is not None:
+        settings["words"] = asdict(plan.words)
+    return settings
 
 
 def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> RenderOptions:
     """How the results of a run are rendered."""
-    output, provenance = plan.output, network.provenance_of_picture(plan.maps.beside)
-    method = "" if plan.maps.contrastive else "marginal"
-    has_descriptions = bool(plan.model.descriptions)
-    if network.against:
-        contrast_names = (
-            class_labels(network.loaded, network.against) if has_descriptions else map(str, network.against)
-        )
-        method = f"against {' '.join(map(distinct_slug, contrast_names) if has_descriptions else contrast_names)}"
+    output = plan.output
+    provenance = network.provenance_of_picture(plan.maps.beside)
     needs_transparency = plan.style.name == "mask" and not output.panel
-    figure = "layers" if plan.maps.layers == (ALL,) else ATLAS if plan.style.name == ATLAS else "panel"
     names = ResultNames(
         format="png" if output.format == AUTO and needs_transparency else output.format,
-        figure=figure * output.panel,
+        figure=_figure_kind(plan),
         raw=output.raw,
         layers=network.layers,
         default_layer=network.default_layer,
-        method=method,
-        described=has_descriptions,
+        method=_method_mark(plan, network),
+        described=bool(plan.model.descriptions),
         video=video_format(output.format) if network.loaded.task == VIDEO else "",
         volumes=network.loaded.transforms.depth is not None,
         question=None if plan.words is None else plan.words.question,
@@ -260,10 +274,29 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         subtitle=in_a_sentence(provenance),
         provenance=provenance | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"},
         raw_provenance=_raw_provenance(network) if output.raw else None,
-        regions=_region_options(plan),
+        regions=_region_options(output),
         max_side=output.max_side,
         at=plan.maps.at,
     )
+
+
+def _figure_kind(plan: RunPlan) -> str:
+    """What shows all maps of an image in one, as file names have it; empty for a picture of each map."""
+    if not plan.output.panel:
+        return ""
+    if plan.maps.layers == (ALL,):
+        return "layers"
+    return ATLAS if plan.style.name == ATLAS else "panel"
+
+
+def _method_mark(plan: RunPlan, network: NetworkDescription) -> str:
+    """The method as file names have it; empty for contrastive maps against duals."""
+    if not network.against:
+        return "" if plan.maps.contrastive else "marginal"
+    names = map(str, network.against)
+    if plan.model.descriptions:
+        names = map(distinct_slug, network.labels_against)
+    return f"against {' '.join(names)}"
 
 
 def _raw_provenance(network: NetworkDescription) -> dict[str, NDArray[np.str_]]:
@@ -294,29 +327,27 @@ def with_labels(sources: list[Source], inputs: InputOptions, loaded: LoadedModel
     if labels is None or not loaded.num_classes:
         return sources
     if labels == FOLDERS:
-        of_folder = _folders([*filter(reader.accepts, sources)], loaded)
-        return [replace(source, label=of_folder.get(_folder(source.path))) for source in sources]
+        by_folder = _folders([*filter(reader.accepts, sources)], loaded)
+        return [replace(source, label=by_folder.get(_folder(source.path))) for source in sources]
     table = read_labels(labels, loaded.categories, loaded.num_classes)
-    keys = [_key(source.path, table) for source in sources]
-    result = [
-        replace(source, label=table[key].label if key else None) for source, key in zip(sources, keys, strict=True)
-    ]
+    unused = {**table}
+    result = []
+    for source in sources:
+        key = _key(source.path, table)
+        result.append(replace(source, label=None if key is None else table[key].label))
+        unused.pop(key or (), None)
     missing = [source for source in result if source.label is None and reader.accepts(source)]
-    if missing and not any(keys):
+    if missing and len(unused) == len(table):
         raise ConfigurationError(
             f"'{labels}' names none of the images, such as '{missing[0].name}': name files by the end of their paths"
         )
     if missing:
         images = "1 image has" if len(missing) == 1 else f"{len(missing)} images have"
         warnings.warn(f"{images} no label in '{labels}', such as '{missing[0].name}'", stacklevel=2)
-    used_keys = set(keys)
-    unused_keys = [key for key in table if key not in used_keys] if inputs.shard is None and sources else []
-    if unused_keys:
-        rows = "1 row" if len(unused_keys) == 1 else f"{len(unused_keys)} rows"
-        example = f"'{Path(*unused_keys[0])}' in line {table[unused_keys[0]].line}"
-        warnings.warn(
-            f"{rows} of '{labels}' match{'es' * (len(unused_keys) == 1)} no image, such as {example}", stacklevel=2
-        )
+    if unused and sources and inputs.shard is None:
+        rows = f"{len(unused)} rows of '{labels}' match" if len(unused) > 1 else f"1 row of '{labels}' matches"
+        key, (number, _) = next(iter(unused.items()))
+        warnings.warn(f"{rows} no image, such as '{Path(*key)}' in line {number}", stacklevel=2)
     return result
 
 
@@ -335,7 +366,7 @@ def _folder(path: Path) -> str:
 def _folders(sources: Sequence[Source], loaded: LoadedModel) -> dict[str, int]:
     """The class of each directory by its name; without class names, in sorted order, as torchvision's ImageFolder."""
     names = sorted({_folder(source.path) for source in sources})
-    if loaded.categories is None and len(names) == loaded.num_classes and not all(name.isdecimal() for name in names):
+    if loaded.categories is None and len(names) == loaded.num_classes and not all(map(str.isdecimal, names)):
         return {name: index for index, name in enumerate(names)}
     by_name = {}
     for name in names:

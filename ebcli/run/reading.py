@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +11,7 @@ from PIL import Image
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError
-from ebcli.files.clips import ClipOptions, Clips
+from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Coordinates
 from ebcli.files.images import limit_pixels
 from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, InputFormat
@@ -27,18 +26,18 @@ class NetworkInput:
     Attributes:
         pixels: (crop, crop, C), or (height, width, C) for networks that see whole images; 8 bits, or floats of arrays.
             Of a video, (clips, frames, crop, crop, C), and of a volume, (slices, height, width, C).
+        size: the image's width and height.
         stamp: the state of the file that was read.
         seconds: the time that loading took.
-        size: the image's width and height.
         label: its true class, if it is known.
         clips: which clips of a video these are, or the slices of a volume.
         pages: the number of pages or frames of an image file, of which this is the first.
     """
 
     pixels: NDArray[Any]
-    stamp: FileState
-    seconds: float
     size: tuple[int, int]
+    stamp: FileState = FileState(0, 0)  # noqa: RUF009 - it is frozen
+    seconds: float = 0.0
     label: int | None = None
     clips: Clips | None = None
     pages: int = 1
@@ -46,7 +45,12 @@ class NetworkInput:
     @classmethod
     def from_image(cls, image: Image.Image, spec: InputSpec) -> "NetworkInput":
         """An RGB image that is no file."""
-        return cls(pixels=spec.read(image), stamp=FileState(0, 0), seconds=0.0, size=image.size)
+        return cls(pixels=spec.read(image), size=image.size)
+
+    @property
+    def video_clips(self) -> Clips | None:
+        """Which clips of a video these are; None for photos and volumes."""
+        return None if isinstance(self.clips, Slices) else self.clips
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -98,12 +102,17 @@ class Reader:
         stamp, file = source.open_content()
         for other in self.media:
             if other.network and not other.supports(self.spec) and other.has_suffix(source.path):
-                kind = f"a{'n' * (medium.unit[0] in 'aeiou')} {medium.unit}"
-                raise ImageError(f"it is a {other.unit}, not {kind}: choose {other.network}")
+                article = "an" if medium.unit[0] in "aeiou" else "a"
+                raise ImageError(f"it is a {other.unit}, not {article} {medium.unit}: choose {other.network}")
         pixels, size, clips = medium.read(file, self.spec, self.part)
-        seconds, pages = perf_counter() - start, medium.pages(file)
         return NetworkInput(
-            pixels=pixels, stamp=stamp, seconds=seconds, size=size, label=source.label, clips=clips, pages=pages
+            pixels=pixels,
+            size=size,
+            stamp=stamp,
+            seconds=perf_counter() - start,
+            label=source.label,
+            clips=clips,
+            pages=medium.pages(file),
         )
 
     def frames(self, source: Source, network_input: NetworkInput) -> Iterator[DisplayFrame]:
@@ -115,17 +124,15 @@ class Reader:
         """
         limit_pixels(self.max_pixels)
         medium = medium_of(source, self.spec, self.media)
-        now, file = source.open_content()
-        if now != network_input.stamp or medium is None:
+        stamp, file = source.open_content()
+        if stamp != network_input.stamp or medium is None:
             raise ImageError("the file changed during the run")
         with closing(medium.frames(file, self.spec, self.part, network_input.clips)) as frames:
             for frame in frames:
-                image = frame.image
-                yield (
-                    frame
-                    if image.size == network_input.size
-                    else frame._replace(image=image.resize(network_input.size))
-                )
+                if frame.image.size == network_input.size:
+                    yield frame
+                else:
+                    yield frame._replace(image=frame.image.resize(network_input.size))
 
     def coordinates(self, source: Source) -> Coordinates | None:
         """Where in space the pixels of a file lie; None if it does not say.
@@ -135,11 +142,6 @@ class Reader:
         """
         medium = medium_of(source, self.spec, self.media)
         return None if medium is None else medium.coordinates(source.open_content()[1], self.spec)
-
-
-def has_known_suffix(path: Path) -> bool:
-    """Whether a file's name says that it is of some kind of data."""
-    return any(medium.has_suffix(path) for medium in INPUT_FORMATS)
 
 
 def medium_of(
@@ -154,5 +156,7 @@ def medium_of(
     for medium in reversed(fitting):  # of TIFF files, photos are only some
         if medium.has_suffix(source.path):
             return medium
-    recognized_format = next((medium for medium in fitting if source.is_local and medium.recognizes(source.path)), None)
-    return fitting[0] if recognized_format is None and source.is_explicit else recognized_format
+    for medium in fitting if source.is_local else ():
+        if medium.recognizes(source.path):
+            return medium
+    return fitting[0] if source.is_explicit else None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Explanation, Map, Subject
+from ebcli.datatypes.explanation import Explanation, Interval, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
 from ebcli.drawing.legend import scale_labels
 from ebcli.drawing.overlay import downscale
@@ -19,7 +20,6 @@ from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.clips import Clips, Slices
-from ebcli.files.coordinates import Interval
 from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.naming import HTML, ResultNames
@@ -29,8 +29,6 @@ from ebcli.files.sources import Source
 from ebcli.models.classes import printable
 from ebcli.run.reading import NetworkInput, Reader
 
-# frames, maps, the title and the subtitle of a figure
-_Drawing = tuple[Sequence[DisplayFrame], Sequence[FrameMaps], str, str]
 _OF_MAP = "mass layer peak strength times_noise evidence share channels".split()  # which its record has, too
 
 
@@ -57,6 +55,15 @@ class RenderOptions:
     regions: RegionOptions | None = None
     max_side: int | None = None
     at: tuple[int, int] | None = None
+
+
+class _Drawing(NamedTuple):
+    """What figures are made of."""
+
+    frames: Sequence[DisplayFrame]
+    maps: Sequence[FrameMaps]
+    title: str
+    subtitle: str
 
 
 @dataclass(frozen=True)
@@ -94,30 +101,29 @@ def render(
     """
     from ebcli.drawing.figure import sheet_frames, small_frame
 
-    size, clips = network_input.size, network_input.clips
-    subjects = explanation.subjects
-    maps = [
-        FrameMaps.from_map(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps
-    ]
-    tiles = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
-    common = {**options.provenance, "input": file_name(source), **tiles}
+    size = network_input.size
+    clips = network_input.clips
+    maps = frame_maps_of(explanation, size, clips, options.style)
+    facts = {**options.provenance, "input": file_name(source)}
+    if explanation.tiles:
+        facts["tiles"] = str(explanation.tiles)
     suffix = options.names.suffix(source.relpath)
-    writers, figures = list[_MapFile](), [[map_] for map_ in maps]
-    if options.names.figure:
-        figures = [maps]
-    else:
-        writers = [_MapFile(options, suffix, map_, common | metadata([map_])) for map_ in maps]
-        figures = [] if clips is None else figures
+    writers: list[_MapFile] = []
+    figures = [maps]
+    if not options.names.figure:
+        writers = [_MapFile(options, suffix, map_, facts | metadata([map_])) for map_ in maps]
+        figures = [] if clips is None else [[map_] for map_ in maps]
     numbers = [0] if clips is None else sheet_frames(clips)
     middle = Orthogonal(maps[0], clips).peak[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
-    frames, small = list[DisplayFrame](), dict[Path, bytes]()
+    frames: list[DisplayFrame] = []
+    pages: dict[Path, bytes] = {}
     for frame in reader.frames(source, network_input):
         for writer in writers:
             writer.add(frame)
         if figures and frame.number in numbers:
             frames.append(frame if clips is None else frame._replace(image=small_frame(frame.image, options.style)))
         if names is not None and frame.number == middle:
-            small = thumbnails(names, frame, maps)
+            pages = thumbnails(names, frame, maps)
     if figures and len(frames) < len(numbers):
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
@@ -125,22 +131,28 @@ def render(
         from ebcli.drawing.pages import answer_page
 
         for path in options.names.pages(source.relpath):
-            small[path] = answer_page(explanation, frames, maps, source.name, options.subtitle)
+            pages[path] = answer_page(explanation, frames, maps, source.name, options.subtitle)
     for rows in figures:
-        drawing = frames, rows, source.name, options.subtitle
-        files.append(_figure(options, explanation, drawing, suffix, common | metadata(rows)))
-    coordinate_suffix = ""
+        drawing = _Drawing(frames, rows, source.name, options.subtitle)
+        files.append(_figure(options, explanation, drawing, suffix, facts | metadata(rows)))
+    coordinates = None
     if options.raw_provenance is not None:
-        arrays = {**tiles, **arrays_of(explanation, clips)}
-        files.append(encode_arrays({**options.raw_provenance, "image_size": np.array(size), **arrays}))
+        arrays = {**options.raw_provenance, "image_size": np.array(size), **arrays_of(explanation, network_input)}
+        files.append(encode_arrays(arrays))
         coordinates = clips.affine if isinstance(clips, Slices) else reader.coordinates(source)
-        if coordinates is not None:
-            coordinate_suffix = coordinates.suffix
-            files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
+    if coordinates is not None:
+        files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
     shares = None if options.at is None else _shares(explanation, options.at, size)
-    return RenderedFiles(
-        files, tuple(class_record(map_, options.regions, shares) for map_ in maps), small, coordinate_suffix
-    )
+    records = tuple(class_record(map_, options.regions, shares) for map_ in maps)
+    return RenderedFiles(files, records, pages, "" if coordinates is None else coordinates.suffix)
+
+
+def frame_maps_of(
+    explanation: Explanation, size: tuple[int, int], clips: Clips | None, style: DrawingStyle
+) -> list[FrameMaps]:
+    """The maps of an explanation for frames of a size (width, height)."""
+    subjects = explanation.subjects
+    return [FrameMaps.from_map(map_, size, clips, style, subjects.index(map_.subject)) for map_ in explanation.maps]
 
 
 def _figure(
@@ -159,16 +171,17 @@ def _figure(
 
     if explanation.answer is not None:
         return answer_figure(explanation, *drawing).encode(suffix, facts)
-    return (panel if drawing[1][0].clips is None else contact_sheet)(*drawing).encode(suffix, facts)
+    draw = panel if drawing.maps[0].clips is None else contact_sheet
+    return draw(*drawing).encode(suffix, facts)
 
 
 def _shares(explanation: Explanation, pixel: tuple[int, int], size: tuple[int, int]) -> dict[Subject, float]:
     """The shares of the classes at a pixel of an image (width, height)."""
-    if not (pixel[0] < size[0] and pixel[1] < size[1]):
-        raise ImageError(
-            f"the pixel {pixel[0]},{pixel[1]} is outside of it: choose one within {size[0]} x {size[1]} pixels"
-        )
-    return dict(Atlas.from_maps(explanation.maps).classes_at(*pixel))
+    x, y = pixel
+    width, height = size
+    if x >= width or y >= height:
+        raise ImageError(f"the pixel {x},{y} is outside of it: choose one within {width} x {height} pixels")
+    return dict(Atlas.from_maps(explanation.maps).classes_at(x, y))
 
 
 def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
@@ -181,7 +194,8 @@ def class_record(
     maps: FrameMaps, options: RegionOptions | None = None, shares: Mapping[Subject, float] | None = None
 ) -> ClassRecord:
     """The record of a map; with options, also the region that it marks; with shares at a pixel, also its own."""
-    map_, subject = maps.map, maps.map.subject
+    map_ = maps.map
+    subject = map_.subject
     region = None
     if options is not None and not map_.is_two_sided:
         region = largest_region(map_.values, map_.placement, maps.size, options)
@@ -206,10 +220,14 @@ class _MapFile:
     """The file of a map: drawn over each frame, or over three slices of a volume."""
 
     def __init__(self, options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> None:
-        clips, test = maps.clips, maps.map.sufficiency
+        clips = maps.clips
+        test = maps.map.sufficiency
         if test is not None and not test.suffices:  # without words, the picture would convince
             maps = replace(maps, style=replace(maps.style, caption=True))
-        self._maps, self._longest, self._suffix, self._facts = maps, options.max_side, suffix, facts
+        self._maps = maps
+        self._longest = options.max_side
+        self._suffix = suffix
+        self._facts = facts
         self._volume = Orthogonal(maps, clips) if isinstance(clips, Slices) else None
         self._video = None
         if clips is not None and self._volume is None:
@@ -219,8 +237,9 @@ class _MapFile:
         if self._volume is not None:
             self._volume.add(frame)
             return
-        photo = frame if self._longest is None else frame._replace(image=downscale(frame.image, self._longest))
-        self._picture = self._maps.draw(photo)
+        if self._longest is not None:
+            frame = frame._replace(image=downscale(frame.image, self._longest))
+        self._picture = self._maps.draw(frame)
         if self._video is not None:
             self._video.add(self._picture)
 
@@ -239,13 +258,17 @@ def file_name(source: Source) -> str:
 
 def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
     """The layer, class, score, strength, sufficiency and color scale of the maps in a picture or figure."""
-    maps, owner = [item.map for item in frame_maps], "each map's " if len(frame_maps) > 1 else ""
+    maps = [item.map for item in frame_maps]
+    owner = "each map's " if len(maps) > 1 else ""
     low, high = scale_labels(frame_maps[0].style, max(map_.values.size for map_ in maps), owner)
-    subjects = list(dict.fromkeys(map_.subject for map_ in maps))
+    subjects = dict.fromkeys(map_.subject for map_ in maps)
+    facts = {}
     strengths = [", ".join(map_.evidence_words).removeprefix("strength ") for map_ in maps]
-    return {
-        **({"strength": "; ".join(strengths)} if all(strengths) else {}),
-        **({} if (test := maps[0].sufficiency) is None else {"sufficiency": test.words}),
+    if all(strengths):
+        facts["strength"] = "; ".join(strengths)
+    if maps[0].sufficiency is not None:
+        facts["sufficiency"] = maps[0].sufficiency.words
+    return facts | {
         "scale": f"{low} to {high}",
         "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),
         "class": "; ".join(f"{subject.index} {subject.name or ''}".rstrip() for subject in subjects),
@@ -253,14 +276,12 @@ def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
     }
 
 
-def arrays_of(explanation: Explanation, clips: Clips | None) -> dict[str, ArrayLike]:
-    """An explanation as arrays, for the raw file; with several layers, the arrays' names end with the layer's.
-
-    Of a video, ``times`` are the seconds at which the maps lie.
-    """
-    subjects, place = explanation.subjects, explanation.maps[0].placement
-    arrays: dict[str, ArrayLike] = {
-        "crop": np.array([place.left, place.top, place.right, place.bottom]),
+def arrays_of(explanation: Explanation, network_input: NetworkInput) -> dict[str, ArrayLike]:
+    """An explanation as arrays, for the raw file; with several layers, the arrays' names end with the layer's."""
+    subjects = explanation.subjects
+    arrays: dict[str, ArrayLike] = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
+    arrays |= {
+        "crop": np.array(explanation.maps[0].placement),
         "classes": np.array([subject.index for subject in subjects]),
         "names": np.array([subject.name or "" for subject in subjects]),
         "scores": np.array([subject.score for subject in subjects], np.float32),
@@ -270,15 +291,21 @@ def arrays_of(explanation: Explanation, clips: Clips | None) -> dict[str, ArrayL
     by_layer = explanation.by_layer
     for layer, maps in by_layer.items():
         suffix = f"@{layer}" if len(by_layer) > 1 else ""
-        arrays[f"maps{suffix}"] = np.stack([map_.values for map_ in maps])
-        if maps[0].mass is not None:
-            arrays[f"mass{suffix}"] = np.array([map_.mass for map_ in maps], np.float32)
-        if relevance := [map_.relevance for map_ in maps if map_.relevance is not None]:
-            arrays[f"relevance{suffix}"] = np.stack(relevance)
-        if clips is not None and not isinstance(clips, Slices):
-            depth = len(maps[0].values) // len(clips.starts)
-            centers = (np.arange(depth) + 0.5) * clips.frames / depth - 0.5
-            arrays[f"times{suffix}"] = np.array(
-                [clips.time(start + center) for start in clips.starts for center in centers]
-            )
+        for name, array in _layer_arrays(maps, network_input.video_clips).items():
+            arrays[name + suffix] = array
+    return arrays
+
+
+def _layer_arrays(maps: Sequence[Map], clips: Clips | None) -> dict[str, ArrayLike]:
+    """The arrays of the maps at a layer. Of a video, ``times`` are the seconds at which the maps lie."""
+    arrays: dict[str, ArrayLike] = {"maps": np.stack([map_.values for map_ in maps])}
+    if maps[0].mass is not None:
+        arrays["mass"] = np.array([map_.mass for map_ in maps], np.float32)
+    relevance = [map_.relevance for map_ in maps if map_.relevance is not None]
+    if relevance:
+        arrays["relevance"] = np.stack(relevance)
+    if clips is not None:
+        depth = len(maps[0].values) // len(clips.starts)
+        centers = (np.arange(depth) + 0.5) * clips.frames / depth - 0.5
+        arrays["times"] = np.array([clips.time(start + center) for start in clips.starts for center in centers])
     return arrays

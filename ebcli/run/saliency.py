@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Box, Explanation
+from ebcli.datatypes.explanation import Box, Explanation, Subject
 from ebcli.drawing.atlas import atlas_figure
 from ebcli.drawing.figure import panel
 from ebcli.drawing.frame_maps import FrameMaps
@@ -24,6 +24,7 @@ from ebcli.drawing.style import ATLAS, AnyStyle, DrawingStyle
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.run.plan import RunPlan
+from ebcli.run.rendering import frame_maps_of
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -77,20 +78,25 @@ class Saliency:
         Args:
             size: (width, height); None for the photo's own.
         """
-        photo_size, maps, signed = self.photo.image.size, self.explanation.maps, self.style.signed
+        photo_size = self.photo.image.size
         size = size or photo_size
-        return np.stack(
-            [heatmap(map_.display_values, map_.placement.rescale(photo_size, size), size, signed) for map_ in maps]
-        )
+        heatmaps = []
+        for map_ in self.explanation.maps:
+            region = map_.placement.rescale(photo_size, size)
+            heatmaps.append(heatmap(map_.display_values, region, size, self.style.signed))
+        return np.stack(heatmaps)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self.heatmap().astype(dtype or np.float32, copy=False)
 
     def boxes(self, threshold: float = 0.5) -> list[Box | None]:
         """The box around the largest region above a share of each map's maximum, in pixels; None if a map is blank."""
-        options, size = RegionOptions("max", threshold, masks=False), self.photo.image.size
-        regions = [largest_region(map_.display_values, map_.placement, size, options) for map_ in self.explanation.maps]
-        return [None if region is None else region.box for region in regions]
+        options = RegionOptions("max", threshold, masks=False)
+        boxes = []
+        for map_ in self.explanation.maps:
+            region = largest_region(map_.display_values, map_.placement, self.photo.image.size, options)
+            boxes.append(None if region is None else region.box)
+        return boxes
 
     @cached_property
     def _atlas(self) -> Atlas:
@@ -109,7 +115,7 @@ class Saliency:
         Raises:
             ConfigurationError: the maps are not contrastive maps of classes at one layer.
         """
-        return [(subject.name or f"class {subject.index}", share) for subject, share in self._atlas.classes_at(x, y)]
+        return [(_label(subject), share) for subject, share in self._atlas.classes_at(x, y)]
 
     def regions(self) -> tuple[NDArray[np.str_], NDArray[np.float32]]:
         """The class with the most evidence at each cell, and this evidence.
@@ -129,23 +135,22 @@ class Saliency:
 
         Their ``data`` has ``class_name`` and ``strength``.
         """
-        pairs = zip(self.explanation.maps, self.boxes(threshold), strict=True)
-        with_boxes = [(map_, map_.subject.box or box) for map_, box in pairs if map_.subject.box or box]
-        subjects = [map_.subject for map_, _ in with_boxes]
+        boxes = {}
+        for map_, box in zip(self.explanation.maps, self.boxes(threshold), strict=True):
+            if map_.subject.box or box:
+                boxes[map_] = map_.subject.box or box
+        subjects = [map_.subject for map_ in boxes]
         return import_optional("supervision").Detections(
-            xyxy=np.array([box for _, box in with_boxes], np.float32).reshape(-1, 4),
+            xyxy=np.array([*boxes.values()], np.float32).reshape(-1, 4),
             confidence=np.array([subject.score for subject in subjects], np.float32),
             class_id=np.array([subject.index for subject in subjects], int),
-            data={
-                "class_name": [subject.name for subject in subjects],
-                "strength": [map_.strength for map_, _ in with_boxes],
-            },
+            data={"class_name": [subject.name for subject in subjects], "strength": [map_.strength for map_ in boxes]},
         )
 
     @property
     def classes(self) -> list[str]:
         """The name of each map's class."""
-        return [map_.subject.name or f"class {map_.subject.index}" for map_ in self.explanation.maps]
+        return [_label(map_.subject) for map_ in self.explanation.maps]
 
     @property
     def scores(self) -> list[float]:
@@ -178,21 +183,14 @@ class Saliency:
         return self._draw(self.style)
 
     def _draw(self, style: DrawingStyle) -> Image.Image:
-        frame_maps = self._frames(style)
-        if style.name == ATLAS:
-            return atlas_figure([self.photo], frame_maps, "", self.about).image()
-        return (
-            frame_maps[0].draw(self.photo)
-            if len(frame_maps) == 1
-            else panel([self.photo], frame_maps, "", self.about).image()
-        )
+        maps = self._frame_maps(style)
+        if len(maps) == 1 and style.name != ATLAS:
+            return maps[0].draw(self.photo)
+        figure = atlas_figure if style.name == ATLAS else panel
+        return figure([self.photo], maps, "", self.about).image()
 
-    def _frames(self, style: DrawingStyle) -> list[FrameMaps]:
-        explanation, size = self.explanation, self.photo.image.size
-        return [
-            FrameMaps.from_map(map_, size, None, style, explanation.subjects.index(map_.subject))
-            for map_ in explanation.maps
-        ]
+    def _frame_maps(self, style: DrawingStyle) -> list[FrameMaps]:
+        return frame_maps_of(self.explanation, self.photo.image.size, None, style)
 
     def save(self, path: str | os.PathLike[str], style: AnyStyle | None = None) -> None:
         """Write the picture to a file of any format that Pillow writes, also in another style.
@@ -200,16 +198,19 @@ class Saliency:
         Raises:
             ConfigurationError: there is no such style, or the format cannot hold it.
         """
-        suffix = Path(path).suffix.lower().removeprefix(".").replace("jpeg", "jpg")
-        changes = {} if style is None else {"style": style, "signed": None}
-        plan = self.plan.replace(
-            format=suffix if suffix == "jpg" else None, panel=len(self.explanation.maps) > 1, **changes
-        )
-        self._draw(plan.style).save(path)
+        is_jpeg = Path(path).suffix.lower() in (".jpg", ".jpeg")
+        values: dict[str, Any] = {"format": "jpg" if is_jpeg else None, "panel": len(self.explanation.maps) > 1}
+        if style is not None:
+            values |= {"style": style, "signed": None}
+        self._draw(self.plan.replace(**values).style).save(path)
 
     def _repr_html_(self) -> str:
-        return notebook_view(self._frames(self.style), self.photo, self.about)
+        return notebook_view(self._frame_maps(self.style), self.photo, self.about)
 
     def __repr__(self) -> str:
         titles = ", ".join(dict.fromkeys(map_.subject.title for map_ in self.explanation.maps))
         return f"<Saliency of {titles}; {self.about}>"
+
+
+def _label(subject: Subject) -> str:
+    return subject.name or f"class {subject.index}"

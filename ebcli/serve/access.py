@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _MOST_CONNECTIONS = 500
-_COOKIE, _TOKEN = "eb-saliency", "token"
+_COOKIE = "eb-saliency"
+_TOKEN = "token"
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
@@ -64,7 +65,8 @@ class Guard:
             return _refuse(400, "this server does not answer to that name: open the address that the terminal shows")
         # of a browser; another site may link to the page, but neither embed nor ask anything
         is_page = scope["method"] == "GET" and scope["path"] == "/"
-        site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
+        site = headers.get("sec-fetch-site", "none")
+        origin = headers.get("origin")
         url = URL(scope=scope)
         is_foreign = site not in ("none", "same-origin") or origin not in (None, f"{url.scheme}://{host}")
         if is_foreign and not is_page:

@@ -21,7 +21,7 @@ from ebcli.datatypes.atlas import Atlas
 from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.pages import atlas_data
-from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
+from ebcli.drawing.painters import Size, limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError, in_words
 from ebcli.files.sources import Source
@@ -32,8 +32,10 @@ from ebcli.serve.photos import SIDE, SMALL, Photos
 from ebcli.workers import Workers
 
 T = TypeVar("T")
+Json = dict[str, Any]  # an object
 
 _FAILURE = "this failed: the terminal of eb-saliency serve says why"
+_BINARY = "application/octet-stream"
 _STYLES = {"unsigned": DrawingStyle(), "signed": DrawingStyle(signed=True)}  # of color scales
 _NO_FRAMES = {"content-security-policy": "frame-ancestors 'none'"}  # which only a header can say; the page has the rest
 
@@ -54,8 +56,12 @@ class Page:
     def __init__(
         self, photos: Photos, networks: Sequence[Network], workers: Workers, tell: Callable[[str], None]
     ) -> None:
-        self._photos, self._networks, self._workers, self._tell = photos, networks, workers, tell
-        self._turn, self._computing = asyncio.Lock(), ThreadPoolExecutor(1)
+        self._photos = photos
+        self._networks = networks
+        self._workers = workers
+        self._tell = tell
+        self._turn = asyncio.Lock()
+        self._computing = ThreadPoolExecutor(1)
         answers = {
             "/": self._index,
             "/colors": self._colors,
@@ -149,17 +155,18 @@ class Page:
     async def _maps(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
         content = await self._compute(lambda: encode_maps(network.explain(plan, source), network.size(source)), request)
-        return Response(content, media_type="application/octet-stream")
+        return Response(content, media_type=_BINARY)
 
     async def _atlas(self, request: Request) -> Response:
         _, network, source = self._parse_request(request)
         plan = network.atlas_plan()
 
         def work() -> bytes:
-            explanation, size = network.explain(plan, source), network.size(source)
+            explanation = network.explain(plan, source)
+            size = network.size(source)
             return encode_maps(explanation, size, atlas=atlas_data(Atlas.from_maps(explanation.maps), size))
 
-        return Response(await self._compute(work, request), media_type="application/octet-stream")
+        return Response(await self._compute(work, request), media_type=_BINARY)
 
     async def _command(self, request: Request) -> Response:
         plan, network, _ = self._parse_request(request)
@@ -176,7 +183,8 @@ class Page:
         return Response(content, headers=headers, media_type="image/png")
 
     async def _upload(self, request: Request) -> Response:
-        content, max_bytes = bytearray(), self._photos.most_bytes
+        content = bytearray()
+        max_bytes = self._photos.most_bytes
         async for part in request.stream():
             content += part
             if len(content) > max_bytes:
@@ -188,13 +196,13 @@ class Page:
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
-    answer: dict[str, Any] = {"problem": str(error)}
+    answer: Json = {"problem": str(error)}
     if isinstance(error, UnknownClassError):  # its hint is for the command
         answer = {"problem": f"there is no class {error.name!r}", "name": error.name, "near": error.near}
     return JSONResponse(answer, 400)
 
 
-def _network_status(network: Network) -> dict[str, Any]:
+def _network_status(network: Network) -> Json:
     """What the page is told of a network."""
     return {
         "name": network.spec.name,
@@ -208,7 +216,7 @@ def _network_status(network: Network) -> dict[str, Any]:
     }
 
 
-def colors() -> dict[str, Any]:
+def colors() -> Json:
     """The colors and the opacities of the 256 levels of each scale."""
     scales = {}
     for name, style in _STYLES.items():
@@ -218,7 +226,7 @@ def colors() -> dict[str, Any]:
     return {"scales": scales, "alpha": DrawingStyle.alpha}
 
 
-def subjects_json(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
+def subjects_json(subjects: Iterable[Subject]) -> list[Json]:
     """Subjects with their boxes and outlines, in pixels of the photo."""
     return [
         {
@@ -232,7 +240,7 @@ def subjects_json(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
     ]
 
 
-def encode_maps(explanation: Explanation, size: tuple[int, int], **fields: Any) -> bytes:
+def encode_maps(explanation: Explanation, size: Size, **fields: Any) -> bytes:
     """The maps of a photo of a size (width, height): a description in JSON, then their values, 32-bit floats.
 
     More can be in the description. The first four bytes are its length, which spaces make a multiple of four.
@@ -245,7 +253,7 @@ def encode_maps(explanation: Explanation, size: tuple[int, int], **fields: Any) 
     return b"".join([len(text).to_bytes(4, "little"), text, *values])
 
 
-def _describe_map(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
+def _describe_map(map_: Map, size: Size) -> Json:
     """What is said of a map; the ends of its scales, None for one on which it is blank, are in the map's own units."""
     scales = {}
     for name, style in _STYLES.items():

@@ -50,7 +50,9 @@ class Network:
     """
 
     def __init__(self, plan: RunPlan, workers: Workers) -> None:
-        self._base_plan, self.spec, self._workers = plan, plan.model, workers
+        self._base_plan = plan
+        self.spec = plan.model
+        self._workers = workers
         self.problem: str | None = None
         self.doubt: str | None = None
         self.layers: tuple[str, ...] = ()
@@ -114,7 +116,7 @@ class Network:
         """
         options = {name: value for name, value in query.items() if value}
         values: dict[str, Any] = {name: (options[name],) for name in ("target", "against") if name in options}
-        if self.takes_texts and not values.get("target"):
+        if self.takes_texts and "target" not in values:
             raise ConfigurationError(f"{self.spec.name} compares images with texts: type one")
         try:
             if "box" in options:
@@ -123,13 +125,12 @@ class Network:
             values["alpha"] = float(options["alpha"]) if "alpha" in options else None
         except ValueError as error:
             raise ConfigurationError(f"this is no address of the page ({error}): open the page again") from error
-        values |= {"contrastive": options.get("marginal") != "1", "style": options.get("style")}
-        values |= {
-            "signed": {"0": False, "1": True}.get(options.get("signed", "")),
-            "cells": options.get("cells") == "1",
-        }
-        layers = self.layers if options.get("layer") == ALL_LAYERS else (options.get("layer", self.default),)
-        return self._base_plan.replace(**values, layer=layers)
+        values["contrastive"] = options.get("marginal") != "1"
+        values["style"] = options.get("style")
+        values["signed"] = {"0": False, "1": True}.get(options.get("signed", ""))
+        values["cells"] = options.get("cells") == "1"
+        layer = options.get("layer", self.default)
+        return self._base_plan.replace(**values, layer=self.layers if layer == ALL_LAYERS else (layer,))
 
     def atlas_plan(self) -> RunPlan:
         """The plan for the likeliest classes of a photo, which its atlas compares.
@@ -143,10 +144,11 @@ class Network:
 
     def subjects(self, plan: RunPlan, source: Source) -> list[Subject]:
         """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit."""
-        usual = (plan if self.takes_texts else self._base_plan).replace(layer=(self.default,))
         if self.loaded.task == CLASSIFICATION and not self.takes_texts:
-            usual = self.atlas_plan()
-        return self._explainer(usual).subjects(self._input(source))
+            plan = self.atlas_plan()
+        else:
+            plan = (plan if self.takes_texts else self._base_plan).replace(layer=(self.default,))
+        return self._explainer(plan).subjects(self._input(source))
 
     def explain(self, plan: RunPlan, source: Source) -> Explanation:
         """The maps of a photo; the last ones are kept in memory.
@@ -174,11 +176,11 @@ class Network:
         from ebcli.run.prepare import render_options
         from ebcli.run.rendering import render
 
-        explanation, plan = self.explain(plan, source), plan.replace(format="png")
-        network = self._explainer(plan).network
-        options, reader = render_options(plan, network, plan.style), self._reader
-        rendered_files = self._workers.call(render, source, self._input(source), reader, options, explanation, None)
-        return rendered_files.files[0]
+        explanation = self.explain(plan, source)
+        plan = plan.replace(format="png")
+        options = render_options(plan, self._explainer(plan).network, plan.style)
+        network_input = self._input(source)
+        return self._workers.call(render, source, network_input, self._reader, options, explanation, None).files[0]
 
     def command(self, plan: RunPlan, name: str) -> str:
         """The command line that makes the picture of a plan for the photo at a path."""

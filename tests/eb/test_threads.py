@@ -1,9 +1,13 @@
 """Each thread has a mode of its own, or none."""
 
+import itertools
 import threading
+import warnings
 
+import pytest
 import torch
 from nets import bare, relevance_of
+from torch import nn
 
 import ebcli
 from ebcli.eb import pass_through, rule, unregister
@@ -115,3 +119,76 @@ def test_a_thread_in_the_middle_of_a_rule():
     for value in found.values():
         assert not isinstance(value, BaseException), repr(value)
         assert torch.equal(value, expected)
+
+
+class Meeting(nn.Module):
+    """Calls a function half-way through the forward pass."""
+
+    def __init__(self, pause):
+        super().__init__()
+        self.first, self.second, self.pause = nn.Linear(3, 4), nn.Linear(4, 5), pause
+
+    def forward(self, x):
+        y = torch.cumprod(self.first(x), 1)  # which has no rule, so there is a warning
+        self.pause()
+        return self.second(y)
+
+
+def overlapping(order, look):
+    """Calls of several threads that all are in the middle at once, and end one after another.
+
+    Args:
+        order: which thread ends first, second and so on.
+        look: called as all are in the middle, and after each end but the last one.
+
+    Returns:
+        What `look` returned.
+    """
+    meet, found = threading.Barrier(len(order) + 1, timeout=120), {}
+    may_end = [threading.Event() for _ in order]
+
+    def explain(i):
+        def pause():
+            meet.wait()
+            assert may_end[i].wait(timeout=120)
+
+        options = {"unsupported": "gradient", "contrastive": True}
+        return ebcli.excitation_backprop(Meeting(pause), torch.ones(1, 3), [[0, 1]], [None, "first"], **options)
+
+    threads = [in_thread(lambda i=i: explain(i), found, i) for i in range(len(order))]
+    meet.wait()
+    seen = []
+    for i in order:
+        seen.append(look())
+        may_end[i].set()
+        threads[i].join()
+        assert not isinstance(found[i], BaseException), repr(found[i])
+    return seen
+
+
+ORDERS = list(itertools.permutations(range(3)))
+
+
+@pytest.mark.parametrize("stance", ["default", "eager_on_recompile"])
+def test_what_is_compiled_runs_as_it_is_written_until_the_last_thread_is_done(stance):
+    with torch.compiler.set_stance(stance), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for order in ORDERS:
+            assert overlapping(order, compiler_stance) == ["force_eager"] * 3
+            assert compiler_stance() == stance
+
+
+def compiler_stance():
+    return torch._dynamo.eval_frame._stance.stance
+
+
+def test_filters_of_warnings_stay_as_they_are():
+    """Python has one list of them for all threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before = [*warnings.filters]
+        show = warnings.showwarning
+        for order in ORDERS:
+            assert overlapping(order, lambda: [*warnings.filters]) == [before] * 3
+            assert warnings.filters == before
+            assert warnings.showwarning is show

@@ -11,7 +11,9 @@ import torch
 from PIL import Image
 from timm.data import create_transform, resolve_data_config
 from torchvision.models import ResNet18_Weights
+from zoo import enliven
 
+import ebcli
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
 
@@ -119,3 +121,16 @@ def test_a_missing_timm_package_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'eb-saliency\[timm\]'"):
         load_model("timm/resnet18", "none")
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("name", "layer"), [("crossvit_tiny_240", "patch_embed.1"), ("coat_tiny", "patch_embed2")])
+def test_the_default_layer_of_branches_has_cells_that_probability_reaches(name: str, layer: str) -> None:
+    """The last norms are read at the class token alone, so that their maps would be empty."""
+    loaded = load_model(f"timm/{name}", "none")
+    assert ebcli.default_layer(loaded) == layer
+    noise = torch.rand(1, 3, *loaded.transforms.shape, generator=torch.Generator().manual_seed(0))
+    enliven(loaded.net, noise)
+    result = ebcli.excitation_backprop(loaded.net, noise, 1, layer, contrastive=True)
+    assert result.maps.abs().max() > 0
+    assert ebcli.excitation_backprop(loaded.net, noise, 1, layer).maps.sum() > 0.5

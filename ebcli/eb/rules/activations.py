@@ -247,6 +247,10 @@ def power(op: Op) -> Rule:
         return written_out(op, link, 0) if link else MISSING
     if not is_scalar(exponent):
         return SIGNED_VALUES
+    return _fixed_power(exponent)
+
+
+def _fixed_power(exponent: float) -> Rule:
     if exponent == 1:
         return Scale(nonnegative=None)
     if exponent <= 0:
@@ -351,6 +355,14 @@ def batch_norm(op: Op) -> Rule:
     return _BATCH_NORM
 
 
+class AttentionWeights(Activation):
+    """The softmax of `scaled_dot_product_attention`."""
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        super().describe(op, facts)
+        facts.is_attention = True
+
+
 RELU = Rectifier()
 RELU6 = Rectifier(is_bounded=True)
 POSITIVE = Activation(gate=Gate.NONNEGATIVE, keeps_zero=False, nonnegative=True)
@@ -358,6 +370,7 @@ SIGNED_VALUES = Activation(gate=0, keeps_zero=False)
 EVEN = Activation(gate=0, nonnegative=True)
 ODD = Activation(gate=0, nonnegative=None)
 INVERSE = Activation(gate=Gate.MASK, keeps_zero=False, nonnegative=None)
+SOFTMAX = Activation(gate=Gate.SWITCH, keeps_zero=False, nonnegative=True, elementwise=0, is_softmax=True)
 # a bound against overflow, or rounding, which hardly ever changes a value, is no activation
 BOUND = Unary(elementwise=AFFINE, nonnegative=None)
 ANY_BOUND = Unary(elementwise=AFFINE)
@@ -375,9 +388,8 @@ ENTRIES: Table = {
     "sign sgn": ODD,
     "abs sqrt": EVEN,
     "sigmoid hardsigmoid": Activation(gate=Gate.SWITCH, keeps_zero=False, nonnegative=True),
-    "_softmax _safe_softmax _masked_softmax": Activation(
-        gate=Gate.SWITCH, keeps_zero=False, nonnegative=True, elementwise=0, is_softmax=True
-    ),
+    "_softmax _masked_softmax": SOFTMAX,
+    "_safe_softmax": AttentionWeights(**vars(SOFTMAX)),  # scaled_dot_product_attention, where it is not one operation
     "_log_softmax": Activation(gate=None, keeps_zero=False, elementwise=0, is_softmax=True),
     "exp exp2 softplus": POSITIVE,
     "reciprocal rsqrt": INVERSE,

@@ -146,52 +146,51 @@ ENTRIES: Table = {
 # Functions of PyTorch that some devices compute in one operation: the loop over time that PyTorch decomposes them to
 
 
-def recurrent_layers(name: str, input: Tensor, hx: Any, params: Any, has_biases: Any, *options: Any) -> Any:
+def recurrent_layers(cell: AnyFunction, input: Tensor, hx: Any, params: Any, has_biases: Any, *options: Any) -> Any:
     # input (T, B, in), hx (layers * directions, B, hidden), a pair of those for an LSTM
     if not isinstance(has_biases, bool) or (options[1] and options[2]):
         # a packed sequence, which has other arguments, or dropout that cannot be repeated
         return NotImplemented
-    is_lstm = name == "lstm"
+    is_lstm = cell is loops.lstm_cell
     weights = loops.gather_params(params, has_biases, is_lstm and hx[0].shape[2] != hx[1].shape[2])
     states = list(zip(*hx, strict=True)) if is_lstm else hx.unbind()
-    layer = loops.one_layer_lstm if is_lstm else partial(loops.one_layer_rnn, hidden_fn=_CELLS[name])
+    layer = loops.one_layer_lstm if is_lstm else partial(loops.one_layer_rnn, hidden_fn=cell)
     out, last = loops._rnn_helper(input, states, weights, has_biases, *options, layer)  # type: ignore[call-arg]
     return out, *map(torch.stack, zip(*last, strict=True) if is_lstm else [last])
 
 
 def recurrent_cell(
-    name: str, input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
+    cell: AnyFunction, input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> Any:
     x = F.linear(input, w_ih, b_ih)
-    if name == "lstm_cell":
+    if cell is loops.lstm_cell:
         return loops.lstm_cell(x, hx[0], hx[1], w_hh, b_hh, None, 1)
-    return _CELLS[name.removesuffix("_cell")](x, hx, None, None, w_hh, b_hh)
+    return cell(x, hx, None, None, w_hh, b_hh)
 
 
-def _gru(x: Tensor, before: Tensor, _w: Any, _b: Any, u: Tensor, c: Any) -> Tensor:
+def gru(x: Tensor, before: Tensor, _w: Any, _b: Any, u: Tensor, c: Any) -> Tensor:
     """(1 - z) n + z h, as documented, and not (h - n) z + n, where n excites and inhibits."""
-    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), F.linear(before, u, c).chunk(3, -1)
-    z, n = (xz + hz).sigmoid(), (xn + (xr + hr).sigmoid() * hn).tanh()
+    xr, xz, xn = x.chunk(3, -1)
+    hr, hz, hn = F.linear(before, u, c).chunk(3, -1)
+    z = (xz + hz).sigmoid()
+    n = (xn + (xr + hr).sigmoid() * hn).tanh()
     return (1 - z) * n + z * before
 
 
-_CELLS: dict[str, AnyFunction] = {
-    "rnn_tanh": loops.rnn_cell(torch.tanh),
-    "rnn_relu": loops.rnn_cell(torch.relu),
-    "gru": _gru,
-    "lstm": loops.lstm_cell,
-}
-
-
-def cosine_similarity(_: str, x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    shape = torch.broadcast_shapes(x1.shape, x2.shape)
-    x = F.normalize(x1.expand(shape), dim=dim, eps=eps).movedim(dim, -1)
-    y = F.normalize(x2.expand(shape), dim=dim, eps=eps).movedim(dim, -1)
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    a, b = torch.broadcast_tensors(x1, x2)
+    x = F.normalize(a, dim=dim, eps=eps).movedim(dim, -1)
+    y = F.normalize(b, dim=dim, eps=eps).movedim(dim, -1)
     return (x[..., None, :] @ y[..., None])[..., 0, 0]
 
 
-FUNCTIONS: dict[Any, AnyFunction] = {
-    **{getattr(home, name): recurrent_layers for name in _CELLS for home in (torch, torch.ops.aten)},
-    **{getattr(torch, f"{name}_cell"): recurrent_cell for name in _CELLS},
-    torch.cosine_similarity: cosine_similarity,
-}
+FUNCTIONS: dict[Any, AnyFunction] = {torch.cosine_similarity: cosine_similarity}
+for layers, one_step, cell in (
+    (torch.rnn_tanh, torch.rnn_tanh_cell, loops.rnn_cell(torch.tanh)),
+    (torch.rnn_relu, torch.rnn_relu_cell, loops.rnn_cell(torch.relu)),
+    (torch.gru, torch.gru_cell, gru),
+    (torch.lstm, torch.lstm_cell, loops.lstm_cell),
+):
+    FUNCTIONS[one_step] = partial(recurrent_cell, cell)
+    for function in (layers, getattr(torch.ops.aten, layers.__name__)):
+        FUNCTIONS[function] = partial(recurrent_layers, cell)

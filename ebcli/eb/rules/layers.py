@@ -223,6 +223,8 @@ def matrix_product(op: Op, *, has_bias: bool = False) -> Rule:
     """
     left, right = op.args[has_bias : has_bias + 2]
     if not (isinstance(left, Value) and isinstance(right, Value)):
+        if op.signal.facts.is_attention:  # of constant values
+            return NO_SHARE
         return _learned_product(int(isinstance(right, Value)), has_bias=has_bias)
     is_outer = left.shape[-1] == 1 and len(right.shape) > 1  # each element is a product of two
     position = signal_of(left, right) if is_outer else values_of(left, right)
@@ -366,16 +368,7 @@ class ScatterAdd(Winner):
         return [(part, context_below) for part in split_like(share, op.operands)]
 
     def places(self, op: Op, places: Places) -> Marks:
-        into, axis, _, source = op.args[:4]
-        if not isinstance(axis, int):
-            return places.everything(op)
-        marks = []
-        if isinstance(into, Value):
-            marks.append(places.marks_of(into))
-        if isinstance(source, Value):
-            unlike = [a for a, (n, m) in enumerate(zip(source.shape, op.out.shape, strict=True)) if n != m]
-            marks += places.reduce(op, source, [axis % source.ndim, *unlike])
-        return places.merge(op, *marks)
+        return places.sum_up(op)
 
 
 def scatter_add(op: Op) -> Rule:

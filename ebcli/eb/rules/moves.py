@@ -64,6 +64,7 @@ class Move(Rule):
         facts.is_open = any(value.facts.is_open for value in op.operands)
         if op.has_one_input and not self.joins:
             facts.is_softmax = op.signal.facts.is_softmax
+            facts.is_attention = op.signal.facts.is_attention
             if not any(isinstance(a, Tensor) for a in flatten_arguments(op.args)):
                 facts.elementwise = self.elementwise
 

@@ -3,31 +3,33 @@
 TIFF has more than photos: 16 bits, floats, many bands, slices, and positions on a map of the earth.
 """
 
-import contextlib
 import logging
-import math
 import zipfile
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.lib import format as npy
 from PIL import Image
 
+from ebcli.datatypes.arrays import AnyArray
+from ebcli.datatypes.explanation import Interval
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.errors import ImageError, import_optional
+from ebcli.errors import ImageError, import_optional, sides
 from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Affine, Coordinates, GeoTags
 from ebcli.files.images import Contents, File, check_deflated, check_pixels, open_file, reading
-from ebcli.files.media.medium import PHOTO, DisplayFrame, InputFormat, Pixels, register
+from ebcli.files.media.medium import PHOTO, DisplayFrame, DisplayFrames, InputFormat, Pixels, register
 
 _SAMPLE_SIZE = 1 << 20  # values that choose the ends of the gray scale
 _LONGEST_HEADER = 1 << 16  # bytes
-_SHADOWS, _LIGHTS = 1, 99  # percentiles of values that are drawn black and white
-_DEFLATE = 8, 32946  # of the ways to compress
+_BLACK_AND_WHITE = (1, 99)  # percentiles of values that are drawn so
+_DEFLATE = (8, 32946)  # of the ways to compress
 _CHANNELS = "SC"  # of tifffile's axes: samples and channels
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 class Data(NamedTuple):
@@ -39,8 +41,8 @@ class Data(NamedTuple):
         affine: where the cells of a volume lie in space, if that is known.
     """
 
-    values: NDArray[Any]
-    window: tuple[float, float] | None = None
+    values: AnyArray
+    window: Interval | None = None
     affine: Affine | None = None
 
 
@@ -63,27 +65,28 @@ class Arrays(InputFormat):
         with reading(file):
             values, _, affine = self.load(file, spec)
             *depth, height, width = values.shape[1:]
-            count = depth[0] if depth else 0
-            slices = Slices(starts=(0,), frames=count, frame_rate=1.0, total=count, affine=affine) if depth else None
+            slices = None
+            if depth:
+                slices = Slices(starts=(0,), frames=depth[0], frame_rate=1.0, total=depth[0], affine=affine)
             return spec.read_array(values), (width, height), slices
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         with reading(file):
             values, window, _ = self.load(file, spec)
         bands = spec.bands or ((1, 2, 3) if len(values) > 2 else (1,))
         chosen = [values[number - 1] for number in bands]
         low, high = spec.range or window or _window(chosen)
 
-        def to_gray(planes: Sequence[NDArray[Any]]) -> Image.Image:
-            levels = [(np.asarray(plane, np.float32) - low) * (255 / (high - low)) for plane in planes]
-            gray = np.nan_to_num(np.stack(levels, -1)).clip(0, 255).round().astype(np.uint8)
-            return Image.fromarray(gray.repeat(3 // len(planes), -1))
+        def draw(planes: Sequence[AnyArray]) -> Image.Image:
+            levels = (np.stack(planes, -1).astype(np.float32) - low) * (255 / (high - low))
+            colors = np.nan_to_num(levels).clip(0, 255).round().astype(np.uint8)
+            return Image.fromarray(colors.repeat(3 // len(planes), -1))
 
         if isinstance(clips, Slices):
             for i in range(clips.total):
-                yield DisplayFrame(to_gray([clips.upright(band[i]) for band in chosen]), i, 0, i)
+                yield DisplayFrame(draw([clips.upright(band[i]) for band in chosen]), i, 0, i)
         else:
-            yield DisplayFrame(to_gray(chosen))
+            yield DisplayFrame(draw(chosen))
 
     def check(self, shape: Sequence[int], kind: np.dtype[Any]) -> None:
         """Raise ImageError if an array of this shape and data type is no image or volume, or too large to be read."""
@@ -91,20 +94,21 @@ class Arrays(InputFormat):
             raise ImageError(f"its data type is {kind}, but integers or floats are needed")
         if len(shape) - len(self.axes) not in (0, 1) or min(shape) < 1:
             axes = ", ".join(self.axes)
-            extent = " x ".join(map(str, shape)) or "no"
-            raise ImageError(f"it has {extent} values, but an array ({axes}) or (C, {axes}) is needed")
-        check_pixels((shape[-1], math.prod(shape[:-1])))
+            raise ImageError(f"it has {sides(shape) or 'no'} values, but an array ({axes}) or (C, {axes}) is needed")
+        check_pixels((shape[-1], prod(shape[:-1])))
 
 
-def _window(bands: Sequence[NDArray[Any]]) -> tuple[float, float]:
+def _window(bands: Sequence[AnyArray]) -> Interval:
     """The values that are drawn black and white: 0 and 255 of 8 bits, else all but the darkest and brightest ones."""
     if bands[0].dtype == np.uint8:
         return 0.0, 255.0
-    flat = [band.reshape(-1) for band in bands]
-    sample = np.concatenate([band[:: 1 + band.size // _SAMPLE_SIZE] for band in flat]).astype(np.float32)
+    step = 1 + bands[0].size // _SAMPLE_SIZE
+    sample = np.concatenate([band.reshape(-1)[::step] for band in bands]).astype(np.float32)
     sample = sample[np.isfinite(sample)]
-    low, high = np.percentile(sample, (_SHADOWS, _LIGHTS)).tolist() if sample.size else (0.0, 1.0)
-    return (low, high) if high > low else (low, low + 1)
+    if not sample.size:
+        return 0.0, 1.0
+    low, high = np.percentile(sample, _BLACK_AND_WHITE).tolist()
+    return low, high if high > low else low + 1
 
 
 class NumPy(Arrays):
@@ -124,23 +128,26 @@ class NumPy(Arrays):
                 with archive.open(names[0]) as member:
                     return Data(self._array(Contents(member, _LONGEST_HEADER)))
 
-    def _array(self, file: Any) -> NDArray[Any]:
+    def _array(self, file: Any) -> AnyArray:
         try:
-            version = np.lib.format.read_magic(file)
+            version = npy.read_magic(file)
         except ValueError as error:
             raise ImageError(f"it is neither an array nor another {self.unit} that can be read") from error
         if version not in _HEADERS:
-            raise ImageError(f"it has version {version[0]}.{version[1]} of NumPy's format, which is not for numbers")
+            number = ".".join(map(str, version))
+            raise ImageError(f"it has version {number} of NumPy's format, which is not for numbers")
         shape, is_fortran, kind = _HEADERS[version](file)
         self.check(shape, kind)
-        size = math.prod(shape) * kind.itemsize
+        size = prod(shape) * kind.itemsize
         if isinstance(file, Contents):
             file.limit += size
         content = file.read(size)
         if len(content) < size:
             raise ImageError(f"it is truncated: it has {len(content)} of {size} bytes")
         values = np.frombuffer(content, kind).reshape(shape, order="F" if is_fortran else "C")
-        return values[None] if values.ndim == len(self.axes) else values
+        if values.ndim == len(self.axes):
+            return values[None]
+        return values
 
 
 class Tiff(Arrays):
@@ -149,22 +156,24 @@ class Tiff(Arrays):
     suffixes = (".tif", ".tiff")
 
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
-        return PHOTO.read(file, spec, part) if _is_photo(file, spec) else super().read(file, spec, part)
+        if _is_photo(file, spec):
+            return PHOTO.read(file, spec, part)
+        return super().read(file, spec, part)
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         if _is_photo(file, spec):
             return PHOTO.frames(file, spec, part, clips)
         return super().frames(file, spec, part, clips)
 
     def pages(self, file: File) -> int:
-        with contextlib.suppress(Exception):  # of Pillow, which does not read all that tifffile reads
+        with suppress(Exception):  # of Pillow, which does not read all that tifffile reads
             return PHOTO.pages(file) if self.axes == "HW" else 1
         return 1
 
     def coordinates(self, file: File, spec: InputSpec) -> Coordinates | None:
         if self.axes != "HW":
             return None
-        with contextlib.suppress(Exception), _open_tiff(file) as tiff:  # Pillow read it, or tifffile is missing
+        with suppress(Exception), _open_tiff(file) as tiff:  # Pillow read it, or tifffile is missing
             return GeoTags.from_tags({tag.code: tag for tag in tiff.pages[0].tags})
         return None
 
@@ -174,18 +183,20 @@ class Tiff(Arrays):
             if part.dtype is None:
                 raise ImageError("its data type is none that tifffile reads")
             channels = [i for i, axis in enumerate(part.axes) if axis in _CHANNELS]
-            order = channels + [i for i, axis in enumerate(part.axes) if axis not in f"{_CHANNELS}YX"]
-            order += [part.axes.index("Y"), part.axes.index("X")]
+            slices = [i for i, axis in enumerate(part.axes) if axis not in f"{_CHANNELS}YX"]
+            order = [*channels, *slices, part.axes.index("Y"), part.axes.index("X")]
             *depth, height, width = (part.shape[i] for i in order[len(channels) :])
-            shape = [math.prod(part.shape[i] for i in channels), *depth, height, width]
+            pages = [part]
             if self.axes == "DHW":
-                shape[1:-2] = [math.prod(depth)]
+                depth = [prod(depth)]
+                pages = part.pages
+            shape = [prod(part.shape[i] for i in channels), *depth, height, width]
             self.check(shape, part.dtype)
-            _check_segments(tiff.filehandle, part.keyframe, part.pages if self.axes == "DHW" else [part])
+            _check_segments(tiff.filehandle, part.keyframe, pages)
             return Data(part.asarray().transpose(order).reshape(shape))
 
 
-@contextlib.contextmanager
+@contextmanager
 def _open_tiff(file: File) -> Iterator[Any]:
     tifffile = import_optional("tifffile")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # of what is broken, this program says it
@@ -196,13 +207,16 @@ def _open_tiff(file: File) -> Iterator[Any]:
 
 def _check_segments(file: Any, first: Any, pages: Iterable[Any]) -> None:
     """Raise ImageError if a strip or a tile of a page is, or unpacks to, more than the page needs of it."""
-    values = math.prod(first.chunks) if first.is_tiled else min(math.prod(first.chunks), first.size)
+    values = prod(first.chunks)
+    if not first.is_tiled:
+        values = min(values, first.size)
     check_pixels((values, 1))
-    if first.compression in _DEFLATE:
-        for page in pages:
-            for start, size in zip(page.dataoffsets, page.databytecounts, strict=True):
-                file.seek(start)
-                check_deflated(file, size, values * first.dtype.itemsize)
+    if first.compression not in _DEFLATE:
+        return
+    for page in pages:
+        for start, size in zip(page.dataoffsets, page.databytecounts, strict=True):
+            file.seek(start)
+            check_deflated(file, size, values * first.dtype.itemsize)
 
 
 def _is_photo(file: File, spec: InputSpec) -> bool:

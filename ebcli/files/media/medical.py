@@ -3,20 +3,21 @@
 No field about a patient is read. The axes of NIfTI are read as (z, y, x), and a fourth one as channels.
 """
 
-import contextlib
 import gzip
-import math
-import os
 import sys
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from math import prod
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ebcli.datatypes.arrays import AnyArray, DoubleArray
+from ebcli.datatypes.explanation import Interval
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import EbcliError, ImageError, import_optional
 from ebcli.files.coordinates import Affine
@@ -25,7 +26,8 @@ from ebcli.files.media.array import Arrays, Data
 from ebcli.files.media.medium import register
 from ebcli.files.paths import safe_open
 
-_PREAMBLE, _MAGIC = 128, b"DICM"
+_PREAMBLE = 128  # bytes
+_MAGIC = b"DICM"
 _GAP = 0.1  # of the distance of slices, by which distances may differ
 _NUMBERS = np.dtype(np.float32)
 _TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM's axes lead to the left and the back
@@ -47,7 +49,8 @@ class Nifti(Arrays):
             is_packed = content.read(2) == _GZIP
             content.seek(0)
             try:
-                return self._volume(Contents(gzip.GzipFile(fileobj=content) if is_packed else content), nibabel)
+                stream = gzip.GzipFile(fileobj=content) if is_packed else content
+                return self._volume(Contents(stream), nibabel)
             except (OSError, EOFError, zlib.error) as error:
                 raise ImageError("it is truncated, or broken") from error
 
@@ -59,13 +62,16 @@ class Nifti(Arrays):
             raise ImageError("it is no NIfTI file, or its header is broken")
         # without extensions, of which each can have any size
         header = kind(start[: kind.template_dtype.itemsize], check=False)
-        shape, dtype = header.get_data_shape()[::-1], header.get_data_dtype()
+        shape = header.get_data_shape()[::-1]
+        dtype = header.get_data_dtype()
         while len(shape) > 3 and shape[0] == 1:
             shape = shape[1:]
         self.check(shape, dtype)
-        stream.limit = min(header.get_data_offset(), _MOST_BEFORE) + math.prod(shape) * dtype.itemsize
+        stream.limit = min(header.get_data_offset(), _MOST_BEFORE) + prod(shape) * dtype.itemsize
         values = header.data_from_fileobj(stream).T.reshape(shape)
-        return Data(values if len(shape) == 4 else values[None], None, Affine(header.get_best_affine()))
+        if len(shape) == 3:
+            values = values[None]
+        return Data(values, affine=Affine(header.get_best_affine()))
 
 
 class Dicom(Arrays):
@@ -74,38 +80,42 @@ class Dicom(Arrays):
     suffixes = (".dcm", ".ima")
 
     def recognizes(self, path: Path) -> bool:
-        return bool(self.files(path)) if os.path.isdir(path) else _is_dicom(path)
+        if isdir(path):
+            return bool(self.files(path))
+        return _is_dicom(path)
 
     def files(self, folder: Path) -> list[Path]:
         if self.axes != "DHW":
             return []
-        with contextlib.suppress(OSError, ImageError):
-            files = sorted(folder / entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
+        with suppress(OSError, ImageError), _private():
+            files = sorted(folder.glob("[!.]*"))
             if len(files) > 1 and all(map(_is_dicom, files)):
-                with _private():
-                    return files if _frames(_header(files[0], True)) == 1 else []  # others are volumes themselves
+                return files if _frames(_header(files[0], True)) == 1 else []  # others are volumes themselves
         return []
 
     def load(self, file: File, spec: InputSpec) -> Data:
         with _private():
             files = self.files(file) if isinstance(file, Path) else []
             # all are checked before the pixels of any are read
-            slices = _in_order({path: _header(path, True) for path in files}) if files else {file: _header(file)}
-            headers = [*slices.values()]
+            slices = _in_order(files) if files else {file: _header(file)}
+            headers = list(slices.values())
             first = headers[0]
-            frames = len(headers) if files else _frames(first)
+            frames = len(headers) * _frames(first)  # slices of a series have one each
             if self.axes == "HW" and frames > 1:
                 raise ImageError(f"it has {frames} frames, so it is no image: choose {Nifti.network}")
-            self.check([first.SamplesPerPixel, *[frames] * (self.axes == "DHW"), first.Rows, first.Columns], _NUMBERS)
-            parts = [*map(_pixels, map(_header, slices) if files else headers)]
-            values, window = np.concatenate([values for values, _ in parts], 1), parts[0][1]
-            return Data(values[:, 0], window) if self.axes == "HW" else Data(values, window, _affine(headers))
+            sides = [frames, first.Rows, first.Columns]
+            self.check([first.SamplesPerPixel, *sides[-len(self.axes) :]], _NUMBERS)
+            parts, windows = zip(*map(_pixels, map(_header, slices) if files else headers), strict=True)
+            values = np.concatenate(parts, 1)
+            if self.axes == "HW":
+                return Data(values[:, 0], windows[0])
+            return Data(values, windows[0], _affine(headers))
 
 
-def _in_order(slices: Mapping[Path, Any]) -> dict[Path, Any]:
+def _in_order(files: Sequence[Path]) -> dict[File, Any]:
     """The slices of a series, and their headers, in the order of their positions."""
-    headers = [*slices.values()]
-    if any("ImagePositionPatient" not in header or "ImageOrientationPatient" not in header for header in headers):
+    slices: dict[File, Any] = {path: _header(path, True) for path in files}
+    if not all(map(_has_position, slices.values())):
         raise ImageError("a slice of it has no position, so their order is unknown")
     facts = {
         "series": lambda header: header.get("SeriesInstanceUID"),
@@ -113,12 +123,15 @@ def _in_order(slices: Mapping[Path, Any]) -> dict[Path, Any]:
         "sizes": lambda header: (header.Rows, header.Columns, header.SamplesPerPixel, _frames(header)),
     }
     for kind, fact in facts.items():
-        if (count := len({fact(header) for header in headers})) > 1:
+        count = len(set(map(fact, slices.values())))
+        if count > 1:
             raise ImageError(f"its slices are of {count} {kind}: give each series a directory of its own")
     slices = dict(sorted(slices.items(), key=lambda item: _depth(item[1])))
-    depths = [*map(_depth, slices.values())]
+    depths = list(map(_depth, slices.values()))
     gaps = np.diff(depths)
-    typical, narrow, wide = float(np.median(gaps)), int(gaps.argmin()), int(gaps.argmax())
+    typical = float(np.median(gaps))
+    narrow = int(gaps.argmin())
+    wide = int(gaps.argmax())
     if gaps[narrow] <= _GAP * typical:
         raise ImageError(f"two of its slices are at {depths[narrow]:g} mm: it is mixed of several series")
     if gaps[wide] > (1 + _GAP) * typical:
@@ -127,7 +140,7 @@ def _in_order(slices: Mapping[Path, Any]) -> dict[Path, Any]:
     return slices
 
 
-@contextlib.contextmanager
+@contextmanager
 def _private() -> Iterator[None]:
     """Errors without what pydicom says of a file, which may quote fields about the patient."""
     try:
@@ -143,7 +156,8 @@ def _private() -> Iterator[None]:
 def _is_dicom(path: Path) -> bool:
     try:
         with safe_open(path) as file:
-            return file.read(_PREAMBLE + len(_MAGIC))[_PREAMBLE:] == _MAGIC
+            file.seek(_PREAMBLE)
+            return file.read(len(_MAGIC)) == _MAGIC
     except OSError:
         return False
 
@@ -158,50 +172,68 @@ def _header(file: File, is_short: bool = False) -> Any:
     with open_file(file) as content:
         reader = pydicom.filereader
         reader.read_preamble(content, True)
-        if reader._read_file_meta_info(content).get("TransferSyntaxUID") == pydicom.uid.DeflatedExplicitVRLittleEndian:
+        syntax = reader._read_file_meta_info(content).get("TransferSyntaxUID")
+        if syntax == pydicom.uid.DeflatedExplicitVRLittleEndian:
             check_deflated(content, sys.maxsize, _NUMBERS.itemsize * most_pixels(), -zlib.MAX_WBITS)
         content.seek(0)
         header = pydicom.dcmread(content, force=True, stop_before_pixels=is_short)
-    if "PixelData" not in header and not is_short:
-        raise ImageError("it has no pixels, or is truncated" if "Rows" in header else "it is no DICOM image")
-    return header
+    if "PixelData" in header or is_short:
+        return header
+    if "Rows" in header:
+        raise ImageError("it has no pixels, or is truncated")
+    raise ImageError("it is no DICOM image")
 
 
-def _pixels(header: Any) -> tuple[NDArray[Any], tuple[float, float] | None]:
+def _pixels(header: Any) -> tuple[AnyArray, Interval | None]:
     """The values (C, D, H, W), gray ones in units of the modality, and which of them are drawn black and white."""
-    pixels, colors = import_optional("pydicom.pixels"), header.PhotometricInterpretation
-    syntax = header.file_meta.TransferSyntaxUID.name
+    pixels = import_optional("pydicom.pixels")
+    colors = header.PhotometricInterpretation
     try:
         values = pixels.pixel_array(header)  # in RGB
     except (NotImplementedError, RuntimeError):
-        advice = "decompress it, or pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
-        problem = f"its pixels are compressed or encrypted as {syntax}, which no installed decoder reads"
-        raise ImageError(f"{problem}: {advice}") from None
+        syntax = header.file_meta.TransferSyntaxUID.name
+        raise ImageError(
+            f"its pixels are compressed or encrypted as {syntax}, which no installed decoder reads: "
+            "decompress it, or pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
+        ) from None
     if colors == "PALETTE COLOR":
         values = pixels.apply_color_lut(values, header)
     is_gray = colors.startswith("MONOCHROME")
     values = values.reshape(-1, header.Rows, header.Columns, 1 if is_gray else 3).transpose(3, 0, 1, 2)
     if not is_gray:
         return values, None
-    slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)
+    slope = float(header.get("RescaleSlope") or 1)
+    intercept = float(header.get("RescaleIntercept") or 0)
     values = values.astype(np.float32) * np.float32(slope) + np.float32(intercept)
-    window = None
-    if header.get("WindowWidth") and "WindowCenter" in header:
-        center, width = (float(np.atleast_1d(header[name].value)[0]) for name in ("WindowCenter", "WindowWidth"))
-        window = center - width / 2, center + width / 2
+    center, width = _window(header)
     if colors == "MONOCHROME1":  # large values are dark
         lowest = -(1 << (header.BitsStored - 1)) if header.PixelRepresentation else 0
         ends = (2 * lowest + (1 << header.BitsStored) - 1) * slope + 2 * intercept
-        values, window = np.float32(ends) - values, window and (ends - window[1], ends - window[0])
-    return values, window if window and window[1] > window[0] else None
+        values = np.float32(ends) - values
+        center = ends - center
+    low = center - width / 2
+    high = center + width / 2
+    return values, (low, high) if high > low else None
 
 
-def _directions(header: Any) -> NDArray[np.float64]:
+def _window(header: Any) -> Interval:
+    """The center and the width of the values that are drawn black and white; the width is 0 if they are unknown."""
+    if not header.get("WindowWidth") or "WindowCenter" not in header:
+        return 0.0, 0.0
+    center, width = (float(np.atleast_1d(header[name].value)[0]) for name in ("WindowCenter", "WindowWidth"))
+    return center, width
+
+
+def _has_position(header: Any) -> bool:
+    return "ImagePositionPatient" in header and "ImageOrientationPatient" in header
+
+
+def _directions(header: Any) -> DoubleArray:
     """The directions (2, 3) in which columns and rows follow each other."""
     return np.array(header.ImageOrientationPatient, np.float64).reshape(2, 3)
 
 
-def _position(header: Any) -> NDArray[np.float64]:
+def _position(header: Any) -> DoubleArray:
     return np.array(header.ImagePositionPatient, np.float64)
 
 
@@ -213,7 +245,7 @@ def _depth(header: Any) -> float:
 def _affine(headers: Sequence[Any]) -> Affine | None:
     """Where slices that are sorted by position lie, or the frames of a file; None if it does not say."""
     first = headers[0]
-    if "ImagePositionPatient" not in first or "ImageOrientationPatient" not in first:
+    if not _has_position(first):
         return None
     down, across = map(float, first.get("PixelSpacing") or (1, 1))
     columns, rows = _directions(first)

@@ -3,18 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.arrays import AnyArray
+from ebcli.datatypes.explanation import Size
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.files import images
 from ebcli.files.clips import ClipOptions, Clips
 from ebcli.files.coordinates import Coordinates
 from ebcli.files.images import File
 
-Pixels = tuple[NDArray[Any], tuple[int, int], Clips | None]
+Pixels = tuple[AnyArray, Size, Clips | None]
 
 
 class DisplayFrame(NamedTuple):
@@ -27,6 +28,9 @@ class DisplayFrame(NamedTuple):
     number: int = 0
     clip: int = 0
     place: int = 0
+
+
+DisplayFrames = Generator[DisplayFrame]
 
 
 class InputFormat(ABC):
@@ -75,7 +79,7 @@ class InputFormat(ABC):
         return 1
 
     @abstractmethod
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         """The frames (RGB) that have maps, in order.
 
         Raises:
@@ -109,7 +113,7 @@ class Photo(InputFormat):
         image = images.decode(file)
         return spec.read(image), image.size, None
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         yield DisplayFrame(images.decode(file))
 
 

@@ -1,14 +1,15 @@
 """Frames of videos: files that FFmpeg reads, animations that Pillow reads, and directories of images."""
 
-import contextlib
-import os
 import re
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
+from fractions import Fraction
 from functools import partial
 from itertools import chain, islice, pairwise
 from math import inf, prod
+from os.path import isdir, isfile
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from ebcli.errors import ImageError, import_optional
 from ebcli.files import images
 from ebcli.files.clips import ClipOptions, Clips, clip_starts
 from ebcli.files.images import File
-from ebcli.files.media.medium import DisplayFrame, InputFormat, Pixels, register
+from ebcli.files.media.medium import DisplayFrame, DisplayFrames, InputFormat, Pixels, register
 
 _ANIMATION_SUFFIXES = {".gif", ".png", ".apng", ".webp"}
 # Other formats of FFmpeg are playlists and devices, which open files and addresses of their own
@@ -51,18 +52,24 @@ def frame_files(folder: Path) -> list[Path]:
     It holds nothing but images, at least two, whose names differ only in a number: ``f8.png``, ``f9.png``, ``f10.png``.
     """
     try:
-        names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
-        name_parts = [match.groups() for name in names if (match := _NUMBERED_NAME.fullmatch(name))]
-        is_one_clip = (
-            len(name_parts) == len(names) > 1 and len({(before, after) for before, _, after in name_parts}) == 1
-        )
-        by_number = sorted((int(number), name) for (_, number, _), name in zip(name_parts, names, strict=False))
-        if not is_one_clip or by_number[-1][0] - by_number[0][0] != len(names) - 1:
-            return []
-        files = [folder / name for _, name in by_number]
-        return files if all(map(images.has_image_suffix, files)) and all(map(os.path.isfile, files)) else []
+        paths = list(folder.glob("[!.]*"))
     except OSError:
         return []
+    by_number: dict[int, Path] = {}
+    affixes = set()
+    for path in paths:
+        match = _NUMBERED_NAME.fullmatch(path.name)
+        if match is None:
+            return []
+        before, number, after = match.groups()
+        affixes.add((before, after))
+        by_number[int(number)] = path
+    numbers = sorted(by_number)
+    if len(affixes) != 1 or not len(numbers) == len(paths) == numbers[-1] - numbers[0] + 1 > 1:
+        return []
+    if all(map(images.has_image_suffix, paths)) and all(map(isfile, paths)):
+        return [by_number[number] for number in numbers]
+    return []
 
 
 def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]:
@@ -76,7 +83,7 @@ def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]
     Raises:
         ImageError: it is no video, is broken or truncated, or has too many pixels.
     """
-    if isinstance(file, Path) and os.path.isdir(file):
+    if isinstance(file, Path) and isdir(file):
         files = frame_files(file)
         for i, path in enumerate(files):
             yield Frame(i / frame_rate, (i + 1) / frame_rate, partial(_frame_of, path))
@@ -86,7 +93,10 @@ def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]
     with images.reading(file), images.open_file(file) as content:
         is_picture = images.is_recognized(content)
         content.seek(0)
-        yield from _of_animation(content) if is_picture else _of_video(content, start)
+        if is_picture:
+            yield from _of_animation(content)
+        else:
+            yield from _of_video(content, start)
 
 
 def sample_frames(file: File, rate: float, part: ClipOptions) -> Generator[Frame]:
@@ -96,8 +106,9 @@ def sample_frames(file: File, rate: float, part: ClipOptions) -> Generator[Frame
         ImageError: see ``frames``; or the video ends before that part.
     """
     start = part.start
-    end = inf if part.duration is None else start + part.duration
-    count, last_time = 0, 0.0
+    end = start + (part.duration or inf)
+    count = 0
+    last_time = 0.0
     source_frames: Iterator[Frame | None] = frames(file, rate, start)
     for frame, after in pairwise(chain(source_frames, [None])):
         assert frame is not None
@@ -108,8 +119,10 @@ def sample_frames(file: File, rate: float, part: ClipOptions) -> Generator[Frame
             count += 1
         if last_time >= end:
             break
+    if not last_time:
+        raise ImageError("it has no frames")
     if not count:
-        raise ImageError(f"it ends after {last_time:.1f} s: lower --start" if last_time else "it has no frames")
+        raise ImageError(f"it ends after {last_time:.1f} s: lower --start")
 
 
 class Frames(InputFormat):
@@ -122,10 +135,10 @@ class Frames(InputFormat):
     suffixes = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
 
     def recognizes(self, path: Path) -> bool:
-        if os.path.isdir(path):
+        if isdir(path):
             return bool(frame_files(path))
-        with contextlib.suppress(Exception):  # broken files make Pillow raise nearly anything
-            return path.suffix.lower() in _ANIMATION_SUFFIXES and os.path.isfile(path) and images.pages(path) > 1
+        with suppress(Exception):  # broken files make Pillow raise nearly anything
+            return path.suffix.lower() in _ANIMATION_SUFFIXES and isfile(path) and images.pages(path) > 1
         return False
 
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
@@ -137,30 +150,37 @@ class Frames(InputFormat):
         assert spec.frames is not None
         length, step = spec.frames, part.every
         crops: dict[int, NDArray[np.uint8]] = {}
-        total, size, last = 0, (0, 0), None
+        size = (0, 0)
+        last_frame = None
         limit = _LARGEST_CLIPS // (spec.channels * prod(spec.shape[1:]))
-        for total, frame in enumerate(sample_frames(file, spec.rate, part), 1):
-            if (total - 1) // length % step:
+        for i, frame in enumerate(sample_frames(file, spec.rate, part)):
+            if i // length % step:
                 continue
-            if frame is not last:  # which may be shown for minutes
-                image, last = frame.load(), frame
-                size, pixels = size if crops else image.size, spec.read(image)
-            crops[total - 1] = pixels
+            if frame is not last_frame:  # which may be shown for minutes
+                image = frame.load()
+                pixels = spec.read(image)
+                last_frame = frame
+            if not crops:
+                size = image.size
+            crops[i] = pixels
             if len(crops) > limit:
-                advice = "explain a part with --duration, or less with EB_SALIENCY_EVERY"
-                raise ImageError(f"its clips do not fit into memory: {advice}")
+                raise ImageError(
+                    "its clips do not fit into memory: explain a part with --duration, or less with EB_SALIENCY_EVERY"
+                )
+        total = i + 1
         starts = clip_starts(total, length, step)
-        chosen = [crops[min(i, total - 1)] for start in starts for i in range(start, start + length)]
+        chosen = [crops[min(number, i)] for start in starts for number in range(start, start + length)]
         pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
-        return pixels, size, Clips(starts=starts, frames=length, frame_rate=spec.rate, total=total, start=part.start)
+        clips = Clips(starts=starts, frames=length, frame_rate=spec.rate, total=total, start=part.start)
+        return pixels, size, clips
 
-    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> Generator[DisplayFrame]:
+    def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         assert clips is not None
-        positions = {position[0]: position for position in clips.explained_frames()}
-        with contextlib.closing(sample_frames(file, spec.rate, part)) as ticks:
+        positions = {number: (clip, place) for number, clip, place in clips.explained_frames()}
+        with closing(sample_frames(file, spec.rate, part)) as ticks:
             for number, frame in enumerate(islice(ticks, max(positions) + 1)):
                 if number in positions:
-                    yield DisplayFrame(frame.load(), *positions[number])
+                    yield DisplayFrame(frame.load(), number, *positions[number])
 
 
 def _frame_of(path: Path) -> Image.Image:
@@ -170,7 +190,7 @@ def _frame_of(path: Path) -> Image.Image:
         raise ImageError(f"its frame {path.name}: {error}") from error
 
 
-def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
+def _of_animation(file: BinaryIO) -> Iterator[Frame]:
     """The frames of an animated GIF, PNG or WebP."""
     with images.open_image(file) as image:
         count = getattr(image, "n_frames", 1)
@@ -186,19 +206,20 @@ def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
             time = end
 
 
-def _of_video(file: IO[bytes], start: float) -> Iterator[Frame]:
+def _of_video(file: BinaryIO, start: float) -> Iterator[Frame]:
     """The frames of a video file; the first ones may be skipped."""
     av = import_optional("av")
     end = time = 0.0
     # before PyAV 19, titles that are not UTF-8 were errors
-    lenient = {} if int(av.__version__.partition(".")[0]) >= 19 else {"metadata_errors": "replace"}
+    lenient = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
     try:
         with av.open(file, options={"format_whitelist": _DEMUXERS}, **lenient) as container:
             stream = container.streams.best("video")
             if stream is None:
                 raise ImageError("it has no video stream, or is truncated")
-            unit, rate = float(stream.time_base or 0), float(stream.average_rate or 0)
-            zero = (stream.start_time or 0) * unit
+            rate = float(stream.average_rate or 0)
+            tick = 1 / rate if rate else _DELAY
+            zero = _seconds(stream.start_time, stream.time_base)
             if start > 1 and container.size > 0:
                 container.seek(int((start + zero) * av.time_base))
             for i, frame in enumerate(container.decode(stream)):
@@ -206,36 +227,50 @@ def _of_video(file: IO[bytes], start: float) -> Iterator[Frame]:
                     raise ImageError("it has no frame rate")
                 images.check_pixels((frame.width, frame.height))
                 time = max(time, i / rate if frame.time is None else frame.time - zero)
-                end = time + ((frame.duration or 0) * float(frame.time_base or 0) or (1 / rate if rate else _DELAY))
+                end = time + (_seconds(frame.duration, frame.time_base) or tick)
                 yield Frame(time, end, partial(_upright, frame))
             duration = _announced_end(container, stream, rate)
     except (av.FFmpegError, ValueError, EOFError) as error:
         if not end:
             raise ImageError("it is not a video that FFmpeg can read, or is truncated") from error
         raise ImageError(_cut_short(end)) from error
-    if end < duration - _MISSING * (1 / rate if rate else _DELAY):
+    if end < duration - _MISSING * tick:
         raise ImageError(_cut_short(end, f" of {duration:.1f}"))
+
+
+def _seconds(ticks: int | None, unit: Fraction | None) -> float:
+    """A time in units of a stream, in seconds; 0 if it is unknown."""
+    if not ticks or not unit:
+        return 0.0
+    return float(ticks * unit)
 
 
 def _announced_end(container: Any, stream: Any, rate: float) -> float:
     """When a video ends according to its header, in seconds; 0 if it does not say."""
-    ends = [float((stream.duration or 0) * (stream.time_base or 0)), stream.frames / rate if rate else 0.0]
-    if match := re.match(r"(\d+):(\d+):(\d+\.?\d*)", stream.metadata.get("DURATION", "")):  # of Matroska and WebM
+    duration = _seconds(stream.duration, stream.time_base)
+    if rate:
+        duration = max(duration, stream.frames / rate)
+    match = re.match(r"(\d+):(\d+):(\d+\.?\d*)", stream.metadata.get("DURATION", ""))  # of Matroska and WebM
+    if match:
         hours, minutes, seconds = map(float, match.groups())
-        ends.append(3600 * hours + 60 * minutes + seconds)
-    elif len(container.streams) == 1:  # sound may last longer
-        ends.append((container.duration or 0) / 1e6)
-    return max(ends)
+        return max(duration, 3600 * hours + 60 * minutes + seconds)
+    if len(container.streams) == 1:  # sound may last longer
+        return max(duration, (container.duration or 0) / 1e6)
+    return duration
 
 
 def _cut_short(end: float, total: str = "") -> str:
-    advice = "copy it again, or explain the intact part with --duration"
-    return f"it ends after {end:.1f}{total} s, so it is truncated or broken: {advice}"
+    return (
+        f"it ends after {end:.1f}{total} s, so it is truncated or broken: "
+        "copy it again, or explain the intact part with --duration"
+    )
 
 
 def _upright(frame: Any) -> Image.Image:
     image: Image.Image = frame.to_image()
-    return image.rotate(frame.rotation, expand=True) if frame.rotation else image
+    if frame.rotation:
+        return image.rotate(frame.rotation, expand=True)
+    return image
 
 
 register(Frames())

@@ -18,24 +18,26 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
 
     With labels, these are the true class, if it is known, and the most likely one.
     """
+    network = request.network
+    against = network.against or []
     scores = scores.cpu()
     ranks = scores.clone()
-    against = request.network.against or []
     ranks[against] = -math.inf
     if request.labeled:
-        pair = request.label, int(ranks.argmax())
-        chosen = list(dict.fromkeys(index for index in pair if index is not None and index not in against))
-    elif request.network.classes is not None:
-        best = (max(group, key=ranks.__getitem__) for group in request.network.classes)
-        chosen = list(dict.fromkeys(best))
+        pair = dict.fromkeys((request.label, int(ranks.argmax())))
+        chosen = [index for index in pair if index is not None and index not in against]
+    elif network.classes is not None:
+        chosen = [*dict.fromkeys(max(group, key=ranks.__getitem__) for group in network.classes)]
     elif request.maps.above is not None:
-        chosen = ranks.argsort(descending=True)[: int((ranks > request.maps.above).sum())].tolist()
+        count = int((ranks > request.maps.above).sum())
+        chosen = ranks.argsort(descending=True)[:count].tolist()
     else:
         chosen = ranks.topk(width(request)).indices.tolist()
-    model = request.network.loaded
-    least = min(_UNLIKELY, 1 / model.num_classes) if model.scores == SOFTMAX else -math.inf
-    chosen_scores = [(index, float(scores[index])) for index in chosen]
-    return [request.subject(index, score, is_unlikely=score < least) for index, score in chosen_scores]
+    minimum = -math.inf
+    if network.loaded.scores == SOFTMAX:
+        minimum = min(_UNLIKELY, 1 / network.loaded.num_classes)
+    chosen_scores = zip(chosen, scores[chosen].tolist(), strict=True)
+    return [request.subject(index, score, is_unlikely=score < minimum) for index, score in chosen_scores]
 
 
 def width(request: ImageRequest) -> int:

@@ -20,11 +20,12 @@ def subjects(objects: Sequence[Detection], request: ImageRequest) -> list[Subjec
     Raises:
         ImageError: the box that is asked for is outside the image.
     """
-    box, (width, height) = request.maps.where, request.size
+    box = request.maps.where
     if request.network.classes is not None:
         possible = {*request.network.possible}
         objects = [detection for detection in objects if detection.label in possible]
     if isinstance(box, Box):
+        width, height = request.size
         if not box.intersection(Box(0, 0, width, height)).area:
             numbers = ",".join(f"{value:g}" for value in box.xywh)
             raise ImageError(f"the box {numbers} is outside the image of {width} x {height} pixels")
@@ -43,37 +44,39 @@ def subjects(objects: Sequence[Detection], request: ImageRequest) -> list[Subjec
 
 def _run(inputs: Tensor, requests: Sequence[ImageRequest]) -> list[list[Detection]]:
     """The detections of each image, with boxes in pixels of the image."""
-    net, maps = requests[0].network.loaded.net, requests[0].maps
-    detected = detections(net, inputs, maps.score if maps.where is None else 0)
+    net = requests[0].network.loaded.net
+    maps = requests[0].maps
+    objects = detections(net, inputs, maps.score if maps.where is None else 0)
     if isinstance(net, DetectionScores):
-        return detected
+        return objects
     height, width = inputs.shape[-2:]
     return [
-        [replace(detection, box=_in_image(detection.box, (width, height), request)) for detection in of_image]
-        for of_image, request in zip(detected, requests, strict=True)
+        [replace(detection, box=_in_image(detection.box, (width, height), request)) for detection in image_objects]
+        for image_objects, request in zip(objects, requests, strict=True)
     ]
 
 
 def _in_image(box: Box, size: tuple[int, int], request: ImageRequest) -> Box:
     """A box in pixels of the network's input of a size (width, height), in the image."""
-    (left, top, right, bottom), (width, height) = request.place, request.size
+    left, top, right, bottom = request.place
     in_image = box.rescale(size, (right - left, bottom - top)).shift(left, top)
-    return Box(*(min(max(edge, 0), maximum) for edge, maximum in zip(in_image, (width, height) * 2, strict=True)))
+    return Box(*(min(max(edge, 0), limit) for edge, limit in zip(in_image, request.size * 2, strict=True)))
 
 
 def _place(request: ImageRequest) -> Box:
     """The rectangle that the network sees; of torchvision's detectors, the image and its padding."""
-    net, (width, height) = request.network.loaded.net, request.size
+    net = request.network.loaded.net
     if not isinstance(net, DetectionScores):
         return request.network.loaded.transforms.place(request.size)
+    width, height = request.size
     height_covered, width_covered = net.extent(height, width)
     return Box(0, 0, width_covered, height_covered)
 
 
 def _distance(first: Box, other: Box) -> tuple[float, float]:
     """How far two boxes are from each other: one minus the overlap, then between centers."""
-    centers = [(box.left + box.right, box.top + box.bottom) for box in (first, other)]
-    return 1 - first.overlap(other), sum(abs(a - b) for a, b in zip(*centers, strict=True))
+    x, y = (abs(sum(side) - sum(other_side)) for side, other_side in zip(first.sides, other.sides, strict=True))
+    return 1 - first.overlap(other), x + y
 
 
 def _score(objects: Sequence[Detection], subject: Subject) -> float:

@@ -28,34 +28,43 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
         ImageError: the pixel is outside the image, or what the network sees of it; or the mask cannot be read.
     """
     values = scores.float().cpu().numpy()
-    labels, groups, maps = values.argmax(-1), request.network.classes, request.maps
+    labels = values.argmax(-1)
+    maps = request.maps
+    groups = request.network.classes
     if maps.where is not None:
         mask = _mask(maps.where, labels.shape, request)
         means = values[mask].mean(0)
-        best = [max(group, key=means.__getitem__) for group in groups or ()]
-        chosen = best or [int(np.bincount(labels[mask]).argmax())]
-        return [
-            request.subject(c, float(means[c]), where=mask, outlines=_polygons(mask, request.place)) for c in chosen
-        ]
+        chosen = [max(group, key=means.__getitem__) for group in groups or ()]
+        chosen = chosen or [int(np.bincount(labels[mask]).argmax())]
+        return [_subject(request, index, means[index], mask) for index in chosen]
     shares = np.bincount(labels.ravel(), minlength=values.shape[-1]) / labels.size
-    least = maps.above if maps.above is not None else 0.0 if groups else _LEAST_SHARE
-    is_background = [name in _BACKGROUND for name in request.network.loaded.categories or ()] or [False] * len(shares)
-    chosen = [c for c in np.argsort(-shares, kind="stable").tolist() if shares[c] > least]
     possible = {*request.network.possible}
-    chosen = [c for c in chosen if c in possible and (groups or not is_background[c])]
-    masks = [(c, labels == c) for c in chosen[: maps.top_k]]
-    return [request.subject(c, float(shares[c]), where=m, outlines=_polygons(m, request.place)) for c, m in masks]
+    minimum = 0.0
+    if not groups:
+        names = request.network.loaded.categories or ()
+        possible -= {index for index, name in enumerate(names) if name in _BACKGROUND}
+        minimum = _LEAST_SHARE
+    if maps.above is not None:
+        minimum = maps.above
+    order = np.argsort(-shares, kind="stable").tolist()
+    chosen = [index for index in order if index in possible and shares[index] > minimum]
+    return [_subject(request, index, shares[index], labels == index) for index in chosen[: maps.top_k]]
+
+
+def _subject(request: ImageRequest, index: int, score: float, mask: NDArray[np.bool_]) -> Subject:
+    return request.subject(index, float(score), where=mask, outlines=_polygons(mask, request.place))
 
 
 def _mask(place: tuple[int, int] | Box | Path, shape: tuple[int, int], request: ImageRequest) -> NDArray[np.bool_]:
     """The pixels (H, W) of the network's output that a pixel or a mask of the image asks for."""
-    (width, height), region = request.size, request.place
+    region = request.place
     if isinstance(place, Path):
         mask = read_mask(place, request.size, region, shape)
         if not mask.any():
             raise ImageError(f"the mask '{place}' has no bright pixels in the part of the image that the network sees")
         return mask
     x, y = place[:2]
+    width, height = request.size
     if not (0 <= x < width and 0 <= y < height):
         raise ImageError(f"the pixel {x},{y} is outside the image of {width} x {height} pixels")
     row = int((y + 0.5 - region.top) / (region.bottom - region.top) * shape[0])

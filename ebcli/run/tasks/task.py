@@ -12,7 +12,7 @@ from ebcli.datatypes.explanation import Box, Explanation, Subject
 from ebcli.drawing.style import ATLAS
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
-from ebcli.models.keywords import CLASSIFICATION, DETECTION, OWN_TASKS, RAW, TASKS
+from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
 from ebcli.run.plan import RunPlan, values_of
 from ebcli.run.plan_parts import MapOptions, WordOptions
 
@@ -60,7 +60,7 @@ class Task:
         options: the options on maps that only some tasks have, and of these ``labels``.
         run: runs the network once more on inputs (B, C, ...), given what is asked of each image, and returns for each
             what ``subjects`` needs.
-        place: the rectangle of an image that its maps cover; None if the preprocessing tells.
+        place: the rectangle of an image that its maps cover; by default, as the preprocessing tells.
         width: the number of subjects that are explained at a time.
         in_batches: whether images with any numbers of subjects share a batch.
         joint: whether winning neurons are explained jointly; None if the network decides.
@@ -75,7 +75,7 @@ class Task:
     _: KW_ONLY
     options: frozenset[str] = frozenset()
     run: Callable[[Tensor, Sequence[ImageRequest]], Sequence[Any]] | None = None
-    place: Callable[[ImageRequest], Box] | None = None
+    place: Callable[[ImageRequest], Box] = lambda request: request.network.loaded.transforms.place(request.size)
     width: Callable[[ImageRequest], int] = lambda request: 1 if request.network.against else _WIDTH
     in_batches: bool = False
     joint: bool | None = None
@@ -87,7 +87,6 @@ class Task:
 # a detector's output has millions of elements; classes to contrast with share their subject's place
 _WIDTH = 4
 
-_FLAGS = {"box": "where X,Y,W,H"}  # of what tasks call otherwise
 
 REGISTRY: dict[str, Task] = {}
 
@@ -107,34 +106,45 @@ def register(name: str, task: Task) -> None:
 def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     """Raise ConfigurationError if the plan has options that the network's task does not have."""
     task = REGISTRY[loaded.task]
-    maps, usual = vars(plan.maps), vars(MapOptions())
-    options_set = [option for option, field in values_of(MapOptions).items() if maps[field.name] != usual[field.name]]
-    if isinstance(plan.maps.where, Box):
-        options_set[options_set.index("where")] = "box"
-    for option in [*options_set, *(["labels"] if plan.inputs.labels is not None else [])]:
-        networks = [other.networks for other in REGISTRY.values() if option in other.options]
-        if networks and option not in task.options:
-            hint = "use --score, or drop it" if option == "above" and "score" in task.options else "drop it"
-            flag, purpose = _FLAGS.get(option, option).replace("_", "-"), f"{loaded.name} is for {loaded.task}"
-            raise ConfigurationError(f"--{flag} works only with {', '.join(networks)}, but {purpose}: {hint}")
-    spec, maps_, style = loaded.transforms, plan.maps, plan.style.name
-    kind, is_image = "volumes" if spec.depth is not None else loaded.task, spec.axes == "HW"
-    for_task, dtype = f"but {loaded.name} is for {kind}: drop it", plan.execution.dtype
-    is_classifier = is_image and task is REGISTRY[CLASSIFICATION]
+    defaults = MapOptions()
+    for option, field in values_of(MapOptions).items():
+        value = getattr(plan.maps, field.name)
+        if value != getattr(defaults, field.name):
+            _check_option("box" if isinstance(value, Box) else option, loaded)
+    if plan.inputs.labels is not None:
+        _check_option("labels", loaded)
+    spec = loaded.transforms
+    is_image = spec.axes == "HW"
+    style = plan.style.name
+    dtype = plan.execution.dtype
+    sufficiency = plan.maps.sufficiency
+    for_task = f"but {loaded.name} is for {loaded.task if spec.depth is None else 'volumes'}: drop it"
     problems = {
-        f"--annotations marks regions of images, {for_task}": not is_image and plan.output.annotations,
-        f"--compare-with compares maps of images, {for_task}": spec.depth is not None and maps_.beside,
+        f"--annotations marks regions of images, {for_task}": plan.output.annotations and not is_image,
+        f"--compare-with compares maps of images, {for_task}": plan.maps.beside and spec.depth is not None,
         f"--style atlas or --format html compares the classes of images, {for_task}": style == ATLAS
-        and not is_classifier,
-        f"--sufficiency blurs parts of images, {for_task}": not is_image and maps_.sufficiency,
-        f"--style mask needs transparency, which videos lack, {for_task}": spec.frames is not None and style == "mask",
+        and not ("at" in task.options and is_image),
+        f"--sufficiency blurs parts of images, {for_task}": sufficiency and not is_image,
+        f"--style mask needs transparency, which videos lack, {for_task}": style == "mask" and spec.frames is not None,
         f"--tiles works only with classifiers, {for_task}": spec.tiles and not task.in_batches,
-        "--sufficiency needs the score of a whole image, but --tiles cuts it: drop one of them": maps_.sufficiency
+        "--sufficiency needs the score of a whole image, but --tiles cuts it: drop one of them": sufficiency
         and spec.tiles,
         f"--sufficiency halves probabilities, but the scores of {loaded.name} are raw: add --scores softmax or "
-        "sigmoid": maps_.sufficiency and loaded.scores == RAW,
+        "sigmoid": sufficiency and loaded.scores == RAW,
         f"dtype {dtype} has no non-maximum suppression, {for_task}": loaded.task == DETECTION and dtype != "float32",
     }
     for sentence, is_refused in problems.items():
         if is_refused:
             raise ConfigurationError(sentence)
+
+
+def _check_option(option: str, loaded: LoadedModel) -> None:
+    """Raise ConfigurationError if other tasks have an option, and that of the network does not."""
+    options = REGISTRY[loaded.task].options
+    networks = [task.networks for task in REGISTRY.values() if option in task.options]
+    if not networks or option in options:
+        return
+    hint = "use --score, or drop it" if option == "above" and "score" in options else "drop it"
+    flag = "where X,Y,W,H" if option == "box" else option.replace("_", "-")
+    problem = f"{loaded.name} is for {loaded.task}: {hint}"
+    raise ConfigurationError(f"--{flag} works only with {', '.join(networks)}, but {problem}")

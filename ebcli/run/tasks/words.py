@@ -255,7 +255,7 @@ def patches(run: Callable[[Tensor], Tensor], net: nn.Module, blocks: Sequence[An
         ConfigurationError: no convolution of the network reads an image's three colors, or no patch is in the photo.
     """
     for reader in net.modules():
-        if isinstance(reader, nn.modules.conv._ConvNd) and reader.in_channels == 3:
+        if isinstance(reader, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and reader.in_channels == 3:
             corners = _corners(run, reader, size)
             tokens = _tokens(lambda: run(torch.rand(3, *size[::-1]) * 255), reader, blocks)
             is_known = (corners[:, 2:] > corners[:, :2]).all(1) & (tokens >= 0)
