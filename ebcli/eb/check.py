@@ -255,8 +255,8 @@ def _check_with_others(trial: Trial, title: str) -> Definition:
     def compare_with(other: TensorFunction, name: str) -> None:
         """With another operation on top, which may turn the signs of responses."""
         turns = flatten_all((other(y + 1) - other(y)).sign() for y in run.outputs)
-        stack = Run(replace(trial, above=other), f"{title}, with a {name}")
-        stack.compare(definition, context=BackwardContext(skips_zeros=True), turns=turns)
+        run_above = Run(replace(trial, above=other), f"{title}, with a {name}")
+        run_above.compare(definition, context=BackwardContext(skips_zeros=True), turns=turns)
 
     compare_with(F.relu, "ReLU on top")
     if len(run.outputs) == 1 and run.values[0].facts.is_open and run.outputs[0].ndim > 1:

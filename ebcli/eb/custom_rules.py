@@ -52,7 +52,7 @@ class Call:
         """The function of these operands, which are among its arguments or made of them."""
 
         def repeat(*tensors: Tensor) -> Any:
-            copies = (other.clone() for other in tensors)  # which it may overwrite
+            copies = (tensor.clone() for tensor in tensors)  # which it may overwrite
             by_id = dict(zip(map(id, operands), copies, strict=True))
             args, kwargs = tree_map(lambda a: by_id.get(id(a), a), (self.args, self.kwargs))
             return self.func(*args, **kwargs)

@@ -121,9 +121,8 @@ class Forward:
             output = tape.value_of(result)
         check_logits(net, inputs, result.detach())
         values = hooks.values()
-        first = min(value.made_at for value in values)
         # numbers that come back are constants for the tape, and their maps would be wrong without a word
-        refuse([name for name, index in tape.escapes.items() if index > first], "error")
+        refuse(tape.escapes_after(min(value.made_at for value in values)), "error")
         if not isinstance(output, Value):
             raise LayerError("the network's output does not depend on its input")
         paths = {Path(output, value): name for value, name in zip(values, hooks.names, strict=True)}

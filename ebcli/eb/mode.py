@@ -72,11 +72,7 @@ class RecordingMode(TorchFunctionMode):
             tape.is_cut = not args[0] and (was_enabled or tape.is_cut)
             return func(*args, **kwargs)
         if func in _ESCAPES and not (was_enabled or tape.is_cut):
-            ctx = caller(sys._getframe(1), "ctx", object)
-            name = "an autograd.Function"
-            if ctx is not None:
-                name = f"{type(ctx).__name__.removesuffix('Backward')}.apply"
-            tape.escapes[name] = len(tape.ops)
+            tape.escapes[_name_of_function()] = len(tape.ops)
         tape.is_cut &= not was_enabled
         try:
             _set_grad_enabled(False)  # torch.no_grad() takes ten times as long
@@ -117,6 +113,14 @@ _READS_NO_VALUES = frozenset([Tensor.dim, Tensor.size, Tensor.numel, Tensor.is_f
 }
 
 _ESCAPES = frozenset([Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__])
+
+
+def _name_of_function() -> str:
+    """The name of the autograd.Function that called a mode's __torch_function__, which called this."""
+    ctx = caller(sys._getframe(2), "ctx", object)
+    if ctx is None:
+        return "an autograd.Function"
+    return f"{type(ctx).__name__.removesuffix('Backward')}.apply"
 
 
 class Boundary(Function):

@@ -123,7 +123,7 @@ Paths = Sequence[Path]
 
 def mixes(op: Op) -> bool:
     """Whether it mixes cells by weights that depend on the image, as attention does."""
-    return any(out.facts.mixtures > max(value.facts.mixtures for value in op.inputs) for out in op.outs)
+    return op.out.facts.mixtures > max(value.facts.mixtures for value in op.inputs)
 
 
 def averages_cells(mixing: Op, average: Op, grid: Iterable[Places]) -> bool:

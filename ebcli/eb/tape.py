@@ -116,6 +116,10 @@ class Tape(TorchDispatchMode):
             return {}
         return {module: name for name, module in self._net.named_modules()}
 
+    def escapes_after(self, index: int) -> list[str]:
+        """The functions that took numbers out of PyTorch after an operation."""
+        return [name for name, number in self.escapes.items() if number > index]
+
     def start(self, tensor: Tensor) -> Value:
         """Make a tensor a signal."""
         value = Value(tensor)

@@ -313,9 +313,9 @@ class Reduction(Average):
     def query_axes(self, op: Op) -> set[int]:
         """The axes of the result along which the weights of the softmax vary."""
         ndim = op.signal.ndim
-        gone = self._negative_axes(op)
-        axes = [axis for axis in range(-ndim, 0) if axis not in gone or op.out.ndim == ndim]
-        weights = op.signal.facts.attention_axes - gone
+        summed_axes = self._negative_axes(op)
+        axes = [axis for axis in range(-ndim, 0) if axis not in summed_axes or op.out.ndim == ndim]
+        weights = op.signal.facts.attention_axes - summed_axes
         return {position for position, axis in enumerate(axes) if axis in weights}
 
     def _negative_axes(self, op: Op) -> set[int]:
