@@ -42,7 +42,7 @@ Results = list[Explanation | ImageError]
 Join = Callable[[NDArray[np.float32], Sequence[Map]], Map]
 
 
-class Finding(NamedTuple):
+class ImageFindings(NamedTuple):
     """What the network finds in an image.
 
     Attributes:
@@ -243,7 +243,7 @@ class Explainer:
         if self._task.in_batches:
             pixels += pixels[-1:] * (self.batch_size - len(images))
         inputs = self._inputs(np.stack(pixels))
-        findings: list[Finding] = []
+        findings: list[ImageFindings] = []
         min_width = self._width if self._task.in_batches else 1
 
         def targets(first: int, logits: Tensor) -> Tensor:
@@ -271,10 +271,10 @@ class Explainer:
         pairs = zip(findings, maps, strict=True)
         return [finding.explanation(image_maps, seconds) for finding, image_maps in pairs]
 
-    def _find(self, output: Any, request: ImageRequest) -> Finding:
+    def _find(self, output: Any, request: ImageRequest) -> ImageFindings:
         """What is explained in an image, given what the task needs of it."""
         best = None if request.label is None else int(output.argmax())
-        return Finding(request, self._task.subjects(output, request), best)
+        return ImageFindings(request, self._task.subjects(output, request), best)
 
     def _explain_in_pieces(self, image: NetworkInput, pieces: Pieces, join: Join) -> Explanation:
         """The maps of one video or photo: scores averaged over its clips or tiles choose the subjects.
@@ -304,7 +304,7 @@ class Explainer:
         add_maps(partial(self._against_label, finding=finding))
         return finding.explanation(maps, perf_counter() - start)
 
-    def _against_label(self, inputs: Tensor, finding: Finding) -> MapRows:
+    def _against_label(self, inputs: Tensor, finding: ImageFindings) -> MapRows:
         """Of a wrong prediction, what tells it from the true class in each of the inputs, layer by layer; else none."""
         label = finding.request.label
         if label is None or label == finding.best or self.network.against or not self._maps_asked.contrastive:
