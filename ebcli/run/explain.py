@@ -153,7 +153,7 @@ def explain(
         raise ConfigurationError("a tensor of floats is the network's input as it is: drop fit")
     if None in shapes and set(shapes) != {None}:
         raise ConfigurationError("tensors of floats are inputs, the other images are not: pass them in two calls")
-    layers = (layer,) if isinstance(layer, (str, nn.Module)) else tuple(layer or ())
+    layers = [layer] if isinstance(layer, (str, nn.Module)) else [*(layer or ())]
     corners = () if boxes is None else getattr(boxes, "xyxy", boxes)
     places = [Box(*map(float, edges)) for edges in corners]
     values = {

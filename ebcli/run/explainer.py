@@ -1,7 +1,6 @@
 """Batches of images in, maps out: the only part of a run that needs the network."""
 
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -10,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, takewhile
 from threading import Event, Lock
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,11 +37,12 @@ from ebcli.run.tasks.task import REGISTRY, ImageRequest, check_options
 Targets = Tensor | Callable[[Tensor], Tensor]
 Pieces = Sequence[NDArray[np.uint8]]
 Images = Sequence[NetworkInput]
+MapRows = list[list[Map]]  # of each image
 Results = list[Explanation | ImageError]
 Join = Callable[[NDArray[np.float32], Sequence[Map]], Map]
 
 
-class Finding(NamedTuple):
+class ImageFindings(NamedTuple):
     """What the network finds in an image.
 
     Attributes:
@@ -234,7 +235,7 @@ class Explainer:
 
     def _explain_batch(self, images: Images) -> list[Explanation]:
         """The maps of at most one batch of images."""
-        start = time.perf_counter()
+        start = perf_counter()
         requests = [*map(self._request, images)]
         if self._task.explain is not None:
             return [*map(self._task.explain, images, requests)]
@@ -242,7 +243,7 @@ class Explainer:
         if self._task.in_batches:
             pixels += pixels[-1:] * (self.batch_size - len(images))
         inputs = self._inputs(np.stack(pixels))
-        findings: list[Finding] = []
+        findings: list[ImageFindings] = []
         min_width = self._width if self._task.in_batches else 1
 
         def targets(first: int, logits: Tensor) -> Tensor:
@@ -253,7 +254,7 @@ class Explainer:
 
         if self._task.run is not None:
             findings += map(self._find, self._task.run(inputs, requests), requests)
-        maps: list[list[Map]] = [[] for _ in images]
+        maps: MapRows = [[] for _ in images]
         first = 0
         while not findings or first < max(len(row) for _, row, _ in findings):
             results = self._backprop(inputs, partial(targets, first), self._maps_asked)
@@ -266,13 +267,14 @@ class Explainer:
             controls.measure_sufficiency(inputs, maps, requests)
         for i, finding in enumerate(findings):
             maps[i] += chain(*self._against_label(inputs[i : i + 1], finding))
-        seconds = (time.perf_counter() - start) / len(images)
-        return [finding.explanation(of_image, seconds) for finding, of_image in zip(findings, maps, strict=True)]
+        seconds = (perf_counter() - start) / len(images)
+        pairs = zip(findings, maps, strict=True)
+        return [finding.explanation(image_maps, seconds) for finding, image_maps in pairs]
 
-    def _find(self, output: Any, request: ImageRequest) -> Finding:
+    def _find(self, output: Any, request: ImageRequest) -> ImageFindings:
         """What is explained in an image, given what the task needs of it."""
         best = None if request.label is None else int(output.argmax())
-        return Finding(request, self._task.subjects(output, request), best)
+        return ImageFindings(request, self._task.subjects(output, request), best)
 
     def _explain_in_pieces(self, image: NetworkInput, pieces: Pieces, join: Join) -> Explanation:
         """The maps of one video or photo: scores averaged over its clips or tiles choose the subjects.
@@ -284,24 +286,25 @@ class Explainer:
             pieces: what the network gets of each piece.
             join: makes one map of the maps of all pieces, given their scores (pieces, num_classes).
         """
-        start = time.perf_counter()
+        start = perf_counter()
         batches = self._batches(pieces)
         piece_scores = self._scores_of(batches)
         finding = self._find(piece_scores.mean(0), self._request(image))
+        scores = piece_scores.cpu().numpy()
         maps: list[Map] = []
 
-        def add_maps(explain: Callable[[Tensor], list[list[Map]]]) -> None:
+        def add_maps(explain: Callable[[Tensor], MapRows]) -> None:
             """Join the maps that a function computes of each piece."""
             of_pieces = chain(*map(explain, self._unless_stopping(batches)))
-            maps.extend(join(piece_scores.cpu().numpy(), map_pieces) for map_pieces in zip(*of_pieces, strict=True))
+            maps.extend(map(partial(join, scores), zip(*of_pieces, strict=True)))
 
         for first in range(0, len(finding.row), self._width):
             chosen = finding.row[first : first + self._width]
             add_maps(partial(self._maps, subjects=chosen, request=finding.request))
         add_maps(partial(self._against_label, finding=finding))
-        return finding.explanation(maps, time.perf_counter() - start)
+        return finding.explanation(maps, perf_counter() - start)
 
-    def _against_label(self, inputs: Tensor, finding: Finding) -> list[list[Map]]:
+    def _against_label(self, inputs: Tensor, finding: ImageFindings) -> MapRows:
         """Of a wrong prediction, what tells it from the true class in each of the inputs, layer by layer; else none."""
         label = finding.request.label
         if label is None or label == finding.best or self.network.against or not self._maps_asked.contrastive:
@@ -315,7 +318,7 @@ class Explainer:
 
     def _maps(
         self, inputs: Tensor, subjects: Sequence[Subject], request: ImageRequest, against: list[int] | None = None
-    ) -> list[list[Map]]:
+    ) -> MapRows:
         """The maps of the same subjects in each of the inputs."""
         results = self._backprop(inputs, partial(priors, [subjects], 1), self._maps_asked, against)
         count = len(inputs)
@@ -367,7 +370,9 @@ class Explainer:
         explain = partial(self._backprop, maps=maps)
         description, first = controls.probe_noise(network, maps, explain)
         joint = {result.joint for result in first}
-        self._joint = joint.pop() if len(joint) == 1 else None  # saves a forward pass
+        self._joint = None
+        if len(joint) == 1:  # saves a forward pass
+            self._joint = joint.pop()
         noise = {}
         if maps.contrastive and self._task.in_batches and self.loaded.trained:
             noise = controls.references(network, first, explain)

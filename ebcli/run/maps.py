@@ -24,7 +24,8 @@ from ebcli.models.running import default_batch_size
 from ebcli.run.tasks.task import ImageRequest
 
 Rows = Sequence[Sequence[Subject]]  # of each image
-Arrays = Mapping[str, NDArray[np.float32]]
+Cells = NDArray[np.float32]  # of a map
+Size = tuple[int, int]  # height and width
 _LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/evidence.md
 
 _FRAMES = 16  # of a clip, which takes about as much memory as so many images
@@ -126,7 +127,9 @@ def _item(values: Any, i: int, k: int) -> Any:
     return None if values is None else copy(values[i][k])
 
 
-def compared_maps(net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str) -> Arrays:
+def compared_maps(
+    net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str
+) -> dict[str, Cells]:
     """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
     by_method = {}
     layer_name = None if layer == INPUT else layer
@@ -175,7 +178,7 @@ def in_sequence(_scores: ArrayLike, clips: Sequence[Map]) -> Map:
     return _mix(clips, [1 / len(clips)] * len(clips), values)
 
 
-def _mix(maps: Sequence[Map], shares: Sequence[float], values: NDArray[np.float32]) -> Map:
+def _mix(maps: Sequence[Map], shares: Sequence[float], values: Cells) -> Map:
     """A map with these values; of the maps that it is made of, each has a share of its mass, and of what was lost."""
     first = maps[0]
     mass = 0.0
@@ -184,12 +187,12 @@ def _mix(maps: Sequence[Map], shares: Sequence[float], values: NDArray[np.float3
         mass += share * (map_.mass or 0)
         for name, amount in (map_.lost_mass or {}).items():
             lost_mass[name] += share * amount
-    return replace(
-        first,
-        values=values,
-        mass=None if first.mass is None else mass,
-        lost_mass=None if first.lost_mass is None else dict(lost_mass),
-    )
+    changes: dict[str, Any] = {"values": values}
+    if first.mass is not None:
+        changes["mass"] = mass
+    if first.lost_mass is not None:
+        changes["lost_mass"] = dict(lost_mass)
+    return replace(first, **changes)
 
 
 class Tiles(NamedTuple):
@@ -203,7 +206,7 @@ class Tiles(NamedTuple):
 
     corners: list[tuple[int, int]]
     side: int
-    size: tuple[int, int]
+    size: Size
 
     @classmethod
     def if_needed(cls, spec: InputSpec, shape: Sequence[int]) -> "Tiles | None":
@@ -215,7 +218,7 @@ class Tiles(NamedTuple):
         return cls.covering((height, width), spec.shape[0], spec.step)
 
     @classmethod
-    def covering(cls, size: tuple[int, int], side: int, step: int) -> "Tiles":
+    def covering(cls, size: Size, side: int, step: int) -> "Tiles":
         """Tiles that overlap by about half; their corners are multiples of a step, so that cells coincide."""
         rows, columns = (_starts(length, side, step) for length in size)
         return cls([(row, column) for row in rows for column in columns], side, size)
@@ -246,7 +249,7 @@ class Tiles(NamedTuple):
         channels = tuple(shares @ [map_.channels for map_ in maps]) if first.channels else ()
         return replace(photo_map, relevance=None, channels=channels, method_maps=method_maps)
 
-    def _average(self, shares: NDArray[np.float64], maps: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    def _average(self, shares: NDArray[np.float64], maps: Sequence[Cells]) -> Cells:
         """Maps (h, w) of tiles as one map (H, W) that sums to about as much as they do, each times its share."""
         height, width = maps[0].shape
         rows = round(self.size[0] * height / self.side)

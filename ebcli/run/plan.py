@@ -109,8 +109,10 @@ class RunPlan:
             if values["format"] == AUTO:
                 values["format"] = "png"
         _derive_classes(values)
+        clips = part_of(ClipOptions, values)
+        remote = part_of(RemoteOptions, values)
         return cls(
-            part_of(InputOptions, values, clips=part_of(ClipOptions, values), remote=part_of(RemoteOptions, values)),
+            part_of(InputOptions, values, clips=clips, remote=remote),
             model=part_of(ModelSpec, values, preprocessing=part_of(Preprocessing, values)),
             maps=part_of(MapOptions, values),
             style=part_of(DrawingStyle, values),
@@ -214,8 +216,9 @@ class RunPlan:
         for name in ("raw", "report", "annotations", "records", "skip_existing"):
             if getattr(self.output, name):
                 return f"--{_option(name)} needs a directory: drop --{_option(name)}, or {advice}"
-        is_ranked = self.maps.at is not None and self.output.directory == STDOUT
-        return "--at prints shares there: drop one of them" if is_ranked else None
+        if self.maps.at is not None and self.output.directory == STDOUT:
+            return "--at prints shares there: drop one of them"
+        return None
 
     @property
     def _may_have_many_pictures(self) -> bool:
@@ -349,10 +352,9 @@ def _option_words(name: str, value: Any) -> list[str]:
     flag = f"--{_option(name)}"
     if isinstance(value, bool):
         return [flag if value else f"--{NEGATED[name]}"]
-    words = []
-    for item in value if name in REPEATED else [value]:
-        words += [flag, str(_text(name, item))]
-    return words
+    if name not in REPEATED:
+        return [flag, str(_text(name, value))]
+    return [word for item in value for word in (flag, str(item))]
 
 
 def _without(plan: RunPlan, names: Iterable[str]) -> dict[str, Any]:

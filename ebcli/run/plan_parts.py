@@ -22,6 +22,7 @@ SCALES = IMAGE, RUN = "image", "run"
 BOXES, MASKS, HEATMAPS = "boxes", "masks", "heatmaps"
 ANNOTATIONS = {BOXES: (COCO,), MASKS: (COCO,), HEATMAPS: FIFTYONE_FILES}  # and their files
 ENGINES = ("local", "ray")
+Names = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class InputOptions:
 
     images: tuple[Path, ...]
     _: KW_ONLY
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
+    include: Names = ()
+    exclude: Names = ()
     shard: tuple[int, int] | None = None
     remote: RemoteOptions = field(default_factory=RemoteOptions)
     clips: ClipOptions = field(default_factory=ClipOptions)
@@ -92,15 +93,15 @@ class MapOptions:
         ConfigurationError: a value is out of range, or two of them exclude each other.
     """
 
-    targets: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()
+    targets: Names = ()
+    against: Names = ()
     top_k: int | None = None
     above: float | None = None
     score: float = 0.5
     where: tuple[int, int] | Box | Path | None = None
-    layers: tuple[str, ...] = ()
+    layers: Names = ()
     contrastive: bool = True
-    beside: tuple[str, ...] = ()
+    beside: Names = ()
     allow_unsupported: bool = False
     track_lost_mass: bool = False
     at: tuple[int, int] | None = None
@@ -142,7 +143,7 @@ class WordOptions:
 
     question: str = ""
     answer: str | None = None
-    words: tuple[str, ...] = ()
+    words: Names = ()
     against: str | None = None
     all_words: bool = False
     max_tokens: int = 64

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.painters import palette, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
-from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError
+from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, ImageError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.encoding import video_format
 from ebcli.files.images import limit_pixels
@@ -114,7 +113,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     options = render_options(plan, network, style)
     extra_files = [SETTINGS, *ANNOTATIONS.get(plan.output.annotations or "", ())]
     class_names = {index: model.category(index) for index in network.possible}
-    sink.refuse(remaining_sources, reader.accepts, lambda path: options.names.matches(path, class_names), extra_files)
+    is_result = partial(options.names.matches, class_names=class_names)
+    sink.refuse(remaining_sources, reader.accepts, is_result, extra_files)
     if explainer is None and not is_dry and any(map(_may_be_work, remaining_sources)):
         explainer = _load_explainer(plan, len(sources))
     return Run(
@@ -180,7 +180,9 @@ def run_vmax(
     sample.sort(key=lambda image: (len(image.form), image.form))
     largest = 0.0
     for explanation in explainer.explain(sample):
-        for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
+        if isinstance(explanation, ImageError):
+            continue
+        for map_ in explanation.maps:
             for values in (map_.values, *map_.method_maps.values()):
                 finite = visible(np.nan_to_num(values, nan=0, posinf=0, neginf=0), style)
                 # in units of a uniform map

@@ -144,7 +144,8 @@ def _task(cpus: int, gpus: float) -> Any:
     import ray
 
     # a part whose process or machine is lost is repeated wherever there is room
-    return ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")(explain_part)
+    remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")
+    return remote(explain_part)
 
 
 def start_parts(cpus: int, gpus: float, cwd: Path, job: Run, parts: Sequence[Sequence[Source]]) -> list[PartResult]:
@@ -165,7 +166,9 @@ def start_parts(cpus: int, gpus: float, cwd: Path, job: Run, parts: Sequence[Seq
 
     try:
         _tasks.extend(_task(cpus, gpus).remote(cwd, job, sources) for sources in parts)
-        done, _tasks[:] = ray.wait(_tasks, timeout=_POLL) if _tasks else ([], [])
+        if not _tasks:
+            return []
+        done, _tasks[:] = ray.wait(_tasks, timeout=_POLL)
         return list(ray.get(done))
     except ray.exceptions.RayTaskError:  # unexpected, like any such error in this process
         raise

@@ -156,7 +156,7 @@ def medium_of(
     for medium in reversed(fitting):  # of TIFF files, photos are only some
         if medium.has_suffix(source.path):
             return medium
-    for medium in fitting if source.is_local else ():
-        if medium.recognizes(source.path):
+    for medium in fitting:
+        if source.is_local and medium.recognizes(source.path):
             return medium
     return fitting[0] if source.is_explicit else None

@@ -29,6 +29,8 @@ from ebcli.files.sources import Source
 from ebcli.models.classes import printable
 from ebcli.run.reading import NetworkInput, Reader
 
+Arrays = dict[str, ArrayLike]
+Size = tuple[int, int]  # width and height
 _OF_MAP = "mass layer peak strength times_noise evidence share channels".split()  # which its record has, too
 
 
@@ -99,7 +101,7 @@ def render(
         ImageError: the file changed since the network saw it, the format cannot hold the frames, or classes are to be
             ranked outside of the image.
     """
-    from ebcli.drawing.figure import sheet_frames, small_frame
+    from ebcli.drawing.figure import small_frame
 
     size = network_input.size
     clips = network_input.clips
@@ -113,8 +115,7 @@ def render(
     if not options.names.figure:
         writers = [_MapFile(options, suffix, map_, facts | metadata([map_])) for map_ in maps]
         figures = [] if clips is None else [[map_] for map_ in maps]
-    numbers = [0] if clips is None else sheet_frames(clips)
-    middle = Orthogonal(maps[0], clips).peak[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
+    numbers, middle = _chosen_frames(maps[0], clips)
     frames: list[DisplayFrame] = []
     pages: dict[Path, bytes] = {}
     for frame in reader.frames(source, network_input):
@@ -149,9 +150,19 @@ def render(
     return RenderedFiles(files, records, pages, coordinate_suffix)
 
 
-def frame_maps_of(
-    explanation: Explanation, size: tuple[int, int], clips: Clips | None, style: DrawingStyle
-) -> list[FrameMaps]:
+def _chosen_frames(maps: FrameMaps, clips: Clips | None) -> tuple[list[int], int]:
+    """The numbers of the frames in figures, and that of the frame in thumbnails."""
+    from ebcli.drawing.figure import sheet_frames
+
+    if clips is None:
+        return [0], 0
+    numbers = sheet_frames(clips)
+    if isinstance(clips, Slices):
+        return numbers, Orthogonal(maps, clips).peak[0]
+    return numbers, numbers[len(numbers) // 2]
+
+
+def frame_maps_of(explanation: Explanation, size: Size, clips: Clips | None, style: DrawingStyle) -> list[FrameMaps]:
     """The maps of an explanation for frames of a size (width, height)."""
     number = explanation.subjects.index
     return [FrameMaps.from_map(map_, size, clips, style, number(map_.subject)) for map_ in explanation.maps]
@@ -177,7 +188,7 @@ def _figure(
     return draw(*drawing).encode(suffix, facts)
 
 
-def _shares(explanation: Explanation, pixel: tuple[int, int], size: tuple[int, int]) -> dict[Subject, float]:
+def _shares(explanation: Explanation, pixel: tuple[int, int], size: Size) -> dict[Subject, float]:
     """The shares of the classes at a pixel of an image (width, height)."""
     x, y = pixel
     width, height = size
@@ -263,7 +274,9 @@ def file_name(source: Source) -> str:
 def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
     """The layer, class, score, strength, sufficiency and color scale of the maps in a picture or figure."""
     maps = [item.map for item in frame_maps]
-    owner = "each map's " if len(maps) > 1 else ""
+    owner = ""
+    if len(maps) > 1:
+        owner = "each map's "
     low, high = scale_labels(frame_maps[0].style, max(map_.values.size for map_ in maps), owner)
     subjects = dict.fromkeys(map_.subject for map_ in maps)
     facts = {}
@@ -280,10 +293,10 @@ def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
     }
 
 
-def arrays_of(explanation: Explanation, network_input: NetworkInput) -> dict[str, ArrayLike]:
+def arrays_of(explanation: Explanation, network_input: NetworkInput) -> Arrays:
     """An explanation as arrays, for the raw file; with several layers, the arrays' names end with the layer's."""
     subjects = explanation.subjects
-    arrays: dict[str, ArrayLike] = {"image_size": np.array(network_input.size)}
+    arrays: Arrays = {"image_size": np.array(network_input.size)}
     if explanation.tiles:
         arrays["tiles"] = str(explanation.tiles)
     arrays |= {
@@ -302,9 +315,9 @@ def arrays_of(explanation: Explanation, network_input: NetworkInput) -> dict[str
     return arrays
 
 
-def _layer_arrays(maps: Sequence[Map], clips: Clips | None) -> dict[str, ArrayLike]:
+def _layer_arrays(maps: Sequence[Map], clips: Clips | None) -> Arrays:
     """The arrays of the maps at a layer. Of a video, ``times`` are the seconds at which the maps lie."""
-    arrays: dict[str, ArrayLike] = {"maps": np.stack([map_.values for map_ in maps])}
+    arrays: Arrays = {"maps": np.stack([map_.values for map_ in maps])}
     if maps[0].mass is not None:
         arrays["mass"] = np.array([map_.mass for map_ in maps], np.float32)
     relevance = [map_.relevance for map_ in maps if map_.relevance is not None]

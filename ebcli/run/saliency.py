@@ -140,11 +140,12 @@ class Saliency:
             if map_.subject.box or box:
                 boxes[map_] = map_.subject.box or box
         subjects = [map_.subject for map_ in boxes]
+        names = [subject.name for subject in subjects]
         return import_optional("supervision").Detections(
             xyxy=np.array([*boxes.values()], np.float32).reshape(-1, 4),
             confidence=np.array([subject.score for subject in subjects], np.float32),
             class_id=np.array([subject.index for subject in subjects], int),
-            data={"class_name": [subject.name for subject in subjects], "strength": [map_.strength for map_ in boxes]},
+            data={"class_name": names, "strength": [map_.strength for map_ in boxes]},
         )
 
     @property

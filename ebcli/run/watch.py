@@ -18,6 +18,7 @@ from ebcli.pages.shell import page
 from ebcli.run.saliency import Saliency
 
 _LEAST = 1e-12  # of a map's sum, so that blank maps do not divide by 0
+Heatmap = NDArray[np.float32]
 
 
 class Watch:
@@ -65,8 +66,10 @@ class Watch:
         self._every = every
         self._boxes = boxes
         self._options = options
-        self._to = Path(to) if isinstance(to, (str, os.PathLike)) else to
-        self._before: list[NDArray[np.float32]] = []
+        if isinstance(to, (str, os.PathLike)):
+            to = Path(to)
+        self._to = to
+        self._before: list[Heatmap] = []
         self._calls = 0
         self._rows: list[dict[str, Any]] = []
         if isinstance(self._to, Path):
@@ -137,14 +140,14 @@ class Watch:
             raise ConfigurationError(f"cannot log to {to!r}: give a folder, or a writer of TensorBoard or wandb")
 
 
-def _correlation(first: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+def _correlation(first: Heatmap, other: Heatmap) -> float:
     """Pearson's; 0 if a map is flat."""
     first = first - first.mean()
     other = other - other.mean()
     return float((first * other).sum() / max(_LEAST, float(np.sqrt((first**2).sum() * (other**2).sum()))))
 
 
-def _inside(values: NDArray[np.float32], box: Sequence[float]) -> float:
+def _inside(values: Heatmap, box: Sequence[float]) -> float:
     left, top, right, bottom = (round(edge) for edge in box)
     return float(values[top:bottom, left:right].sum() / max(_LEAST, float(values.sum())))
 

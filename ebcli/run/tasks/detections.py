@@ -76,7 +76,8 @@ def _place(request: ImageRequest) -> Box:
 
 def _distance(first: Box, other: Box) -> tuple[float, float]:
     """How far two boxes are from each other: one minus the overlap, then between centers."""
-    x, y = (abs(sum(side) - sum(other_side)) for side, other_side in zip(first.sides, other.sides, strict=True))
+    x = abs((first.left + first.right) - (other.left + other.right))
+    y = abs((first.top + first.bottom) - (other.top + other.bottom))
     return 1 - first.overlap(other), x + y
 
 

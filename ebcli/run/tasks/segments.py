@@ -16,6 +16,7 @@ from ebcli.run.tasks.task import ImageRequest, Task, register
 
 _LEAST_SHARE = 0.01  # of the pixels: smaller segments are often noise
 _BACKGROUND = ("__background__", "background")
+Mask = NDArray[np.bool_]
 
 
 def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
@@ -57,11 +58,11 @@ def _foreground(network: NetworkDescription) -> set[int]:
     return classes
 
 
-def _subject(request: ImageRequest, index: int, score: float, mask: NDArray[np.bool_]) -> Subject:
+def _subject(request: ImageRequest, index: int, score: float, mask: Mask) -> Subject:
     return request.subject(index, float(score), where=mask, outlines=_polygons(mask, request.place))
 
 
-def _mask(place: tuple[int, int] | Box | Path, shape: tuple[int, int], request: ImageRequest) -> NDArray[np.bool_]:
+def _mask(place: tuple[int, int] | Box | Path, shape: tuple[int, int], request: ImageRequest) -> Mask:
     """The pixels (H, W) of the network's output that a pixel or a mask of the image asks for."""
     region = request.place
     if isinstance(place, Path):
@@ -82,7 +83,7 @@ def _mask(place: tuple[int, int] | Box | Path, shape: tuple[int, int], request: 
     return mask
 
 
-def _polygons(mask: NDArray[np.bool_], region: Box) -> list[NDArray[np.float64]]:
+def _polygons(mask: Mask, region: Box) -> list[NDArray[np.float64]]:
     """The outlines of a mask (H, W), in pixels of the image."""
     from contourpy import contour_generator
 

@@ -144,7 +144,11 @@ def _check_option(option: str, loaded: LoadedModel) -> None:
     networks = [task.networks for task in REGISTRY.values() if option in task.options]
     if not networks or option in options:
         return
-    hint = "use --score, or drop it" if option == "above" and "score" in options else "drop it"
-    flag = "where X,Y,W,H" if option == "box" else option.replace("_", "-")
+    flag = option.replace("_", "-")
+    hint = "drop it"
+    if option == "box":
+        flag = "where X,Y,W,H"
+    elif option == "above" and "score" in options:
+        hint = "use --score, or drop it"
     problem = f"{loaded.name} is for {loaded.task}: {hint}"
     raise ConfigurationError(f"--{flag} works only with {', '.join(networks)}, but {problem}")
