@@ -268,7 +268,7 @@ def flatten_all(tensors: Iterable[Tensor]) -> Tensor:
 
 def trailing_axes(tensor: Tensor, ndim: int) -> Tensor:
     """A tensor with more axes, of size 1, behind its own."""
-    return tensor.reshape(*tensor.shape, *[1] * (ndim - tensor.ndim))
+    return tensor.reshape([*tensor.shape] + [1] * (ndim - tensor.ndim))
 
 
 def split_like(flat: Tensor, likes: Sequence[Tensor | Value]) -> Tensors:

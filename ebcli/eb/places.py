@@ -263,7 +263,7 @@ def _fixed_axes(op: Op, marks: Tensors) -> list[int]:
 
 def _narrow(shape: Dims, fixed_axes: Dims) -> list[int]:
     """A shape with one element along some axes, counted from the last."""
-    return [1 if axis - len(shape) in fixed_axes else size for axis, size in enumerate(shape)]
+    return [min(size, 1) if axis - len(shape) in fixed_axes else size for axis, size in enumerate(shape)]
 
 
 def _thin(marks: Tensor) -> Tensor:
@@ -281,7 +281,7 @@ def _thin(marks: Tensor) -> Tensor:
 
 def _in_front(marks: Tensor, ndim: int) -> Tensor:
     """Marks with more axes in front."""
-    return marks.reshape(*[1] * (ndim - marks.ndim), *marks.shape)
+    return marks.reshape([1] * (ndim - marks.ndim) + [*marks.shape])
 
 
 def _average(a: Tensor, b: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ OTHERS = {
     "python3 -m venv": "installs; .ci/run does it",
     **dict.fromkeys(("pip install", "git clone", "cd eb-saliency"), "installs; .ci/run installs a checkout"),
     ".ci/check": "runs all tests, including these",
+    ".ci/versions": "installs other versions of everything",
     "docker": "needs Docker; tests/test_release.py checks the Dockerfile",
     "python benchmarks/": "measures for minutes",
 }

@@ -81,10 +81,8 @@ class Reference:
         operands = [i for i in node.all_input_nodes if i in self.signal]
         if kind in WEIGHTED:
             response = self.values[node]
-            if is_classifier:
-                sign = torch.ones_like(response)
-            elif sign is None:
-                sign = response.sign()
+            if sign is None:
+                sign = torch.ones_like(response) if is_classifier else response.sign()
             shares = self._by_contributions(node, operands, sign, P)
             if contrastive and is_classifier:
                 duals = self._by_contributions(node, operands, -sign, P)
@@ -94,7 +92,9 @@ class Reference:
             return [(*share, None) for share in self._by_contributions(node, operands, self.values[node].sign(), P)]
         if kind in BATCH_NORM:
             scale = self._batch_scale(node)
-            return [(operands[0], P, self.values[node].sign() * scale.sign())]
+            is_last = operands[0] in self._classifiers()  # whose responses count as positive
+            response = torch.ones_like(P) if is_last else self.values[node].sign()
+            return [(operands[0], P, response * scale.sign())]
         if kind not in ROUTES:
             return [(i, share, None) for i, share in self._passed(node, kind, operands, P)]
         shares = self._routed(node, operands, P)
