@@ -103,11 +103,12 @@ def excitation_backprop(
             classes, each normalized over the cells of the map. It replaces the dual.
         joint: explain all winning neurons jointly (True) or step by step (False). None decides for each layer:
             jointly where activations with values of both signs, such as GELU, SiLU and hard swish, are between the
-            layer and the classifier, unless attention mixes cells that the classifier averages.
+            layer and the classifier, unless the classifier averages cells that attention mixed, or whose channels it
+            mixed.
         where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
             (B, H, W) to explain; None for all pixels.
         unsupported: ``"gradient"`` falls back to ordinary gradients, with a warning, for operations without a rule.
-        track_lost_mass: tape which operations lost probability. Takes more memory and an extra backward pass.
+        track_lost_mass: record which operations lost probability. Takes more memory and an extra backward pass.
 
     Returns:
         The result; for several layers, a tuple of results in the order of the layers, with shared logits.

@@ -10,10 +10,9 @@ averaged: as marks are random, an average is equal to a mark only if all of them
 """
 
 import copy
-import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import repeat
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import Tensor
@@ -115,17 +114,30 @@ class Places:
             return self.everything(op)  # it does not run on marks alone, such as a view of numbers of another type
 
     def sum_up(self, op: Op) -> Marks:
-        """Of a sum whose weights are not negative, such as one over indices: their average."""
+        """Of a sum over indices, which is run on marks: the average of those that it adds."""
         marks = [self.marks_of(value) for value in op.floating]
-        counts = move_marks(op, [(t != 0).double() for t in marks])
-        return [total / count.clamp(min=1) for total, count in zip(move_marks(op, marks), counts, strict=True)]
+        try:
+            (total,) = move_marks(op, marks)
+            (count,) = move_marks(op, [(t != 0).double() for t in marks])
+        except (RuntimeError, IndexError):
+            return self.everything(op)
+        return [total / count.clamp(min=1)]
+
+    def weigh(self, op: Op, apply: Callable[[Tensor], Tensor]) -> Marks:
+        """Of a sum with weights that are not negative, which is run on marks: their weighted average."""
+        marks = self.marks_of(op.operand).expand(op.operand.shape)
+        try:
+            total, weight = apply(marks), apply((marks != 0).double())
+        except (RuntimeError, TypeError, ValueError):  # it does not run in double precision
+            return self.everything(op)
+        return [_thin((total / weight).nan_to_num(0.0))]
 
     def differ(self, value: Value, axes: Iterable[int]) -> bool:
         """Whether elements along some axes of a value come from different indices."""
         marks = self.marks_of(value)
         if not marks.numel():
             return False
-        lowest = marks.where(marks != 0, math.inf)
+        lowest = marks.where(marks != 0, inf)
         return any(bool((marks.amax(axis) - lowest.amin(axis) > _PRECISION).any()) for axis in axes)
 
     def indices(self, marks: Tensor) -> Tensor | None:

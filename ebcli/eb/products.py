@@ -56,6 +56,12 @@ class LinearMap:
         """W a."""
         return self._run(self.apply, a)
 
+    def with_sizes(self, a: Tensor) -> Tensor:
+        """|W| a, in the precision of a."""
+        if self.weight is None:
+            return self.apply(a)
+        return self.apply(a, self.weight.abs().to(a))
+
     def transposed(self, q: Tensor, like: Tensor) -> Tensor:
         """W^T q, shaped like the signal."""
         if self.back is None:

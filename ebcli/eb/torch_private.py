@@ -40,7 +40,7 @@ __all__ = [
     "tree_leaves",
     "tree_map",
     "tree_map_only",
-]  # fmt: skip
+]
 
 # name -> why it is used; the public name instead
 NAMES = {

@@ -229,13 +229,25 @@ def default_layer(model: LoadedModel | nn.Module, input_size: InputSize = None) 
         stage = min(stages, key=lambda layer: layer.name.count("."))
         candidates = candidates[: candidates.index(stage)] or candidates
     candidates = _with_evidence(model, candidates) or candidates
-    find_shared = partial(layers_on_path, net, layers=[layer.name for layer in candidates], only_way=True)
-    common = probe(model.name, net, model.transforms, find_shared)
-    candidates = [layer for layer in candidates if layer.name in common] or candidates
+    deepest = _deepest(model, candidates)
+    if _all_probability_passes(model, [deepest]):
+        return deepest
+    common = _all_probability_passes(model, [layer.name for layer in candidates])
+    return _deepest(model, [layer for layer in candidates if layer.name in common] or candidates)
+
+
+def _deepest(model: LoadedModel, candidates: Sequence[SpatialLayer]) -> str:
+    """The last of the outermost layers with the largest stride that leaves cells enough."""
     limit = min(MAX_STRIDE, min(model.transforms.shape[-2:]) / LEAST_CELLS)
     strides = [layer.stride for layer in candidates]
     stride = max((stride for stride in strides if stride <= limit), default=min(strides))
-    return _last_outermost(net, [layer.name for layer in candidates if layer.stride == stride])
+    return _last_outermost(model.net, [layer.name for layer in candidates if layer.stride == stride])
+
+
+def _all_probability_passes(model: LoadedModel, names: Sequence[str]) -> list[str]:
+    """Those layers that all probability passes, not just a part of it."""
+    find_shared = partial(layers_on_path, model.net, layers=names, only_way=True)
+    return probe(model.name, model.net, model.transforms, find_shared)
 
 
 def _known_layer(model: LoadedModel, has_name: bool) -> str | None:

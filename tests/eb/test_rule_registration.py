@@ -65,6 +65,27 @@ def nothing_is_left_registered():
     assert not left
 
 
+@pytest.mark.parametrize("joint", [False, True])
+def test_a_layer_of_a_user_takes_no_pass_for_each_image(joint):
+    net, calls = Net().double(), []
+
+    def apply(a, w):
+        calls.append(a)
+        return a @ w
+
+    @ebcli.rule(swapped_linear)
+    def swapped(call, x, weight):
+        return weighted_sum(call, x, LinearMap(apply, weight))
+
+    def count(batch):
+        calls.clear()
+        ebcli.excitation_backprop(net, torch.randn(batch, 4, dtype=torch.float64), 1, joint=joint)
+        return len(calls)
+
+    assert count(5) == count(2) > 0
+    unregister(swapped_linear)
+
+
 def test_a_rule_works_and_can_be_taken_back():
     torch.manual_seed(0)
     net, x = Net().double(), torch.randn(2, 4, dtype=torch.float64)

@@ -105,7 +105,7 @@ class Layer(Rule):
     def places(self, op: Op, places: Places) -> Marks:
         axes = self.axes(op)
         if axes is None:
-            return places.everything(op)
+            return places.weigh(op, self.linear(op).with_sizes)
         return places.reduce(op, op.operand, axes, self.windows(op))
 
 
