@@ -95,7 +95,10 @@ class Reshape(Move):
     """All elements stay in their order."""
 
     def pull_back(self, op: Op, incoming: Incoming) -> Gradients:
-        return [incoming[0].reshape(op.signal.shape).to(op.signal.dtype)]
+        (gradient,) = incoming
+        if gradient.is_complex() and not op.signal.dtype.is_complex:
+            gradient = gradient.real
+        return [gradient.reshape(op.signal.shape).to(op.signal.dtype)]
 
     def places(self, op: Op, places: Places) -> Marks:
         if op.out.numel != op.signal.numel:  # a view of another type
