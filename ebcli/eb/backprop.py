@@ -1,7 +1,6 @@
 """excitation_backprop(): a forward pass, a prior over the classes, and one backward pass to a layer."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, overload
@@ -12,7 +11,7 @@ from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_relevance, priors, priors_against
-from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, remove_all, single_tensor
+from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, removing, single_tensor
 from ebcli.eb.joint import LayerShares, LostMass, joint_shares
 from ebcli.eb.mode import RecordingMode, UnsupportedPolicy, refuse
 from ebcli.eb.operations import Value, quiet, trailing_axes
@@ -213,18 +212,10 @@ def layers_on_path(net: Module, inputs: Tensor, layers: Sequence[str], *, only_w
         if isinstance(value, Value):  # not another thread's
             values[name] = value
 
-    with (
-        quiet(),
-        torch.inference_mode(False),
-        torch.no_grad(),
-        evaluating(net),
-        RecordingMode(tape),
-        ExitStack() as stack,
-    ):
-        hooks: list[RemovableHandle] = []
-        stack.callback(remove_all, hooks)
+    handles: list[RemovableHandle] = []
+    with quiet(), torch.inference_mode(False), torch.no_grad(), evaluating(net), RecordingMode(tape), removing(handles):
         for name in layers:
-            hooks.append(net.get_submodule(name).register_forward_hook(partial(note, name)))
+            handles.append(net.get_submodule(name).register_forward_hook(partial(note, name)))
         inputs = inputs.detach().clone()
         tape.saves_numbers = False
         source = tape.start(inputs)

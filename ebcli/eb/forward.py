@@ -26,14 +26,17 @@ from ebcli.errors import LayerError, closest
 LayerChoice = str | Module | None
 
 
-class LayerHooks(ExitStack):
+class LayerHooks:
     """Forward hooks that find the values of several layers in the tape.
 
     Numbers are kept from the first layer on: what is recorded before is only asked for facts.
+
+    Attributes:
+        handles: of the hooks, to be removed.
     """
 
     def __init__(self, net: Module, layers: Sequence[LayerChoice], tape: Tape) -> None:
-        super().__init__()
+        self.handles: list[RemovableHandle] = []
         self._tape = tape
         self._values: dict[str | None, Value] = {}
         self._net = net
@@ -41,12 +44,10 @@ class LayerHooks(ExitStack):
 
     def enter(self, inputs: Tensor) -> Tensor:
         """The tensor to call the network with."""
-        hooks: list[RemovableHandle] = []
-        self.callback(remove_all, hooks)
         for name in dict.fromkeys(self.names):
             if name is not None:  # before the network's own hooks, which may keep the output for another layer
                 module = self._net.get_submodule(name)
-                hooks.append(module.register_forward_hook(partial(self._output, name), prepend=True))
+                self.handles.append(module.register_forward_hook(partial(self._output, name), prepend=True))
         inputs = inputs.detach().clone()  # which the network may overwrite
         self.source = self._tape.start(inputs)
         self._tape.saves_numbers = False
@@ -112,7 +113,8 @@ class Forward:
     def of(cls, net: Module, inputs: Tensor, layers: Sequence[LayerChoice], *, tracks: bool) -> "Forward":
         """Run the network once. Raises LayerError if the output does not depend on a layer."""
         tape = Tape(net, names_all=tracks)
-        with evaluating(net), RecordingMode(tape), LayerHooks(net, layers, tape) as hooks, torch.enable_grad():
+        hooks = LayerHooks(net, layers, tape)
+        with evaluating(net), RecordingMode(tape), removing(hooks.handles), torch.enable_grad():
             try:
                 result = single_tensor(net(hooks.enter(inputs)), "the network's output")
             except (RuntimeError, ValueError, IndexError):
@@ -134,9 +136,21 @@ class Forward:
         return cls(tape, result.detach(), output, paths, Images(hooks.source))
 
 
-def remove_all(hooks: Iterable[RemovableHandle]) -> None:
-    for hook in hooks:
-        hook.remove()
+@contextmanager
+def removing(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Remove hooks at the end."""
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    try:
+        yield
+    finally:
+        try:
+            remove()
+        finally:
+            remove()  # again, because the first may be interrupted
 
 
 def label_of(name: str | None) -> str:

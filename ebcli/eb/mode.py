@@ -58,8 +58,16 @@ class RecordingMode(TorchFunctionMode):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._states[-1].restore()  # which leaves both modes
+        state = self._states[-1]
+        try:
+            state.restore()  # which leaves both modes
+        finally:
+            state.restore()  # again, because the first may be interrupted
         self._states.pop()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what is of use inside the mode alone."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -203,8 +211,7 @@ class ExcitationMode(RecordingMode):
         # of values of layers, to which norms may still be added
         self._ends: dict[Value, dict[Value, Tensor]] = {}
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+    def clear(self) -> None:
         self._starts.clear()
         self._ends.clear()
 

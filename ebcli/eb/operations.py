@@ -37,7 +37,10 @@ class quiet:  # noqa: N801  a context, in lower case as torch.no_grad
         ACTIVE_TAPE.set(None)
 
     def __exit__(self, *error: object) -> None:
-        self._state.restore()
+        try:
+            self._state.restore()
+        finally:
+            self._state.restore()  # again, because the first may be interrupted
 
 
 class ThreadState:
@@ -48,13 +51,6 @@ class ThreadState:
         self._num_modes = count_modes()
 
     def restore(self) -> None:
-        try:
-            self._restore()
-        except BaseException:  # interrupted
-            self._restore()
-            raise
-
-    def _restore(self) -> None:
         leave_modes(*self._num_modes)
         ACTIVE_TAPE.set(self._tape)
 

@@ -191,12 +191,17 @@ class Images(Places):
 
     def axis(self, value: Value) -> int | None:
         """The axis of a value that the images are on; None if there is none."""
+        axes = (axis for shape in self._shapes(value) for axis, size in enumerate(shape) if size == self.count)
+        return next(axes, None)
+
+    def _shapes(self, value: Value) -> list[Dims]:
+        """The shapes that tell the axis of images, the clearest first."""
         if self.count == 1:
-            shape = value.shape  # axes of size 1 are all alike
-        else:
-            numbers = self.numbers(value)
-            shape = self.marks_of(value).shape if numbers is None else numbers.shape
-        return next((axis for axis, size in enumerate(shape) if size == self.count), None)
+            return [value.shape]  # axes of size 1 are all alike
+        numbers = self.numbers(value)
+        if numbers is None:  # images are mixed
+            return [self.marks_of(value).shape, value.shape]
+        return [numbers.shape]
 
     def sums(self, z: Tensor, value: Value) -> Tensor:
         """The sum (count,) of the elements of each image."""

@@ -84,6 +84,11 @@ class Blocks:
         run = run or (lambda s, *values: f(*values))
         return self.add("move", inputs, run, affine=affine, fresh=fresh, move=f, folds=folds, **facts)
 
+    def winners(self, *inputs):
+        """Whether a norm behind the winners of some nodes is a part of layers; None: nobody says."""
+        affine = [self.affine[i] for i in inputs]
+        return None if None in affine else any(affine)
+
     # layers with weights
 
     def weights(self, *shape):
@@ -255,7 +260,8 @@ class Blocks:
         kind = self.pick("maximum", "where", "write", "masked")
         mask = self.draw(*self.shape(x)[1:]) > 0
         if kind == "maximum":
-            return self.add("maximum", (x, y), self.pick(lambda s, a, b: torch.maximum(a, b), lambda s, a, b: a.max(b)))
+            larger = self.pick(lambda s, a, b: torch.maximum(a, b), lambda s, a, b: a.max(b))
+            return self.add("maximum", (x, y), larger, affine=self.winners(x, y))
         if kind == "where":
             return self.moved((x, y), lambda a, b: torch.where(mask, a, b), fresh=True)
         if kind == "masked":

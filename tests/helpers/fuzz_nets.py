@@ -81,9 +81,8 @@ class RandomNet(Blocks):
             return self.averaged(x, self.pick(*POOLS))
         size, stride = self.pick(2, min(3, *space)), 1 if min(space) < 4 else 2
         pool = lambda y: F.max_pool2d(y, size, stride, return_indices=True)  # noqa: E731
-        return self.add(
-            "max_pool", (x,), self.pick(lambda s, y: pool(y)[0], lambda s, y: F.max_pool2d(y, size, stride)), pool=pool
-        )
+        spelled = self.pick(lambda s, y: pool(y)[0], lambda s, y: F.max_pool2d(y, size, stride))
+        return self.add("max_pool", (x,), spelled, affine=self.winners(x), pool=pool)
 
     def densely(self, x):
         """As in DenseNet: some channels more, and a norm of all; or padding."""
@@ -192,7 +191,7 @@ class RandomNet(Blocks):
         if kind in ("mean", "sum"):
             return self.averaged(x, lambda y: getattr(y, kind)(dims))
         if kind == "amax":
-            return self.add("amax", (x,), lambda s, y: y.amax(dims), dims=dims)
+            return self.add("amax", (x,), lambda s, y: y.amax(dims), affine=self.winners(x), dims=dims)
         return self.moved(
             x, (lambda y: y[:, 0]) if kind == "first" and self.layout == "tokens" else lambda y: y.flatten(1)
         )

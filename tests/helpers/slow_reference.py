@@ -198,20 +198,29 @@ class SlowReference:
         )
         return tuple(Arrived(*column) for column in zip(*columns, strict=True))
 
-    def _max_pool(self, i: int, part: Arrived, a: Tensor) -> Tensor:
+    def _max_pool(self, i: int, part: Arrived, a: Tensor) -> Arrived:
         _, winners = self.nodes[i].facts["pool"](a)
-        share = torch.zeros_like(a).flatten(2)
-        return share.scatter_add(2, winners.flatten(2), part.P.flatten(2)).reshape(a.shape)
 
-    def _amax(self, i: int, part: Arrived, a: Tensor) -> Tensor:
+        def brought(values: Tensor | None) -> Any:
+            """Each winner's sum."""
+            if values is None:
+                return None
+            sums = torch.zeros_like(a).flatten(2)
+            return sums.scatter_add(2, winners.flatten(2), values.flatten(2)).reshape(a.shape)
+
+        sign, turn = (None if values is None else values.sign() for values in map(brought, (part.sign, part.turn)))
+        return Arrived(brought(part.P), sign, turn)
+
+    def _amax(self, i: int, part: Arrived, a: Tensor) -> Arrived:
         dims = self.nodes[i].facts["dims"]
         wins = (a == a.amax(dims, keepdim=True)).double()
-        P = part.P.reshape(a.amax(dims, keepdim=True).shape)
-        return wins * P / wins.sum(dims, keepdim=True)
+        shape = a.amax(dims, keepdim=True).shape
+        P = wins * part.P.reshape(shape) / wins.sum(dims, keepdim=True)
+        return Arrived(P, *(v if v is None else v.reshape(shape).expand_as(a) for v in (part.sign, part.turn)))
 
-    def _maximum(self, i: int, part: Arrived, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    def _maximum(self, i: int, part: Arrived, a: Tensor, b: Tensor) -> tuple[Arrived, ...]:
         first = torch.where(a == b, 0.5, (a > b).double())
-        return part.P * first, part.P * (1 - first)
+        return tuple(Arrived(part.P * share, part.sign, part.turn) for share in (first, 1 - first))
 
     def _gated(self, i: int, part: Arrived, a: Tensor, gate: Tensor) -> Tensor:
         return part.P.sum_to_size(a.shape)

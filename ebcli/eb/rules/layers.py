@@ -131,7 +131,17 @@ def _bias_of_channels(op: Op) -> Tensor | int:
     return trailing_axes(bias[None], op.out.ndim)
 
 
-_CONVOLUTION = Layer(linear=_convolution, axes=lambda _: [1], windows=spatial_axes, bias=_bias_of_channels)
+class Convolution(Layer):
+    """Of a convolution in groups, each mixes its own channels, which may be those of an image."""
+
+    def places(self, op: Op, places: Places) -> Marks:
+        groups = op.args[8]
+        if groups > 1 and places.marks_of(op.operand).shape[1] > 1:
+            return places.weigh(op, self.linear(op).with_sizes)
+        return super().places(op, places)
+
+
+_CONVOLUTION = Convolution(linear=_convolution, axes=lambda _: [1], windows=spatial_axes, bias=_bias_of_channels)
 
 
 def convolution(op: Op) -> Rule:
