@@ -72,20 +72,20 @@ class Row:
 
 
 ROWS = (
-    Row("vgg16", "features.23", contrastive=True, goal=1.10),
-    Row("resnet50", "layer3", contrastive=True, goal=1.35),
-    Row("resnet50", "layer3", contrastive=True, batch=1, goal=1.6),
+    Row("vgg16", "features.23", contrastive=True, goal=1.30),
+    Row("resnet50", "layer3", contrastive=True, goal=1.6),
+    Row("resnet50", "layer3", contrastive=True, batch=1, goal=1.9),
     Row("efficientnet_b0", "features.5", contrastive=True, goal=2.2),
     Row("mobilenet_v3_large", "features.12", contrastive=True, goal=2.2),
-    Row("efficientnet_lite0", "features.11", contrastive=True, goal=1.9),
-    Row("efficientnet_lite0", "features.11", contrastive=True, batch=1, goal=2.4),
+    Row("efficientnet_lite0", "features.11", contrastive=True, goal=2.0),
+    Row("efficientnet_lite0", "features.11", contrastive=True, batch=1, goal=2.6),
     Row("convnext_tiny", "features.0", contrastive=True, batch=4, goal=3.3),
-    Row("vit_b_16", "encoder.dropout", contrastive=True, batch=4, goal=3.6),
-    Row("swin_t", "features.0", contrastive=True, batch=4, goal=4.8),
-    Row("vgg16", None, contrastive=True, batch=4, goal=2.8),
-    Row("vgg16", "features.23", contrastive=True, classes=5, goal=1.5),
+    Row("vit_b_16", "encoder.dropout", contrastive=True, batch=4, goal=3.5),
+    Row("swin_t", "features.0", contrastive=True, batch=4, goal=5.0),
+    Row("vgg16", None, contrastive=True, batch=4, goal=3.3),
+    Row("vgg16", "features.23", contrastive=True, classes=5, goal=1.9),
     Row("vgg16", "features.23", contrastive=False),
-    Row("vgg16", None, contrastive=False, goal=2.8),
+    Row("vgg16", None, contrastive=False, goal=3.3),
     *(
         Row(model, layer, contrastive=True, batch=4, goal=1.3, file=file, file_layer=layer if file == ".pt2" else node)
         for model, layer, node in (
@@ -99,8 +99,8 @@ ROWS = (
 SLACK = 1.3  # of what is expected, which --check allows
 TRIES = 3  # a regression is there each time
 CHECKED = (  # medians of several runs
-    Row("resnet18", "layer3", contrastive=True, batch=2, expected=2.1),
-    Row("efficientnet_lite0", "features.11", contrastive=True, batch=2, expected=2.7),
+    Row("resnet18", "layer3", contrastive=True, batch=2, expected=2.2),
+    Row("efficientnet_lite0", "features.11", contrastive=True, batch=2, expected=2.2),
 )
 
 

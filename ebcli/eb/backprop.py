@@ -172,7 +172,6 @@ def excitation_backprop(
                     Tensor, lambda a: a[0] if is_single else a.transpose(0, 1), maps[path]
                 )
                 check_relevance(relevance)
-                rounding = 100 * torch.finfo(relevance.dtype).eps
                 result = ExcitationResult(
                     relevance=relevance,
                     mass=mass,
@@ -181,7 +180,7 @@ def excitation_backprop(
                     layer=name,
                     input_shape=tuple(inputs.shape),
                     layer_shape=tuple(path.layer.shape),
-                    lost_mass={s: m for s, m in lost.items() if (m > rounding).any()} if track_lost_mass else None,
+                    lost_mass=_noticeable(lost, relevance.dtype) if track_lost_mass else None,
                     against=rivals,
                     joint=rules[path],
                     channel_axis=channel_axis_of(network, inputs),
@@ -193,6 +192,12 @@ def excitation_backprop(
     if is_several:
         return tuple(results)
     return results[0]
+
+
+def _noticeable(lost: LostMass, dtype: torch.dtype) -> LostMass:
+    """What is more than rounding, of masses that operations lost."""
+    rounding = 100 * torch.finfo(dtype).eps
+    return {site: mass for site, mass in lost.items() if (mass > rounding).any()}
 
 
 def layers_on_path(net: Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:
@@ -222,16 +227,17 @@ def layers_on_path(net: Module, inputs: Tensor, layers: Sequence[str], *, only_w
         output = tape.value_of(single_tensor(net(inputs), "the network's output"))
     if not isinstance(output, Value):
         return []
-
-    def values_above(end: Value | None = None) -> set[Value]:
-        ops = descend([output], lambda op: end in op.outs)
-        return {output, *(value for op in ops if end not in op.outs for value in op.operands)}
-
-    on_path = values_above()
+    on_path = _values_above(None, output)
     names = [name for name in layers if values.get(name) in on_path]
     if only_way:
-        return [name for name in names if source not in values_above(values[name])]
+        return [name for name in names if source not in _values_above(values[name], output)]
     return names
+
+
+def _values_above(end: Value | None, output: Value) -> set[Value]:
+    """The values that probability reaches without passing the end."""
+    ops = descend([output], lambda op: end in op.outs)
+    return {output, *(value for op in ops if end not in op.outs for value in op.operands)}
 
 
 class LayerMaps(NamedTuple):
@@ -289,7 +295,7 @@ class MapComputation:
 
     def _maps(self, paths: Paths, is_joint: bool) -> list[LayerMaps]:
         backward = partial(self._backward, paths, is_joint)
-        if self.contrastive and not (is_joint or self.tracks or any(map(self._special, paths))):
+        if self.contrastive and self._is_linear(paths, is_joint):
             # both maps sum to 1 at the classifier's inputs, so their difference goes down in one pass
             return [LayerMaps(relevance, None, {}) for relevance, _ in backward(self.prior, "difference")]
         marginal = backward(self.prior, tracks=self.tracks)
@@ -303,6 +309,10 @@ class MapComputation:
                 mass = self._sums(relevance, path)
             maps.append(LayerMaps(self._difference(relevance, other, path, is_joint), mass, lost))
         return maps
+
+    def _is_linear(self, paths: Paths, is_joint: bool) -> bool:
+        """Whether the maps are linear in what starts at the classifier, and nothing else is asked for."""
+        return not (is_joint or self.tracks or any(map(self._special, paths)))
 
     def _difference(self, relevance: Tensor, other: Tensor, path: Path, is_joint: bool) -> Tensor:
         if not (is_joint or len(self.others) or self._special(path)):

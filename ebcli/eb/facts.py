@@ -165,20 +165,22 @@ def never_negative(op: Op, source: Value) -> bool:
     def run(op: Op) -> Any:
         """Its result for all numbers and some elements of its constants, (49, constants)."""
         inputs = [*map(trial, op.inputs)]
-        constants = filter(torch.is_tensor, map(sample, flatten_arguments(op.args)))
+        constants = filter(torch.is_tensor, map(_sample, flatten_arguments(op.args)))
         width = max(a.shape[1] for a in (*inputs, *constants) if a.ndim == 2)
-        return op.run(*(a.expand(-1, width) for a in inputs), constant=sample)
-
-    def sample(constant: Any) -> Any:
-        if not isinstance(constant, Tensor) or constant.numel() == 1:
-            return constant
-        return constant.flatten()[:: max(1, constant.numel() // 64)][None]
+        return op.run(*(a.expand(-1, width) for a in inputs), constant=_sample)
 
     try:
         result, *_ = as_tuple(run(op))
         return bool((result.nan_to_num() >= 0).all())
     except (RuntimeError, TypeError, ValueError):
         return False  # it depends on shapes, or has no numbers on the meta device
+
+
+def _sample(constant: Any) -> Any:
+    """Some elements of a constant, (1, N)."""
+    if not isinstance(constant, Tensor) or constant.numel() == 1:
+        return constant
+    return constant.flatten()[:: max(1, constant.numel() // 64)][None]
 
 
 def is_mean_of(mean: Value, value: Value) -> bool:
