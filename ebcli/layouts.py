@@ -1,6 +1,7 @@
 """How values of networks are laid out: which axes hold channels, and which elements are cells of a map."""
 
 import math
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
@@ -9,13 +10,77 @@ from ebcli.errors import LayerError
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Where a layer's output, with the images first, holds the cells of its map.
+
+    Attributes:
+        axes: of the output, one for each axis of the map; one alone if it holds tokens.
+        grid: the shape of the map.
+        tokens: the token of each cell, row by row; None if the axes are those of the map.
+        special: how many tokens are no cells, such as a class token and registers.
+    """
+
+    axes: tuple[int, ...]
+    grid: tuple[int, ...]
+    tokens: tuple[int, ...] | None = None
+    special: int = 0
+
+    def sum_channels(self, relevance: Tensor) -> Tensor:
+        """The map (B, *grid) of relevance (B, ...)."""
+        moved = relevance.movedim(self.axes, [*range(1, 1 + len(self.axes))])
+        cells = moved.reshape(*moved.shape[: 1 + len(self.axes)], -1).sum(-1)
+        if self.tokens is None:
+            return cells
+        return cells[:, list(self.tokens)].unflatten(1, self.grid)
+
+
 def saliency_map(
-    relevance: Tensor, input_shape: tuple[int, ...], *, layer: str | None = None, channel_axis: int | None = 1
+    relevance: Tensor,
+    input_shape: tuple[int, ...],
+    *,
+    layer: str | None = None,
+    channel_axis: int | None = 1,
+    layout: Layout | None = None,
 ) -> Tensor:
     """Sum a layer's relevance over its channels, unclamped.
 
+    Args:
+        relevance: a layer's relevance, with the images first.
+        input_shape: the shape of the network's input.
+        layer: the layer's name; None for the input.
+        channel_axis: the input's axis of channels; None if it is unknown.
+        layout: of the layer's output; None: told by its shape, see `layout_by_shape`.
+
+    Raises:
+        LayerError: the layer has no spatial dimensions, or it is the input and `channel_axis` is None.
+    """
+    shape = tuple(relevance.shape)
+    if layer is None and shape[1:] == input_shape[1:] and len(input_shape) > 2:
+        if channel_axis is None:
+            raise LayerError(f"which axis of the input {input_shape} has channels is unknown: sum `relevance` over it")
+        return relevance.sum(channel_axis)
+    layout = layout or layout_by_shape(shape, extent_of(input_shape, channel_axis))
+    if layout is None:
+        what = "the input" if layer is None else f"layer {layer!r}"
+        raise LayerError(
+            f"{what} has no spatial dimensions (output shape {shape[1:]}): choose a layer whose output has height and "
+            "width"
+        )
+    return layout.sum_channels(relevance)
+
+
+def extent_of(input_shape: tuple[int, ...], channel_axis: int | None) -> tuple[int, ...]:
+    """The input's (L,), (H, W) or (T, H, W)."""
+    axis = 1 if channel_axis is None else channel_axis
+    return input_shape[1:axis] + input_shape[axis + 1 :]
+
+
+def layout_by_shape(shape: tuple[int, ...], extent: tuple[int, ...]) -> Layout | None:
+    """The layout that the shape of a layer's output suggests; None if it has no spatial dimensions.
+
     ====================  =========================  ===============
-    input                 relevance                  map
+    input                 output                     map
     ====================  =========================  ===============
     (B, C, L)             (B, c, l)                  (B, l)
     (B, C, H, W)          (B, c, h, w)               (B, h, w)
@@ -25,69 +90,31 @@ def saliency_map(
     (B, C, T, H, W)       the same with t before h   (B, t, h, w)
     ====================  =========================  ===============
 
-    The grid has the input's aspect ratio, which tells where the channels are. Special tokens at the front (n of
-    them: class token, distillation token, registers) are dropped.
+    The grid has the input's aspect ratio, which tells where the channels are. Special tokens are at the front (n of
+    them: class token, distillation token, registers).
 
     Args:
-        relevance: a layer's relevance.
-        input_shape: the shape of the network's input.
-        layer: the layer's name; None for the input.
-        channel_axis: the input's axis of channels, see `channel_axis_of`.
-
-    Raises:
-        LayerError: the layer has no spatial dimensions, or it is the input and `channel_axis` is None.
+        shape: of the output, with the images first.
+        extent: the input's (L,), (H, W) or (T, H, W).
     """
-    axis = 1 if channel_axis is None else channel_axis
-    extent = input_shape[1:axis] + input_shape[axis + 1 :]
-    grid = relevance.ndim - 2
-    if layer is None and tuple(relevance.shape[1:]) == input_shape[1:] and len(extent) > 0:
-        if channel_axis is None:
-            raise LayerError(f"which axis of the input {input_shape} has channels is unknown: sum `relevance` over it")
-        return relevance.sum(axis)
-    if grid == len(extent):
-        first, last = relevance.shape[2:], relevance.shape[1:-1]
-        if math.prod(first) > 1:
-            is_last = len(extent) > 1 and _fits(last, extent) and not _fits(first, extent)
-            return relevance.sum(-1 if is_last else 1)
-    elif grid == 1 and len(extent) > 1:
-        special, shape = token_grid(relevance.shape[1], extent)
-        if shape is not None:
-            return relevance[:, special:].sum(2).unflatten(1, shape)
-    what = "the input" if layer is None else f"layer {layer!r}"
-    raise LayerError(
-        f"{what} has no spatial dimensions (output shape {tuple(relevance.shape[1:])}): choose a layer whose output "
-        "has height and width"
-    )
+    count = len(shape) - 2
+    first, last = shape[2:], shape[1:-1]
+    if count == len(extent) and math.prod(first) > 1:
+        if len(extent) > 1 and _fits(last, extent) and not _fits(first, extent):
+            return Layout(tuple(range(1, 1 + count)), last)
+        return Layout(tuple(range(2, 2 + count)), first)
+    if count == 1 and len(extent) > 1:
+        special, grid = token_grid(shape[1], extent)
+        if grid is not None:
+            return Layout((1,), grid, tuple(range(special, shape[1])), special)
+    return None
 
 
-def channel_axis_of(net: nn.Module, inputs: Tensor) -> int | None:
-    """The axis of a network's inputs that holds the channels, told by its first layer; None if that does not tell.
-
-    That is axis 1 of images and videos (B, C, ...), axis 2 of videos (B, T, C, H, W) whose frames a 2-D convolution
-    reads, and the last axis of tokens (B, T, C) that a linear layer reads.
-    """
-    first = next((m for m in net.modules() if isinstance(m, (nn.Linear, *CONVOLUTIONS))), None)
-    if isinstance(first, nn.Linear) and inputs.shape[-1] == first.in_features:
-        return inputs.ndim - 1
-    if isinstance(first, CONVOLUTIONS):
-        if inputs.ndim == first.weight.ndim and inputs.shape[1] == first.in_channels:
-            return 1
-        axes = [axis for axis in range(1, inputs.ndim) if inputs.shape[axis] == first.in_channels]
-        return axes[0] if len(axes) == 1 else None
-    return 1 if inputs.ndim > 3 else None
-
-
-def special_tokens(layer_shape: tuple[int, ...], input_shape: tuple[int, ...], image_axis: int = 0) -> int:
-    """How many tokens at the front of a layer's output (B, tokens, c) are not cells of its map; 0 for other layouts.
-
-    Args:
-        layer_shape: of the layer's output.
-        input_shape: of the network's input.
-        image_axis: the axis of images of the layer's output.
-    """
-    if len(layer_shape) != 3 or len(input_shape) < 4 or image_axis > 1:
-        return 0
-    return token_grid(layer_shape[0 if image_axis else 1], input_shape[2:])[0]
+def is_told_by_shape(shape: tuple[int, ...], extent: tuple[int, ...]) -> bool:
+    """Whether the shape of a layer's output leaves no doubt which axes are those of its map."""
+    if not 1 < len(extent) == len(shape) - 2:
+        return False
+    return _fits(shape[2:], extent) != _fits(shape[1:-1], extent)
 
 
 def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ...] | None]:

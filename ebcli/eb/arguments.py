@@ -139,15 +139,10 @@ def priors_against(against: Dims, priors: Tensor) -> Tensor:
     return _one_hot(torch.tensor(against, device=priors.device)[:, None], priors[0]) * total[0]
 
 
-def check_arguments(net: Any, inputs: Any) -> None:
-    """Raises ConfigurationError if `net` is not a network or `inputs` not a tensor of finite numbers."""
+def check_network(net: Any) -> None:
+    """Raises ConfigurationError if `net` is not a network."""
     if not isinstance(net, Module):
         raise ConfigurationError(f"the network must be a torch.nn.Module or LoadedModel, not a {type(net).__name__}")
-    if not isinstance(inputs, Tensor):
-        kind = type(inputs).__name__
-        raise ConfigurationError(f"the inputs must be a tensor, not a {kind}: pass model.transforms(image)[None]")
-    if not is_finite(inputs):
-        raise ConfigurationError("the inputs contain NaN or infinite values")
 
 
 def check_batch(net: Module, inputs: Tensor) -> None:

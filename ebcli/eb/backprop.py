@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
-from ebcli.eb.arguments import Against, Targets, Where, check_arguments, check_relevance, priors, priors_against
+from ebcli.eb.arguments import Against, Targets, Where, check_network, check_relevance, priors, priors_against
 from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, removing, single_tensor
+from ebcli.eb.inputs import Inputs, NetworkInputs
 from ebcli.eb.joint import LayerShares, LostMass, joint_shares
 from ebcli.eb.mode import RecordingMode, UnsupportedPolicy, refuse
 from ebcli.eb.operations import Value, quiet, trailing_axes
@@ -22,7 +23,6 @@ from ebcli.eb.stepwise import Explains, Stepwise, total
 from ebcli.eb.tape import Tape
 from ebcli.eb.torch_private import tree_map, tree_map_only
 from ebcli.errors import ConfigurationError, LayerError
-from ebcli.layouts import channel_axis_of, special_tokens
 
 
 class HasNetwork(Protocol):
@@ -50,7 +50,7 @@ LayerList = list[Any] | tuple[LayerChoice, ...]
 @overload
 def excitation_backprop(
     net: Network,
-    inputs: Tensor,
+    inputs: Inputs,
     targets: TargetsOrFunction,
     layer: LayerChoice = ...,
     contrastive: bool = ...,
@@ -59,7 +59,7 @@ def excitation_backprop(
 @overload
 def excitation_backprop(
     net: Network,
-    inputs: Tensor,
+    inputs: Inputs,
     targets: TargetsOrFunction,
     layer: LayerList,
     contrastive: bool = False,
@@ -69,7 +69,7 @@ def excitation_backprop(
 
 def excitation_backprop(
     net: Network,
-    inputs: Tensor,
+    inputs: Inputs,
     targets: TargetsOrFunction,
     layer: LayerChoice | LayerList = None,
     contrastive: bool = False,
@@ -92,11 +92,13 @@ def excitation_backprop(
     Args:
         net: the network, or what `load_model` returned. Its output is (B, num_classes), or a tuple or dict whose first
             tensor is; for dense predictions, such as segmentation, (B, num_classes, H, W).
-        inputs: (B, ...), preprocessed.
+        inputs: (B, ...), preprocessed. Networks with several inputs take a tuple of tensors, or a mapping of their
+            names to tensors, each with the images on axis 0.
         targets: one class index for all images, class indices (B,) or (B, K), or a floating-point prior shaped like
             the output, or K priors (B, K, ...); or a function from logits to one of these.
-        layer: a module of `net`, or its name in ``net.named_modules()``; None for the input. A list or tuple of
-            layers shares one forward pass and the same backward passes.
+        layer: a module of `net`, or its name in ``net.named_modules()``; None for the input. Of several inputs, None
+            is the first that looks like a picture, and ``"input:1"`` or ``"input:NAME"`` another one. A list or tuple
+            of layers shares one forward pass and the same backward passes.
         contrastive: subtract the dual's map.
         against: one or several class indices. The map is contrastive: the target's map minus the mean map of these
             classes, each normalized over the cells of the map. It replaces the dual.
@@ -137,7 +139,8 @@ def excitation_backprop(
         torch.Size([2, 8, 8])
     """
     network: Any = net if isinstance(net, Module) else getattr(net, "net", net)
-    check_arguments(network, inputs)
+    check_network(network)
+    call = NetworkInputs(inputs)
     network = getattr(network, "_orig_mod", network)  # the module that torch.compile() compiled
     is_several = isinstance(layer, (list, tuple))
     layers: Any = layer if is_several else [layer]
@@ -146,8 +149,8 @@ def excitation_backprop(
     if isinstance(against, int):
         against = [against]
     rivals = None if against is None else tuple(against)
-    with quiet(), torch.inference_mode(False), torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
-        forward = Forward.of(network, inputs, layers, tracks=track_lost_mass)
+    with quiet(), torch.inference_mode(False), torch.no_grad(), torch.autocast(call.main.device.type, enabled=False):
+        forward = Forward.of(network, call, layers, tracks=track_lost_mass)
         try:
             if callable(targets):
                 targets = targets(forward.logits)
@@ -178,13 +181,14 @@ def excitation_backprop(
                     logits=forward.logits,
                     contrastive=contrastive or rivals is not None,
                     layer=name,
-                    input_shape=tuple(inputs.shape),
+                    input_shape=tuple(forward.sources.get(name, source).shape),
                     layer_shape=tuple(path.layer.shape),
                     lost_mass=_noticeable(lost, relevance.dtype) if track_lost_mass else None,
                     against=rivals,
                     joint=rules[path],
-                    channel_axis=channel_axis_of(network, inputs),
+                    channel_axis=forward.channel_axes.get(name, forward.channel_axes[None]),
                     image_axis=forward.images.axis(path.layer),
+                    layout=forward.layouts[path],
                 )
                 results.append(result)
         finally:
@@ -345,9 +349,11 @@ class MapComputation:
         return torch.vmap(down)(priors)
 
     def _special(self, path: Path) -> int:
-        """How many tokens at the front are not cells of the map."""
-        images = self.forward.images
-        return special_tokens(path.layer.shape, images.source.shape, images.axis(path.layer) or 0)
+        """How many tokens are not cells of the map."""
+        layout = self.forward.layouts[path]
+        if layout is None:
+            return 0
+        return layout.special
 
     def _sums(self, maps: Tensor, path: Path) -> Tensor:
         """The sum (K, B) of maps (K, ...) over their cells."""
@@ -359,11 +365,14 @@ class MapComputation:
         Class and register tokens are no cells. Without the normalization, one that takes more from a map than from the
         other would leave the difference of the rest below zero everywhere.
         """
-        special = self._special(path)
+        layout = self.forward.layouts[path]
         cells = maps
-        if special:
-            tokens = 2 - (self.forward.images.axis(path.layer) or 0)
-            cells = maps.narrow(tokens, special, maps.shape[tokens] - special)
+        if layout is not None and layout.special:
+            images = self.forward.images.axis(path.layer) or 0
+            (axis,) = layout.axes
+            if axis <= images:
+                axis -= 1
+            cells = maps.index_select(1 + axis, torch.tensor(layout.tokens, device=maps.device))
         pairs = zip(maps, self._sums(cells, path), strict=True)
         return torch.stack([ratio(P, self.forward.images.spread(sums, path.layer)) for P, sums in pairs])
 

@@ -16,12 +16,15 @@ from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import check_batch, check_logits
+from ebcli.eb.cells import channel_axis, layout_of
+from ebcli.eb.inputs import PREFIX, NetworkInputs
 from ebcli.eb.mode import RecordingMode, refuse
 from ebcli.eb.operations import ACTIVE_TAPE, Value
 from ebcli.eb.paths import Path
 from ebcli.eb.places import Images
 from ebcli.eb.tape import Tape
 from ebcli.errors import LayerError, closest
+from ebcli.layouts import Layout
 
 LayerChoice = str | Module | None
 
@@ -35,25 +38,28 @@ class LayerHooks:
         handles: of the hooks, to be removed.
     """
 
-    def __init__(self, net: Module, layers: Sequence[LayerChoice], tape: Tape) -> None:
+    def __init__(self, net: Module, inputs: NetworkInputs, layers: Sequence[LayerChoice], tape: Tape) -> None:
         self.handles: list[RemovableHandle] = []
         self._tape = tape
         self._values: dict[str | None, Value] = {}
         self._net = net
-        self.names = [_name_of(layer, net, tape) for layer in layers]
+        self._inputs = inputs
+        self.names = [_name_of(layer, net, inputs, tape) for layer in layers]
 
-    def enter(self, inputs: Tensor) -> Tensor:
-        """The tensor to call the network with."""
+    def run(self) -> Any:
+        """The network's output."""
+        self.sources, tensors = self._inputs.start(self._tape)
         for name in dict.fromkeys(self.names):
-            if name is not None:  # before the network's own hooks, which may keep the output for another layer
-                module = self._net.get_submodule(name)
-                self.handles.append(module.register_forward_hook(partial(self._output, name), prepend=True))
-        inputs = inputs.detach().clone()  # which the network may overwrite
-        self.source = self._tape.start(inputs)
+            if name is None or name in self.sources:
+                continue
+            # before the network's own hooks, which may keep the output for another layer
+            module = self._net.get_submodule(name)
+            self.handles.append(module.register_forward_hook(partial(self._output, name), prepend=True))
         self._tape.saves_numbers = False
-        if None in self.names:
-            self._capture(None, inputs)
-        return inputs
+        for name in self.sources.keys() & self.names:
+            self._check_dtype(name, self.sources[name].dtype)
+            self._note(name, self.sources[name])
+        return self._inputs.call(self._net, tensors)
 
     def values(self) -> list[Value]:
         """The layers' values, in order. Raises LayerError if one was not called."""
@@ -66,13 +72,19 @@ class LayerHooks:
         label = label_of(name)
         if name in self._values:
             raise LayerError(f"{label} is called more than once during the forward pass: choose another layer")
-        if not tensor.is_floating_point():
-            raise LayerError(f"{label} has dtype {tensor.dtype}, but only floating-point tensors have relevance")
+        self._check_dtype(name, tensor.dtype)
         value = self._tape.value_of(tensor)
         if not isinstance(value, Value):
             raise LayerError(f"{label} does not depend on the input: choose another layer")
         if value.num_reads:  # what read it before is not behind the layer
             value = self._tape.copy_of(tensor, value)
+        self._note(name, value)
+
+    def _check_dtype(self, name: str | None, dtype: torch.dtype) -> None:
+        if not dtype.is_floating_point:
+            raise LayerError(f"{label_of(name)} has dtype {dtype}, but only floating-point tensors have relevance")
+
+    def _note(self, name: str | None, value: Value) -> None:
         value.facts.is_layer = True
         self._tape.saves_numbers = True
         self._tape.memory.save(value)
@@ -101,6 +113,9 @@ class Forward:
         output: its value.
         paths: from there to each layer, and the layer's name.
         images: which image each element belongs to.
+        sources: the inputs, by the layers that they are: the picture is None.
+        channel_axes: the axis of channels of each input; None if the network does not tell.
+        layouts: of the layers' outputs; None of those that have no map, and of inputs.
     """
 
     tape: Tape
@@ -108,20 +123,24 @@ class Forward:
     output: Value
     paths: dict[Path, str | None]
     images: Images
+    sources: dict[str | None, Value]
+    channel_axes: dict[str | None, int | None]
+    layouts: dict[Path, Layout | None]
 
     @classmethod
-    def of(cls, net: Module, inputs: Tensor, layers: Sequence[LayerChoice], *, tracks: bool) -> "Forward":
+    def of(cls, net: Module, inputs: NetworkInputs, layers: Sequence[LayerChoice], *, tracks: bool) -> "Forward":
         """Run the network once. Raises LayerError if the output does not depend on a layer."""
+        picture = inputs.main
         tape = Tape(net, names_all=tracks)
-        hooks = LayerHooks(net, layers, tape)
+        hooks = LayerHooks(net, inputs, layers, tape)
         with evaluating(net), RecordingMode(tape), removing(hooks.handles), torch.enable_grad():
             try:
-                result = single_tensor(net(hooks.enter(inputs)), "the network's output")
+                result = single_tensor(hooks.run(), "the network's output")
             except (RuntimeError, ValueError, IndexError):
-                check_batch(net, inputs)
+                check_batch(net, picture)
                 raise
             output = tape.value_of(result)
-        check_logits(net, inputs, result.detach())
+        check_logits(net, picture, result.detach())
         values = hooks.values()
         # numbers that come back are constants for the tape, and their maps would be wrong without a word
         refuse(tape.escapes_after(min(value.made_at for value in values)), "error")
@@ -133,7 +152,24 @@ class Forward:
         cut = [label_of(name) for path, name in paths.items() if not path.ops and path.layer is not output]
         if cut:
             raise LayerError(f"the output does not depend on {cut[0]}, or only in torch.no_grad(): choose a later one")
-        return cls(tape, result.detach(), output, paths, Images(hooks.source))
+        sources = hooks.sources
+        images = Images(sources[None], [source for name, source in sources.items() if name is not None])
+        channel_axes = {name: channel_axis(tape.ops, source) for name, source in sources.items()}
+        layouts: dict[Path, Layout | None] = {}
+        for path, name in paths.items():
+            layouts[path] = None
+            if name not in sources:
+                layouts[path] = layout_of(path.layer, sources[None], channel_axes[None], images.axis(path.layer) or 0)
+        return cls(
+            tape=tape,
+            logits=result.detach(),
+            output=output,
+            paths=paths,
+            images=images,
+            sources=sources,
+            channel_axes=channel_axes,
+            layouts=layouts,
+        )
 
 
 @contextmanager
@@ -156,6 +192,8 @@ def removing(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 def label_of(name: str | None) -> str:
     if name is None:
         return "the input"
+    if name.startswith(PREFIX):
+        return f"input {name.removeprefix(PREFIX)!r}"
     return f"layer {name!r}"
 
 
@@ -180,14 +218,14 @@ def _tensors_in(output: Any) -> list[Tensor]:
     return [a for a in output if isinstance(a, Tensor) and a.is_floating_point()]
 
 
-def _name_of(layer: LayerChoice, net: Module, tape: Tape) -> str | None:
-    """A layer's name; None for the input."""
+def _name_of(layer: LayerChoice, net: Module, inputs: NetworkInputs, tape: Tape) -> str | None:
+    """A layer's name; None for the input, or the one that is the picture."""
     if isinstance(layer, Module):
         if layer not in tape.names:
             raise LayerError(f"this {type(layer).__name__} is not a module of the network")
         return tape.names[layer]
-    if layer is None:
-        return None
+    if layer is None or layer.startswith(PREFIX):
+        return inputs.layer_of(layer)
     layer = layer.removeprefix("_orig_mod.")  # of a module that torch.compile() compiled
     with suppress(AttributeError):
         if net.get_submodule(layer) is not net:

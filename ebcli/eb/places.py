@@ -10,7 +10,7 @@ averaged: as marks are random, an average is equal to a mark only if all of them
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from math import inf, prod
 
@@ -51,13 +51,17 @@ class Places:
         if value not in self._marks:
             for op in sorted(reachable([value.maker], self._makers_below), key=lambda op: op.index):
                 has_marks = any(self._marks.get(operand) is not None for operand in op.operands)
-                marks = op.rule.places(op, self) if has_marks else repeat(None)
-                for out, of_out in zip(op.outs, marks, strict=False):
+                of_outs = self.marks_after(op) if has_marks else repeat(None)
+                for out, of_out in zip(op.outs, of_outs, strict=False):
                     self._marks.setdefault(out, of_out)
         marks = self._marks.get(value)
         if marks is None:
             return torch.zeros([1] * value.ndim, dtype=torch.float64)
         return marks
+
+    def marks_after(self, op: Op) -> Iterable[Tensor | None]:
+        """The marks of an operation's results; None of one that has none."""
+        return op.rule.places(op, self)
 
     def _makers_below(self, op: Op) -> list[Op | None]:
         if op.index <= self.source.made_at:
@@ -157,10 +161,14 @@ class Images(Places):
 
     Args:
         source: the network's input.
+        others: other inputs. Those that have as many rows have one for each image, too.
     """
 
-    def __init__(self, source: Value) -> None:
+    def __init__(self, source: Value, others: Sequence[Value] = ()) -> None:
         super().__init__(source, 0, windows_mix=True)
+        for other in others:
+            if other.shape[:1] == source.shape[:1]:
+                self._marks[other] = self._names.reshape([-1] + [1] * (other.ndim - 1))
         self.is_single = self.count == 1
         self._numbers: dict[Value, Tensor | None] = {}
 

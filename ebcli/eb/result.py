@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ebcli.layouts import saliency_map, special_tokens
+from ebcli.layouts import Layout, saliency_map
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class ExcitationResult:
         joint: whether all winning neurons were explained jointly rather than step by step.
         against: the classes whose mean map was subtracted; None if it was the dual's, or none.
         channel_axis: the input's axis of channels; None if the network does not tell.
+        image_axis: the axis of images of the layer's output; None if it has none.
+        layout: where the layer's output holds the cells of the map; None if it has no map, or is the input.
 
     Examples:
         >>> import ebcli, torch
@@ -54,6 +56,7 @@ class ExcitationResult:
     joint: bool = False
     channel_axis: int | None = 1
     image_axis: int | None = 0
+    layout: Layout | None = None
 
     def __repr__(self) -> str:  # tensors in full would fill screens
         mass = None
@@ -70,14 +73,16 @@ class ExcitationResult:
 
     @property
     def special_tokens(self) -> int:
-        """How many tokens at the front of the layer's output, such as a class token, are not cells of the map."""
-        return special_tokens(self.layer_shape, self.input_shape, self.image_axis or 0)
+        """How many tokens of the layer's output, such as a class token, are not cells of the map."""
+        if self.layout is None:
+            return 0
+        return self.layout.special
 
     @property
     def maps(self) -> Tensor:
         """Relevance summed over channels, not clamped: (B, H, W) or (B, K, H, W).
 
-        The axis of channels is that of `saliency_map` and, at the input, `channel_axis`.
+        The axes of channels are those that `layout` leaves and, at the input, `channel_axis`.
 
         Raises:
             LayerError: the layer's output has no spatial dimensions, or the input's channels cannot be told.
@@ -86,5 +91,7 @@ class ExcitationResult:
         # (B, ...), (B, K, ...)
         relevance = self.relevance.transpose(0, lead).movedim(lead + (self.image_axis or 0), 0)
         flat = relevance.flatten(0, lead)
-        maps = saliency_map(flat, self.input_shape, layer=self.layer, channel_axis=self.channel_axis)
+        maps = saliency_map(
+            flat, self.input_shape, layer=self.layer, channel_axis=self.channel_axis, layout=self.layout
+        )
         return maps.reshape(*relevance.shape[: lead + 1], *maps.shape[1:])

@@ -1,6 +1,9 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import ebcli
 from ebcli.errors import LayerError
@@ -85,6 +88,37 @@ class Frames(nn.Module):
         return self.fc(self.conv(x.flatten(0, 1)).relu().mean((2, 3)).unflatten(0, x.shape[:2]).mean(1))
 
 
+class HeadFirst(nn.Module):
+    """The linear layer, whose size is the width of the picture, is registered before the convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.trunk = nn.Linear(4, 5), nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.head(self.trunk(x).relu().mean((2, 3)))
+
+
+class OtherOrder(nn.Module):
+    """Of two convolutions, the one that reads the picture is registered last."""
+
+    def __init__(self):
+        super().__init__()
+        self.second, self.first = nn.Conv2d(4, 5, 1), nn.Conv2d(6, 4, 1)
+
+    def forward(self, x):
+        return self.second(self.first(x).relu()).mean((2, 3))
+
+
+class Permute(nn.Module):
+    def __init__(self, *axes):
+        super().__init__()
+        self.axes = axes
+
+    def forward(self, x):
+        return x.permute(self.axes)
+
+
 @pytest.mark.parametrize(
     ("net", "shape", "axis"),
     [
@@ -98,9 +132,22 @@ class Frames(nn.Module):
             (2, 8, 9),
             None,
         ),
-        (Frames, (2, 3, 3, 6, 7), None),  # three frames of three colors
+        (Frames, (2, 3, 3, 6, 7), 2),  # three frames of three colors
+        (HeadFirst, (2, 3, 4, 4), 1),
+        (OtherOrder, (2, 6, 4, 4), 1),
+        (
+            lambda: nn.Sequential(Permute(0, 3, 1, 2), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(5)),
+            (2, 4, 5, 3),
+            3,
+        ),
+        (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LazyLinear(5)), (2, 1, 4, 5), 1),
+        (lambda: nn.Sequential(nn.Linear(6, 4), nn.Flatten(), nn.LazyLinear(5)), (2, 3, 6, 6), 1),  # rows of pixels
+        (lambda: nn.Sequential(nn.Linear(3, 4), nn.Flatten(), nn.LazyLinear(5)), (2, 6, 6, 3), 3),
     ],
-    ids=["image", "series", "tokens", "perceptron", "video", "spectrogram", "few frames"],
+    ids=(
+        "image, series, tokens, perceptron, video, spectrogram, few frames, a head registered first, convolutions in "
+        "another order, channels last, gray, rows of pixels, linear layer of pixels"
+    ).split(", "),
 )
 def test_the_input_is_summed_over_its_channels(net, shape, axis):
     x = torch.rand(shape)
@@ -113,3 +160,87 @@ def test_the_input_is_summed_over_its_channels(net, shape, axis):
     else:
         torch.testing.assert_close(result.maps, result.relevance.sum(axis))
         assert result.maps.shape == x.sum(axis).shape
+
+
+class Transformer(nn.Module):
+    """Patches of 2 x 2 pixels, with tokens that are no cells, through two layers of attention and to a class token.
+
+    Args:
+        front, back: how many such tokens are before and behind the patches; the first one is the class token.
+        by_columns: the patches are numbered from top to bottom.
+        tokens_first: values are (tokens, B, channels).
+        linear: the patches are read by a linear layer.
+    """
+
+    def __init__(self, front, back=0, *, by_columns=False, tokens_first=False, linear=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches = nn.Conv2d(3, 8, 2, stride=2)
+        self.linear = nn.Linear(12, 8) if linear else None
+        self.front, self.back = nn.Parameter(torch.rand(front, 8)), nn.Parameter(torch.rand(back, 8))
+        self.by_columns, self.tokens_first = by_columns, tokens_first
+        self.joined, self.attended = nn.Identity(), nn.Identity()
+        layer = partial(nn.TransformerEncoderLayer, 8, 2, 16, batch_first=not tokens_first)
+        self.one, self.two = layer(), layer()
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        if self.linear is not None:
+            tokens = self.linear(F.unfold(x, 2, stride=2).mT)
+        else:
+            cells = self.patches(x)
+            tokens = (cells.mT if self.by_columns else cells).flatten(2).mT
+        others = [part.expand(len(x), -1, -1) for part in (self.front, self.back)]
+        tokens = torch.cat([others[0], tokens, others[1]], 1)
+        if self.tokens_first:
+            tokens = tokens.transpose(0, 1)
+        tokens = self.two(self.attended(self.one(self.joined(tokens))))
+        return self.head(tokens[0] if self.tokens_first else tokens[:, 0])
+
+
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("layer", ["joined", "attended"])
+@pytest.mark.parametrize("contrastive", [False, True])
+@pytest.mark.parametrize(
+    ("net", "size"),
+    [
+        (lambda: Transformer(5), (16, 10)),  # 45 tokens, which are 9 x 5, too
+        (lambda: Transformer(1, 4), (16, 10)),
+        (lambda: Transformer(2, 3, by_columns=True), (16, 10)),
+        (lambda: Transformer(5, tokens_first=True), (16, 10)),
+        (lambda: Transformer(5, linear=True), (16, 10)),
+        (lambda: Transformer(3), (2, 14)),  # one row
+        (lambda: Transformer(1), (6, 6)),
+    ],
+    ids="registers, behind, by columns, tokens first, linear, one row, class token".split(", "),
+)
+def test_tokens_that_come_from_no_cell_are_none(net, size, layer, contrastive, images):
+    net = net().eval().double()
+    x = torch.rand(images, 3, *size, dtype=torch.double)
+    result = ebcli.excitation_backprop(net, x, 1, layer, contrastive)
+    relevance = result.relevance.transpose(0, 1) if net.tokens_first else result.relevance
+    count = relevance.shape[1] - len(net.back)
+    cells = relevance[:, len(net.front) : count].sum(2)
+    height, width = size[0] // 2, size[1] // 2
+    maps = cells.unflatten(1, (width, height)).mT if net.by_columns else cells.unflatten(1, (height, width))
+    torch.testing.assert_close(result.maps, maps)
+    assert result.special_tokens == len(net.front) + len(net.back)
+    if contrastive:  # both maps were normalized over the cells
+        torch.testing.assert_close(result.maps.sum((1, 2)), torch.zeros(images).double(), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("size", [(6, 10), (7, 9)])
+def test_channels_last_are_told_where_the_shape_leaves_a_doubt(size):
+    height, width = size
+    block = nn.Sequential(nn.Conv2d(3, width, 1), Permute(0, 2, 3, 1), nn.LayerNorm(width), nn.ReLU())  # (h, w, w)
+    net = nn.Sequential(block, nn.Flatten(), nn.Linear(height * width * width, 5)).eval()
+    result = ebcli.excitation_backprop(net, torch.rand(1, 3, height, width), 1, "0")
+    torch.testing.assert_close(result.maps, result.relevance.sum(3))
+
+
+def test_tokens_of_a_series_are_its_map():
+    net = nn.Sequential(
+        nn.Conv1d(3, 6, 2, stride=2), Permute(0, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(24, 5)
+    ).eval()
+    result = ebcli.excitation_backprop(net, torch.rand(2, 3, 8), 1, "2")
+    torch.testing.assert_close(result.maps, result.relevance.sum(2))

@@ -1,0 +1,134 @@
+"""Which elements of a layer's output are cells of its map, told by the elements of the input that they come from."""
+
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ebcli.eb.operations import Op, Value
+from ebcli.eb.paths import is_learned, mixes
+from ebcli.eb.places import Places
+from ebcli.layouts import Layout, extent_of, is_told_by_shape, layout_by_shape
+
+_SAME = 1e-8  # marks that differ by less are those of one row
+
+
+class Cells(Places):
+    """Marks along one axis of the input, of the cells that a value holds.
+
+    What attention mixes comes from all cells, so it has no marks. The residual connection beside it has those of the
+    cell whose token is updated, and none for a class token.
+    """
+
+    def marks_after(self, op: Op) -> Iterable[Tensor | None]:
+        if mixes(op):
+            return repeat(None)
+        return super().marks_after(op)
+
+    def varying_axes(self, value: Value) -> set[int]:
+        """The axes of a value along which cells vary."""
+        return {axis for axis, size in enumerate(self.marks_of(value).shape) if size > 1}
+
+
+def channel_axis(ops: Sequence[Op], source: Value) -> int | None:
+    """The axis of an input that holds the channels, told by the first layer that reads it; None if that does not tell.
+
+    That is axis 1 of images and videos (B, C, ...), axis 2 of videos (B, T, C, H, W) whose frames a 2-D convolution
+    reads, and the last axis of tokens (B, T, C) that a linear layer reads.
+
+    Args:
+        ops: the recorded list.
+        source: the input's value, (B, ...).
+    """
+    cells = {axis: Cells(source, axis) for axis in range(1, source.ndim)}
+    for op in filter(is_learned, ops):
+        axes = op.rule.axes(op)
+        if axes is None:
+            continue
+        summed_axes = {axis % op.operand.ndim for axis in axes}
+        varying_axes = {axis: cells[axis].varying_axes(op.operand) for axis in cells}
+        channels = [axis for axis, varying in varying_axes.items() if varying and varying <= summed_axes]
+        if not channels and all(op.operand.shape[axis] == 1 for axis in summed_axes):
+            channels = [axis for axis in cells if source.shape[axis] == 1]
+        if len(channels) == 1 and not _are_pixels(channels[0], op, source):
+            return channels[0]
+        if any(varying_axes.values()):
+            break
+    if source.ndim > 3:
+        return 1
+    return None
+
+
+def _are_pixels(axis: int, op: Op, source: Value) -> bool:
+    """Whether a matrix product reads the rows of pictures, whose pixels are no channels."""
+    is_convolution = bool(op.rule.windows(op))
+    return not is_convolution and source.ndim > 3 and source.shape[axis] > min(source.shape[1:])
+
+
+def layout_of(value: Value, source: Value, channels: int | None, images: int) -> Layout | None:
+    """The layout of a layer's output; None if it has no map.
+
+    The recorded list is asked where the shape leaves a doubt, and the shape where the list does not tell.
+
+    Args:
+        value: the output's.
+        source: the input's.
+        channels: the input's axis of channels.
+        images: the output's axis of images.
+    """
+    shape = value.shape[images], *value.shape[:images], *value.shape[images + 1 :]
+    extent = extent_of(tuple(source.shape), channels)
+    by_shape = layout_by_shape(shape, extent)
+    if is_told_by_shape(shape, extent):
+        return by_shape
+    return _layout_by_list(value, source, channels, images) or by_shape
+
+
+def _layout_by_list(value: Value, source: Value, channels: int | None, images: int) -> Layout | None:
+    cells = [Cells(source, axis) for axis in range(1, source.ndim) if axis != (channels or 1)]
+    varying_axes = [of_axis.varying_axes(value) for of_axis in cells]
+    axes = sorted(set().union(*varying_axes))
+    if images in axes:
+        return None
+    if len(axes) == 1:
+        return _layout_of_tokens(value, cells, axes[0], images)
+    if any(len(varying) != 1 for varying in varying_axes) or len(axes) < len(cells):
+        return None
+    ordered_axes = [axis for (axis,) in varying_axes]
+    positions = tuple(_with_images_first(axis, images) for axis in ordered_axes)
+    return Layout(positions, tuple(value.shape[axis] for axis in ordered_axes))
+
+
+def _layout_of_tokens(value: Value, cells: Sequence[Cells], axis: int, images: int) -> Layout | None:
+    """The layout of tokens that lie along one axis: a grid, with any tokens that come from no cell beside it."""
+    count = value.shape[axis]
+    marks = [of_axis.marks_of(value).flatten().expand(count) for of_axis in cells]
+    is_cell = torch.stack(marks).all(0)
+    rows = [_rank(of_axis[is_cell]) for of_axis in marks]
+    grid = tuple(int(row.max()) + 1 if row.numel() else 0 for row in rows)
+    places = torch.zeros_like(rows[0])
+    for row, size in zip(rows, grid, strict=True):
+        places = places * size + row
+    order = places.argsort()
+    if places[order].tolist() != [*range(prod(grid))]:
+        return None
+    tokens = is_cell.nonzero().flatten()[order].tolist()
+    return Layout((_with_images_first(axis, images),), grid, tuple(tokens), count - len(tokens))
+
+
+def _rank(marks: Tensor) -> Tensor:
+    """The rows that elements are in, from their marks, which rise from row to row."""
+    rising, order = marks.sort()
+    steps = rising.diff() > _SAME
+    ranks = torch.zeros(len(marks), dtype=torch.long)
+    ranks[order[1:]] = steps.cumsum(0)
+    return ranks
+
+
+def _with_images_first(axis: int, images: int) -> int:
+    """Where an axis is when that of the images is moved to the front."""
+    if axis < images:
+        return axis + 1
+    return axis
