@@ -189,12 +189,12 @@ def removing(handles: Iterable[RemovableHandle]) -> Iterator[None]:
             remove()  # again, because the first may be interrupted
 
 
-def label_of(name: str | None) -> str:
-    if name is None:
+def label_of(layer: str | None) -> str:
+    if layer is None:
         return "the input"
-    if name.startswith(PREFIX):
-        return f"input {name.removeprefix(PREFIX)!r}"
-    return f"layer {name!r}"
+    if layer.startswith(PREFIX):
+        return f"input {layer.removeprefix(PREFIX)!r}"
+    return f"layer {layer!r}"
 
 
 def single_tensor(output: Any, what: str) -> Tensor:

@@ -58,20 +58,20 @@ def check(seed, contrastive, joint):
 
 def expected_step_by_step(references, i, result):
     expected = torch.stack([reference.P[i] for reference in references], 1)
-    special = special_tokens(result) if result.contrastive else 0
-    if not special:
+    if not (result.contrastive and result.special_tokens):
         return expected
+    cells = result.layout.tokens
     marginal = torch.stack([reference.marginal().P[i] for reference in references], 1)
     first = 2 if result.image_axis else 0  # of (tokens, K, B, c), the images
     marginal, expected = marginal.transpose(0, first), expected.transpose(0, first)
-    return (over_cells(marginal, special) - over_cells(marginal - expected, special)).transpose(0, first)
+    return (over_cells(marginal, cells) - over_cells(marginal - expected, cells)).transpose(0, first)
 
 
 def expected_jointly(references, i, result):
     maps, duals = (torch.stack([pair[k].shares(i)[0] for pair in references], 1) for k in (0, 1))
     if result.contrastive:
-        special = special_tokens(result)
-        return over_cells(maps, special) - over_cells(duals, special)
+        cells = result.layout.tokens if result.special_tokens else range(maps.shape[2])
+        return over_cells(maps, cells) - over_cells(duals, cells)
     torch.testing.assert_close(result.mass, maps.flatten(2).sum(2), rtol=0, atol=TOLERANCE)
     constants = torch.stack([reference.shares(i)[1] for reference, _ in references], 1)
     lost = sum(result.lost_mass.values(), torch.zeros_like(result.mass))
@@ -79,19 +79,9 @@ def expected_jointly(references, i, result):
     return maps
 
 
-def special_tokens(result):
-    """How many tokens the map leaves out, for a layer (B, tokens, c) of a network that reads images."""
-    if len(result.layer_shape) != 3 or len(result.input_shape) != 4:
-        return 0
-    try:
-        return result.layer_shape[0 if result.image_axis else 1] - result.maps[0, 0].numel()
-    except ebcli.LayerError:
-        return 0
-
-
-def over_cells(relevance, special):
-    """Relevance (B, K, ...) over its sum on the cells behind the special tokens, if there is any."""
-    total = relevance[:, :, special:].flatten(2).sum(2)
+def over_cells(relevance, cells):
+    """Relevance (B, K, ...) over its sum on the cells, which some of the tokens are, if there is any."""
+    total = relevance[:, :, list(cells)].flatten(2).sum(2)
     total = total.reshape(*total.shape, *[1] * (relevance.ndim - 2))
     return torch.where(total == 0, 0, relevance / total)
 
