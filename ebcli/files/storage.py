@@ -80,7 +80,7 @@ class Span(NamedTuple):
                 file.seek(self.start)
                 content = file.read(self.size)
         elif url.startswith(_WEB):
-            content = _web().fetch(url, options, (self.start, end))[1] if self.size else b""
+            content = _web().fetch(url, options, (self.start, end)).content if self.size else b""
         else:
             with _remote(url, options) as (system, name, limit):
                 content = bytes(system.cat_file(name, start=self.start, end=end, **limit))
@@ -102,8 +102,8 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[FileState, bytes
     url = url_of(path)
     assert url is not None
     if url.startswith(_WEB):
-        headers, content = _web().fetch(url, options)
-        return _web().state(headers), content
+        response = _web().fetch(url, options)
+        return response.state, response.content
     stamp = stamp_of(path, options)
     if stamp.bytes > options.max_bytes:
         raise too_large(options.max_bytes)
