@@ -18,10 +18,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Explanation, Map, Subject
+from ebcli.datatypes.explanation import Explanation, JsonObject, Map, Size, Subject
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.pages import atlas_data
-from ebcli.drawing.painters import Size, limits, opacity, overlay_colors, palette
+from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError, in_words
 from ebcli.files.sources import Source
@@ -32,12 +32,12 @@ from ebcli.serve.photos import SIDE, SMALL, Photos
 from ebcli.workers import Workers
 
 T = TypeVar("T")
-Json = dict[str, Any]  # an object
 
 _FAILURE = "this failed: the terminal of eb-saliency serve says why"
 _BINARY = "application/octet-stream"
 _STYLES = {"unsigned": DrawingStyle(), "signed": DrawingStyle(signed=True)}  # of color scales
-_NO_FRAMES = {"content-security-policy": "frame-ancestors 'none'"}  # which only a header can say; the page has the rest
+# which only a header can say; the page has the rest
+_NO_FRAMES = {"content-security-policy": "frame-ancestors 'none'"}
 
 
 class Page:
@@ -122,9 +122,9 @@ class Page:
 
     def _network(self, request: Request) -> Network:
         number = request.query_params.get("network") or "0"
-        if not (number.isdecimal() and int(number) < len(self._networks)):
-            raise ConfigurationError("there is no such network: open the page again")
-        return self._networks[int(number)]
+        if number.isdecimal() and int(number) < len(self._networks):
+            return self._networks[int(number)]
+        raise ConfigurationError("there is no such network: open the page again")
 
     async def _fail(self, _request: Request, error: Exception) -> Response:
         self._tell(in_words(error))
@@ -137,8 +137,9 @@ class Page:
         return JSONResponse(await self._decode(colors))
 
     async def _status(self, _request: Request) -> Response:
-        networks = [*map(_network_status, self._networks)]
-        return JSONResponse({"networks": networks, "photos": self._photos.names, "more": self._photos.num_hidden})
+        photos = self._photos
+        networks = [_network_status(network) for network in self._networks]
+        return JSONResponse({"networks": networks, "photos": photos.names, "more": photos.num_hidden})
 
     async def _classes(self, request: Request) -> Response:
         return JSONResponse(self._network(request).loaded.categories or [])
@@ -150,22 +151,17 @@ class Page:
 
     async def _subjects(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
-        return JSONResponse(subjects_json(await self._compute(partial(network.subjects, plan, source), request)))
+        subjects = await self._compute(partial(network.subjects, plan, source), request)
+        return JSONResponse(subjects_json(subjects))
 
     async def _maps(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
-        content = await self._compute(lambda: encode_maps(network.explain(plan, source), network.size(source)), request)
+        content = await self._compute(partial(_maps_of, network, plan, source), request)
         return Response(content, media_type=_BINARY)
 
     async def _atlas(self, request: Request) -> Response:
         _, network, source = self._parse_request(request)
-        plan = network.atlas_plan()
-
-        def work() -> bytes:
-            explanation = network.explain(plan, source)
-            size = network.size(source)
-            return encode_maps(explanation, size, atlas=atlas_data(Atlas.from_maps(explanation.maps), size))
-
+        work = partial(_maps_of, network, network.atlas_plan(), source, has_atlas=True)
         return Response(await self._compute(work, request), media_type=_BINARY)
 
     async def _command(self, request: Request) -> Response:
@@ -188,21 +184,28 @@ class Page:
         async for part in request.stream():
             content += part
             if len(content) > max_bytes:
-                return JSONResponse(
-                    {"problem": f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES"}, 413
-                )
+                problem = f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES"
+                return JSONResponse({"problem": problem}, 413)
         name = request.query_params.get("name", "")
         return JSONResponse({"key": await self._decode(self._photos.add, name, bytes(content))})
 
 
+def _maps_of(network: Network, plan: RunPlan, source: Source, has_atlas: bool = False) -> bytes:
+    explanation = network.explain(plan, source)
+    size = network.size(source)
+    if not has_atlas:
+        return encode_maps(explanation, size)
+    return encode_maps(explanation, size, atlas=atlas_data(Atlas.from_maps(explanation.maps), size))
+
+
 async def _refuse(_request: Request, error: Exception) -> Response:
-    answer: Json = {"problem": str(error)}
+    answer: JsonObject = {"problem": str(error)}
     if isinstance(error, UnknownClassError):  # its hint is for the command
         answer = {"problem": f"there is no class {error.name!r}", "name": error.name, "near": error.near}
     return JSONResponse(answer, 400)
 
 
-def _network_status(network: Network) -> Json:
+def _network_status(network: Network) -> JsonObject:
     """What the page is told of a network."""
     return {
         "name": network.spec.name,
@@ -216,7 +219,7 @@ def _network_status(network: Network) -> Json:
     }
 
 
-def colors() -> Json:
+def colors() -> JsonObject:
     """The colors and the opacities of the 256 levels of each scale."""
     scales = {}
     for name, style in _STYLES.items():
@@ -226,7 +229,7 @@ def colors() -> Json:
     return {"scales": scales, "alpha": DrawingStyle.alpha}
 
 
-def subjects_json(subjects: Iterable[Subject]) -> list[Json]:
+def subjects_json(subjects: Iterable[Subject]) -> list[JsonObject]:
     """Subjects with their boxes and outlines, in pixels of the photo."""
     return [
         {
@@ -253,7 +256,7 @@ def encode_maps(explanation: Explanation, size: Size, **fields: Any) -> bytes:
     return b"".join([len(text).to_bytes(4, "little"), text, *values])
 
 
-def _describe_map(map_: Map, size: Size) -> Json:
+def _describe_map(map_: Map, size: Size) -> JsonObject:
     """What is said of a map; the ends of its scales, None for one on which it is blank, are in the map's own units."""
     scales = {}
     for name, style in _STYLES.items():
