@@ -2,6 +2,7 @@
 
 import io
 import os
+from collections import ChainMap
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,8 @@ from ebcli.workers import Workers
 _MAX_PHOTOS = 1000
 _MOST_UPLOADS = 20
 _LONGEST_NAME = 100
-SIDE, SMALL = 1024, 160  # pixels, of photos on the page
+SIDE = 1024  # pixels, of a photo on the page
+SMALL = 160
 _CACHE_SIZE = 64  # photos in memory, as files
 
 
@@ -54,13 +56,13 @@ class Photos:
         self._max_pixels = max_pixels
         self._sources = {str(number): source for number, source in enumerate(sources[:_MAX_PHOTOS])}
         self._uploads: dict[str, Source] = {}
+        self._photos = ChainMap(self._uploads, self._sources)
         self._draw_cached = lru_cache(_CACHE_SIZE)(self._draw)
 
     @property
     def names(self) -> dict[str, str]:
-        names = {key: source.name for key, source in self._sources.items()}
-        names |= {key: source.path.name for key, source in self._uploads.items()}
-        return {key: printable(os.fsencode(name).decode(errors="replace")) for key, name in names.items()}
+        names = {key: os.fsencode(source.name) for key, source in self._photos.items()}
+        return {key: printable(name.decode(errors="replace")) for key, name in names.items()}
 
     def source(self, key: str) -> Source:
         """The file of a photo.
@@ -68,10 +70,9 @@ class Photos:
         Raises:
             ImageError: there is no such photo.
         """
-        source = self._sources.get(key) or self._uploads.get(key)
-        if source is None:
-            raise ImageError("this photo is not here any more: choose another one")
-        return source
+        if key in self._photos:
+            return self._photos[key]
+        raise ImageError("this photo is not here any more: choose another one")
 
     def encode_photo(self, key: str, longest: int) -> bytes:
         """A photo as the page shows it, JPEG.
