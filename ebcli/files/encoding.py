@@ -31,10 +31,8 @@ Facts = Mapping[str, str]
 MP4 = "mp4"  # of videos
 WEBP = "webp"
 SOFTWARE = "eb-saliency"
-FACTS = (
-    *("input", "model", "weights", "layer", "fit", "tiles", "method"),
-    *("style", "scale", "class", "score", "strength", "sufficiency", "version"),
-)
+_FACT_NAMES = "input model weights layer fit tiles method style scale class score strength sufficiency version"
+FACTS = tuple(_FACT_NAMES.split())
 
 _NO_FACTS: Facts = {}
 _SOFTWARE_TAG = 0x0131  # EXIF's Software

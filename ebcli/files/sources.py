@@ -18,12 +18,13 @@ from ebcli.files.media.medium import INPUT_FORMATS, InputFormat
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath
 from ebcli.files.ownership import OwnResults
 from ebcli.files.paths import DEFAULT, FileState, RemoteOptions, url_of, without_secrets
-from ebcli.files.storage import Span, list_remote, read, stamp_of, tar_members, without_file_scheme
+from ebcli.files.storage import Listing, Span, list_remote, read, stamp_of, tar_members, without_file_scheme
 
 Shard = tuple[int, int]
 
 _COMPRESSED_TARS = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-_UNPACK = "it is a compressed tar file, whose files cannot be read one by one: unpack it, or make it a plain .tar"
+_COMPRESSED = "it is a compressed tar file, whose files cannot be read one by one"
+_UNPACK = f"{_COMPRESSED}: unpack it, or make it a plain .tar"
 
 
 class Root(NamedTuple):
@@ -165,7 +166,7 @@ def find_sources(
         stdin: the bytes that the path ``-`` stands for; None if it is a path like others.
         as_one: kinds of data of which a local directory can be one input, such as numbered frames.
     """
-    hidden = None if hidden_directory is None else _identity(hidden_directory)
+    hidden = hidden_directory and _identity(hidden_directory)
     search = _Search(hidden, include, exclude, shard, as_one)
     sources: dict[str, Source] = {}
     skipped_names = []
@@ -181,7 +182,7 @@ def find_sources(
         if stdin is not None and path == STDIN:
             entries = [_Entry(Source(Path("stdin"), content=stdin), Path("stdin"))]
         elif path in listings:
-            entries = list(_remote_entries(path, root, *listings[path]))
+            entries = list(_remote_entries(path, root, listings[path]))
         elif root is not None and isdir(path):
             entries = list(search.files(root))
         else:
@@ -191,7 +192,8 @@ def find_sources(
             if not search.selects(*entry):
                 continue
             if not source.is_local or source.path not in own_results:
-                sources.setdefault(os.path.abspath(canonical(source.path)), source)  # noqa: PTH100 - links stay links
+                key = os.path.abspath(canonical(source.path))  # noqa: PTH100 - links stay links
+                sources.setdefault(key, source)
             elif source.is_explicit:
                 skipped_names.append(source.name)
     if skipped_names:
@@ -200,8 +202,9 @@ def find_sources(
     return list(sources.values())
 
 
-def _remote_entries(path: Path, root: Root | None, files: list[Path], problem: str | None) -> Iterator[_Entry]:
+def _remote_entries(path: Path, root: Root | None, listing: Listing) -> Iterator[_Entry]:
     """What a server lists below a path; only the path if that is a file."""
+    files, problem = listing
     for file in sorted(files):
         if file == path:
             yield _Entry(Source(file, root=root), file)
@@ -274,8 +277,9 @@ class _Search:
             sources, links = self._read_tree(folders.popleft(), root)
             folders += sorted(links)
             for source in sorted(sources, key=attrgetter("path")):
-                is_below = root.path in source.path.parents
-                yield _Entry(source, source.path.relative_to(root.path if is_below else source.path.parent))
+                path = source.path
+                is_below = root.path in path.parents
+                yield _Entry(source, path.relative_to(root.path if is_below else path.parent))
 
     def _read_tree(self, top: Path, root: Root) -> tuple[list[Source], list[Path]]:
         """The files below a directory, and the links to directories there, which are not followed."""
@@ -284,9 +288,10 @@ class _Search:
         folders = [top]
         while folders:  # trees can be deeper than Python's stack
             folder = folders.pop()
-            is_root = folder == root.path
             if _parts(folder, self.as_one):
-                sources.append(Source(_with_name(folder), is_explicit=is_root, root=None if is_root else root))
+                is_root = folder == root.path
+                place = None if is_root else root
+                sources.append(Source(_with_name(folder), is_explicit=is_root, root=place))
                 continue
             if not self._enters(folder, root.path):
                 continue

@@ -111,11 +111,15 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[FileState, bytes
         return stamp, bytes(system.cat_file(name, **limit))
 
 
-def list_remote(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path], str | None]:
-    """The remote files below a directory; the path itself if it is a file, or if nothing is found.
+class Listing(NamedTuple):
+    """The files below a directory, and the reason why there may be more, or None."""
 
-    Returns:
-        The files, and the reason why there may be more, or None.
+    files: list[Path]
+    problem: str | None = None
+
+
+def list_remote(path: Path, options: RemoteOptions = DEFAULT) -> Listing:
+    """The remote files below a directory; the path itself if it is a file, or if nothing is found.
 
     Raises:
         ConfigurationError: the package for this kind of URL is missing.
@@ -126,7 +130,7 @@ def list_remote(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path
     problem = None
     if url.startswith(_WEB):
         if path.suffix or "?" in path.name:  # to look for links in it would be to fetch it
-            return [path], None
+            return Listing([path])
         try:
             files.extend(map(path_of, _web().files_below(url, options)))
         except OSError as error:
@@ -137,8 +141,8 @@ def list_remote(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path
             files = [path_of(system.unstrip_protocol(file)) for file in system.find(name, **all_pages)]
     files = [file for file in files if file.is_relative_to(path)]
     if not files and not problem:
-        return [path], None
-    return files, problem
+        return Listing([path])
+    return Listing(files, problem)
 
 
 class _SafeTarInfo(tarfile.TarInfo):

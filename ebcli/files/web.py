@@ -95,7 +95,7 @@ class _Links(HTMLParser):
     def __init__(self, page: bytes) -> None:
         super().__init__()
         self.hrefs: list[str] = []
-        for tag in page.decode(errors="replace").split("<"):  # as the parser takes quadratic time for some pages
+        for tag in page.decode(errors="replace").split("<"):  # for some pages, the parser takes quadratic time
             if tag.startswith(("a", "A")):
                 self.reset()
                 self.feed(f"<{tag[:_LONGEST_TAG]}")
@@ -151,7 +151,7 @@ def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
     url = url.rstrip("/")
     root = f"{quote_url(url)}/"
     folders = [""]
-    visited = {""}
+    known_paths = {""}
     longest = SLOWEST * options.timeout
     deadline = time.monotonic() + longest
     options = replace(options, max_bytes=_LARGEST_LISTING)
@@ -167,9 +167,9 @@ def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
                 return
             raise unreadable(f"'{folder}' cannot be listed: {error.strerror}") from error
         for path in _paths_below(root, root + folder, page):
-            if path in visited:
+            if path in known_paths:
                 continue
-            visited.add(path)
+            known_paths.add(path)
             if path.endswith("/"):
                 folders.append(path)
             else:
@@ -226,10 +226,11 @@ def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None,
             headers |= urllib3.make_headers(basic_auth=login.decode("latin-1"))
         while True:
             try:
-                with _pool(url).request(
+                response = _pool(url).request(
                     method, url, headers=headers, timeout=options.timeout, retries=retries, preload_content=False
-                ) as response:
-                    retries = response.retries or retries
+                )
+                retries = response.retries or retries
+                with response:
                     return Response(response.headers, _body(response, limit, part is not None))
             except (exceptions.ProtocolError, exceptions.TimeoutError) as error:  # in the middle of the body
                 retries = retries.increment(method, url, error=error)

@@ -67,7 +67,8 @@ class Guard:
         site = request.headers.get("sec-fetch-site", "none")
         origin = request.headers.get("origin")
         is_page = request.method == "GET" and request["path"] == "/"
-        is_foreign = site not in ("none", "same-origin") or origin not in (None, f"{request['scheme']}://{host}")
+        own_origin = f"{request['scheme']}://{host}"
+        is_foreign = site not in ("none", "same-origin") or origin not in (None, own_origin)
         if is_foreign and not is_page:
             return _refuse(403, "another site may not ask this server")
         return self._without_token(request)

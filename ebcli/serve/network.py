@@ -227,7 +227,8 @@ class Network:
             return self.loaded.with_texts(spec.descriptions)
         from ebcli.run.explainer import Explainer
 
-        return Explainer(replace(self._base_plan, model=spec, maps=MapOptions(layers=(self.default,))), 1).loaded
+        maps = MapOptions(layers=(self.default,))
+        return Explainer(replace(self._base_plan, model=spec, maps=maps), 1).loaded
 
     def _new_explainer(self, plan: RunPlan) -> Explainer:
         """A network that is ready to explain photos at some layers."""

@@ -46,7 +46,7 @@ class Photos:
         for path in paths:
             if url_of(path) is None and not os.path.lexists(path):
                 raise ConfigurationError(f"'{path}' does not exist: name photos or directories of photos")
-        sources = [source for source in find_sources(paths, remote=remote) if source.is_explicit or _is_photo(source)]
+        sources = list(filter(_is_photo, find_sources(paths, remote=remote)))
         if paths and not sources:
             raise ConfigurationError("there are no photos: name files, or directories that contain some")
         self.num_hidden = len(sources[_MAX_PHOTOS:])
@@ -92,8 +92,9 @@ class Photos:
         Raises:
             ImageError: it is no image.
         """
-        safe = printable(name).replace("\\", "/").rpartition("/")[2][-_LONGEST_NAME:].lstrip(".").replace("\0", "")
-        source = Source(Path(safe or "photo"), content=content)
+        file_name = printable(name).replace("\\", "/").rpartition("/")[2]
+        safe_name = file_name[-_LONGEST_NAME:].lstrip(".").replace("\0", "")
+        source = Source(Path(safe_name or "photo"), content=content)
         self._draw(source, SMALL)
         self._count += 1
         key = f"u{self._count}"
@@ -113,4 +114,6 @@ def _small(source: Source, longest: int, max_pixels: int | None) -> bytes:
 
 
 def _is_photo(source: Source) -> bool:
-    return PHOTO.has_suffix(source.path) or (source.is_local and PHOTO.recognizes(source.path))
+    if source.is_explicit or PHOTO.has_suffix(source.path):
+        return True
+    return source.is_local and PHOTO.recognizes(source.path)

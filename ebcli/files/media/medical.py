@@ -117,13 +117,9 @@ def _in_order(files: Sequence[Path]) -> dict[File, Any]:
     slices: dict[File, Any] = {path: _header(path, True) for path in files}
     if not all(map(_has_position, slices.values())):
         raise ImageError("a slice of it has no position, so their order is unknown")
-    facts = {
-        "series": lambda header: header.get("SeriesInstanceUID"),
-        "orientations": lambda header: tuple(np.round(_directions(header), 3).ravel().tolist()),
-        "sizes": lambda header: (header.Rows, header.Columns, header.SamplesPerPixel, _frames(header)),
-    }
-    for kind, fact in facts.items():
-        count = len(set(map(fact, slices.values())))
+    facts = list(map(_common_facts, slices.values()))
+    for kind in facts[0]:
+        count = len({fact[kind] for fact in facts})
         if count > 1:
             raise ImageError(f"its slices are of {count} {kind}: give each series a directory of its own")
     slices = dict(sorted(slices.items(), key=lambda item: _depth(item[1])))
@@ -137,6 +133,15 @@ def _in_order(files: Sequence[Path]) -> dict[File, Any]:
         low, high, *_ = depths[gaps.argmax() :]
         raise ImageError(f"slices are missing between {low:g} and {high:g} mm, as most are {typical:g} mm apart")
     return slices
+
+
+def _common_facts(header: Any) -> dict[str, object]:
+    """What all slices of a series have in common."""
+    return {
+        "series": header.get("SeriesInstanceUID"),
+        "orientations": tuple(np.round(_directions(header), 3).ravel().tolist()),
+        "sizes": (header.Rows, header.Columns, header.SamplesPerPixel, _frames(header)),
+    }
 
 
 @contextmanager
@@ -210,9 +215,11 @@ def _pixels(header: Any) -> tuple[AnyArray, Interval | None]:
         ends = (2 * lowest + (1 << header.BitsStored) - 1) * slope + 2 * intercept
         values = np.float32(ends) - values
         center = ends - center
-    if not width > 0:  # or it is no number
-        return values, None
-    return values, (center - width / 2, center + width / 2)
+    low = center - width / 2
+    high = center + width / 2
+    if low < high:
+        return values, (low, high)
+    return values, None
 
 
 def _window(header: Any) -> Interval:

@@ -176,11 +176,11 @@ class Frames(InputFormat):
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         assert clips is not None
-        mapped = {frame.number: frame for frame in clips.explained_frames()}
+        by_number = {frame.number: frame for frame in clips.explained_frames()}
         with closing(sample_frames(file, spec.rate, part)) as ticks:
-            for number, frame in enumerate(islice(ticks, max(mapped) + 1)):
-                if number in mapped:
-                    yield DisplayFrame(frame.load(), *mapped[number])
+            for number, frame in enumerate(islice(ticks, max(by_number) + 1)):
+                if number in by_number:
+                    yield DisplayFrame(frame.load(), *by_number[number])
 
 
 def _frame_of(path: Path) -> Image.Image:
@@ -226,7 +226,8 @@ def _of_video(file: BinaryIO, start: float) -> Iterator[Frame]:
                 if frame.time is None and not rate:
                     raise ImageError("it has no frame rate")
                 images.check_pixels((frame.width, frame.height))
-                time = max(time, i / rate if frame.time is None else frame.time - zero)
+                since_start = i / rate if frame.time is None else frame.time - zero
+                time = max(time, since_start)
                 end = time + (_seconds(frame.duration, frame.time_base) or tick)
                 yield Frame(time, end, partial(_upright, frame))
             duration = _announced_end(container, stream, rate)
