@@ -95,12 +95,12 @@ def made_by(facts: Facts) -> Image.Exif:
     return exif
 
 
-def shorten(facts: Facts) -> dict[str, str]:
+def shorten(facts: Facts) -> Facts:
     """The facts that fit into a file's metadata."""
     return {name: value[:_LONGEST_FACT] for name, value in facts.items()}
 
 
-def read_facts(path: Path) -> dict[str, str]:
+def read_facts(path: Path) -> Facts:
     """How a result was made: those of ``FACTS`` that this program wrote into it; empty for other files.
 
     Raises:

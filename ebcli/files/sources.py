@@ -174,7 +174,7 @@ def find_sources(
     inputs = [without_secrets(without_file_scheme(path), remote) for path in paths]
     listings = {path: list_remote(path, options) for path, options in inputs if url_of(path) is not None}
     containers = [path for path, _ in inputs if path.suffix.lower() == ".tar" or isdir(path)]
-    containers += [path for path, (files, _) in listings.items() if files != [path]]
+    containers += [path for path, listing in listings.items() if listing.files != [path]]
     has_several = len(set(map(canonical, containers))) > 1
     roots = {path: Root(path, Path(_with_name(path).name if has_several else "")) for path in containers}
     for path, options in inputs:
@@ -182,14 +182,13 @@ def find_sources(
         if stdin is not None and path == STDIN:
             entries = [_Entry(Source(Path("stdin"), content=stdin), Path("stdin"))]
         elif path in listings:
-            entries = list(_remote_entries(path, root, listings[path]))
+            entries = [*_remote_entries(path, root, listings[path])]
         elif root is not None and isdir(path):
-            entries = list(search.files(root))
+            entries = [*search.files(root)]
         else:
             entries = [_Entry(Source(path, root=root), path)]
-        for entry in _unpack_tars(entries, options):
-            source = entry.source
-            if not search.selects(*entry):
+        for source, relpath in _unpack_tars(entries, options):
+            if not search.selects(source, relpath):
                 continue
             if not source.is_local or source.path not in own_results:
                 key = os.path.abspath(canonical(source.path))  # noqa: PTH100 - links stay links
@@ -204,14 +203,13 @@ def find_sources(
 
 def _remote_entries(path: Path, root: Root | None, listing: Listing) -> Iterator[_Entry]:
     """What a server lists below a path; only the path if that is a file."""
-    files, problem = listing
-    for file in sorted(files):
+    for file in sorted(listing.files):
         if file == path:
             yield _Entry(Source(file, root=root), file)
         else:
             yield _Entry(Source(file, is_explicit=False, root=root), file.relative_to(path))
-    if problem is not None:
-        yield _Entry(Source(path, problem=problem), path)
+    if listing.problem is not None:
+        yield _Entry(Source(path, problem=listing.problem), path)
 
 
 def _parts(folder: Path, media: Iterable[InputFormat]) -> list[Path]:
@@ -222,7 +220,9 @@ def _parts(folder: Path, media: Iterable[InputFormat]) -> list[Path]:
 
 
 def _with_name(folder: Path) -> Path:
-    return folder if folder.name not in ("", os.pardir) else folder.resolve()
+    if folder.name in ("", os.pardir):
+        return folder.resolve()
+    return folder
 
 
 def _unpack_tars(entries: Iterable[_Entry], remote: RemoteOptions) -> Iterator[_Entry]:
