@@ -8,7 +8,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -89,12 +88,12 @@ class Page:
 
     async def _load(self, network: Network) -> None:
         try:
-            await self._compute(network.load)
+            await self._compute(None, network.load)
         except EbcliError as error:
             network.problem = str(error)
             self._tell(network.problem)
 
-    async def _compute(self, work: Callable[[], T], request: Request | None = None) -> T:
+    async def _compute(self, request: Request | None, work: Callable[..., T], *arguments: object) -> T:
         """The result of some work when its turn has come.
 
         Raises:
@@ -104,7 +103,7 @@ class Page:
             if request is not None and await request.is_disconnected():
                 raise ImageError("it was given up")
             try:
-                return await asyncio.get_running_loop().run_in_executor(self._computing, work)
+                return await asyncio.get_running_loop().run_in_executor(self._computing, work, *arguments)
             except EbcliError:
                 raise
             except Exception as error:  # a network can fail in any way, on one photo
@@ -151,18 +150,18 @@ class Page:
 
     async def _subjects(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
-        subjects = await self._compute(partial(network.subjects, plan, source), request)
+        subjects = await self._compute(request, network.subjects, plan, source)
         return JSONResponse(subjects_json(subjects))
 
     async def _maps(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
-        content = await self._compute(partial(_maps_of, network, plan, source), request)
+        content = await self._compute(request, _maps_of, network, plan, source)
         return Response(content, media_type=_BINARY)
 
     async def _atlas(self, request: Request) -> Response:
         _, network, source = self._parse_request(request)
-        work = partial(_maps_of, network, network.atlas_plan(), source, has_atlas=True)
-        return Response(await self._compute(work, request), media_type=_BINARY)
+        content = await self._compute(request, _atlas_of, network, network.atlas_plan(), source)
+        return Response(content, media_type=_BINARY)
 
     async def _command(self, request: Request) -> Response:
         plan, network, _ = self._parse_request(request)
@@ -174,7 +173,7 @@ class Page:
     async def _picture(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
         name = network.file_name(plan, self._name(request))
-        content = await self._compute(partial(network.picture, plan, source), request)
+        content = await self._compute(request, network.picture, plan, source)
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(content, headers=headers, media_type="image/png")
 
@@ -190,11 +189,13 @@ class Page:
         return JSONResponse({"key": await self._decode(self._photos.add, name, bytes(content))})
 
 
-def _maps_of(network: Network, plan: RunPlan, source: Source, has_atlas: bool = False) -> bytes:
+def _maps_of(network: Network, plan: RunPlan, source: Source) -> bytes:
+    return encode_maps(network.explain(plan, source), network.size(source))
+
+
+def _atlas_of(network: Network, plan: RunPlan, source: Source) -> bytes:
     explanation = network.explain(plan, source)
     size = network.size(source)
-    if not has_atlas:
-        return encode_maps(explanation, size)
     return encode_maps(explanation, size, atlas=atlas_data(Atlas.from_maps(explanation.maps), size))
 
 
