@@ -167,7 +167,7 @@ def find_sources(
         as_one: kinds of data of which a local directory can be one input, such as numbered frames.
     """
     hidden = hidden_directory and _identity(hidden_directory)
-    search = _Search(hidden, include, exclude, shard, as_one)
+    search = _Search(hidden=hidden, include=include, exclude=exclude, shard=shard, as_one=as_one)
     sources: dict[str, Source] = {}
     skipped_names = []
     own_results = OwnResults()
@@ -246,7 +246,7 @@ def _matches(path: Path, patterns: Sequence[str]) -> bool:
     return any(part.match(pattern) for pattern in patterns for part in (path, *path.parents))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Search:
     """Which files are taken, and the directories that were read; for the attributes, see ``find_sources``."""
 

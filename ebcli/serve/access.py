@@ -59,10 +59,10 @@ class Guard:
     def _refusal(self, request: Request) -> Response | None:
         """The answer to a request that is not passed on."""
         if len(self.connections) > _MOST_CONNECTIONS:
-            return _refuse(503, "too many ask at once: try again in a moment")
+            return refuse(503, "too many ask at once: try again in a moment")
         host = request.headers.get("host", "")
         if not self._is_name(host):
-            return _refuse(400, "this server does not answer to that name: open the address that the terminal shows")
+            return refuse(400, "this server does not answer to that name: open the address that the terminal shows")
         # of a browser; another site may link to the page, but neither embed nor ask anything
         site = request.headers.get("sec-fetch-site", "none")
         origin = request.headers.get("origin")
@@ -70,7 +70,7 @@ class Guard:
         own_origin = f"{request['scheme']}://{host}"
         is_foreign = site not in ("none", "same-origin") or origin not in (None, own_origin)
         if is_foreign and not is_page:
-            return _refuse(403, "another site may not ask this server")
+            return refuse(403, "another site may not ask this server")
         return self._without_token(request)
 
     def _is_name(self, host: str) -> bool:
@@ -89,11 +89,12 @@ class Guard:
             return answer
         if self._is_token(request.cookies.get(name, "")):
             return None
-        return _refuse(403, "this server needs its token: open the address that the terminal shows")
+        return refuse(403, "this server needs its token: open the address that the terminal shows")
 
     def _is_token(self, word: str) -> bool:
         return secrets.compare_digest(word.encode(errors="replace"), self.token.encode())
 
 
-def _refuse(status: int, sentence: str) -> Response:
+def refuse(status: int, sentence: str) -> Response:
+    """The answer to a request that is not answered: why, in one sentence."""
     return JSONResponse({"problem": sentence}, status)

@@ -26,6 +26,7 @@ from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClas
 from ebcli.files.sources import Source
 from ebcli.pages.shell import page
 from ebcli.run.plan import RunPlan
+from ebcli.serve.access import refuse
 from ebcli.serve.network import Network
 from ebcli.serve.photos import SIDE, SMALL, Photos
 from ebcli.workers import Workers
@@ -75,7 +76,7 @@ class Page:
         }
         routes = [Route(path, answer) for path, answer in answers.items()]
         routes.append(Route("/photos", self._upload, methods=["POST"]))
-        problems: dict[Any, Any] = {EbcliError: _refuse, Exception: self._fail}
+        problems: dict[Any, Any] = {EbcliError: _explain, Exception: self._fail}
         self.app = Starlette(routes=routes, exception_handlers=problems, lifespan=self._loading)
 
     @asynccontextmanager
@@ -127,7 +128,7 @@ class Page:
 
     async def _fail(self, _request: Request, error: Exception) -> Response:
         self._tell(in_words(error))
-        return JSONResponse({"problem": _FAILURE}, 500)
+        return refuse(500, _FAILURE)
 
     async def _index(self, _request: Request) -> Response:
         return HTMLResponse(page("live.html"), headers=_NO_FRAMES)
@@ -183,8 +184,7 @@ class Page:
         async for part in request.stream():
             content += part
             if len(content) > max_bytes:
-                problem = f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES"
-                return JSONResponse({"problem": problem}, 413)
+                return refuse(413, f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES")
         name = request.query_params.get("name", "")
         return JSONResponse({"key": await self._decode(self._photos.add, name, bytes(content))})
 
@@ -199,11 +199,12 @@ def _atlas_of(network: Network, plan: RunPlan, source: Source) -> bytes:
     return encode_maps(explanation, size, atlas=atlas_data(Atlas.from_maps(explanation.maps), size))
 
 
-async def _refuse(_request: Request, error: Exception) -> Response:
-    answer: JsonObject = {"problem": str(error)}
-    if isinstance(error, UnknownClassError):  # its hint is for the command
-        answer = {"problem": f"there is no class {error.name!r}", "name": error.name, "near": error.near}
-    return JSONResponse(answer, 400)
+async def _explain(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, UnknownClassError):
+        return refuse(400, str(error))
+    # without its hint, which is for the command
+    problem = f"there is no class {error.name!r}"
+    return JSONResponse({"problem": problem, "name": error.name, "near": error.near}, 400)
 
 
 def _network_status(network: Network) -> JsonObject:
