@@ -308,7 +308,7 @@ def lay_out(
 
 def sheet_frames(clips: Clips) -> list[int]:
     """The numbers of the frames that a contact sheet shows, evenly spread over those that have maps."""
-    frames = [frame for frame, _, _ in clips.explained_frames()]
+    frames = [frame.number for frame in clips.explained_frames()]
     chosen = np.linspace(0, len(frames) - 1, min(MOST_SHOWN, len(frames)))
     return [frames[i] for i in np.unique(chosen.round().astype(int))]
 

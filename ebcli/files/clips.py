@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ebcli.errors import check_at_least, check_value
 
@@ -36,6 +36,14 @@ class ClipOptions:
         check_value("--duration", self.duration, lambda it: 0 < it < inf, "above 0 seconds")
 
 
+class MappedFrame(NamedTuple):
+    """A frame that has a map: its number, counted from the first one, the number of its clip, and its place there."""
+
+    number: int
+    clip: int
+    place: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Clips:
     """The explained clips of a video, in frames at the network's frame rate, counted from the first one.
@@ -62,13 +70,13 @@ class Clips:
         """Which frame it is, in words."""
         return f"{self.time(frame):.2f} s"
 
-    def explained_frames(self) -> Iterator[tuple[int, int, int]]:
-        """Each frame that has a map, once: its number, the number of its clip, and its place there."""
+    def explained_frames(self) -> Iterator[MappedFrame]:
+        """Each frame that has a map, once."""
         after = 0
         for clip, start in enumerate(self.starts):
             end = min(start + self.frames, self.total)
             for frame in range(max(start, after), end):
-                yield frame, clip, frame - start
+                yield MappedFrame(frame, clip, frame - start)
             after = end
 
 

@@ -3,7 +3,7 @@
 import gzip
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from ebcli.datatypes.explanation import Interval
 from ebcli.errors import DISTRIBUTION, import_optional
 from ebcli.files.naming import GEOTIFF, NIFTI
 
-_PIXEL_IS_POINT = [1025, 0, 1, 2]  # of GeoTIFF: positions are those of the pixels' centers
+_PIXEL_IS_POINT = 2  # of GeoTIFF: positions are those of the pixels' centers
 _PLACES = 33550, 33922, 34264  # GeoTIFF's scale, tie points and matrix
 _KEYS = 34735, 34736, 34737  # its coordinate system: directory, numbers and texts
 
@@ -84,9 +84,9 @@ class GeoTags(Coordinates):
     center: float
 
     @classmethod
-    def from_tags(cls, tags: Mapping[int, Any]) -> "GeoTags | None":
-        """That of a file with these tags of tifffile; None if they do not say where its pixels lie."""
-        scale, points, matrix = (tags[code].value if code in tags else () for code in _PLACES)
+    def from_page(cls, page: Any) -> "GeoTags | None":
+        """That of a page that tifffile has opened; None if its tags do not say where its pixels lie."""
+        scale, points, matrix = (page.tags.valueof(code, ()) for code in _PLACES)
         if len(matrix) == 16:
             affine = np.array(matrix, np.float64).reshape(4, 4)
         elif scale and len(points) >= 6:
@@ -94,11 +94,10 @@ class GeoTags(Coordinates):
             affine[:2, 3] = np.array(points[3:5]) - affine.diagonal()[:2] * points[:2]
         else:
             return None
-        key_tags = [tags[code] for code in _KEYS if code in tags]
-        directory = key_tags[0].value if _KEYS[0] in tags else ()
-        is_center = _PIXEL_IS_POINT in np.reshape(directory, (-1, 4)).tolist()
-        keys = [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in key_tags]
-        return cls(affine, keys, 0.5 if is_center else 0.0)
+        tags = filter(None, map(page.tags.get, _KEYS))
+        keys = [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in tags]
+        raster = (page.geotiff_tags or {}).get("GTRasterTypeGeoKey")
+        return cls(affine, keys, 0.5 if raster == _PIXEL_IS_POINT else 0.0)
 
     def encode(self, map_: FloatArray, spans: Sequence[Interval]) -> bytes:
         file = io.BytesIO()

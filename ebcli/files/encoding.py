@@ -31,11 +31,10 @@ Facts = Mapping[str, str]
 MP4 = "mp4"  # of videos
 WEBP = "webp"
 SOFTWARE = "eb-saliency"
-FACTS = (
-    *("input", "model", "weights", "layer", "fit", "tiles", "method"),
-    *("style", "scale", "class", "score", "strength", "sufficiency", "version"),
-)
+_FACT_NAMES = "input model weights layer fit tiles method style scale class score strength sufficiency version"
+FACTS = tuple(_FACT_NAMES.split())
 
+_NO_FACTS: Facts = {}
 _SOFTWARE_TAG = 0x0131  # EXIF's Software
 _DESCRIPTION_TAG = 0x010E  # EXIF's ImageDescription
 _LONGEST_FACT = 300  # characters
@@ -57,7 +56,7 @@ _QUALITY = {"crf": "20", "preset": "veryfast"}  # of videos
 _FINEST = 1000  # the denominator of frame rates
 
 
-def encode_picture(picture: Image.Image, suffix: str, facts: Facts | None = None) -> bytes:
+def encode_picture(picture: Image.Image, suffix: str, facts: Facts = _NO_FACTS) -> bytes:
     """The content of a picture file; its EXIF data names this program.
 
     Args:
@@ -73,13 +72,13 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Facts | None = None
     options = dict(_SAVING[suffix])
     if suffix == "png":
         texts = options["pnginfo"] = PngInfo()
-        for name, value in shorten(facts or {}).items():
+        for name, value in shorten(facts).items():
             texts.add_text(name, value)
-        facts = None
+        facts = _NO_FACTS
     if "dpi" in picture.info:
         options["dpi"] = picture.info["dpi"]
     try:
-        picture.save(buffer, exif=made_by(facts or {}), **options)
+        picture.save(buffer, exif=made_by(facts), **options)
     except (OSError, ValueError) as error:
         raise ImageError(
             f"its map of {sides(picture.size)} pixels does not fit into the format {suffix} ({error}): use png"
@@ -96,12 +95,12 @@ def made_by(facts: Facts) -> Image.Exif:
     return exif
 
 
-def shorten(facts: Facts) -> dict[str, str]:
+def shorten(facts: Facts) -> Facts:
     """The facts that fit into a file's metadata."""
     return {name: value[:_LONGEST_FACT] for name, value in facts.items()}
 
 
-def read_facts(path: Path) -> dict[str, str]:
+def read_facts(path: Path) -> Facts:
     """How a result was made: those of ``FACTS`` that this program wrote into it; empty for other files.
 
     Raises:
@@ -109,63 +108,60 @@ def read_facts(path: Path) -> dict[str, str]:
         ConfigurationError: it is a video, and the package for videos is missing.
     """
     readers = {".npz": _of_arrays, ".mp4": _of_video, ".pdf": _of_pdf, ".svg": _of_text, ".html": _of_text}
+    read = readers.get(path.suffix.lower(), _of_picture)
     with safe_open(path, follow=False) as file:
         try:
-            facts = readers.get(path.suffix.lower(), _of_picture)(file)
+            software, facts = read(file)
+            if software != SOFTWARE:
+                return {}
+            if isinstance(facts, str):
+                facts = json.loads(facts)
+            return {name: str(facts[name]) for name in FACTS if name in facts}
         except EbcliError:
             raise
         except Exception:  # somebody else's file can be broken in any way
             return {}
-    return {name: str(facts[name]) for name in FACTS if name in facts}
 
 
-def _of_arrays(file: BinaryIO) -> JsonObject:
-    names = ("software", *FACTS, *_CLASS_ARRAYS)
-    arrays = {name: array.reshape(-1) for name, array in _arrays(file, names).items()}
-    if str(arrays["software"].squeeze()) != SOFTWARE:
-        return {}
-    facts = {name: ", ".join(map(str, arrays[name])) for name in FACTS if name in arrays}
+# What made a file, and the facts or their JSON; KeyError and the like if it does not say
+_Facts = tuple[Any, Any]
+
+
+def _of_arrays(file: BinaryIO) -> _Facts:
+    arrays = _arrays(file, ("software", *FACTS, *_CLASS_ARRAYS))
+    facts = {name: ", ".join(map(str, array.flat)) for name, array in arrays.items()}
     if arrays.keys() >= _CLASS_ARRAYS:
-        titles = zip(arrays["classes"], arrays["names"], strict=False)
+        titles = zip(arrays["classes"].flat, arrays["names"].flat, strict=False)
         facts["class"] = "; ".join(f"{index} {name}".rstrip() for index, name in titles)
-        facts["score"] = ", ".join(f"{float(score):.4f}" for score in arrays["scores"])
-    return facts
+        facts["score"] = ", ".join(f"{score:.4f}" for score in arrays["scores"].flat)
+    return facts["software"], facts
 
 
-def _of_video(file: BinaryIO) -> JsonObject:
+def _of_video(file: BinaryIO) -> _Facts:
     with import_optional("av").open(file) as container:
-        metadata = container.metadata
-        if metadata["description"] != SOFTWARE:
-            return {}
-        return json.loads(metadata["comment"])
+        return container.metadata["description"], container.metadata["comment"]
 
 
-def _of_pdf(file: BinaryIO) -> JsonObject:
+def _of_pdf(file: BinaryIO) -> _Facts:
     info = PdfParser(f=file).info
-    if info.Creator != SOFTWARE:
-        return {}
-    return json.loads(str(info.Subject))
+    return info.Creator, str(info.Subject)
 
 
-def _of_text(file: BinaryIO) -> JsonObject:
+def _of_text(file: BinaryIO) -> _Facts:
     """From the beginning of an SVG file or a page, without a parser: somebody else's can be an attack on one."""
     match = _DESCRIPTION.search(file.read(_BEGINNING).decode(errors="replace"))
-    if not match:
-        return {}
-    return json.loads(html.unescape(match[1] or match[2]))
+    if match is None:
+        return None, {}
+    return SOFTWARE, html.unescape(match[1] or match[2])
 
 
-def _of_picture(file: BinaryIO) -> JsonObject:
+def _of_picture(file: BinaryIO) -> _Facts:
     with open_image(file) as image:
         exif = Image.Exif()
         # a PNG file without any would be decoded to look for it behind the pixels
         exif.load(image.info["exif"])
-        if exif[_SOFTWARE_TAG] != SOFTWARE:
-            return {}
-        if image.format != "PNG":
-            return json.loads(exif[_DESCRIPTION_TAG])
-        facts: dict[Any, Any] = image.info
-        return facts
+        facts = image.info if image.format == "PNG" else exif[_DESCRIPTION_TAG]
+        return exif[_SOFTWARE_TAG], facts
 
 
 def encode_arrays(arrays: Mapping[str, ArrayLike]) -> bytes:

@@ -151,13 +151,15 @@ def to_rgb(image: Image.Image) -> Image.Image:
     32-bit integers that fit into 16 bits are read as 16-bit values. Other 32-bit integers and floats have no fixed
     white, so they are scaled from their minimum to their maximum.
     """
-    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+    if image.mode.startswith(("I", "F")):
         values = np.asarray(image, dtype=np.float64)
         values = np.nan_to_num(values, posinf=values[np.isfinite(values)].max(initial=0.0), neginf=0.0)
-        low, high = float(values.min()), float(values.max())
+        low = values.min()
+        high = values.max()
         if image.mode != "F" and low >= 0 and high <= 0xFFFF:
-            low, high = 0.0, float(0xFFFF)
-        levels = (values - low) * (255 / ((high - low) or 1.0))
+            low = 0
+            high = 0xFFFF
+        levels = (values - low) * (255 / (high - low or 1))
         return Image.fromarray(levels.round().astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
@@ -219,7 +221,9 @@ class Contents:
 
     def read(self, size: int = -1) -> bytes:
         """Like that of a file."""
-        content: bytes = self._stream.read(size if 0 <= size <= self._remaining else self._remaining + 1)
+        if not 0 <= size <= self._remaining:
+            size = self._remaining + 1
+        content: bytes = self._stream.read(size)
         self._check()
         return content
 
@@ -233,11 +237,13 @@ class Contents:
         """Like that of a file."""
         if whence == 0 and offset > self.limit:
             raise ImageError(TOO_MANY)
-        return int(self._stream.seek(offset, whence))
+        position: int = self._stream.seek(offset, whence)
+        return position
 
     @property
     def _remaining(self) -> int:
-        return self.limit - int(self.tell())
+        position: int = self.tell()
+        return self.limit - position
 
     def _check(self) -> None:
         if self._remaining < 0:

@@ -143,7 +143,8 @@ def without_secrets(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Path,
     public = "/".join([host, *folders])
     if public_query:
         public += mark + public_query
-    return Path(scheme, public), replace(options, login=login, query="" if public_query == query else query)
+    secret_query = "" if query == public_query else query
+    return Path(scheme, public), replace(options, login=login, query=secret_query)
 
 
 def _public_parameters(query: str) -> list[str]:

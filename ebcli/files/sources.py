@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from io import BytesIO
+from operator import attrgetter
 from os.path import isdir
 from pathlib import Path
 from typing import NamedTuple
@@ -17,12 +18,13 @@ from ebcli.files.media.medium import INPUT_FORMATS, InputFormat
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath
 from ebcli.files.ownership import OwnResults
 from ebcli.files.paths import DEFAULT, FileState, RemoteOptions, url_of, without_secrets
-from ebcli.files.storage import Span, list_remote, read, stamp_of, tar_members, without_file_scheme
+from ebcli.files.storage import Listing, Span, list_remote, read, stamp_of, tar_members, without_file_scheme
 
 Shard = tuple[int, int]
 
 _COMPRESSED_TARS = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-_UNPACK = "it is a compressed tar file, whose files cannot be read one by one: unpack it, or make it a plain .tar"
+_COMPRESSED = "it is a compressed tar file, whose files cannot be read one by one"
+_UNPACK = f"{_COMPRESSED}: unpack it, or make it a plain .tar"
 
 
 class Root(NamedTuple):
@@ -122,7 +124,11 @@ class Source:
             raise ImageError(reason(error)) from error
 
 
-_Entry = tuple[Source, Path]  # and what patterns match: its path below the directory that the user named
+class _Entry(NamedTuple):
+    """A file, and what patterns match: its path below the directory that the user named."""
+
+    source: Source
+    relpath: Path
 
 
 def find_sources(
@@ -160,34 +166,33 @@ def find_sources(
         stdin: the bytes that the path ``-`` stands for; None if it is a path like others.
         as_one: kinds of data of which a local directory can be one input, such as numbered frames.
     """
-    hidden = None if hidden_directory is None else _identity(hidden_directory)
-    walk = _Walk(hidden, exclude, shard, as_one)
+    hidden = hidden_directory and _identity(hidden_directory)
+    search = _Search(hidden=hidden, include=include, exclude=exclude, shard=shard, as_one=as_one)
     sources: dict[str, Source] = {}
     skipped_names = []
     own_results = OwnResults()
     inputs = [without_secrets(without_file_scheme(path), remote) for path in paths]
     listings = {path: list_remote(path, options) for path, options in inputs if url_of(path) is not None}
     containers = [path for path, _ in inputs if path.suffix.lower() == ".tar" or isdir(path)]
-    containers += [path for path, (files, _) in listings.items() if files != [path]]
-    is_several = len(set(map(canonical, containers))) > 1
-    roots = {path: Root(path, Path(_with_name(path).name if is_several else "")) for path in containers}
+    containers += [path for path, listing in listings.items() if listing.files != [path]]
+    has_several = len(set(map(canonical, containers))) > 1
+    roots = {path: Root(path, Path(_with_name(path).name if has_several else "")) for path in containers}
     for path, options in inputs:
         root = roots.get(path)
         if stdin is not None and path == STDIN:
-            entries = [(Source(Path("stdin"), content=stdin), Path("stdin"))]
+            entries = [_Entry(Source(Path("stdin"), content=stdin), Path("stdin"))]
         elif path in listings:
-            entries = _listed(path, root, *listings[path])
+            entries = [*_remote_entries(path, root, listings[path])]
         elif root is not None and isdir(path):
-            entries = list(walk.files(root))
+            entries = [*search.files(root)]
         else:
-            entries = [(Source(path, root=root), path)]
-        for source, relative in _unpack_tars(entries, options):
-            if (include and not _matches(relative, include)) or _matches(relative, exclude):
-                continue
-            if not _is_in(shard, source):
+            entries = [_Entry(Source(path, root=root), path)]
+        for source, relpath in _unpack_tars(entries, options):
+            if not search.selects(source, relpath):
                 continue
             if not source.is_local or source.path not in own_results:
-                sources.setdefault(os.path.abspath(canonical(source.path)), source)  # noqa: PTH100 - links stay links
+                key = os.path.abspath(canonical(source.path))  # noqa: PTH100 - links stay links
+                sources.setdefault(key, source)
             elif source.is_explicit:
                 skipped_names.append(source.name)
     if skipped_names:
@@ -196,12 +201,15 @@ def find_sources(
     return list(sources.values())
 
 
-def _listed(path: Path, root: Root | None, files: list[Path], problem: str | None) -> list[_Entry]:
-    """What a server lists below a path."""
-    entries = [(Source(file, is_explicit=file == path, root=root), file.relative_to(path)) for file in sorted(files)]
-    if problem is not None:
-        entries.append((Source(path, problem=problem), path))
-    return entries
+def _remote_entries(path: Path, root: Root | None, listing: Listing) -> Iterator[_Entry]:
+    """What a server lists below a path; only the path if that is a file."""
+    for file in sorted(listing.files):
+        if file == path:
+            yield _Entry(Source(file, root=root), file)
+        else:
+            yield _Entry(Source(file, is_explicit=False, root=root), file.relative_to(path))
+    if listing.problem is not None:
+        yield _Entry(Source(path, problem=listing.problem), path)
 
 
 def _parts(folder: Path, media: Iterable[InputFormat]) -> list[Path]:
@@ -212,70 +220,78 @@ def _parts(folder: Path, media: Iterable[InputFormat]) -> list[Path]:
 
 
 def _with_name(folder: Path) -> Path:
-    return folder if folder.name not in ("", os.pardir) else folder.resolve()
+    if folder.name in ("", os.pardir):
+        return folder.resolve()
+    return folder
 
 
 def _unpack_tars(entries: Iterable[_Entry], remote: RemoteOptions) -> Iterator[_Entry]:
     """The same files, with tar files replaced by their members."""
-    for source, relative in entries:
+    for source, relpath in entries:
         if source.path.suffix.lower() != ".tar":
             problem = source.problem
             if source.is_explicit and source.path.name.lower().endswith(_COMPRESSED_TARS):
                 problem = _UNPACK
-            yield replace(source, problem=problem, remote=remote), relative
+            yield _Entry(replace(source, problem=problem, remote=remote), relpath)
             continue
         spans, problem = tar_members(source.path, remote)
         for path, span in spans.items():
-            member = relative / path.relative_to(source.path)
-            yield Source(path, is_explicit=False, span=span, remote=remote, root=source.root), member
+            member = Source(path, is_explicit=False, span=span, remote=remote, root=source.root)
+            yield _Entry(member, relpath / path.relative_to(source.path))
         if problem is not None:
-            yield Source(source.path, problem=problem), relative
-
-
-def _is_in(shard: Shard | None, source: Source) -> bool:
-    if shard is None:
-        return True
-    digest = hashlib.blake2b(os.fsencode(source.relpath), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % shard[1] == shard[0] - 1
+            yield _Entry(Source(source.path, problem=problem), relpath)
 
 
 def _matches(path: Path, patterns: Sequence[str]) -> bool:
     return any(part.match(pattern) for pattern in patterns for part in (path, *path.parents))
 
 
-_Identity = tuple[int, int]
+@dataclass(kw_only=True)
+class _Search:
+    """Which files are taken, and the directories that were read; for the attributes, see ``find_sources``."""
 
-
-@dataclass
-class _Walk:
-    """The directories that were read, and how to read more; for the attributes, see ``find_sources``."""
-
-    hidden: _Identity | None
+    hidden: object
+    include: Sequence[str]
     exclude: Sequence[str]
     shard: Shard | None
     as_one: Sequence[InputFormat]
-    identities: set[_Identity] = field(default_factory=set)
+    identities: set[object] = field(default_factory=set)
+
+    def selects(self, source: Source, relpath: Path) -> bool:
+        """Whether the patterns and the shard take a file."""
+        if self.include and not _matches(relpath, self.include):
+            return False
+        return not _matches(relpath, self.exclude) and self._is_in_shard(source)
+
+    def _is_in_shard(self, source: Source) -> bool:
+        if self.shard is None:
+            return True
+        number, count = self.shard
+        digest = hashlib.blake2b(os.fsencode(source.relpath), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % count == number - 1
 
     def files(self, root: Root) -> Iterator[_Entry]:
-        """The files below a directory, each with its path relative to that."""
-        links = deque([root.path])
-        while links:
-            sources, new_links = self._read_tree(links.popleft(), root)
-            links += sorted(new_links)
-            for source in sorted(sources, key=lambda source: source.path):
-                is_below = root.path in source.path.parents
-                yield source, source.path.relative_to(root.path if is_below else source.path.parent)
+        """The files below a directory."""
+        folders = deque([root.path])
+        while folders:
+            sources, links = self._read_tree(folders.popleft(), root)
+            folders += sorted(links)
+            for source in sorted(sources, key=attrgetter("path")):
+                path = source.path
+                is_below = root.path in path.parents
+                yield _Entry(source, path.relative_to(root.path if is_below else path.parent))
 
     def _read_tree(self, top: Path, root: Root) -> tuple[list[Source], list[Path]]:
         """The files below a directory, and the links to directories there, which are not followed."""
         sources: list[Source] = []
         links: list[Path] = []
-        waiting = [top]
-        while waiting:  # trees can be deeper than Python's stack
-            folder = waiting.pop()
+        folders = [top]
+        while folders:  # trees can be deeper than Python's stack
+            folder = folders.pop()
             if _parts(folder, self.as_one):
                 is_root = folder == root.path
-                sources.append(Source(_with_name(folder), is_explicit=is_root, root=None if is_root else root))
+                place = None if is_root else root
+                sources.append(Source(_with_name(folder), is_explicit=is_root, root=place))
                 continue
             if not self._enters(folder, root.path):
                 continue
@@ -286,33 +302,32 @@ class _Walk:
                 continue
             for entry in entries:
                 path = Path(folder, entry.name)
-                is_link = entry.is_symlink()
-                # of a link into a directory that may not be searched, is_dir() raises
-                is_folder = isdir(path) if is_link else entry.is_dir()
                 source = Source(path, is_explicit=False, root=root)
-                if is_folder and is_link:
+                # of a link into a directory that may not be searched, entry.is_dir() raises
+                if entry.is_symlink() and isdir(path):
                     links.append(path)
-                elif is_folder:
-                    waiting.append(path)
-                elif path.suffix.lower() == ".tar" or _is_in(self.shard, source):
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+                elif path.suffix.lower() == ".tar" or self._is_in_shard(source):
                     sources.append(source)
         return sources, links
 
     def _enters(self, folder: Path, root: Path) -> bool:
         identity = _identity(folder)
-        is_hidden = PRIVATE_NAME.fullmatch(folder.name) or (identity is not None and identity == self.hidden)
-        if folder != root and (is_hidden or _matches(folder.relative_to(root), self.exclude)):
-            return False
+        if folder != root:
+            is_hidden = identity == self.hidden or PRIVATE_NAME.fullmatch(folder.name)
+            if is_hidden or _matches(folder.relative_to(root), self.exclude):
+                return False
         if identity in self.identities:
             return False
-        if identity is not None:
-            self.identities.add(identity)
+        self.identities.add(identity)
         return True
 
 
-def _identity(folder: Path) -> _Identity | None:
+def _identity(folder: Path) -> object:
+    """What all names of a directory have in common; equal to nothing if it is not accessible, or not created yet."""
     try:
         status = folder.stat()
-    except OSError:  # not accessible, or not created yet
-        return None
+    except OSError:
+        return object()
     return status.st_dev, status.st_ino

@@ -79,8 +79,10 @@ class Span(NamedTuple):
             with safe_open(self.tar) as file:
                 file.seek(self.start)
                 content = file.read(self.size)
+        elif not self.size:
+            content = b""
         elif url.startswith(_WEB):
-            content = _web().fetch(url, options, (self.start, end))[1] if self.size else b""
+            content = _web().fetch(url, options, (self.start, end)).content
         else:
             with _remote(url, options) as (system, name, limit):
                 content = bytes(system.cat_file(name, start=self.start, end=end, **limit))
@@ -102,8 +104,8 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[FileState, bytes
     url = url_of(path)
     assert url is not None
     if url.startswith(_WEB):
-        headers, content = _web().fetch(url, options)
-        return _web().state(headers), content
+        response = _web().fetch(url, options)
+        return response.state, response.content
     stamp = stamp_of(path, options)
     if stamp.bytes > options.max_bytes:
         raise too_large(options.max_bytes)
@@ -111,11 +113,15 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[FileState, bytes
         return stamp, bytes(system.cat_file(name, **limit))
 
 
-def list_remote(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path], str | None]:
-    """The remote files below a directory; the path itself if it is a file, or if nothing is found.
+class Listing(NamedTuple):
+    """The files below a directory, and the reason why there may be more, or None."""
 
-    Returns:
-        The files, and the reason why there may be more, or None.
+    files: list[Path]
+    problem: str | None = None
+
+
+def list_remote(path: Path, options: RemoteOptions = DEFAULT) -> Listing:
+    """The remote files below a directory; the path itself if it is a file, or if nothing is found.
 
     Raises:
         ConfigurationError: the package for this kind of URL is missing.
@@ -126,7 +132,7 @@ def list_remote(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path
     problem = None
     if url.startswith(_WEB):
         if path.suffix or "?" in path.name:  # to look for links in it would be to fetch it
-            return [path], None
+            return Listing([path])
         try:
             files.extend(map(path_of, _web().files_below(url, options)))
         except OSError as error:
@@ -137,8 +143,8 @@ def list_remote(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path
             files = [path_of(system.unstrip_protocol(file)) for file in system.find(name, **all_pages)]
     files = [file for file in files if file.is_relative_to(path)]
     if not files and not problem:
-        return [path], None
-    return files, problem
+        return Listing([path])
+    return Listing(files, problem)
 
 
 class _SafeTarInfo(tarfile.TarInfo):
@@ -175,12 +181,12 @@ def tar_members(path: Path, options: RemoteOptions = DEFAULT) -> tuple[dict[Path
                 if name is None:
                     num_outside += 1
                     continue
-                span: Span | None = Span(path, member.offset_data, member.size)
+                span = Span(path, member.offset_data, member.size)
                 if member.islnk():
                     target = _inside(path, member.linkname)
-                    span = spans.get(target) if target else None
-                if span is None:
-                    continue
+                    if target not in spans:
+                        continue
+                    span = spans[target]
                 spans[name] = span
                 if span.start + span.size > size:
                     raise tarfile.ReadError("unexpected end of data")
@@ -214,9 +220,17 @@ def _open_remote(path: Path, options: RemoteOptions) -> Iterator[BinaryIO]:
             yield file
 
 
+class _RemoteFile(NamedTuple):
+    """A file system, the name of a file in it, and a limit on the time of its methods, where it knows one."""
+
+    system: Any
+    name: str
+    limit: dict[str, float]
+
+
 @contextmanager
-def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[str, float]]]:
-    """The file system of a URL, the file's name in it, and a limit on the time of its methods, where it knows one.
+def _remote(url: str, options: RemoteOptions) -> Iterator[_RemoteFile]:
+    """The file system of a URL.
 
     Raises:
         ConfigurationError: the package for this kind of URL is missing.
@@ -232,9 +246,11 @@ def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[s
         raise unreadable(f"{protocol}:// takes no password: set the environment variables of its package")
     settings: JsonObject = {}
     if protocol == "s3":
-        retries = {"total_max_attempts": 1 + options.retries}
-        limits = {"connect_timeout": options.timeout, "read_timeout": options.timeout}
-        settings["config_kwargs"] = {**limits, "retries": retries}
+        settings["config_kwargs"] = {
+            "connect_timeout": options.timeout,
+            "read_timeout": options.timeout,
+            "retries": {"total_max_attempts": 1 + options.retries},
+        }
     import_optional(_PACKAGES[protocol])
     import fsspec
     from fsspec.asyn import AsyncFileSystem
@@ -248,7 +264,7 @@ def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[s
         system.retries = min(1 + options.retries, 2)  # on top of those requests, for a body that breaks off
     longest = SLOWEST * options.timeout
     try:
-        yield system, name, {"timeout": longest} if isinstance(system, AsyncFileSystem) else {}
+        yield _RemoteFile(system, name, {"timeout": longest} if isinstance(system, AsyncFileSystem) else {})
     except FSTimeoutError as error:
         raise unreadable(f"the server did not send it within {longest:g} s: raise EB_SALIENCY_TIMEOUT") from error
     except FileNotFoundError as error:  # whose message is only the name

@@ -5,15 +5,15 @@ import io
 import re
 import socket
 import time
-from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from html.parser import HTMLParser
 from http.client import HTTPResponse
-from typing import Any
-from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, unquote_to_bytes, urldefrag, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
@@ -22,9 +22,6 @@ from urllib3 import exceptions
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from ebcli.files.paths import SLOWEST, FileState, RemoteOptions, too_large, unreadable
-
-Headers = Mapping[str, str]
-Response = tuple[Headers, bytes]
 
 _CHUNK = 1 << 20
 _LARGEST_LISTING = 16 << 20  # bytes
@@ -43,16 +40,13 @@ class _TimedStream(io.RawIOBase):
         self._stream = stream
         self._connection = connection
         self.timeout = connection.gettimeout() or 0.0
-        self.allow(self.timeout)
-
-    def allow(self, seconds: float) -> None:
-        self._ends = time.monotonic() + seconds
+        self.deadline = time.monotonic() + self.timeout
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        seconds = self._ends - time.monotonic()
+        seconds = self.deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError
         self._connection.settimeout(min(seconds, self.timeout))
@@ -76,7 +70,7 @@ class _Response(HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
-        self._timed_stream.allow(SLOWEST * self._timed_stream.timeout)
+        self._timed_stream.deadline = time.monotonic() + SLOWEST * self._timed_stream.timeout
 
 
 class _Connection(HTTPConnection):
@@ -98,25 +92,39 @@ class _SecurePool(urllib3.HTTPSConnectionPool):
 class _Links(HTMLParser):
     """The addresses that a page links to."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page: bytes) -> None:
         super().__init__()
         self.hrefs: list[str] = []
-        for tag in page.split("<"):  # one by one: on some pages, the parser takes quadratic time
+        for tag in page.decode(errors="replace").split("<"):  # for some pages, the parser takes quadratic time
             if tag.startswith(("a", "A")):
                 self.reset()
                 self.feed(f"<{tag[:_LONGEST_TAG]}")
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "a":
-            self.hrefs += [value for name, value in attrs if name == "href" and value]
+        href = dict(attrs).get("href")
+        if tag == "a" and href:
+            self.hrefs.append(href)
 
 
-class _Retry(urllib3.Retry):
-    def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float | None:
-        seconds = super().get_retry_after(response)
-        if seconds is None:
-            return None
-        return min(seconds, _LONGEST_WAIT)
+class Response(NamedTuple):
+    """What a server answers."""
+
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def state(self) -> FileState:
+        """The size and the modification time in nanoseconds that the headers report; 0 if they do not."""
+        mtime_ns = 0
+        with suppress(KeyError, ValueError, OverflowError):
+            mtime_ns = int(parsedate_to_datetime(self.headers["Last-Modified"]).timestamp()) * 10**9
+        return FileState(_number(self.headers.get("Content-Length", "")), mtime_ns)
+
+
+def _number(header: str) -> int:
+    if re.fullmatch(r"[0-9]{1,18}", header):
+        return int(header)
+    return 0
 
 
 def head(url: str, options: RemoteOptions) -> FileState:
@@ -126,33 +134,10 @@ def head(url: str, options: RemoteOptions) -> FileState:
         OSError: the file does not exist, or the server does not answer.
     """
     if not options.query:
-        return state(_response("HEAD", url, options, options.max_bytes)[0])
-    headers = fetch(url, options, (0, 1))[0]  # a signature is for GET only
-    _, _, size = headers.get("Content-Range", "").rpartition("/")
-    return state(headers)._replace(bytes=_number(size))
-
-
-def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None) -> Response:
-    """Fetch a file, or the part from one byte up to another one; returns the response's headers as well.
-
-    Raises:
-        OSError: the file does not exist or is too large, or the server does not answer.
-    """
-    return _response("GET", url, options, options.max_bytes, part)
-
-
-def state(headers: Headers) -> FileState:
-    """The size and the modification time in nanoseconds that a response reports."""
-    mtime_ns = 0
-    with suppress(KeyError, ValueError, OverflowError):
-        mtime_ns = int(parsedate_to_datetime(headers["Last-Modified"]).timestamp()) * 10**9
-    return FileState(_number(headers.get("Content-Length", "")), mtime_ns)
-
-
-def _number(header: str) -> int:
-    if re.fullmatch(r"[0-9]{1,18}", header):
-        return int(header)
-    return 0
+        return fetch(url, options, method="HEAD").state
+    first_byte = fetch(url, options, (0, 1))  # a signature is for GET only
+    size = first_byte.headers.get("Content-Range", "").rpartition("/")[2]
+    return first_byte.state._replace(bytes=_number(size))
 
 
 def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
@@ -163,41 +148,43 @@ def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
     Raises:
         OSError: a listing below it cannot be read, or there are too many of them.
     """
-    root = quote_url(url.rstrip("/")) + "/"
-    visited_urls = {root}
-    listings = [root]
+    url = url.rstrip("/")
+    root = f"{quote_url(url)}/"
+    folders = [""]
+    known_paths = {""}
     longest = SLOWEST * options.timeout
-    ends = time.monotonic() + longest
-    for number, listing in enumerate(listings):
+    deadline = time.monotonic() + longest
+    options = replace(options, max_bytes=_LARGEST_LISTING)
+    for number, folder in enumerate(folders):
         if number == _MOST_LISTINGS:
             raise unreadable(f"it has more than {_MOST_LISTINGS} directories: name some of them instead")
-        if time.monotonic() > ends:
+        if time.monotonic() > deadline:
             raise unreadable(f"listing its directories took longer than {longest:g} s: raise EB_SALIENCY_TIMEOUT")
         try:
-            page = _response("GET", listing, options, _LARGEST_LISTING)[1]
+            page = fetch(root + folder, options).content
         except OSError as error:
-            if listing == root:
+            if not folder:
                 return
-            raise unreadable(f"'{listing.removeprefix(root)}' cannot be listed: {error.strerror}") from error
-        for target in _links_inside(root, listing, page.decode(errors="replace")):
-            if target in visited_urls:
+            raise unreadable(f"'{folder}' cannot be listed: {error.strerror}") from error
+        for path in _paths_below(root, root + folder, page):
+            if path in known_paths:
                 continue
-            visited_urls.add(target)
-            if target.endswith("/"):
-                listings.append(target)
+            known_paths.add(path)
+            if path.endswith("/"):
+                folders.append(path)
             else:
-                yield f"{url.rstrip('/')}/{target.removeprefix(root)}"
+                yield f"{url}/{path}"
 
 
-def _links_inside(root: str, listing: str, page: str) -> Iterator[str]:
-    """The addresses below a root that a listing links to."""
-    for link in _Links(page).hrefs:
+def _paths_below(root: str, listing: str, page: bytes) -> Iterator[str]:
+    """The paths below a root that a listing links to."""
+    for href in _Links(page).hrefs:
         with suppress(ValueError):  # not an address
-            target, _ = urldefrag(urljoin(listing, link))
-            relative = target.removeprefix(root)
-            is_inside = relative != target and not {".", ".."}.intersection(unquote(relative).split("/"))
-            if is_inside and "?" not in relative:
-                yield target
+            target = urldefrag(urljoin(listing, href)).url
+            path = target.removeprefix(root)
+            leads_out = path == target or not {".", ".."}.isdisjoint(unquote(path).split("/"))
+            if not leads_out and "?" not in path:
+                yield path
 
 
 def quote_url(url: str) -> str:
@@ -213,45 +200,38 @@ class WebFile(AbstractBufferedFile):  # type: ignore[misc]
         super().__init__(None, url, block_size=_CHUNK, size=head(url, options).bytes)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        return fetch(self.path, self._options, (start, end))[1]
+        return fetch(self.path, self._options, (start, end)).content
 
 
-def _response(
-    method: str, url: str, options: RemoteOptions, limit: int, part: tuple[int, int] | None = None
-) -> Response:
-    headers = {"Accept-Encoding": "identity", "User-Agent": "eb-saliency"}
-    if options.login:  # which is not sent to other servers that this one redirects to
-        name, _, password = options.login.partition(":")
-        login = unquote(f"{name}:{password}").encode(errors="surrogateescape")
-        headers["Authorization"] = f"Basic {b64encode(login).decode()}"
-    if options.query:
-        url = f"{url.partition('?')[0]}?{options.query}"
-    url = quote_url(url)
+def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None, method: str = "GET") -> Response:
+    """Fetch a file, or the part from one byte up to another one.
+
+    Raises:
+        OSError: the file does not exist or is too large, or the server does not answer.
+    """
+    headers = urllib3.make_headers(accept_encoding="identity", user_agent="eb-saliency")
+    limit = options.max_bytes
     if part is not None:
         start, end = part
         headers["Range"] = f"bytes={start}-{end - 1}"
         limit = end - start
-    retries: urllib3.Retry = _Retry(
-        total=None,
-        connect=options.retries,
-        read=options.retries,
-        redirect=_MOST_REDIRECTS,
-        status=options.retries,
-        other=options.retries,
-        status_forcelist=_MAY_PASS,
-        allowed_methods=None,
-        backoff_factor=0.5,
-        backoff_max=_LONGEST_WAIT,
-        raise_on_status=False,
-    )
+    if options.query:
+        url = f"{url.partition('?')[0]}?{options.query}"
+    url = quote_url(url)
+    retries = _retries(options.retries)
     try:
+        if options.login:  # which is not sent to other servers that this one redirects to
+            name, _, password = options.login.partition(":")
+            login = unquote_to_bytes(f"{name}:{password}")
+            headers |= urllib3.make_headers(basic_auth=login.decode("latin-1"))
         while True:
             try:
-                with _pool(url).request(
+                response = _pool(url).request(
                     method, url, headers=headers, timeout=options.timeout, retries=retries, preload_content=False
-                ) as response:
-                    retries = response.retries or retries
-                    return response.headers, _body(response, limit, part is not None)
+                )
+                retries = response.retries or retries
+                with response:
+                    return Response(response.headers, _body(response, limit, part is not None))
             except (exceptions.ProtocolError, exceptions.TimeoutError) as error:  # in the middle of the body
                 retries = retries.increment(method, url, error=error)
                 retries.sleep()
@@ -262,21 +242,36 @@ def _response(
         raise unreadable(_INVALID) from error
 
 
+def _retries(count: int) -> urllib3.Retry:
+    return urllib3.Retry(
+        total=None,
+        connect=count,
+        read=count,
+        redirect=_MOST_REDIRECTS,
+        status=count,
+        other=count,
+        status_forcelist=_MAY_PASS,
+        allowed_methods=None,
+        backoff_factor=0.5,
+        backoff_max=_LONGEST_WAIT,
+        retry_after_max=_LONGEST_WAIT,
+        raise_on_status=False,
+    )
+
+
 def _body(response: urllib3.BaseHTTPResponse, limit: int, is_part: bool) -> bytes:
     """What a response holds; nothing if only its headers were asked for."""
     if response.status >= 400:
         raise _refusal(response)
     if is_part and response.status != 206:
         raise unreadable("the server cannot send parts of a file")
-    content = io.BytesIO()
-    size = 0
-    if response.length_remaining != 0:  # else it has no body
-        size = state(response.headers).bytes
-    while size <= limit and (chunk := response.read1(_CHUNK, decode_content=False)):
-        size = max(size, content.tell() + len(chunk))
-        content.write(chunk)
-    if size > limit:
+    if (response.length_remaining or 0) > limit:  # 0 if it has no body
         raise too_large(limit)
+    content = io.BytesIO()
+    while chunk := response.read1(_CHUNK, decode_content=False):
+        content.write(chunk)
+        if content.tell() > limit:
+            raise too_large(limit)
     return content.getvalue()
 
 

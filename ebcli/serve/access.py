@@ -1,13 +1,14 @@
 """Who may ask the server: checks before every request, and the headers of every answer."""
 
 import ipaddress
+import re
 import secrets
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 
-from starlette.datastructures import URL, Headers, MutableHeaders, QueryParams
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -53,54 +54,47 @@ class Guard:
                 headers.setdefault("content-security-policy", _POLICY)  # the page's own allows its script
             await send(message)
 
-        await (self._refusal(scope) or self.app)(scope, receive, send_with_headers)
+        await (self._refusal(Request(scope)) or self.app)(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _refusal(self, request: Request) -> Response | None:
         """The answer to a request that is not passed on."""
         if len(self.connections) > _MOST_CONNECTIONS:
-            return _refuse(503, "too many ask at once: try again in a moment")
-        headers = Headers(scope=scope)
-        host = headers.get("host", "")
+            return refuse(503, "too many ask at once: try again in a moment")
+        host = request.headers.get("host", "")
         if not self._is_name(host):
-            return _refuse(400, "this server does not answer to that name: open the address that the terminal shows")
+            return refuse(400, "this server does not answer to that name: open the address that the terminal shows")
         # of a browser; another site may link to the page, but neither embed nor ask anything
-        is_page = scope["method"] == "GET" and scope["path"] == "/"
-        site = headers.get("sec-fetch-site", "none")
-        origin = headers.get("origin")
-        url = URL(scope=scope)
-        is_foreign = site not in ("none", "same-origin") or origin not in (None, f"{url.scheme}://{host}")
+        site = request.headers.get("sec-fetch-site", "none")
+        origin = request.headers.get("origin")
+        is_page = request.method == "GET" and request["path"] == "/"
+        own_origin = f"{request['scheme']}://{host}"
+        is_foreign = site not in ("none", "same-origin") or origin not in (None, own_origin)
         if is_foreign and not is_page:
-            return _refuse(403, "another site may not ask this server")
-        return self._without_token(scope, headers)
+            return refuse(403, "another site may not ask this server")
+        return self._without_token(request)
 
     def _is_name(self, host: str) -> bool:
-        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        name = name.lower().strip("[]")
+        name = re.sub(r":\d*\Z", "", host).lower().strip("[]")
         with suppress(ValueError):
             return bool(ipaddress.ip_address(name))
         return name in self.names
 
-    def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
+    def _without_token(self, request: Request) -> Response | None:
         """The answer to a request without a cookie that has the token: a page that knows it gets the cookie."""
-        name = f"{_COOKIE}-{scope['server'][1]}"  # cookies do not tell ports apart
-        token_given = QueryParams(scope["query_string"]).get(_TOKEN)
-        if token_given is not None and scope["path"] == "/" and _equal_tokens(token_given, self.token):
-            address = URL(scope=scope).remove_query_params(_TOKEN)
-            answer = RedirectResponse(f"/?{address.query}" if address.query else "/", 303)
+        name = f"{_COOKIE}-{request['server'][1]}"  # cookies do not tell ports apart
+        if request["path"] == "/" and self._is_token(request.query_params.get(_TOKEN, "")):
+            address = request.url.remove_query_params(_TOKEN)
+            answer = RedirectResponse(address.replace(scheme="", netloc=""), 303)
             answer.set_cookie(name, self.token, httponly=True, samesite="strict")
             return answer
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(name)
-        except CookieError:
-            cookie = None
-        if cookie is not None and _equal_tokens(cookie.value, self.token):
+        if self._is_token(request.cookies.get(name, "")):
             return None
-        return _refuse(403, "this server needs its token: open the address that the terminal shows")
+        return refuse(403, "this server needs its token: open the address that the terminal shows")
+
+    def _is_token(self, word: str) -> bool:
+        return secrets.compare_digest(word.encode(errors="replace"), self.token.encode())
 
 
-def _equal_tokens(value: str, token: str) -> bool:
-    return secrets.compare_digest(value.encode(errors="replace"), token.encode())
-
-
-def _refuse(status: int, sentence: str) -> Response:
+def refuse(status: int, sentence: str) -> Response:
+    """The answer to a request that is not answered: why, in one sentence."""
     return JSONResponse({"problem": sentence}, status)

@@ -8,7 +8,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,26 +17,27 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Explanation, Map, Subject
+from ebcli.datatypes.explanation import Explanation, JsonObject, Map, Size, Subject
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.pages import atlas_data
-from ebcli.drawing.painters import Size, limits, opacity, overlay_colors, palette
+from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError, in_words
 from ebcli.files.sources import Source
 from ebcli.pages.shell import page
 from ebcli.run.plan import RunPlan
+from ebcli.serve.access import refuse
 from ebcli.serve.network import Network
 from ebcli.serve.photos import SIDE, SMALL, Photos
 from ebcli.workers import Workers
 
 T = TypeVar("T")
-Json = dict[str, Any]  # an object
 
 _FAILURE = "this failed: the terminal of eb-saliency serve says why"
 _BINARY = "application/octet-stream"
 _STYLES = {"unsigned": DrawingStyle(), "signed": DrawingStyle(signed=True)}  # of color scales
-_NO_FRAMES = {"content-security-policy": "frame-ancestors 'none'"}  # which only a header can say; the page has the rest
+# which only a header can say; the page has the rest
+_NO_FRAMES = {"content-security-policy": "frame-ancestors 'none'"}
 
 
 class Page:
@@ -76,7 +76,7 @@ class Page:
         }
         routes = [Route(path, answer) for path, answer in answers.items()]
         routes.append(Route("/photos", self._upload, methods=["POST"]))
-        problems: dict[Any, Any] = {EbcliError: _refuse, Exception: self._fail}
+        problems: dict[Any, Any] = {EbcliError: _explain, Exception: self._fail}
         self.app = Starlette(routes=routes, exception_handlers=problems, lifespan=self._loading)
 
     @asynccontextmanager
@@ -89,12 +89,12 @@ class Page:
 
     async def _load(self, network: Network) -> None:
         try:
-            await self._compute(network.load)
+            await self._compute(None, network.load)
         except EbcliError as error:
             network.problem = str(error)
             self._tell(network.problem)
 
-    async def _compute(self, work: Callable[[], T], request: Request | None = None) -> T:
+    async def _compute(self, request: Request | None, work: Callable[..., T], *arguments: object) -> T:
         """The result of some work when its turn has come.
 
         Raises:
@@ -104,7 +104,7 @@ class Page:
             if request is not None and await request.is_disconnected():
                 raise ImageError("it was given up")
             try:
-                return await asyncio.get_running_loop().run_in_executor(self._computing, work)
+                return await asyncio.get_running_loop().run_in_executor(self._computing, work, *arguments)
             except EbcliError:
                 raise
             except Exception as error:  # a network can fail in any way, on one photo
@@ -122,13 +122,13 @@ class Page:
 
     def _network(self, request: Request) -> Network:
         number = request.query_params.get("network") or "0"
-        if not (number.isdecimal() and int(number) < len(self._networks)):
-            raise ConfigurationError("there is no such network: open the page again")
-        return self._networks[int(number)]
+        if number.isdecimal() and int(number) < len(self._networks):
+            return self._networks[int(number)]
+        raise ConfigurationError("there is no such network: open the page again")
 
     async def _fail(self, _request: Request, error: Exception) -> Response:
         self._tell(in_words(error))
-        return JSONResponse({"problem": _FAILURE}, 500)
+        return refuse(500, _FAILURE)
 
     async def _index(self, _request: Request) -> Response:
         return HTMLResponse(page("live.html"), headers=_NO_FRAMES)
@@ -137,8 +137,9 @@ class Page:
         return JSONResponse(await self._decode(colors))
 
     async def _status(self, _request: Request) -> Response:
-        networks = [*map(_network_status, self._networks)]
-        return JSONResponse({"networks": networks, "photos": self._photos.names, "more": self._photos.num_hidden})
+        photos = self._photos
+        networks = [_network_status(network) for network in self._networks]
+        return JSONResponse({"networks": networks, "photos": photos.names, "more": photos.num_hidden})
 
     async def _classes(self, request: Request) -> Response:
         return JSONResponse(self._network(request).loaded.categories or [])
@@ -150,23 +151,18 @@ class Page:
 
     async def _subjects(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
-        return JSONResponse(subjects_json(await self._compute(partial(network.subjects, plan, source), request)))
+        subjects = await self._compute(request, network.subjects, plan, source)
+        return JSONResponse(subjects_json(subjects))
 
     async def _maps(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
-        content = await self._compute(lambda: encode_maps(network.explain(plan, source), network.size(source)), request)
+        content = await self._compute(request, _maps_of, network, plan, source)
         return Response(content, media_type=_BINARY)
 
     async def _atlas(self, request: Request) -> Response:
         _, network, source = self._parse_request(request)
-        plan = network.atlas_plan()
-
-        def work() -> bytes:
-            explanation = network.explain(plan, source)
-            size = network.size(source)
-            return encode_maps(explanation, size, atlas=atlas_data(Atlas.from_maps(explanation.maps), size))
-
-        return Response(await self._compute(work, request), media_type=_BINARY)
+        content = await self._compute(request, _atlas_of, network, network.atlas_plan(), source)
+        return Response(content, media_type=_BINARY)
 
     async def _command(self, request: Request) -> Response:
         plan, network, _ = self._parse_request(request)
@@ -178,7 +174,7 @@ class Page:
     async def _picture(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
         name = network.file_name(plan, self._name(request))
-        content = await self._compute(partial(network.picture, plan, source), request)
+        content = await self._compute(request, network.picture, plan, source)
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(content, headers=headers, media_type="image/png")
 
@@ -188,21 +184,30 @@ class Page:
         async for part in request.stream():
             content += part
             if len(content) > max_bytes:
-                return JSONResponse(
-                    {"problem": f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES"}, 413
-                )
+                return refuse(413, f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES")
         name = request.query_params.get("name", "")
         return JSONResponse({"key": await self._decode(self._photos.add, name, bytes(content))})
 
 
-async def _refuse(_request: Request, error: Exception) -> Response:
-    answer: Json = {"problem": str(error)}
-    if isinstance(error, UnknownClassError):  # its hint is for the command
-        answer = {"problem": f"there is no class {error.name!r}", "name": error.name, "near": error.near}
-    return JSONResponse(answer, 400)
+def _maps_of(network: Network, plan: RunPlan, source: Source) -> bytes:
+    return encode_maps(network.explain(plan, source), network.size(source))
 
 
-def _network_status(network: Network) -> Json:
+def _atlas_of(network: Network, plan: RunPlan, source: Source) -> bytes:
+    explanation = network.explain(plan, source)
+    size = network.size(source)
+    return encode_maps(explanation, size, atlas=atlas_data(Atlas.from_maps(explanation.maps), size))
+
+
+async def _explain(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, UnknownClassError):
+        return refuse(400, str(error))
+    # without its hint, which is for the command
+    problem = f"there is no class {error.name!r}"
+    return JSONResponse({"problem": problem, "name": error.name, "near": error.near}, 400)
+
+
+def _network_status(network: Network) -> JsonObject:
     """What the page is told of a network."""
     return {
         "name": network.spec.name,
@@ -216,7 +221,7 @@ def _network_status(network: Network) -> Json:
     }
 
 
-def colors() -> Json:
+def colors() -> JsonObject:
     """The colors and the opacities of the 256 levels of each scale."""
     scales = {}
     for name, style in _STYLES.items():
@@ -226,7 +231,7 @@ def colors() -> Json:
     return {"scales": scales, "alpha": DrawingStyle.alpha}
 
 
-def subjects_json(subjects: Iterable[Subject]) -> list[Json]:
+def subjects_json(subjects: Iterable[Subject]) -> list[JsonObject]:
     """Subjects with their boxes and outlines, in pixels of the photo."""
     return [
         {
@@ -253,7 +258,7 @@ def encode_maps(explanation: Explanation, size: Size, **fields: Any) -> bytes:
     return b"".join([len(text).to_bytes(4, "little"), text, *values])
 
 
-def _describe_map(map_: Map, size: Size) -> Json:
+def _describe_map(map_: Map, size: Size) -> JsonObject:
     """What is said of a map; the ends of its scales, None for one on which it is blank, are in the map's own units."""
     scales = {}
     for name, style in _STYLES.items():

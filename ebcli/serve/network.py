@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ebcli.datatypes.explanation import Box, Explanation, Subject
+from ebcli.datatypes.explanation import Box, Explanation, JsonObject, Size, Subject
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
 
 ALL_LAYERS = "every"  # in place of a layer: all that the page offers
-_EXPLAINERS, _CACHE_SIZE = 32, 16  # in memory; the latter are inputs and explanations
+_NUM_EXPLAINERS = 32  # in memory
+_CACHE_SIZE = 16  # inputs, and explanations, in memory
 _ANY_TEXT = ("a photo",)
-_UNDRAWN: dict[str, Any] = {"style": DrawingStyle(), "output": OutputOptions()}
+_UNDRAWN: JsonObject = {"style": DrawingStyle(), "output": OutputOptions()}
 
 
 class Network:
@@ -57,11 +58,12 @@ class Network:
         self.doubt: str | None = None
         self.layers: tuple[str, ...] = ()
         self.default = ""
-        self.takes_texts = self.spec.class_names is None and takes_texts(self.spec.name)
+        self.takes_texts = plan.model.class_names is None and takes_texts(plan.model.name)
         self._loaded_model: LoadedModel | None = None
         # each set of texts is a network of its own
         self._with_texts = lru_cache(1)(self._loaded_with_texts)
-        self._explainer_of = lru_cache(2 if self.takes_texts else _EXPLAINERS)(self._new_explainer)
+        num_explainers = 2 if self.takes_texts else _NUM_EXPLAINERS
+        self._explainer_of = lru_cache(num_explainers)(self._new_explainer)
         self._read_once = lru_cache(_CACHE_SIZE)(self._read)
         self._explain_cached = lru_cache(_CACHE_SIZE)(self._explain)
 
@@ -72,9 +74,9 @@ class Network:
         Raises:
             ConfigurationError: it is not loaded.
         """
-        if self._loaded_model is None:
-            raise ConfigurationError(self.problem or f"{self.spec.name} is still loading: try again in a moment")
-        return self._loaded_model
+        if self._loaded_model is not None:
+            return self._loaded_model
+        raise ConfigurationError(self.problem or f"{self.spec.name} is still loading: try again in a moment")
 
     @property
     def is_ready(self) -> bool:
@@ -92,17 +94,19 @@ class Network:
         from ebcli.run.network_description import chosen_layers
 
         layer_names = self._base_plan.maps.layers
-        first = Explainer(
-            self._base_plan.replace(layer=layer_names[:1], target=_ANY_TEXT if self.takes_texts else ()), 1
-        )
+        target = _ANY_TEXT if self.takes_texts else ()
+        first = Explainer(self._base_plan.replace(layer=layer_names[:1], target=target), 1)
         model = first.loaded
         if model.transforms.axes != "HW" or model.transforms.frames is not None:
             raise ConfigurationError(f"{model.name} is for {model.task}: the page is for images, the command is not")
-        order = {layer.name: position for position, layer in enumerate(layers(model))} | {INPUT: -1}
-        layers_offered = chosen_layers((*layer_names, *first.network.layers, ALL), model)
-        self.layers = tuple(sorted(layers_offered, key=lambda layer: order.get(layer, len(order))))
+        order = [INPUT, *(layer.name for layer in layers(model))]
+        choice = chosen_layers((*layer_names, *first.network.layers, ALL), model)
+        choice_in_order = [name for name in order if name in choice]
+        self.layers = tuple(dict.fromkeys([*choice_in_order, *choice]))
         self.default = first.network.layers[0]
-        self.doubt = caveat(model.name) if model.trained else f"{model.name} is untrained: its maps are meaningless"
+        self.doubt = caveat(model.name)
+        if not model.trained:
+            self.doubt = f"{model.name} is untrained: its maps are meaningless"
         self._loaded_model = model
 
     def plan(self, query: Mapping[str, str]) -> RunPlan:
@@ -115,7 +119,7 @@ class Network:
             ConfigurationError: it stands for none.
         """
         options = {name: value for name, value in query.items() if value}
-        values: dict[str, Any] = {name: (options[name],) for name in ("target", "against") if name in options}
+        values: JsonObject = {name: (options[name],) for name in ("target", "against") if name in options}
         if self.takes_texts and "target" not in values:
             raise ConfigurationError(f"{self.spec.name} compares images with texts: type one")
         try:
@@ -125,12 +129,15 @@ class Network:
             values["alpha"] = float(options["alpha"]) if "alpha" in options else None
         except ValueError as error:
             raise ConfigurationError(f"this is no address of the page ({error}): open the page again") from error
-        values["contrastive"] = options.get("marginal") != "1"
-        values["style"] = options.get("style")
-        values["signed"] = {"0": False, "1": True}.get(options.get("signed", ""))
-        values["cells"] = options.get("cells") == "1"
         layer = options.get("layer", self.default)
-        return self._base_plan.replace(**values, layer=self.layers if layer == ALL_LAYERS else (layer,))
+        return self._base_plan.replace(
+            **values,
+            layer=self.layers if layer == ALL_LAYERS else (layer,),
+            contrastive=options.get("marginal") != "1",
+            style=options.get("style"),
+            signed={"0": False, "1": True}.get(options.get("signed", "")),
+            cells=options.get("cells") == "1",
+        )
 
     def atlas_plan(self) -> RunPlan:
         """The plan for the likeliest classes of a photo, which its atlas compares.
@@ -144,10 +151,12 @@ class Network:
 
     def subjects(self, plan: RunPlan, source: Source) -> list[Subject]:
         """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit."""
-        if self.loaded.task == CLASSIFICATION and not self.takes_texts:
+        if self.takes_texts:
+            plan = plan.replace(layer=(self.default,))
+        elif self.loaded.task == CLASSIFICATION:
             plan = self.atlas_plan()
         else:
-            plan = (plan if self.takes_texts else self._base_plan).replace(layer=(self.default,))
+            plan = self._base_plan.replace(layer=(self.default,))
         return self._explainer(plan).subjects(self._input(source))
 
     def explain(self, plan: RunPlan, source: Source) -> Explanation:
@@ -167,7 +176,7 @@ class Network:
             raise ImageError(f"{self.loaded.name} finds nothing to explain: name a class")
         return explanation
 
-    def size(self, source: Source) -> tuple[int, int]:
+    def size(self, source: Source) -> Size:
         """The width and height of a photo."""
         return self._input(source).size
 
@@ -179,15 +188,16 @@ class Network:
         explanation = self.explain(plan, source)
         plan = plan.replace(format="png")
         options = render_options(plan, self._explainer(plan).network, plan.style)
-        network_input = self._input(source)
-        return self._workers.call(render, source, network_input, self._reader, options, explanation, None).files[0]
+        result = self._workers.call(render, source, self._input(source), self._reader, options, explanation, None)
+        return result.files[0]
 
     def command(self, plan: RunPlan, name: str) -> str:
         """The command line that makes the picture of a plan for the photo at a path."""
         classes = {key: tuple(map(self._word, plan.values[key])) for key in ("target", "against")}
         # a single file takes a single map, and a photo can have several segments or detections
-        is_one = len(plan.maps.layers) == 1 and self.loaded.task == CLASSIFICATION
-        output = {"output": Path(self.file_name(plan, name))} if is_one else {"format": "png"}
+        output: JsonObject = {"format": "png"}
+        if len(plan.maps.layers) == 1 and self.loaded.task == CLASSIFICATION:
+            output = {"output": Path(self.file_name(plan, name))}
         return as_command(plan.replace(images=(Path(name),), **classes, **output))
 
     def file_name(self, plan: RunPlan, name: str) -> str:
@@ -196,15 +206,16 @@ class Network:
         return "-".join(filter(None, map(slug, parts))) + ".png"
 
     def _word(self, target: str) -> str:
-        names = self.loaded.categories
         if self.takes_texts:
             return target
+        names = self.loaded.categories
         index, *other_matches = matching_classes(names, target, self.loaded.num_classes)
         if other_matches:  # the likeliest is meant
             return target
         name = self.loaded.category(index)
-        is_own = names is not None and name is not None and names.count(name) == 1 and not name.lstrip("+-").isdigit()
-        return name if is_own and name else str(index)
+        if names and name and names.count(name) == 1 and not name.lstrip("+-").isdigit():
+            return name
+        return str(index)
 
     def _explainer(self, plan: RunPlan) -> Explainer:
         """The network, asked for the classes of a plan."""
@@ -216,13 +227,15 @@ class Network:
             return self.loaded.with_texts(spec.descriptions)
         from ebcli.run.explainer import Explainer
 
-        return Explainer(replace(self._base_plan, model=spec, maps=MapOptions(layers=(self.default,))), 1).loaded
+        maps = MapOptions(layers=(self.default,))
+        return Explainer(replace(self._base_plan, model=spec, maps=maps), 1).loaded
 
     def _new_explainer(self, plan: RunPlan) -> Explainer:
         """A network that is ready to explain photos at some layers."""
         from ebcli.run.explainer import Explainer
 
-        return Explainer(plan, 1, self._with_texts(plan.model) if self.takes_texts else self.loaded)
+        model = self._with_texts(plan.model) if self.takes_texts else self.loaded
+        return Explainer(plan, 1, model)
 
     @property
     def _reader(self) -> Reader:

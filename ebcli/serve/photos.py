@@ -2,6 +2,7 @@
 
 import io
 import os
+from collections import ChainMap
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,8 @@ from ebcli.workers import Workers
 _MAX_PHOTOS = 1000
 _MOST_UPLOADS = 20
 _LONGEST_NAME = 100
-SIDE, SMALL = 1024, 160  # pixels, of photos on the page
+SIDE = 1024  # pixels, of a photo on the page
+SMALL = 160
 _CACHE_SIZE = 64  # photos in memory, as files
 
 
@@ -44,7 +46,7 @@ class Photos:
         for path in paths:
             if url_of(path) is None and not os.path.lexists(path):
                 raise ConfigurationError(f"'{path}' does not exist: name photos or directories of photos")
-        sources = [source for source in find_sources(paths, remote=remote) if source.is_explicit or _is_photo(source)]
+        sources = list(filter(_is_photo, find_sources(paths, remote=remote)))
         if paths and not sources:
             raise ConfigurationError("there are no photos: name files, or directories that contain some")
         self.num_hidden = len(sources[_MAX_PHOTOS:])
@@ -54,13 +56,13 @@ class Photos:
         self._max_pixels = max_pixels
         self._sources = {str(number): source for number, source in enumerate(sources[:_MAX_PHOTOS])}
         self._uploads: dict[str, Source] = {}
+        self._photos = ChainMap(self._uploads, self._sources)
         self._draw_cached = lru_cache(_CACHE_SIZE)(self._draw)
 
     @property
     def names(self) -> dict[str, str]:
-        names = {key: source.name for key, source in self._sources.items()}
-        names |= {key: source.path.name for key, source in self._uploads.items()}
-        return {key: printable(os.fsencode(name).decode(errors="replace")) for key, name in names.items()}
+        names = {key: os.fsencode(source.name) for key, source in self._photos.items()}
+        return {key: printable(name.decode(errors="replace")) for key, name in names.items()}
 
     def source(self, key: str) -> Source:
         """The file of a photo.
@@ -68,10 +70,9 @@ class Photos:
         Raises:
             ImageError: there is no such photo.
         """
-        source = self._sources.get(key) or self._uploads.get(key)
-        if source is None:
-            raise ImageError("this photo is not here any more: choose another one")
-        return source
+        if key in self._photos:
+            return self._photos[key]
+        raise ImageError("this photo is not here any more: choose another one")
 
     def encode_photo(self, key: str, longest: int) -> bytes:
         """A photo as the page shows it, JPEG.
@@ -91,8 +92,9 @@ class Photos:
         Raises:
             ImageError: it is no image.
         """
-        safe = printable(name).replace("\\", "/").rpartition("/")[2][-_LONGEST_NAME:].lstrip(".").replace("\0", "")
-        source = Source(Path(safe or "photo"), content=content)
+        file_name = printable(name).replace("\\", "/").rpartition("/")[2]
+        safe_name = file_name[-_LONGEST_NAME:].lstrip(".").replace("\0", "")
+        source = Source(Path(safe_name or "photo"), content=content)
         self._draw(source, SMALL)
         self._count += 1
         key = f"u{self._count}"
@@ -112,4 +114,6 @@ def _small(source: Source, longest: int, max_pixels: int | None) -> bytes:
 
 
 def _is_photo(source: Source) -> bool:
-    return PHOTO.has_suffix(source.path) or (source.is_local and PHOTO.recognizes(source.path))
+    if source.is_explicit or PHOTO.has_suffix(source.path):
+        return True
+    return source.is_local and PHOTO.recognizes(source.path)

@@ -50,15 +50,17 @@ def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], No
         KeyboardInterrupt: it was ended.
         ConfigurationError: the address or the port is not free.
     """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listening = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(f"cannot listen at {host}, port {port} ({error}): choose another --port") from error
     with listening:
         port = listening.getsockname()[1]
         token = secrets.token_urlsafe(16)
         name = socket.gethostname() if host in ("", "0.0.0.0", "::") else host
-        url = f"http://{f'[{name}]' if ':' in name else name}:{port}/?token={token}"
+        address = f"[{name}]" if ":" in name else name
+        url = f"http://{address}:{port}/?token={token}"
         tell(url)
         if show:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

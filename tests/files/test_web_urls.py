@@ -15,6 +15,7 @@ from runs import invoke, records
 from web_server import Server, photo
 
 from ebcli.files.paths import path_of, url_of, without_secrets
+from ebcli.files.sources import find_sources
 
 
 def all_written(directory: Path) -> bytes:
@@ -120,3 +121,10 @@ def test_slashes_in_succession_are_kept(working_directory: Path, server: Server)
     result = invoke(*(server.url + path for path in server.answers), "-o", "maps")
     assert result.exit_code == 0, result.stderr
     assert [record["input"] for record in records(Path("maps"))] == [server.url + path for path in server.answers]
+
+
+def test_patterns_hold_for_a_named_url(server: Server) -> None:
+    urls = [path_of(f"{server.url}/{name}") for name in ("photos/a.jpg", "photos/b.png", "thumbs/c.jpg")]
+    found = find_sources(urls, include=["*.jpg"], exclude=["thumbs"])
+    assert [source.name for source in found] == [f"{server.url}/photos/a.jpg"]
+    assert not find_sources(urls[:1], exclude=["photos"])

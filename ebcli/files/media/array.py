@@ -55,7 +55,8 @@ class Arrays(InputFormat):
 
     def __init__(self, axes: str) -> None:
         self.axes = axes
-        self.unit = "image" if axes == "HW" else "volume"
+        self.is_volume = axes == "DHW"
+        self.unit = "volume" if self.is_volume else "image"
 
     @abstractmethod
     def load(self, file: File, spec: InputSpec) -> Data:
@@ -73,8 +74,8 @@ class Arrays(InputFormat):
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         with reading(file):
             values, window, _ = self.load(file, spec)
-        bands = spec.bands or ((1, 2, 3) if len(values) > 2 else (1,))
-        chosen = [values[number - 1] for number in bands]
+        bands = (1, 2, 3) if len(values) > 2 else (1,)
+        chosen = [values[number - 1] for number in spec.bands or bands]
         low, high = spec.range or window or _window(chosen)
 
         def draw(planes: Sequence[AnyArray]) -> Image.Image:
@@ -108,7 +109,9 @@ def _window(bands: Sequence[AnyArray]) -> Interval:
     if not sample.size:
         return 0.0, 1.0
     low, high = np.percentile(sample, _BLACK_AND_WHITE).tolist()
-    return low, high if high > low else low + 1
+    if low == high:
+        return low, low + 1
+    return low, high
 
 
 class NumPy(Arrays):
@@ -167,19 +170,20 @@ class Tiff(Arrays):
 
     def pages(self, file: File) -> int:
         with suppress(Exception):  # of Pillow, which does not read all that tifffile reads
-            return PHOTO.pages(file) if self.axes == "HW" else 1
+            if not self.is_volume:
+                return PHOTO.pages(file)
         return 1
 
     def coordinates(self, file: File, spec: InputSpec) -> Coordinates | None:
-        if self.axes != "HW":
+        if self.is_volume:
             return None
         with suppress(Exception), _open_tiff(file) as tiff:  # Pillow read it, or tifffile is missing
-            return GeoTags.from_tags({tag.code: tag for tag in tiff.pages[0].tags})
+            return GeoTags.from_page(tiff.pages[0])
         return None
 
     def load(self, file: File, spec: InputSpec) -> Data:
         with _open_tiff(file) as tiff:
-            part = tiff.pages[0] if self.axes == "HW" else tiff.series[0]
+            part = tiff.series[0] if self.is_volume else tiff.pages[0]
             if part.dtype is None:
                 raise ImageError("its data type is none that tifffile reads")
             channels = [i for i, axis in enumerate(part.axes) if axis in _CHANNELS]
@@ -187,7 +191,7 @@ class Tiff(Arrays):
             order = [*channels, *slices, part.axes.index("Y"), part.axes.index("X")]
             *depth, height, width = (part.shape[i] for i in order[len(channels) :])
             pages = [part]
-            if self.axes == "DHW":
+            if self.is_volume:
                 depth = [prod(depth)]
                 pages = part.pages
             shape = [prod(part.shape[i] for i in channels), *depth, height, width]

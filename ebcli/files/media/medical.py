@@ -68,9 +68,7 @@ class Nifti(Arrays):
             shape = shape[1:]
         self.check(shape, dtype)
         stream.limit = min(header.get_data_offset(), _MOST_BEFORE) + prod(shape) * dtype.itemsize
-        values = header.data_from_fileobj(stream).T.reshape(shape)
-        if len(shape) == 3:
-            values = values[None]
+        values = header.data_from_fileobj(stream).T.reshape(-1, *shape[-3:])
         return Data(values, affine=Affine(header.get_best_affine()))
 
 
@@ -85,12 +83,13 @@ class Dicom(Arrays):
         return _is_dicom(path)
 
     def files(self, folder: Path) -> list[Path]:
-        if self.axes != "DHW":
+        if not self.is_volume:
             return []
         with suppress(OSError, ImageError), _private():
             files = sorted(folder.glob("[!.]*"))
-            if len(files) > 1 and all(map(_is_dicom, files)):
-                return files if _frames(_header(files[0], True)) == 1 else []  # others are volumes themselves
+            is_series = len(files) > 1 and all(map(_is_dicom, files))
+            if is_series and _frames(_header(files[0], True)) == 1:  # others are volumes themselves
+                return files
         return []
 
     def load(self, file: File, spec: InputSpec) -> Data:
@@ -101,15 +100,16 @@ class Dicom(Arrays):
             headers = list(slices.values())
             first = headers[0]
             frames = len(headers) * _frames(first)  # slices of a series have one each
-            if self.axes == "HW" and frames > 1:
+            if frames > 1 and not self.is_volume:
                 raise ImageError(f"it has {frames} frames, so it is no image: choose {Nifti.network}")
             sides = [frames, first.Rows, first.Columns]
             self.check([first.SamplesPerPixel, *sides[-len(self.axes) :]], _NUMBERS)
-            parts, windows = zip(*map(_pixels, map(_header, slices) if files else headers), strict=True)
+            with_pixels = map(_header, slices) if files else headers
+            parts, windows = zip(*map(_pixels, with_pixels), strict=True)
             values = np.concatenate(parts, 1)
-            if self.axes == "HW":
-                return Data(values[:, 0], windows[0])
-            return Data(values, windows[0], _affine(headers))
+            if self.is_volume:
+                return Data(values, windows[0], _affine(headers))
+            return Data(values[:, 0], windows[0])
 
 
 def _in_order(files: Sequence[Path]) -> dict[File, Any]:
@@ -117,27 +117,31 @@ def _in_order(files: Sequence[Path]) -> dict[File, Any]:
     slices: dict[File, Any] = {path: _header(path, True) for path in files}
     if not all(map(_has_position, slices.values())):
         raise ImageError("a slice of it has no position, so their order is unknown")
-    facts = {
-        "series": lambda header: header.get("SeriesInstanceUID"),
-        "orientations": lambda header: tuple(np.round(_directions(header), 3).ravel().tolist()),
-        "sizes": lambda header: (header.Rows, header.Columns, header.SamplesPerPixel, _frames(header)),
-    }
-    for kind, fact in facts.items():
-        count = len(set(map(fact, slices.values())))
+    facts = list(map(_common_facts, slices.values()))
+    for kind in facts[0]:
+        count = len({fact[kind] for fact in facts})
         if count > 1:
             raise ImageError(f"its slices are of {count} {kind}: give each series a directory of its own")
     slices = dict(sorted(slices.items(), key=lambda item: _depth(item[1])))
     depths = list(map(_depth, slices.values()))
     gaps = np.diff(depths)
-    typical = float(np.median(gaps))
-    narrow = int(gaps.argmin())
-    wide = int(gaps.argmax())
-    if gaps[narrow] <= _GAP * typical:
-        raise ImageError(f"two of its slices are at {depths[narrow]:g} mm: it is mixed of several series")
-    if gaps[wide] > (1 + _GAP) * typical:
-        low, high = depths[wide : wide + 2]
+    typical = np.median(gaps)
+    if gaps.min() <= _GAP * typical:
+        depth = depths[gaps.argmin()]
+        raise ImageError(f"two of its slices are at {depth:g} mm: it is mixed of several series")
+    if gaps.max() > (1 + _GAP) * typical:
+        low, high, *_ = depths[gaps.argmax() :]
         raise ImageError(f"slices are missing between {low:g} and {high:g} mm, as most are {typical:g} mm apart")
     return slices
+
+
+def _common_facts(header: Any) -> dict[str, object]:
+    """What all slices of a series have in common."""
+    return {
+        "series": header.get("SeriesInstanceUID"),
+        "orientations": tuple(np.round(_directions(header), 3).ravel().tolist()),
+        "sizes": (header.Rows, header.Columns, header.SamplesPerPixel, _frames(header)),
+    }
 
 
 @contextmanager
@@ -198,9 +202,9 @@ def _pixels(header: Any) -> tuple[AnyArray, Interval | None]:
         ) from None
     if colors == "PALETTE COLOR":
         values = pixels.apply_color_lut(values, header)
-    is_gray = colors.startswith("MONOCHROME")
-    values = values.reshape(-1, header.Rows, header.Columns, 1 if is_gray else 3).transpose(3, 0, 1, 2)
-    if not is_gray:
+    channels = 1 if colors.startswith("MONOCHROME") else 3
+    values = values.reshape(-1, header.Rows, header.Columns, channels).transpose(3, 0, 1, 2)
+    if channels == 3:
         return values, None
     slope = float(header.get("RescaleSlope") or 1)
     intercept = float(header.get("RescaleIntercept") or 0)
@@ -213,7 +217,9 @@ def _pixels(header: Any) -> tuple[AnyArray, Interval | None]:
         center = ends - center
     low = center - width / 2
     high = center + width / 2
-    return values, (low, high) if high > low else None
+    if low < high:
+        return values, (low, high)
+    return values, None
 
 
 def _window(header: Any) -> Interval:

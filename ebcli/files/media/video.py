@@ -148,7 +148,8 @@ class Frames(InputFormat):
             ImageError: see ``sample_frames``; or the clips do not fit into memory.
         """
         assert spec.frames is not None
-        length, step = spec.frames, part.every
+        length = spec.frames
+        step = part.every
         crops: dict[int, NDArray[np.uint8]] = {}
         size = (0, 0)
         last_frame = None
@@ -164,9 +165,8 @@ class Frames(InputFormat):
                 size = image.size
             crops[i] = pixels
             if len(crops) > limit:
-                raise ImageError(
-                    "its clips do not fit into memory: explain a part with --duration, or less with EB_SALIENCY_EVERY"
-                )
+                remedy = "explain a part with --duration, or less with EB_SALIENCY_EVERY"
+                raise ImageError(f"its clips do not fit into memory: {remedy}")
         total = i + 1
         starts = clip_starts(total, length, step)
         chosen = [crops[min(number, i)] for start in starts for number in range(start, start + length)]
@@ -176,11 +176,11 @@ class Frames(InputFormat):
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         assert clips is not None
-        positions = {number: (clip, place) for number, clip, place in clips.explained_frames()}
+        by_number = {frame.number: frame for frame in clips.explained_frames()}
         with closing(sample_frames(file, spec.rate, part)) as ticks:
-            for number, frame in enumerate(islice(ticks, max(positions) + 1)):
-                if number in positions:
-                    yield DisplayFrame(frame.load(), number, *positions[number])
+            for number, frame in enumerate(islice(ticks, max(by_number) + 1)):
+                if number in by_number:
+                    yield DisplayFrame(frame.load(), *by_number[number])
 
 
 def _frame_of(path: Path) -> Image.Image:
@@ -226,7 +226,8 @@ def _of_video(file: BinaryIO, start: float) -> Iterator[Frame]:
                 if frame.time is None and not rate:
                     raise ImageError("it has no frame rate")
                 images.check_pixels((frame.width, frame.height))
-                time = max(time, i / rate if frame.time is None else frame.time - zero)
+                since_start = i / rate if frame.time is None else frame.time - zero
+                time = max(time, since_start)
                 end = time + (_seconds(frame.duration, frame.time_base) or tick)
                 yield Frame(time, end, partial(_upright, frame))
             duration = _announced_end(container, stream, rate)
