@@ -26,12 +26,13 @@ from ebcli.files.sink import atomic_write
 from ebcli.models import default_layer
 from ebcli.models.methods import center
 from ebcli.models.running import blank, probe, strides_of_cells
-from ebcli.run.maps import compared_maps, priors
+from ebcli.run.maps import Maps, Requests, compared_maps, priors
 from ebcli.run.network_description import NetworkDescription, method_in_words
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.tasks.task import REGISTRY, ImageRequest
 
-PICTURES, CLASSES = 24, 2  # of noise; in each picture. With fewer, the median depends more on the seed
+PICTURES = 24  # of noise. With fewer, the median depends more on the seed
+CLASSES = 2  # in each picture
 
 Results = Sequence[ExcitationResult]  # one for each layer
 Explain = Callable[[Tensor, Tensor], Results]
@@ -50,8 +51,8 @@ def noise(shape: Sequence[int], seed: int) -> Tensor:
     """
     white = torch.randn(1, *shape, generator=torch.Generator().manual_seed(seed))
     axes = tuple(range(2, white.ndim))
-    longest = max(white.shape[2:])
-    ticks = [torch.fft.fftfreq(length, 1 / longest) for length in white.shape[2:]]
+    lengths = white.shape[2:]
+    ticks = [torch.fft.fftfreq(length, 1 / max(lengths)) for length in lengths]
     frequencies = torch.stack(torch.meshgrid(*ticks, indexing="ij")).square().sum(0).sqrt().clamp(min=1)
     pink: Tensor = torch.fft.ifftn(torch.fft.fftn(white, dim=axes) / frequencies, dim=axes).real
     pink = pink - pink.mean(axes, keepdim=True)
@@ -95,8 +96,7 @@ def probe_noise(network: NetworkDescription, maps: MapOptions, explain: Explain)
             if grid in by_grid:
                 strides[layer] = by_grid[grid]
             over_cells = bool(result.special_tokens)
-            method = method_in_words(maps, network.labels_against, joint=result.joint, over_cells=over_cells)
-            methods.append(method)
+            methods.append(method_in_words(maps, network.labels_against, joint=result.joint, over_cells=over_cells))
         for layer in network.layers:
             compared_maps(loaded.net, maps.beside, image, classes, layer)
     except LayerError as error:
@@ -143,7 +143,7 @@ def _cache_file(result: ExcitationResult) -> Path:
     return Path(caches, "eb-saliency", "noise", name)
 
 
-def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Sequence[ImageRequest]) -> None:
+def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Requests) -> None:
     """Test the first map of each image. Each image passes the network 23 times.
 
     Args:
@@ -155,12 +155,13 @@ def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Seq
     if not indices:
         return
     images = _fill(inputs[indices], inputs)
-    results = sufficiency_of(images, [maps[i][0] for i in indices], [requests[i] for i in indices])
-    for i, sufficiency in zip(indices, results, strict=True):
-        maps[i][0] = replace(maps[i][0], sufficiency=sufficiency)
+    first_maps = [maps[i][0] for i in indices]
+    results = sufficiency_of(images, first_maps, [requests[i] for i in indices])
+    for i, map_, sufficiency in zip(indices, first_maps, results, strict=True):
+        maps[i][0] = replace(map_, sufficiency=sufficiency)
 
 
-def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[ImageRequest]) -> list[Sufficiency]:
+def sufficiency_of(inputs: Tensor, maps: Maps, requests: Requests) -> list[Sufficiency]:
     """Test one map of each image; for the arguments, see ``measure_sufficiency``."""
     loaded = requests[0].network.loaded
     task = REGISTRY[loaded.task]
@@ -217,9 +218,7 @@ def _fill(values: Tensor, inputs: Tensor) -> Tensor:
     return values[torch.arange(len(inputs)).clamp(max=len(values) - 1)]
 
 
-def _orders(
-    inputs: Tensor, slopes: Tensor, maps: Sequence[Map], requests: Sequence[ImageRequest]
-) -> tuple[list[Tensor], list[int]]:
+def _orders(inputs: Tensor, slopes: Tensor, maps: Maps, requests: Requests) -> tuple[list[Tensor], list[int]]:
     """The ranks (B, H, W) of the pixels by the map, by it shuffled, a blob and the gradient; and how many there are."""
     height, width = inputs.shape[2:]
     blob = center(torch.nn.Identity(), inputs, torch.zeros(1, 1), None)[0].numpy()

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from copy import copy
 from dataclasses import replace
@@ -77,7 +77,6 @@ class Explainer:
 
     Attributes:
         loaded: the network.
-        network: its description.
         device: the name of the device.
         batch_size: images per batch, halved when memory runs out; videos are explained one by one.
     """
@@ -93,33 +92,40 @@ class Explainer:
             self.device = str(parameter.device)
             self._dtype = parameter.dtype
             self.loaded = loaded.with_preprocessing(plan.model.preprocessing)
-        if self.loaded.task not in REGISTRY:
-            raise ConfigurationError(f"{plan.model.name} is for {self.loaded.task}, but there is no such task")
-        self._task = REGISTRY[self.loaded.task]
-        self._is_video = self.loaded.task == VIDEO
+        task_name = self.loaded.task
+        if task_name not in REGISTRY:
+            raise ConfigurationError(f"{plan.model.name} is for {task_name}, but there is no such task")
+        task = REGISTRY[task_name]
+        self._task = task
+        self._is_video = task_name == VIDEO
         self._keep_relevance = plan.output.raw and not self._is_video
         self.batch_size, self._pieces = batch_sizes(
-            self.loaded, execution.batch_size, self.device, total, self._task.in_batches
+            self.loaded, execution.batch_size, self.device, total, task.in_batches
         )
-        self._joint = self._task.joint
+        self._joint = task.joint
         self._lock = Lock()
         self._stopping = Event()
         check_options(plan, self.loaded)
-        self.network = describe(plan, self.loaded, self._task.layer, may_be_bundled=loaded is None)
-        if not self.network.method:
-            self.network = self._probe(plan.maps)
+        network = describe(plan, self.loaded, task.layer, may_be_bundled=loaded is None)
         is_labeled = plan.inputs.labels is not None
-        self._request_template = ImageRequest(self.network, plan.maps, labeled=is_labeled, words=plan.words)
+        self._request_template = ImageRequest(network, plan.maps, labeled=is_labeled, words=plan.words)
+        if not network.method:
+            self._probe()
 
     def with_options(self, maps: MapOptions) -> "Explainer":
         """The same network at the same layers, asked about other classes."""
         other = copy(self)
         classes, against = chosen_classes(maps, self.loaded)
-        other.network = replace(self.network, classes=classes, against=against)
+        network = replace(self.network, classes=classes, against=against)
+        other._request_template = replace(self._request_template, network=network, maps=maps)
         if against:  # how strong maps of noise are depends on both
-            other.network = other._probe(maps)
-        other._request_template = replace(self._request_template, network=other.network, maps=maps)
+            other._probe()
         return other
+
+    @property
+    def network(self) -> NetworkDescription:
+        """The description of the network."""
+        return self._request_template.network
 
     @property
     def _maps_asked(self) -> MapOptions:
@@ -139,7 +145,7 @@ class Explainer:
                 (output,) = self._task.run(self._inputs(image.pixels[None]), [request])
             else:
                 pieces = [image.pixels] if tiles is None else tiles.cut(image.pixels)
-                output = self._scores_of(self._batches(pieces)).mean(0)
+                output = self._scores_of(pieces).mean(0)
             return self._task.subjects(output, request)
 
     def explain(self, images: Images, stopping: Event | None = None) -> Results:
@@ -244,12 +250,13 @@ class Explainer:
             pixels += pixels[-1:] * (self.batch_size - len(images))
         inputs = self._inputs(np.stack(pixels))
         findings: list[ImageFindings] = []
-        min_width = self._width if self._task.in_batches else 1
+        width = self._width
+        min_width = width if self._task.in_batches else 1
 
         def targets(first: int, logits: Tensor) -> Tensor:
             if not findings:  # outputs beyond the images only fill the batch
                 findings.extend(map(self._find, self._scores(logits), requests))
-            rows = [row[first : first + self._width] or row[:1] for _, row, _ in findings]
+            rows = [row[first : first + width] or row[:1] for _, row, _ in findings]
             return priors(rows, min_width, logits)
 
         if self._task.run is not None:
@@ -257,12 +264,12 @@ class Explainer:
         maps: MapRows = [[] for _ in images]
         first = 0
         while not findings or first < max(len(row) for _, row, _ in findings):
-            results = self._backprop(inputs, partial(targets, first), self._maps_asked)
-            rows = [row[first : first + self._width] for _, row, _ in findings]
+            results = self._backprop(inputs, partial(targets, first))
+            rows = [row[first : first + width] for _, row, _ in findings]
             new_maps = maps_of(requests, inputs, results, rows, self._keep_relevance)
             for of_image, new in zip(maps, new_maps, strict=True):
                 of_image.extend(new)
-            first += self._width
+            first += width
         if self._maps_asked.sufficiency:
             controls.measure_sufficiency(inputs, maps, requests)
         for i, finding in enumerate(findings):
@@ -287,19 +294,19 @@ class Explainer:
             join: makes one map of the maps of all pieces, given their scores (pieces, num_classes).
         """
         start = perf_counter()
-        batches = self._batches(pieces)
-        piece_scores = self._scores_of(batches)
+        piece_scores = self._scores_of(pieces)
         finding = self._find(piece_scores.mean(0), self._request(image))
         scores = piece_scores.cpu().numpy()
         maps: list[Map] = []
 
         def add_maps(explain: Callable[[Tensor], MapRows]) -> None:
             """Join the maps that a function computes of each piece."""
-            of_pieces = chain(*map(explain, self._unless_stopping(batches)))
+            of_pieces = chain(*map(explain, self._batches(pieces)))
             maps.extend(map(partial(join, scores), zip(*of_pieces, strict=True)))
 
-        for first in range(0, len(finding.row), self._width):
-            chosen = finding.row[first : first + self._width]
+        width = self._width
+        for first in range(0, len(finding.row), width):
+            chosen = finding.row[first : first + width]
             add_maps(partial(self._maps, subjects=chosen, request=finding.request))
         add_maps(partial(self._against_label, finding=finding))
         return finding.explanation(maps, perf_counter() - start)
@@ -309,8 +316,7 @@ class Explainer:
         label = finding.request.label
         if label is None or label == finding.best or self.network.against or not self._maps_asked.contrastive:
             return []
-        predicted = next(subject for subject in finding.row if subject.index == finding.best)
-        subject = replace(predicted)  # one of its own
+        (subject,) = (replace(subject) for subject in finding.row if subject.index == finding.best)  # one of its own
         rows = self._maps(inputs, [subject], finding.request, [label])
         name = class_labels(self.loaded, [label])[0]
         changes: dict[str, Any] = {"against": name, "is_two_sided": True, "noise": None, "method_maps": {}}
@@ -320,24 +326,22 @@ class Explainer:
         self, inputs: Tensor, subjects: Sequence[Subject], request: ImageRequest, against: list[int] | None = None
     ) -> MapRows:
         """The maps of the same subjects in each of the inputs."""
-        results = self._backprop(inputs, partial(priors, [subjects], 1), self._maps_asked, against)
+        results = self._backprop(inputs, partial(priors, [subjects], 1), against)
         count = len(inputs)
         return maps_of([request] * count, inputs, results, [subjects] * count, self._keep_relevance)
 
-    def _batches(self, pieces: Pieces) -> list[Pieces]:
-        return [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]
-
-    def _scores_of(self, batches: Iterable[Pieces]) -> Tensor:
-        """The scores (pieces, ..., num_classes) of the pieces of an image."""
-        with torch.no_grad():
-            outputs = [self.loaded.net(part) for part in self._unless_stopping(batches)]
-        return torch.cat([self._scores(single_tensor(output, "the output")).float() for output in outputs])
-
-    def _unless_stopping(self, batches: Iterable[Pieces]) -> Iterator[Tensor]:
-        for batch in batches:
+    def _batches(self, pieces: Pieces) -> Iterator[Tensor]:
+        """The pieces of an image in batches, as the network gets them. Raises CancelledError after a stop."""
+        for first in range(0, len(pieces), self._pieces):
             if self._stopping.is_set():
                 raise CancelledError
-            yield self._inputs(np.stack(batch))
+            yield self._inputs(np.stack(pieces[first : first + self._pieces]))
+
+    def _scores_of(self, pieces: Pieces) -> Tensor:
+        """The scores (pieces, ..., num_classes) of the pieces of an image."""
+        with torch.no_grad():
+            outputs = [self.loaded.net(batch) for batch in self._batches(pieces)]
+        return torch.cat([self._scores(single_tensor(output, "the output")).float() for output in outputs])
 
     def _scores(self, logits: Tensor) -> Tensor:
         """The scores (B, ..., num_classes) of logits (B, num_classes, ...)."""
@@ -347,8 +351,9 @@ class Explainer:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
 
     def _backprop(
-        self, inputs: Tensor, targets: Targets, maps: MapOptions, against: list[int] | None = None
+        self, inputs: Tensor, targets: Targets, against: list[int] | None = None
     ) -> tuple[ExcitationResult, ...]:
+        maps = self._maps_asked
         return excitation_backprop(
             self.loaded.net,
             inputs,
@@ -361,22 +366,24 @@ class Explainer:
             track_lost_mass=maps.track_lost_mass,
         )
 
-    def _probe(self, maps: MapOptions) -> NetworkDescription:
-        """The network's description after noise was explained; for errors, see ``controls.probe_noise``."""
+    def _probe(self) -> None:
+        """Explain noise to complete the network's description; for errors, see ``controls.probe_noise``."""
         network = self.network
+        maps = self._maps_asked
         if self._task.run is not None:  # noise has no detections
             method = method_in_words(maps, network.labels_against, joint=bool(self._joint))
-            return replace(network, method=method)
-        explain = partial(self._backprop, maps=maps)
-        description, first = controls.probe_noise(network, maps, explain)
-        joint = {result.joint for result in first}
-        self._joint = None
-        if len(joint) == 1:  # saves a forward pass
-            self._joint = joint.pop()
-        noise = {}
-        if maps.contrastive and self._task.in_batches and self.loaded.trained:
-            noise = controls.references(network, first, explain)
-        return replace(description, noise=noise)
+            description = replace(network, method=method)
+        else:
+            description, first = controls.probe_noise(network, maps, self._backprop)
+            joint = {result.joint for result in first}
+            self._joint = None
+            if len(joint) == 1:  # saves a forward pass
+                self._joint = joint.pop()
+            noise = {}
+            if maps.contrastive and self._task.in_batches and self.loaded.trained:
+                noise = controls.references(network, first, self._backprop)
+            description = replace(description, noise=noise)
+        self._request_template = replace(self._request_template, network=description)
 
 
 def _load(plan: RunPlan, device: str, dtype: torch.dtype) -> LoadedModel:

@@ -14,7 +14,7 @@ from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, SOFTMAX, WHOLE
 from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
 from ebcli.models.names import imagenet_classes
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import MapOptions, WordOptions
+from ebcli.run.plan_parts import MapOptions, Names, Values, WordOptions
 
 Classes = list[tuple[int, ...]] | None  # see ``NetworkDescription``
 
@@ -38,7 +38,7 @@ class NetworkDescription:
     """
 
     loaded: LoadedModel
-    layers: tuple[str, ...]
+    layers: Names
     default_layer: str | None = None
     classes: Classes = None
     against: list[int] | None = None
@@ -59,7 +59,7 @@ class NetworkDescription:
         return class_labels(self.loaded, self.against)
 
     @property
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Values:
         """How maps are made, as records have it: the model, its weights, the layer, the method and the fit."""
         model = self.loaded
         return {
@@ -70,7 +70,7 @@ class NetworkDescription:
             "fit": model.transforms.fit if model.transforms.size else WHOLE,
         }
 
-    def provenance_of_picture(self, other_methods: Sequence[str] = ()) -> dict[str, Any]:
+    def provenance_of_picture(self, other_methods: Sequence[str] = ()) -> Values:
         """The same in the words of a picture, with other methods whose maps are in it."""
         provenance = self.provenance
         if other_methods:
@@ -110,14 +110,12 @@ class NetworkDescription:
     def of_plan(cls, plan: RunPlan) -> "NetworkDescription":
         """As the user named it, for records of files that cannot be read."""
         model = plan.model
-        against = plan.maps.against
-        if model.descriptions:
-            against = tuple(model.descriptions[int(index)] for index in against)
         loaded = _without_network(model.name, model.weights, model.scores)
-        return cls(loaded=loaded, layers=plan.maps.layers, method=method_in_words(plan.maps, against))
+        method = method_in_words(plan.maps, plan.values["against"])
+        return cls(loaded=loaded, layers=plan.maps.layers, method=method)
 
 
-def _without_network(name: str, weights: str, scores: str | None, names: tuple[str, ...] = ()) -> LoadedModel:
+def _without_network(name: str, weights: str, scores: str | None, names: Names = ()) -> LoadedModel:
     return LoadedModel(
         name,
         _NOT_LOADED,
@@ -203,7 +201,7 @@ def _default_layer(loaded: LoadedModel) -> str | None:
     return None
 
 
-def chosen_layers(names: Sequence[str], loaded: LoadedModel) -> tuple[str, ...]:
+def chosen_layers(names: Sequence[str], loaded: LoadedModel) -> Names:
     """The layers that are asked for, each once; the model's default layer if none are."""
     chosen: list[str] = []
     for name in names or (models.default_layer(loaded),):

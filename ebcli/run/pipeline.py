@@ -9,7 +9,6 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from threading import Event
@@ -20,8 +19,9 @@ import numpy as np
 
 from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
-from ebcli.errors import EbcliError, ImageError, OutputError
+from ebcli.errors import EbcliError, ImageError, OutputError, in_words
 from ebcli.files.images import decoding_memory
+from ebcli.files.naming import sha256
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source
@@ -206,15 +206,13 @@ class Run:
 
     def _render(self, source: Source, network_input: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
-        start = perf_counter()
-        seconds = network_input.seconds
         if isinstance(explanation, ImageError):
-            return self._failed(source, explanation, seconds)
-        seconds += explanation.seconds
+            return self._failed(source, explanation, network_input.seconds)
+        start = perf_counter() - network_input.seconds - explanation.seconds
         stamp = network_input.stamp
         common = self.record(source, "done", input_bytes=stamp.bytes, input_mtime_ns=stamp.mtime_ns)
         if not explanation.maps:  # no class scores above the threshold
-            return self._store({}, replace(common, seconds=round(seconds, 4)))
+            return self._store({}, replace(common, seconds=round(perf_counter() - start, 4)))
         names = None
         if self.plan.output.report:
             names = ThumbnailNames(common.place, stamp, common.configuration, common.method)
@@ -223,17 +221,16 @@ class Run:
         try:
             rendered = self.workers.call(render, *arguments)
         except Exception as error:
-            return self._failed(source, error, seconds + perf_counter() - start)
-        maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
-        results = self.options.names.relpaths(source.relpath, maps, rendered.coordinate_suffix)
+            return self._failed(source, error, perf_counter() - start)
+        files = rendered.files
         clips = network_input.video_clips
         record = replace(
             common,
-            output=tuple(map(str, results)),
-            output_bytes=tuple(map(len, rendered.files)),
-            output_sha256=tuple(sha256(content).hexdigest() for content in rendered.files),
+            output=tuple(map(str, files)),
+            output_bytes=tuple(map(len, files.values())),
+            output_sha256=tuple(map(sha256, files.values())),
             classes=rendered.classes,
-            seconds=round(seconds + perf_counter() - start, 4),
+            seconds=round(perf_counter() - start, 4),
             image_size=None if self.options.regions is None else network_input.size,
             label=explanation.label,
             predicted=explanation.predicted,
@@ -244,18 +241,17 @@ class Run:
             question=explanation.question,
             answer=explanation.answer,
         )
-        return self._store(dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails, record)
+        return self._store(files | rendered.thumbnails, record)
 
     def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
         if isinstance(error, (OutputError, CancelledError)):
             raise error
-        reason = f"{type(error).__name__}: {error}"
+        reason = in_words(error)
         if isinstance(error, EbcliError):
-            reason = str(error)
+            reason = " ".join(str(error).split())
         elif isinstance(error, MemoryError):
             reason = "not enough memory to decode and draw it"
-        record = self.record(source, "failed", error=" ".join(reason.split()), seconds=round(seconds, 4))
-        return self._store({}, record)
+        return self._store({}, self.record(source, "failed", error=reason, seconds=round(seconds, 4)))
 
     def _store(self, files: Mapping[Path, bytes], record: Record) -> Record:
         stored_record = self.sink.write(files, record)

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ebcli.drawing.painters import palette, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
-from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, ImageError
+from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, ImageError, plural
 from ebcli.files.clips import ClipOptions
 from ebcli.files.encoding import video_format
 from ebcli.files.images import limit_pixels
@@ -38,11 +37,13 @@ from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions, OutputOptions
 from ebcli.run.reading import NetworkInput, Reader, medium_of
-from ebcli.run.rendering import RenderOptions, render
+from ebcli.run.rendering import Arrays, RenderOptions, render
 from ebcli.workers import warm
 
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
+
+Sources = Sequence[Source]
 
 _MAX_NAMES = 5  # classes in a message
 # options of the output that change no picture, record or array
@@ -77,12 +78,13 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         find_sources, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
 
-    sources = listing(shard=inputs.shard)
+    sources: Sources = listing(shard=inputs.shard)
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
     is_work = any(map(_may_be_work, sources))
+    has_scale = plan.output.scale == RUN
     if is_work and style.cmap is not None:
         palette(style.cmap)  # may import matplotlib
-    if is_work and (network is None or plan.output.scale == RUN):
+    if is_work and (network is None or has_scale):
         explainer = _load_explainer(plan, len(sources))
         network = explainer.network
     network = network or NetworkDescription.of_plan(plan)
@@ -93,7 +95,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         listing = partial(listing, as_one=reader.formats)
         sources = listing(shard=inputs.shard)
     sources = with_labels(sources, inputs, model, reader)
-    if plan.output.scale == RUN and explainer is not None:
+    if has_scale and explainer is not None:
         all_sources = sources if inputs.shard is None else with_labels(listing(), inputs, model, reader)
         with workers_for(plan, 1) as workers:
             load = partial(workers.call, reader.load)
@@ -106,16 +108,19 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         against=tuple(network.against or ()),
         **network.provenance,
     )
-    remaining_sources, skipped_sources = list[Source](), list[Source]()
+    remaining: list[Source] = []
+    skipped: list[Path] = []
     for source in sources:
-        is_finished = plan.output.skip_existing and sink.has_finished(source, common.configuration)
-        (skipped_sources if is_finished else remaining_sources).append(source)
+        if plan.output.skip_existing and sink.has_finished(source, common.configuration):
+            skipped.append(source.path)
+        else:
+            remaining.append(source)
     options = render_options(plan, network, style)
     extra_files = [SETTINGS, *ANNOTATIONS.get(plan.output.annotations or "", ())]
     class_names = {index: model.category(index) for index in network.possible}
     is_result = partial(options.names.matches, class_names=class_names)
-    sink.refuse(remaining_sources, reader.accepts, is_result, extra_files)
-    if explainer is None and not is_dry and any(map(_may_be_work, remaining_sources)):
+    sink.refuse(remaining, reader.accepts, is_result, extra_files)
+    if explainer is None and not is_dry and any(map(_may_be_work, remaining)):
         explainer = _load_explainer(plan, len(sources))
     return Run(
         plan=plan,
@@ -124,8 +129,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         reader=reader,
         options=options,
         common=common,
-        sources=remaining_sources,
-        skipped=[source.path for source in skipped_sources],
+        sources=remaining,
+        skipped=skipped,
         task=model.task,
         device=explainer.device if explainer else plan.execution.device,
     )
@@ -158,7 +163,7 @@ def _load_explainer(plan: RunPlan, total: int) -> Explainer:
 
 
 def run_vmax(
-    explainer: Explainer, sources: Sequence[Source], load: Callable[[Source], NetworkInput | None], style: DrawingStyle
+    explainer: Explainer, sources: Sources, load: Callable[[Source], NetworkInput | None], style: DrawingStyle
 ) -> float:
     """The end of a run's shared color scale, in units of a uniform map: the largest value in a sample of its maps.
 
@@ -173,8 +178,9 @@ def run_vmax(
         style: whether maps are drawn signed.
     """
     images = [*filter(_is_probably_image, sources)]
+    count = len(images)
     sample: list[NetworkInput] = []
-    for i in np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int):
+    for i in np.linspace(0, count - 1, min(SAMPLE, count)).round().astype(int):
         with suppress(EbcliError, MemoryError):
             sample += filter(None, [load(images[i])])
     sample.sort(key=lambda image: (len(image.form), image.form))
@@ -192,8 +198,8 @@ def run_vmax(
 
 def _is_probably_image(source: Source) -> bool:
     """Whether the user named a file, or its name says that it is of some kind of data, or it is a directory."""
-    has_suffix = source.is_explicit or any(medium.has_suffix(source.path) for medium in INPUT_FORMATS)
-    return has_suffix or os.path.isdir(source.path)
+    path = source.path
+    return source.is_explicit or any(medium.has_suffix(path) for medium in INPUT_FORMATS) or os.path.isdir(path)
 
 
 def _rounded_up(value: float) -> float:
@@ -222,12 +228,13 @@ def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
     for word in targets:
         words[matching_classes(loaded.categories, word, loaded.num_classes)] = word
     for word, group in zip(words.values(), network.classes, strict=True):
-        if len(group) > 1:
-            names = class_labels(loaded, group[:_MAX_NAMES])
-            if len(group) > _MAX_NAMES:
-                names.append("...")
+        count = len(group)
+        names = class_labels(loaded, group[:_MAX_NAMES])
+        if count > _MAX_NAMES:
+            names.append("...")
+        if count > 1:
             warnings.warn(
-                f"{word!r} means {len(group)} classes ({', '.join(names)}): of these, the one that scores highest is "
+                f"{word!r} means {count} classes ({', '.join(names)}): of these, the one that scores highest is "
                 "explained",
                 stacklevel=2,
             )
@@ -235,21 +242,23 @@ def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
 
 def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> dict[str, object]:
     """Everything that results depend on: all options but those that only say where and how fast they are made."""
+    loaded = network.loaded
     maps = asdict(plan.maps)
     del maps["track_lost_mass"]  # which changes records only
     # by their own names
     maps |= {"layers": network.layers, "targets": network.classes, "against": network.against}
-    if maps["top_k"] == 1 and network.loaded.task in (CLASSIFICATION, VIDEO):
+    if maps["top_k"] == 1 and loaded.task in (CLASSIFICATION, VIDEO):
         maps["top_k"] = None
-    if isinstance(plan.maps.where, Path):
-        maps["where"] = content_hash(plan.maps.where)
+    if isinstance(maps["where"], Path):
+        maps["where"] = content_hash(maps["where"])
     labels = plan.inputs.labels
+    labels_hash = str(FOLDERS) if labels == FOLDERS else labels and content_hash(labels)
     regions = _region_options(plan.output)
     settings = {
-        **network_settings(network.loaded),
+        **network_settings(loaded),
         "method": network.method,
         "dtype": plan.execution.dtype,
-        "labels": labels and (str(labels) if labels == FOLDERS else content_hash(labels)),
+        "labels": labels_hash,
         "clips": asdict(plan.inputs.clips),
         "maps": maps,
         "style": {**asdict(style), "cmap": style.colormap},
@@ -265,9 +274,11 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     """How the results of a run are rendered."""
     output = plan.output
     provenance = network.provenance_of_picture(plan.maps.beside)
-    needs_transparency = plan.style.name == "mask" and not output.panel
+    format_ = output.format
+    if format_ == AUTO and plan.style.name == "mask" and not output.panel:  # JPEG has no transparency
+        format_ = "png"
     names = ResultNames(
-        format="png" if output.format == AUTO and needs_transparency else output.format,
+        format=format_,
         figure=_figure_kind(plan),
         raw=output.raw,
         layers=network.layers,
@@ -306,21 +317,21 @@ def _method_mark(plan: RunPlan, network: NetworkDescription) -> str:
     names = map(str, network.against)
     if plan.model.descriptions:
         names = map(distinct_slug, network.labels_against)
-    return f"against {' '.join(names)}"
+    return " ".join(["against", *names])
 
 
-def _raw_provenance(network: NetworkDescription) -> dict[str, NDArray[np.str_]]:
-    """What raw files say about their making, as arrays."""
+def _raw_provenance(network: NetworkDescription) -> Arrays:
+    """What raw files say about their making."""
     from importlib.metadata import version
 
     fields = network.provenance
     if len(network.layers) > 1:
         fields["layer"] = network.layers
     fields["versions"] = [f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]
-    return {name: np.array(value) for name, value in fields.items()}
+    return fields
 
 
-def with_labels(sources: list[Source], inputs: InputOptions, loaded: LoadedModel, reader: Reader) -> list[Source]:
+def with_labels(sources: Sources, inputs: InputOptions, loaded: LoadedModel, reader: Reader) -> Sources:
     """The same files, each with its true class as ``label``; with warnings if images have none, or labels no image.
 
     Args:
@@ -341,28 +352,31 @@ def with_labels(sources: list[Source], inputs: InputOptions, loaded: LoadedModel
         return [replace(source, label=by_folder.get(_folder(source.path))) for source in sources]
     table = read_labels(labels, loaded.categories, loaded.num_classes)
     unused_rows = {**table}
-    result = []
+    labeled_sources = []
+    missing = []
     for source in sources:
         key = _key(source.path, table)
-        result.append(replace(source, label=None if key is None else table[key].label))
-        unused_rows.pop(key or (), None)
-    missing = [source for source in result if source.label is None and reader.accepts(source)]
+        if key is not None:
+            labeled_sources.append(replace(source, label=table[key].label))
+            unused_rows.pop(key, None)
+            continue
+        labeled_sources.append(source)
+        if reader.accepts(source):
+            missing.append(source.name)
     if missing and len(unused_rows) == len(table):
         raise ConfigurationError(
-            f"'{labels}' names none of the images, such as '{missing[0].name}': name files by the end of their paths"
+            f"'{labels}' names none of the images, such as '{missing[0]}': name files by the end of their paths"
         )
     if missing:
-        images = f"{len(missing)} images have"
-        if len(missing) == 1:
-            images = "1 image has"
-        warnings.warn(f"{images} no label in '{labels}', such as '{missing[0].name}'", stacklevel=2)
+        verb = "has" if len(missing) == 1 else "have"
+        images = plural(len(missing), "image")
+        warnings.warn(f"{images} {verb} no label in '{labels}', such as '{missing[0]}'", stacklevel=2)
     if unused_rows and sources and inputs.shard is None:
-        rows = f"{len(unused_rows)} rows of '{labels}' match"
-        if len(unused_rows) == 1:
-            rows = f"1 row of '{labels}' matches"
+        verb = "matches" if len(unused_rows) == 1 else "match"
+        rows = plural(len(unused_rows), "row")
         key, (number, _) = next(iter(unused_rows.items()))
-        warnings.warn(f"{rows} no image, such as '{Path(*key)}' in line {number}", stacklevel=2)
-    return result
+        warnings.warn(f"{rows} of '{labels}' {verb} no image, such as '{Path(*key)}' in line {number}", stacklevel=2)
+    return labeled_sources
 
 
 def _key(path: Path, table: Labels) -> tuple[str, ...] | None:
@@ -377,7 +391,7 @@ def _folder(path: Path) -> str:
     return name if name not in ("", "..") else path.parent.resolve().name
 
 
-def _folders(sources: Sequence[Source], loaded: LoadedModel) -> dict[str, int]:
+def _folders(sources: Sources, loaded: LoadedModel) -> dict[str, int]:
     """The class of each directory by its name; without class names, in sorted order, as torchvision's ImageFolder."""
     names = sorted({_folder(source.path) for source in sources})
     if loaded.categories is None and len(names) == loaded.num_classes and not all(map(str.isdecimal, names)):
