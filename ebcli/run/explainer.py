@@ -5,12 +5,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, takewhile
 from threading import Event, Lock
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,22 +42,25 @@ Results = list[Explanation | ImageError]
 Join = Callable[[NDArray[np.float32], Sequence[Map]], Map]
 
 
-class ImageFindings(NamedTuple):
+@dataclass(frozen=True)
+class ImageFindings:
     """What the network finds in an image.
 
     Attributes:
         request: what is asked of the image.
         row: the subjects to explain.
         best: the most likely class, if the true one is known.
+        maps: the maps that were computed so far.
     """
 
     request: ImageRequest
     row: list[Subject]
     best: int | None
+    maps: list[Map] = field(default_factory=list)
 
-    def explanation(self, maps: Sequence[Map], seconds: float) -> Explanation:
-        """The maps as the explanation of the image, which took so long."""
-        return Explanation(maps=maps, seconds=seconds, label=self.request.label, predicted=self.best)
+    def explanation(self, seconds: float) -> Explanation:
+        """The explanation of the image, which took so long."""
+        return Explanation(maps=self.maps, seconds=seconds, label=self.request.label, predicted=self.best)
 
 
 class Explainer:
@@ -256,27 +259,25 @@ class Explainer:
         def targets(first: int, logits: Tensor) -> Tensor:
             if not findings:  # outputs beyond the images only fill the batch
                 findings.extend(map(self._find, self._scores(logits), requests))
-            rows = [row[first : first + width] or row[:1] for _, row, _ in findings]
+            rows = [finding.row[first : first + width] or finding.row[:1] for finding in findings]
             return priors(rows, min_width, logits)
 
         if self._task.run is not None:
             findings += map(self._find, self._task.run(inputs, requests), requests)
-        maps: MapRows = [[] for _ in images]
         first = 0
-        while not findings or first < max(len(row) for _, row, _ in findings):
+        while not findings or first < max(len(finding.row) for finding in findings):
             results = self._backprop(inputs, partial(targets, first))
-            rows = [row[first : first + width] for _, row, _ in findings]
-            new_maps = maps_of(requests, inputs, results, rows, self._keep_relevance)
-            for of_image, new in zip(maps, new_maps, strict=True):
-                of_image.extend(new)
+            rows = [finding.row[first : first + width] for finding in findings]
+            maps = maps_of(requests, inputs, results, rows, self._keep_relevance)
+            for finding, image_maps in zip(findings, maps, strict=True):
+                finding.maps.extend(image_maps)
             first += width
         if self._maps_asked.sufficiency:
-            controls.measure_sufficiency(inputs, maps, requests)
-        for i, finding in enumerate(findings):
-            maps[i] += chain(*self._against_label(inputs[i : i + 1], finding))
+            controls.measure_sufficiency(inputs, [finding.maps for finding in findings], requests)
+        for finding, image in zip(findings, inputs.split(1), strict=False):
+            finding.maps.extend(chain(*self._against_label(image, finding)))
         seconds = (perf_counter() - start) / len(images)
-        pairs = zip(findings, maps, strict=True)
-        return [finding.explanation(image_maps, seconds) for finding, image_maps in pairs]
+        return [finding.explanation(seconds) for finding in findings]
 
     def _find(self, output: Any, request: ImageRequest) -> ImageFindings:
         """What is explained in an image, given what the task needs of it."""
@@ -296,20 +297,19 @@ class Explainer:
         start = perf_counter()
         piece_scores = self._scores_of(pieces)
         finding = self._find(piece_scores.mean(0), self._request(image))
-        scores = piece_scores.cpu().numpy()
-        maps: list[Map] = []
+        join_maps = partial(join, piece_scores.cpu().numpy())
 
         def add_maps(explain: Callable[[Tensor], MapRows]) -> None:
             """Join the maps that a function computes of each piece."""
             of_pieces = chain(*map(explain, self._batches(pieces)))
-            maps.extend(map(partial(join, scores), zip(*of_pieces, strict=True)))
+            finding.maps.extend(map(join_maps, zip(*of_pieces, strict=True)))
 
         width = self._width
         for first in range(0, len(finding.row), width):
             chosen = finding.row[first : first + width]
             add_maps(partial(self._maps, subjects=chosen, request=finding.request))
         add_maps(partial(self._against_label, finding=finding))
-        return finding.explanation(maps, perf_counter() - start)
+        return finding.explanation(perf_counter() - start)
 
     def _against_label(self, inputs: Tensor, finding: ImageFindings) -> MapRows:
         """Of a wrong prediction, what tells it from the true class in each of the inputs, layer by layer; else none."""
