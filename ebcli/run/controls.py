@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ebcli.datatypes.explanation import Box, Map, Sufficiency
-from ebcli.drawing.overlay import covered_pixels, interpolate, ranks
+from ebcli.datatypes.arrays import DoubleArray
+from ebcli.datatypes.explanation import Box, Map, Size, Sufficiency
+from ebcli.drawing.overlay import Pixels, covered_pixels, interpolate, ranks
 from ebcli.eb import ExcitationResult
 from ebcli.eb.forward import single_tensor
 from ebcli.errors import LayerError, OutputError
@@ -26,7 +27,7 @@ from ebcli.files.sink import atomic_write
 from ebcli.models import default_layer
 from ebcli.models.methods import center
 from ebcli.models.running import blank, probe, strides_of_cells
-from ebcli.run.maps import Maps, Requests, compared_maps, priors
+from ebcli.run.maps import Maps, Requests, class_scores, compared_maps, priors
 from ebcli.run.network_description import NetworkDescription, method_in_words
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.tasks.task import REGISTRY, ImageRequest
@@ -169,22 +170,22 @@ def sufficiency_of(inputs: Tensor, maps: Maps, requests: Requests) -> list[Suffi
     easy_maps = replace(requests[0].maps, score=_LEAST_SCORE, where=None)
     easy = [replace(request, maps=easy_maps) for request in requests]
 
-    def scores_of(images: Tensor) -> list[float]:
+    def scores_of(images: Tensor) -> DoubleArray:
         outputs: Sequence[Any] | Tensor
         with torch.no_grad():
             if task.run is not None:
                 outputs = task.run(images, easy)
             else:
-                outputs = loaded.to_scores(single_tensor(loaded.net(images), "the output").movedim(1, -1))
-        return [*map(task.score, outputs, subjects)]  # outputs beyond the maps only fill the batch
+                outputs = class_scores(loaded, single_tensor(loaded.net(images), "the output"))
+        return np.array([*map(task.score, outputs, subjects)])  # outputs beyond the maps only fill the batch
 
     leaf = inputs.detach().requires_grad_()
     logits = single_tensor(loaded.net(leaf.clone()), "the output")  # layers may modify it in place
     starts = priors([[subject] for subject in subjects], 1, logits)[:, 0]
     (slopes,) = torch.autograd.grad(logits, leaf, starts)
-    full_scores = [subject.score for subject in subjects]
+    full_scores = np.array([subject.score for subject in subjects])
     if task.run is None:
-        full_scores = [*map(task.score, loaded.to_scores(logits.detach().movedim(1, -1)), subjects)]
+        full_scores = np.array([*map(task.score, class_scores(loaded, logits), subjects)])
     blurry = _blur(inputs)
     orders, sizes = _orders(inputs, slopes.abs().sum(1), maps, requests)
 
@@ -199,8 +200,7 @@ def sufficiency_of(inputs: Tensor, maps: Maps, requests: Requests) -> list[Suffi
         high = low + len(_PARTS) - 1
         for _ in range(_STEPS):
             middle = (low + high) // 2
-            scores = scores_of(torch.where(first(order, middle), inputs, blurry))
-            is_enough = np.array(scores) >= np.array(full_scores) / 2
+            is_enough = scores_of(torch.where(first(order, middle), inputs, blurry)) >= full_scores / 2
             low = np.where(is_enough, low, middle + 1)
             high = np.where(is_enough, middle, high)
         return high
@@ -208,8 +208,7 @@ def sufficiency_of(inputs: Tensor, maps: Maps, requests: Requests) -> list[Suffi
     indices = [*map(smallest, orders)]
     scores_without = scores_of(torch.where(first(orders[0], indices[0]), blurry, inputs))
     names = "part", "shuffled", "center", "gradient", "score", "without", "blurred"
-    parts = _PARTS[np.stack(indices)].tolist()
-    values = zip(*parts, full_scores, scores_without, scores_of(blurry), strict=True)
+    values = np.stack([*_PARTS[np.stack(indices)], full_scores, scores_without, scores_of(blurry)], 1).tolist()
     return [Sufficiency(**dict(zip(names, image_values, strict=True))) for image_values in values]
 
 
@@ -227,12 +226,13 @@ def _orders(inputs: Tensor, slopes: Tensor, maps: Maps, requests: Requests) -> t
     for i, (map_, request) in enumerate(zip(maps, requests, strict=True)):
         generator = np.random.default_rng(zlib.crc32(inputs[i].float().cpu().numpy().tobytes()))
         region, box = _regions(map_, request, (width, height))
-        place = np.s_[box[1] : box[3], box[0] : box[2]]
+        left, top, right, bottom = box
+        place = np.s_[top:bottom, left:right]
         cells = map_.display_values
         permutation = generator.permutation(cells.ravel()).reshape(cells.shape)
         fine = [interpolate(values, region, box) for values in (cells, permutation)]
         fine += [blob[place], slopes[i].float().cpu().numpy()[place]]
-        orders[:, i, place[0], place[1]] = [ranks(values, generator) for values in fine]
+        orders[:, i, *place] = [ranks(values, generator) for values in fine]
         sizes.append(fine[0].size)
     return [_fill(torch.from_numpy(order).to(inputs.device), inputs) for order in orders], sizes
 
@@ -247,7 +247,7 @@ def _blur(images: Tensor) -> Tensor:
     return images
 
 
-def _regions(map_: Map, request: ImageRequest, size: tuple[int, int]) -> tuple[Box, tuple[int, int, int, int]]:
+def _regions(map_: Map, request: ImageRequest, size: Size) -> tuple[Box, Pixels]:
     """What the map covers, and the pixels of the image, in a network's input of a size (width, height)."""
     left, top, right, bottom = request.network.loaded.transforms.place(request.size)
 

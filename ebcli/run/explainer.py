@@ -27,7 +27,7 @@ from ebcli.models import LoadedModel, load_model
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.models.running import is_out_of_memory, resolve_device
 from ebcli.run import controls
-from ebcli.run.maps import Tiles, batch_sizes, in_sequence, maps_of, priors
+from ebcli.run.maps import Tiles, batch_sizes, class_scores, in_sequence, maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, describe, method_in_words
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
@@ -258,7 +258,7 @@ class Explainer:
 
         def targets(first: int, logits: Tensor) -> Tensor:
             if not findings:  # outputs beyond the images only fill the batch
-                findings.extend(map(self._find, self._scores(logits), requests))
+                findings.extend(map(self._find, class_scores(self.loaded, logits), requests))
             rows = [finding.row[first : first + width] or finding.row[:1] for finding in findings]
             return priors(rows, min_width, logits)
 
@@ -340,12 +340,8 @@ class Explainer:
     def _scores_of(self, pieces: Pieces) -> Tensor:
         """The scores (pieces, ..., num_classes) of the pieces of an image."""
         with torch.no_grad():
-            outputs = [self.loaded.net(batch) for batch in self._batches(pieces)]
-        return torch.cat([self._scores(single_tensor(output, "the output")).float() for output in outputs])
-
-    def _scores(self, logits: Tensor) -> Tensor:
-        """The scores (B, ..., num_classes) of logits (B, num_classes, ...)."""
-        return self.loaded.to_scores(logits.detach().movedim(1, -1))
+            outputs = [single_tensor(self.loaded.net(batch), "the output") for batch in self._batches(pieces)]
+        return torch.cat([class_scores(self.loaded, logits).float() for logits in outputs])
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)

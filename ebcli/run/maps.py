@@ -58,6 +58,11 @@ def priors(rows: Rows, count: int, logits: Tensor) -> Tensor:
     return starts.to(logits.device)
 
 
+def class_scores(loaded: LoadedModel, logits: Tensor) -> Tensor:
+    """The scores (B, ..., num_classes) of logits (B, num_classes, ...)."""
+    return loaded.to_scores(logits.detach().movedim(1, -1))
+
+
 def maps_of(
     requests: Requests, inputs: Tensor, results: Sequence[ExcitationResult], rows: Rows, keep_relevance: bool
 ) -> list[list[Map]]:

@@ -143,11 +143,13 @@ def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[Classes, list
     against = [*dict.fromkeys(models.resolve_class(names, name, count) for name in maps.against)]
     # two names can mean the same
     meant = dict.fromkeys(models.matching_classes(names, name, count) for name in maps.targets)
-    groups = [tuple(index for index in group if index not in against) for group in meant]
-    for group, remaining in zip(meant, groups, strict=True):
+    groups = []
+    for group in meant:
+        remaining = tuple(index for index in group if index not in against)
         if not remaining:
             problem = f"{class_labels(loaded, group)[0]} is both --target and --against"
             raise ConfigurationError(f"{problem}: choose another class to contrast with")
+        groups.append(remaining)
     return groups or None, against or None
 
 
@@ -171,7 +173,9 @@ def method_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = F
     words = f"contrastive {rule}"
     if against:
         words += f" against {', '.join(against)}"
-    return f"{words}, over the cells of the map" if over_cells else words
+    if over_cells:
+        words += ", over the cells of the map"
+    return words
 
 
 def describe(plan: RunPlan, loaded: LoadedModel, own_layer: str | None, may_be_bundled: bool) -> NetworkDescription:
@@ -189,16 +193,13 @@ def describe(plan: RunPlan, loaded: LoadedModel, own_layer: str | None, may_be_b
         names = " and ".join(same_slugs)
         raise ConfigurationError(f"the layers {names} share a file name: run them one at a time")
     classes, against = chosen_classes(plan.maps, loaded)
-    default: str | None = layers[0]
-    if plan.maps.layers:
-        default = _default_layer(loaded) if len(layers) == 1 else None
+    default = None
+    if not plan.maps.layers:
+        default = layers[0]
+    elif len(layers) == 1:
+        with suppress(LayerError):  # another layer may do nevertheless
+            default = models.default_layer(loaded)
     return NetworkDescription(loaded=loaded, layers=layers, default_layer=default, classes=classes, against=against)
-
-
-def _default_layer(loaded: LoadedModel) -> str | None:
-    with suppress(LayerError):  # another layer may do nevertheless
-        return models.default_layer(loaded)
-    return None
 
 
 def chosen_layers(names: Sequence[str], loaded: LoadedModel) -> Names:

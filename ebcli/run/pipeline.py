@@ -38,7 +38,7 @@ _BATCHES_BEHIND = 2  # rendered and written meanwhile
 _BATCHES_APART = 8  # an image waits no longer for others of its size, as records come in order
 _LARGE = 1 << 23  # bytes; larger images do not wait at all
 _Loading = tuple[int, Source, Future[NetworkInput | Record]]
-_Futures = Iterator[tuple[int, Future[Record]]]
+_Rendering = tuple[int, Future[Any]]  # of a record
 
 
 class _NumberedInput(NamedTuple):
@@ -110,7 +110,7 @@ class Run:
     def process(self, sources: Iterable[Source]) -> Iterator[Record]:
         """The record of each file, in order; none for files that were not started before a stop. See ``results``."""
         error: Exception | None = None
-        waiting = deque[tuple[int, Future[Record]]]()
+        waiting = deque[_Rendering]()
         ready: dict[int, Record] = {}
         following = 0
         limit = _BATCHES_BEHIND * self._batch_size
@@ -141,18 +141,17 @@ class Run:
         if error is not None:
             raise error
 
-    def _submit(self, sources: Iterable[Source]) -> _Futures:
+    def _submit(self, sources: Iterable[Source]) -> Iterator[_Rendering]:
         """The number and the future of each image, as soon as the network is done with it.
 
         An image waits for others of its size, so that the network gets full batches.
         """
         batch_size = self._batch_size
         groups: dict[tuple[object, ...], list[_NumberedInput]] = {}
-        for number, source, item in self._read(sources):
+        for number, source, loading in self._read(sources):
+            item = loading.result()
             if isinstance(item, Record):
-                record = Future[Record]()
-                record.set_result(item)
-                yield number, record
+                yield number, loading
                 continue
             groups.setdefault(item.form, []).append(_NumberedInput(number, source, item))
             oldest = number - _BATCHES_APART * batch_size
@@ -163,8 +162,8 @@ class Run:
         for group in groups.values():
             yield from self._explain(group)
 
-    def _read(self, sources: Iterable[Source]) -> Iterator[tuple[int, Source, NetworkInput | Record]]:
-        """Each image and its number, in order."""
+    def _read(self, sources: Iterable[Source]) -> Iterator[_Loading]:
+        """Each image that is loaded, in order."""
         remaining = iter(enumerate(sources))
         ahead = deque[list[_Loading]]()
         while True:
@@ -175,17 +174,17 @@ class Run:
                 ahead.append([(n, source, self.workers.submit(self._load, source)) for n, source in batch])
             if not ahead:
                 return
-            for number, source, future in ahead.popleft():
+            for loading in ahead.popleft():
                 # failures are recorded already, so they must be reported
-                if not (self.stopping.is_set() and future.cancel()):
-                    yield number, source, future.result()
+                if not (self.stopping.is_set() and loading[-1].cancel()):
+                    yield loading
 
-    def _explain(self, images: Sequence[_NumberedInput]) -> _Futures:
+    def _explain(self, images: Sequence[_NumberedInput]) -> Iterator[_Rendering]:
         # without a network, these have appeared since, and are left to the next run
         if self.stopping.is_set() or self.explainer is None:
             return
         try:
-            explanations = self.explainer.explain([item for *_, item in images], self.stopping)
+            explanations = self.explainer.explain([image.item for image in images], self.stopping)
         except CancelledError:
             return
         for (number, source, item), explanation in zip(images, explanations, strict=True):

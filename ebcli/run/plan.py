@@ -179,15 +179,16 @@ class RunPlan:
         output = self.output
         if self.inputs.stdin is not None and self.execution.engine == "ray":
             raise ConfigurationError("other machines cannot read stdin: name a file, or drop --engine ray")
-        if self.style.signed and not self.maps.contrastive:
+        style = self.style
+        if style.signed and not self.maps.contrastive:
             raise ConfigurationError("a marginal map has no negative values: drop signed, or choose contrastive maps")
         self._check_figure()
-        if self.style.name == ATLAS:
+        if style.name == ATLAS:
             _check_atlas(self.maps)
         elif output.format == HTML:
-            raise ConfigurationError(f"an interactive page shows an atlas: drop the style {self.style.name}")
+            raise ConfigurationError(f"an interactive page shows an atlas: drop the style {style.name}")
         elif self.maps.at is not None:
-            raise ConfigurationError(f"--at ranks the classes of an atlas: drop the style {self.style.name}")
+            raise ConfigurationError(f"--at ranks the classes of an atlas: drop the style {style.name}")
         if output.is_file:
             self._check_one_picture()
 
@@ -226,7 +227,8 @@ class RunPlan:
             return f"there are several maps: add --panel to draw them in one figure, or {advice}"
         for name in ("raw", "report", "annotations", "records", "skip_existing"):
             if getattr(self.output, name):
-                return f"--{_option(name)} needs a directory: drop --{_option(name)}, or {advice}"
+                option = f"--{_option(name)}"
+                return f"{option} needs a directory: drop {option}, or {advice}"
         if self.maps.at is not None and self.output.directory == STDOUT:
             return "--at prints shares there: drop one of them"
         return None
@@ -247,10 +249,11 @@ class RunPlan:
 
 def _check_atlas(maps: MapOptions) -> None:
     """Raise ConfigurationError if the maps cannot be those of an atlas."""
-    if not maps.contrastive or maps.against:
-        name = "against" if maps.contrastive else "marginal"
-        requirement = "contrastive maps against their duals"
-        raise ConfigurationError(f"an atlas compares classes by {requirement}: drop --{name}")
+    requirement = "an atlas compares classes by contrastive maps against their duals"
+    if not maps.contrastive:
+        raise ConfigurationError(f"{requirement}: drop --marginal")
+    if maps.against:
+        raise ConfigurationError(f"{requirement}: drop --against")
     if len(maps.layers) > 1 or ALL in maps.layers:
         raise ConfigurationError("an atlas shows one layer: name one with --layer")
     if maps.beside:
@@ -261,24 +264,18 @@ FIELDS = values_of(*map(type, RunPlan(InputOptions((Path(),)))._parts))  # of al
 VALUES = FIELDS.keys() - _HIDDEN
 
 
-def _check_choice(values: Values) -> bool:
-    """Whether classes are chosen. Raises ConfigurationError if they are in two ways."""
+def _derive_style(values: Values) -> None:
+    """Add the style of an atlas, its classes and its figure, and whether negative values are drawn."""
     choosing = [_option(name) for name in CHOOSING if values.get(name, ()) != ()]
     if len(choosing) > 1:
         first, other, *_ = choosing
         raise ConfigurationError(f"--{first} and --{other} both choose the classes: drop one of them")
-    return bool(choosing)
-
-
-def _derive_style(values: Values) -> None:
-    """Add the style of an atlas, its classes and its figure, and whether negative values are drawn."""
-    is_chosen = _check_choice(values)
     style = values.get("style", DrawingStyle.name)
     if style == DrawingStyle.name and (values["format"] == HTML or "at" in values):
         style = ATLAS
     if style == ATLAS:
         values["panel"] = True
-        if not is_chosen:
+        if not choosing:
             values["top_k"] = ATLAS_CLASSES
     values["style"] = style
     # both halves of a map against another class say what tells the two apart
@@ -372,7 +369,8 @@ def _without(plan: RunPlan, names: Iterable[str]) -> Values:
     """The values of a plan without those of some that follow from the others, or are the default."""
     all_values = values = plan.values
     for name in names:
-        fewer = {other: value for other, value in values.items() if other != name}
+        fewer = {**values}
+        del fewer[name]
         with suppress(ConfigurationError):
             if RunPlan.from_values(**fewer).values == all_values:
                 values = fewer

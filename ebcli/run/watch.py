@@ -122,12 +122,12 @@ class Watch:
         return WatchCallback()
 
     def _log(self, to: Any, epoch: int, curves: Curves, picture: Image.Image) -> None:
-        values = {f"saliency/{name}": value for name, value in curves.items()}
         if hasattr(to, "add_scalar"):
             to.add_image("saliency/maps", np.asarray(picture), epoch, dataformats="HWC")
-            for name, value in values.items():
-                to.add_scalar(name, value, epoch)
+            for name, value in curves.items():
+                to.add_scalar(f"saliency/{name}", value, epoch)
         elif hasattr(to, "log"):
+            values = {f"saliency/{name}": value for name, value in curves.items()}
             to.log(values | {"saliency/maps": import_optional("wandb").Image(picture)}, step=epoch)
         elif isinstance(to, Path):
             name = f"epoch-{epoch:04d}.png"
