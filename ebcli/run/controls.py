@@ -62,13 +62,13 @@ def noise(shape: Sequence[int], seed: int) -> Tensor:
 
 def _question(network: NetworkDescription, seed: int) -> tuple[Tensor, Tensor]:
     """A picture of noise, and the classes (1, K) to explain in it: any but those that they are contrasted with."""
-    loaded = network.loaded
+    model = network.loaded
     against = network.against or ()
     # how far two classes are apart depends on both
-    possible = network.possible if against else range(loaded.num_classes)
+    possible = network.possible if against else range(model.num_classes)
     free = [index for index in possible if index not in against] or [0]
     order = torch.randperm(len(free), generator=torch.Generator().manual_seed(seed))[:CLASSES].tolist()
-    empty = blank(loaded.net, loaded.transforms)
+    empty = blank(model.net, model.transforms)
     classes = torch.tensor([[free[i] for i in order]], device=empty.device)
     return noise(empty.shape[1:], seed).to(empty), classes
 
@@ -85,10 +85,10 @@ def probe_noise(network: NetworkDescription, maps: MapOptions, explain: Explain)
         LayerError: a layer has no map.
         UnsupportedOpError: operations have no rule.
     """
-    loaded = network.loaded
+    model = network.loaded
     image, classes = _question(network, 0)
-    with strides_of_cells(loaded.net) as by_grid:
-        results = probe(loaded.name, loaded.net, loaded.transforms, lambda _: explain(image, classes))
+    with strides_of_cells(model.net) as by_grid:
+        results = probe(model.name, model.net, model.transforms, lambda _: explain(image, classes))
     strides = {}
     methods = []
     try:
@@ -97,11 +97,12 @@ def probe_noise(network: NetworkDescription, maps: MapOptions, explain: Explain)
             if grid in by_grid:
                 strides[layer] = by_grid[grid]
             over_cells = bool(result.special_tokens)
-            methods.append(method_in_words(maps, network.labels_against, joint=result.joint, over_cells=over_cells))
+            method = method_in_words(maps, network.labels_against, joint=result.joint, over_cells=over_cells)
+            methods.append(method)
         for layer in network.layers:
-            compared_maps(loaded.net, maps.beside, image, classes, layer)
+            compared_maps(model.net, maps.beside, image, classes, layer)
     except LayerError as error:
-        raise LayerError(f"{error}, such as {default_layer(loaded)!r}") from error
+        raise LayerError(f"{error}, such as {default_layer(model)!r}") from error
     return replace(network, method="; ".join(dict.fromkeys(methods)), strides=strides), results
 
 
@@ -164,8 +165,8 @@ def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Req
 
 def sufficiency_of(inputs: Tensor, maps: Maps, requests: Requests) -> list[Sufficiency]:
     """Test one map of each image; for the arguments, see ``measure_sufficiency``."""
-    loaded = requests[0].network.loaded
-    task = REGISTRY[loaded.task]
+    model = requests[0].network.loaded
+    task = REGISTRY[model.task]
     subjects = [map_.subject for map_ in maps]
     easy_maps = replace(requests[0].maps, score=_LEAST_SCORE, where=None)
     easy = [replace(request, maps=easy_maps) for request in requests]
@@ -176,16 +177,16 @@ def sufficiency_of(inputs: Tensor, maps: Maps, requests: Requests) -> list[Suffi
             if task.run is not None:
                 outputs = task.run(images, easy)
             else:
-                outputs = class_scores(loaded, single_tensor(loaded.net(images), "the output"))
+                outputs = class_scores(model, single_tensor(model.net(images), "the output"))
         return np.array([*map(task.score, outputs, subjects)])  # outputs beyond the maps only fill the batch
 
     leaf = inputs.detach().requires_grad_()
-    logits = single_tensor(loaded.net(leaf.clone()), "the output")  # layers may modify it in place
+    logits = single_tensor(model.net(leaf.clone()), "the output")  # layers may modify it in place
     starts = priors([[subject] for subject in subjects], 1, logits)[:, 0]
     (slopes,) = torch.autograd.grad(logits, leaf, starts)
     full_scores = np.array([subject.score for subject in subjects])
     if task.run is None:
-        full_scores = np.array([*map(task.score, class_scores(loaded, logits), subjects)])
+        full_scores = np.array([*map(task.score, class_scores(model, logits), subjects)])
     blurry = _blur(inputs)
     orders, sizes = _orders(inputs, slopes.abs().sum(1), maps, requests)
 
@@ -208,8 +209,9 @@ def sufficiency_of(inputs: Tensor, maps: Maps, requests: Requests) -> list[Suffi
     indices = [*map(smallest, orders)]
     scores_without = scores_of(torch.where(first(orders[0], indices[0]), blurry, inputs))
     names = "part", "shuffled", "center", "gradient", "score", "without", "blurred"
-    values = np.stack([*_PARTS[np.stack(indices)], full_scores, scores_without, scores_of(blurry)], 1).tolist()
-    return [Sufficiency(**dict(zip(names, image_values, strict=True))) for image_values in values]
+    values = [*_PARTS[np.stack(indices)], full_scores, scores_without, scores_of(blurry)]
+    rows = np.stack(values, 1).tolist()
+    return [Sufficiency(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def _fill(values: Tensor, inputs: Tensor) -> Tensor:

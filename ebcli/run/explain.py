@@ -208,7 +208,8 @@ def _make_plan(
             raise ConfigurationError("transform says how images are fitted: drop fit")
     for module in modules:
         if module not in names:
-            raise LayerError(f"this {type(module).__name__} is not a module of the network: give the layer's name")
+            problem = f"this {type(module).__name__} is not a module of the network"
+            raise LayerError(f"{problem}: give the layer's name")
     settings |= {name: value for name, value in values.items() if value is not None}
     if spec is not None:
         settings["fit"] = CROP
@@ -226,24 +227,25 @@ def _load(
     """The network; None if it is a name, which the plan's settings load."""
     if isinstance(model, LoadedModel):
         if transform is not None or categories is not None:
-            raise ConfigurationError(f"{model.name} is loaded already: pass transform and categories to load_model()")
+            advice = "pass transform and categories to load_model()"
+            raise ConfigurationError(f"{model.name} is loaded already: {advice}")
         return model
     if isinstance(model, str):
         return None if categories is None else load_model(model, class_names=categories, transform=transform)
-    is_pipeline = isinstance(model, nn.Module) or hasattr(model, "image_processor")
-    if modules and callable(model) and not is_pipeline:
+    is_function = callable(model) and not isinstance(model, nn.Module) and not hasattr(model, "image_processor")
+    if modules and is_function:
         model = FunctionOfTensor(model, modules)
     return load_model(model, class_names=categories, transform=spec or transform)
 
 
-def _explain(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]) -> list[Saliency]:
-    pairs = read_all(images, loaded.transforms)
+def _explain(plan: RunPlan, network: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]) -> list[Saliency]:
+    pairs = read_all(images, network.transforms)
     inputs = [item for item, _ in pairs]
     # the number of images that can share a batch
     largest = max(Counter(item.form for item in inputs).values())
-    device = next(loaded.net.parameters(), torch.empty(0)).device
+    device = next(network.net.parameters(), torch.empty(0)).device
     plan = plan.replace(batch_size=min(largest, default_batch_size(str(device))))
-    explainer = Explainer(plan, len(images), loaded)
+    explainer = Explainer(plan, len(images), network)
     explainers = [explainer, *(explainer.with_options(replace(plan.maps, where=box)) for box in other_boxes)]
     order = sorted(range(len(inputs)), key=lambda i: repr(inputs[i].form))
     by_image: list[Results] = [[] for _ in inputs]
@@ -260,7 +262,7 @@ def _explain(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any], other_bo
                 raise ImageError(f"{prefix}{explanation}") from explanation
             joined = replace(explanation, maps=[*joined.maps, *explanation.maps])
         if not joined.maps:
-            raise ImageError(f"{prefix}{loaded.name} finds nothing to explain: name a class")
+            raise ImageError(f"{prefix}{network.name} finds nothing to explain: name a class")
         results.append(Saliency(joined, frame, plan, subtitle))
     return results
 
@@ -304,13 +306,16 @@ def _read(image: Any, spec: InputSpec) -> Frame:
         if is_input(image):
             image = image.float()
         values = image.detach().cpu().numpy()
-        return _of_array(values[None] if values.ndim == 2 else values, spec, values.dtype.kind == "f")
+        if values.ndim == 2:
+            values = values[None]
+        return _of_array(values, spec, values.dtype.kind == "f")
     if isinstance(image, np.ndarray):
         return _of_array(_channels_first(image, spec), spec)
     if hasattr(image, "read"):
         image = decode(image)
     if not isinstance(image, Image.Image):
-        raise ConfigurationError(f"image is {reprlib.repr(image)}, but explain() takes {_KINDS}, or a list of these")
+        problem = f"image is {reprlib.repr(image)}"
+        raise ConfigurationError(f"{problem}, but explain() takes {_KINDS}, or a list of these")
     upright = to_rgb(image)
     return NetworkInput.from_image(upright, spec), DisplayFrame(upright)
 
@@ -318,8 +323,9 @@ def _read(image: Any, spec: InputSpec) -> Frame:
 def _channels_first(values: AnyArray, spec: InputSpec) -> AnyArray:
     if values.ndim < 3:
         return np.atleast_3d(values.T).T
-    is_first = len(values) == spec.channels and values.shape[-1] not in (*_COLORS, len(values))
-    return values if is_first else np.moveaxis(values, -1, 0)
+    if len(values) == spec.channels and values.shape[-1] not in (*_COLORS, len(values)):
+        return values
+    return np.moveaxis(values, -1, 0)
 
 
 def _of_array(values: AnyArray, spec: InputSpec, is_input: bool = False) -> Frame:

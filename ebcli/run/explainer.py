@@ -109,7 +109,13 @@ class Explainer:
         self._lock = Lock()
         self._stopping = Event()
         check_options(plan, self.loaded)
-        network = describe(plan, self.loaded, task.layer, may_be_bundled=loaded is None)
+        network = None
+        if loaded is None:
+            network = NetworkDescription.of_bundled(plan)
+        if network is None or network.against:
+            network = describe(plan, self.loaded, task.layer)
+        else:  # the first picture need not wait for what is known
+            network = replace(network, loaded=self.loaded)
         is_labeled = plan.inputs.labels is not None
         self._request_template = ImageRequest(network, plan.maps, labeled=is_labeled, words=plan.words)
         if not network.method:
@@ -177,11 +183,10 @@ class Explainer:
     def _halve_batches(self, image: NetworkInput) -> None:
         """After memory ran out at an image. Raises ConfigurationError if a batch has only one already."""
         piece = "image"
-        if self._is_video:
-            piece = "clip"
-        elif self._tiles(image) is not None:
-            piece = "tile"
-        size = self.batch_size if piece == "image" else self._pieces
+        size = self.batch_size
+        if self._is_video or self._tiles(image) is not None:
+            piece = "clip" if self._is_video else "tile"
+            size = self._pieces
         if size == 1:
             problem = f"{self.device} has not enough memory for a single {piece}"
             raise ConfigurationError(f"{problem}: try another --device")
@@ -316,7 +321,8 @@ class Explainer:
         label = finding.request.label
         if label is None or label == finding.best or self.network.against or not self._maps_asked.contrastive:
             return []
-        (subject,) = (replace(subject) for subject in finding.row if subject.index == finding.best)  # one of its own
+        # one of its own
+        (subject,) = (replace(subject) for subject in finding.row if subject.index == finding.best)
         rows = self._maps(inputs, [subject], finding.request, [label])
         name = class_labels(self.loaded, [label])[0]
         changes: dict[str, Any] = {"against": name, "is_two_sided": True, "noise": None, "method_maps": {}}

@@ -58,9 +58,9 @@ def priors(rows: Rows, count: int, logits: Tensor) -> Tensor:
     return starts.to(logits.device)
 
 
-def class_scores(loaded: LoadedModel, logits: Tensor) -> Tensor:
+def class_scores(model: LoadedModel, logits: Tensor) -> Tensor:
     """The scores (B, ..., num_classes) of logits (B, num_classes, ...)."""
-    return loaded.to_scores(logits.detach().movedim(1, -1))
+    return model.to_scores(logits.detach().movedim(1, -1))
 
 
 def maps_of(
@@ -150,26 +150,26 @@ def compared_maps(
     return by_method
 
 
-def batch_sizes(loaded: LoadedModel, chosen: int | None, device: str, total: int, in_batches: bool) -> tuple[int, int]:
+def batch_sizes(model: LoadedModel, chosen: int | None, device: str, total: int, in_batches: bool) -> tuple[int, int]:
     """The images of a batch, and how many clips or tiles of one image the network gets at a time.
 
     Args:
-        loaded: the network.
+        model: the network.
         chosen: what the user chose; None for what suits the device.
         device: the device's name.
         total: the images of the run.
         in_batches: whether the network's task takes several images at a time.
     """
     default = default_batch_size(device)
-    if loaded.one_by_one:
+    if model.one_by_one:
         chosen = 1
-    if loaded.task == VIDEO:
+    if model.task == VIDEO:
         return 1, chosen or max(1, default // _FRAMES)
-    if loaded.transforms.depth is not None or not in_batches:
+    if model.transforms.depth is not None or not in_batches:
         default = 1
     limit = total  # a batch is never larger than the run
     # of few images that differ in size, most batches would be half empty
-    if chosen is None and loaded.transforms.fit == WHOLE:
+    if chosen is None and model.transforms.fit == WHOLE:
         limit = min(total, max(2, total // 4))
     batch_size = chosen or default
     return min(batch_size, limit), batch_size
@@ -248,12 +248,16 @@ class Tiles(NamedTuple):
         first = maps[0]
         tile_scores = np.maximum(np.asarray(scores)[:, first.subject.index], 0)
         total = tile_scores.sum()
-        shares = tile_scores / total if total > 0 else np.full(len(maps), 1 / len(maps))
+        shares = np.full(len(maps), 1 / len(maps))
+        if total > 0:
+            shares = tile_scores / total
         photo_map = _mix(maps, shares.tolist(), self._average(shares, [map_.values for map_ in maps]))
         method_maps = {}
         for name in first.method_maps:
             method_maps[name] = self._average(shares, [map_.method_maps[name] for map_ in maps])
-        channels = tuple(shares @ [map_.channels for map_ in maps]) if first.channels else ()
+        channels: tuple[float, ...] = ()
+        if first.channels:
+            channels = tuple(shares @ [map_.channels for map_ in maps])
         return replace(photo_map, relevance=None, channels=channels, method_maps=method_maps)
 
     def _average(self, shares: DoubleArray, maps: Sequence[FloatArray]) -> FloatArray:

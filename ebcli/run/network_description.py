@@ -88,21 +88,23 @@ class NetworkDescription:
         """
         model = plan.model
         maps = plan.maps
-        if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME) or model.class_names or model.like:
+        if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME):
             return None
-        loaded = _without_network(BUNDLED, NAME, model.scores, tuple(imagenet_classes()))
-        classes, against = chosen_classes(maps, loaded)
+        if model.class_names or model.like:
+            return None
+        network = _without_network(BUNDLED, NAME, model.scores, tuple(imagenet_classes()))
+        classes, against = chosen_classes(maps, network)
         if maps.layers or maps.beside or model.preprocessing.crop is not None:
             return None
         preprocessing = model.preprocessing
-        loaded = replace(loaded, transforms=preprocessing.apply(PRESET), preprocessing=preprocessing)
+        network = replace(network, transforms=preprocessing.apply(PRESET), preprocessing=preprocessing)
         return cls(
-            loaded=loaded,
+            loaded=network,
             layers=(DEFAULT_LAYER,),
             default_layer=DEFAULT_LAYER,
             classes=classes,
             against=against,
-            method=method_in_words(maps, class_labels(loaded, against)),
+            method=method_in_words(maps, class_labels(network, against)),
             noise={DEFAULT_LAYER: STRENGTH_ON_NOISE} if maps.contrastive and not against else {},
         )
 
@@ -110,9 +112,9 @@ class NetworkDescription:
     def of_plan(cls, plan: RunPlan) -> "NetworkDescription":
         """As the user named it, for records of files that cannot be read."""
         model = plan.model
-        loaded = _without_network(model.name, model.weights, model.scores)
+        network = _without_network(model.name, model.weights, model.scores)
         method = method_in_words(plan.maps, plan.values["against"])
-        return cls(loaded=loaded, layers=plan.maps.layers, method=method)
+        return cls(loaded=network, layers=plan.maps.layers, method=method)
 
 
 def _without_network(name: str, weights: str, scores: str | None, names: Names = ()) -> LoadedModel:
@@ -132,14 +134,14 @@ def in_a_sentence(provenance: Mapping[str, str]) -> str:
     return "{model} ({weights}), layer {layer}, {method}".format(**provenance)
 
 
-def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[Classes, list[int] | None]:
+def chosen_classes(maps: MapOptions, model: LoadedModel) -> tuple[Classes, list[int] | None]:
     """The classes to explain, and those to contrast with, each once; see ``NetworkDescription``.
 
     Raises:
         ConfigurationError: a class does not exist or is contrasted with.
     """
-    names = loaded.categories
-    count = loaded.num_classes
+    names = model.categories
+    count = model.num_classes
     against = [*dict.fromkeys(models.resolve_class(names, name, count) for name in maps.against)]
     # two names can mean the same
     meant = dict.fromkeys(models.matching_classes(names, name, count) for name in maps.targets)
@@ -147,15 +149,15 @@ def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[Classes, list
     for group in meant:
         remaining = tuple(index for index in group if index not in against)
         if not remaining:
-            problem = f"{class_labels(loaded, group)[0]} is both --target and --against"
+            problem = f"{class_labels(model, group)[0]} is both --target and --against"
             raise ConfigurationError(f"{problem}: choose another class to contrast with")
         groups.append(remaining)
     return groups or None, against or None
 
 
-def class_labels(loaded: LoadedModel, indices: Sequence[int] | None) -> list[str]:
+def class_labels(model: LoadedModel, indices: Sequence[int] | None) -> list[str]:
     """The names of classes, or their indices in words."""
-    return [loaded.category(index) or f"class {index}" for index in indices or ()]
+    return [model.category(index) or f"class {index}" for index in indices or ()]
 
 
 def method_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = False, over_cells: bool = False) -> str:
@@ -178,38 +180,35 @@ def method_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = F
     return words
 
 
-def describe(plan: RunPlan, loaded: LoadedModel, own_layer: str | None, may_be_bundled: bool) -> NetworkDescription:
+def describe(plan: RunPlan, model: LoadedModel, own_layer: str | None) -> NetworkDescription:
     """What is asked of a network: its layers, or its task's own one, and classes; without the method if that varies."""
-    bundled = NetworkDescription.of_bundled(plan) if may_be_bundled else None
-    if bundled is not None and not bundled.against:  # the first picture need not wait for what is known
-        return replace(bundled, loaded=loaded)
     if own_layer is not None:
         method = (plan.words or WordOptions()).method
-        return NetworkDescription(loaded=loaded, layers=(own_layer,), default_layer=own_layer, method=method)
-    layers = chosen_layers(plan.maps.layers, loaded)
+        return NetworkDescription(loaded=model, layers=(own_layer,), default_layer=own_layer, method=method)
+    layers = chosen_layers(plan.maps.layers, model)
     counts = Counter(map(slug, layers))
     same_slugs = [repr(name) for name in layers if counts[slug(name)] > 1]
     if same_slugs and not plan.output.panel:
         names = " and ".join(same_slugs)
         raise ConfigurationError(f"the layers {names} share a file name: run them one at a time")
-    classes, against = chosen_classes(plan.maps, loaded)
+    classes, against = chosen_classes(plan.maps, model)
     default = None
     if not plan.maps.layers:
         default = layers[0]
     elif len(layers) == 1:
         with suppress(LayerError):  # another layer may do nevertheless
-            default = models.default_layer(loaded)
-    return NetworkDescription(loaded=loaded, layers=layers, default_layer=default, classes=classes, against=against)
+            default = models.default_layer(model)
+    return NetworkDescription(loaded=model, layers=layers, default_layer=default, classes=classes, against=against)
 
 
-def chosen_layers(names: Sequence[str], loaded: LoadedModel) -> Names:
+def chosen_layers(names: Sequence[str], model: LoadedModel) -> Names:
     """The layers that are asked for, each once; the model's default layer if none are."""
     chosen: list[str] = []
-    for name in names or (models.default_layer(loaded),):
+    for name in names or (models.default_layer(model),):
         if name == ALL:
-            chosen += [*models.layer_per_resolution(loaded), INPUT]
+            chosen += [*models.layer_per_resolution(model), INPUT]
         elif name == INPUT:
             chosen.append(INPUT)
         else:
-            chosen.append(models.resolve_layer(loaded, name))
+            chosen.append(models.resolve_layer(model, name))
     return tuple(dict.fromkeys(chosen))

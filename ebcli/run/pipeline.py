@@ -201,7 +201,7 @@ class Run:
             network_input: NetworkInput | None = self.workers.call(self.reader.load, source)
         except Exception as error:
             return self._failed(source, error, perf_counter() - start)
-        return self.record(source, "not an image") if network_input is None else network_input
+        return network_input or self.record(source, "not an image")
 
     def _render(self, source: Source, network_input: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
@@ -222,7 +222,10 @@ class Run:
         except Exception as error:
             return self._failed(source, error, perf_counter() - start)
         files = rendered.files
-        clips = network_input.video_clips
+        if self.options.regions is not None:
+            common = replace(common, image_size=network_input.size)
+        if network_input.video_clips is not None:
+            common = replace(common, clips=asdict(network_input.video_clips))
         record = replace(
             common,
             output=tuple(map(str, files)),
@@ -230,10 +233,8 @@ class Run:
             output_sha256=tuple(map(sha256, files.values())),
             classes=rendered.classes,
             seconds=round(perf_counter() - start, 4),
-            image_size=None if self.options.regions is None else network_input.size,
             label=explanation.label,
             predicted=explanation.predicted,
-            clips=None if clips is None else asdict(clips),
             tiles=explanation.tiles,
             seen=round(explanation.maps[0].placement.share_of(network_input.size), 4),
             pages=network_input.pages,
@@ -261,7 +262,9 @@ class Run:
 def workers_for(plan: RunPlan, files: int) -> Workers:
     """The processes that load and render so many files."""
     execution = plan.execution
-    count = 0
-    if files:
-        count = enough_for(files) if execution.workers is None else execution.workers
+    count = execution.workers
+    if not files:
+        count = 0
+    elif count is None:
+        count = enough_for(files)
     return Workers(count, execution.image_timeout, decoding_memory(plan.inputs.max_pixels))

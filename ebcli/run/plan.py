@@ -264,18 +264,24 @@ FIELDS = values_of(*map(type, RunPlan(InputOptions((Path(),)))._parts))  # of al
 VALUES = FIELDS.keys() - _HIDDEN
 
 
-def _derive_style(values: Values) -> None:
-    """Add the style of an atlas, its classes and its figure, and whether negative values are drawn."""
+def _check_choice(values: Values) -> bool:
+    """Whether classes are chosen. Raises ConfigurationError if they are in two ways."""
     choosing = [_option(name) for name in CHOOSING if values.get(name, ()) != ()]
     if len(choosing) > 1:
         first, other, *_ = choosing
         raise ConfigurationError(f"--{first} and --{other} both choose the classes: drop one of them")
+    return bool(choosing)
+
+
+def _derive_style(values: Values) -> None:
+    """Add the style of an atlas, its classes and its figure, and whether negative values are drawn."""
+    is_chosen = _check_choice(values)
     style = values.get("style", DrawingStyle.name)
     if style == DrawingStyle.name and (values["format"] == HTML or "at" in values):
         style = ATLAS
     if style == ATLAS:
         values["panel"] = True
-        if not choosing:
+        if not is_chosen:
             values["top_k"] = ATLAS_CLASSES
     values["style"] = style
     # both halves of a map against another class say what tells the two apart

@@ -118,7 +118,8 @@ class MapOptions:
         check_at_least(1, top_k=self.top_k)
         check_value("--score", self.score, lambda it: 0 <= it <= 1, "from 0 to 1")
         if isinstance(self.where, Box) and not self.where.area > 0:
-            raise ConfigurationError("--where is an empty box: give X,Y,WIDTH,HEIGHT with a width and height above 0")
+            advice = "give X,Y,WIDTH,HEIGHT with a width and height above 0"
+            raise ConfigurationError(f"--where is an empty box: {advice}")
         if self.contrastive:
             return
         if self.against:
@@ -277,4 +278,5 @@ class ExecutionOptions:
         if self.workers == 0:
             raise ConfigurationError("on Ray, at least one worker must hold the network")
         if self.device not in ("auto", "cpu", "cuda"):
-            raise ConfigurationError(f"Ray assigns the GPUs: instead of the device {self.device!r}, give cuda or cpu")
+            advice = f"instead of the device {self.device!r}, give cuda or cpu"
+            raise ConfigurationError(f"Ray assigns the GPUs: {advice}")

@@ -77,7 +77,6 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     listing = partial(
         find_sources, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
-
     sources: Sources = listing(shard=inputs.shard)
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
     is_work = any(map(_may_be_work, sources))
@@ -193,13 +192,15 @@ def run_vmax(
                 finite = visible(np.nan_to_num(values, nan=0, posinf=0, neginf=0), style)
                 # in units of a uniform map
                 largest = max(largest, float(finite.max(initial=0)) * values.size)
-    return _rounded_up(largest) if largest else 1.0
+    return _rounded_up(largest or 1.0)
 
 
 def _is_probably_image(source: Source) -> bool:
     """Whether the user named a file, or its name says that it is of some kind of data, or it is a directory."""
     path = source.path
-    return source.is_explicit or any(medium.has_suffix(path) for medium in INPUT_FORMATS) or os.path.isdir(path)
+    if source.is_explicit or os.path.isdir(path):
+        return True
+    return any(medium.has_suffix(path) for medium in INPUT_FORMATS)
 
 
 def _rounded_up(value: float) -> float:
@@ -216,20 +217,20 @@ def _region_options(output: OutputOptions) -> RegionOptions | None:
 
 def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
     """Say what its maps may not be taken for."""
-    loaded = network.loaded
-    doubts = caveat(loaded.name)
-    if not loaded.trained:
-        doubts = f"{loaded.name} is untrained: its maps are meaningless"
+    model = network.loaded
+    doubts = caveat(model.name)
+    if not model.trained:
+        doubts = f"{model.name} is untrained: its maps are meaningless"
     if doubts:
         warnings.warn(doubts, stacklevel=2)
     if network.classes is None:
         return
     words = {}  # in the order of the classes
     for word in targets:
-        words[matching_classes(loaded.categories, word, loaded.num_classes)] = word
+        words[matching_classes(model.categories, word, model.num_classes)] = word
     for word, group in zip(words.values(), network.classes, strict=True):
         count = len(group)
-        names = class_labels(loaded, group[:_MAX_NAMES])
+        names = class_labels(model, group[:_MAX_NAMES])
         if count > _MAX_NAMES:
             names.append("...")
         if count > 1:
@@ -242,12 +243,12 @@ def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
 
 def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> dict[str, object]:
     """Everything that results depend on: all options but those that only say where and how fast they are made."""
-    loaded = network.loaded
+    model = network.loaded
     maps = asdict(plan.maps)
     del maps["track_lost_mass"]  # which changes records only
     # by their own names
     maps |= {"layers": network.layers, "targets": network.classes, "against": network.against}
-    if maps["top_k"] == 1 and loaded.task in (CLASSIFICATION, VIDEO):
+    if maps["top_k"] == 1 and model.task in (CLASSIFICATION, VIDEO):
         maps["top_k"] = None
     if isinstance(maps["where"], Path):
         maps["where"] = content_hash(maps["where"])
@@ -255,7 +256,7 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     labels_hash = str(FOLDERS) if labels == FOLDERS else labels and content_hash(labels)
     regions = _region_options(plan.output)
     settings = {
-        **network_settings(loaded),
+        **network_settings(model),
         "method": network.method,
         "dtype": plan.execution.dtype,
         "labels": labels_hash,
@@ -277,6 +278,9 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     format_ = output.format
     if format_ == AUTO and plan.style.name == "mask" and not output.panel:  # JPEG has no transparency
         format_ = "png"
+    video = ""
+    if network.loaded.task == VIDEO:
+        video = video_format(output.format)
     names = ResultNames(
         format=format_,
         figure=_figure_kind(plan),
@@ -285,9 +289,9 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         default_layer=network.default_layer,
         method=_method_mark(plan, network),
         described=bool(plan.model.descriptions),
-        video=video_format(output.format) if network.loaded.task == VIDEO else "",
+        video=video,
         volumes=network.loaded.transforms.depth is not None,
-        question=None if plan.words is None else plan.words.question,
+        question=getattr(plan.words, "question", None),
     )
     return RenderOptions(
         style=style,
@@ -307,13 +311,17 @@ def _figure_kind(plan: RunPlan) -> str:
         return ""
     if plan.maps.layers == (ALL,):
         return "layers"
-    return ATLAS if plan.style.name == ATLAS else "panel"
+    if plan.style.name == ATLAS:
+        return ATLAS
+    return "panel"
 
 
 def _method_mark(plan: RunPlan, network: NetworkDescription) -> str:
     """The method as file names have it; empty for contrastive maps against duals."""
+    if not plan.maps.contrastive:
+        return "marginal"
     if not network.against:
-        return "" if plan.maps.contrastive else "marginal"
+        return ""
     names = map(str, network.against)
     if plan.model.descriptions:
         names = map(distinct_slug, network.labels_against)
@@ -331,26 +339,26 @@ def _raw_provenance(network: NetworkDescription) -> Arrays:
     return fields
 
 
-def with_labels(sources: Sources, inputs: InputOptions, loaded: LoadedModel, reader: Reader) -> Sources:
+def with_labels(sources: Sources, inputs: InputOptions, model: LoadedModel, reader: Reader) -> Sources:
     """The same files, each with its true class as ``label``; with warnings if images have none, or labels no image.
 
     Args:
         sources: the files.
         inputs: their ``labels``, if there are any, are a CSV file of two columns, a file and its class by index or
             name; or ``FOLDERS``. A file is named by any number of the last parts of its path.
-        loaded: the network, for its classes; without any, there is nothing for it to do.
+        model: the network, for its classes; without any, there is nothing for it to do.
         reader: says whether a file is worked on; others need no label.
 
     Raises:
         ConfigurationError: the file cannot be read, a class does not exist, or no image has a label.
     """
     labels = inputs.labels
-    if labels is None or not loaded.num_classes:
+    if labels is None or not model.num_classes:
         return sources
     if labels == FOLDERS:
-        by_folder = _folders([*filter(reader.accepts, sources)], loaded)
+        by_folder = _folders([*filter(reader.accepts, sources)], model)
         return [replace(source, label=by_folder.get(_folder(source.path))) for source in sources]
-    table = read_labels(labels, loaded.categories, loaded.num_classes)
+    table = read_labels(labels, model.categories, model.num_classes)
     unused_rows = {**table}
     labeled_sources = []
     missing = []
@@ -375,7 +383,8 @@ def with_labels(sources: Sources, inputs: InputOptions, loaded: LoadedModel, rea
         verb = "matches" if len(unused_rows) == 1 else "match"
         rows = plural(len(unused_rows), "row")
         key, (number, _) = next(iter(unused_rows.items()))
-        warnings.warn(f"{rows} of '{labels}' {verb} no image, such as '{Path(*key)}' in line {number}", stacklevel=2)
+        example = f"'{Path(*key)}' in line {number}"
+        warnings.warn(f"{rows} of '{labels}' {verb} no image, such as {example}", stacklevel=2)
     return labeled_sources
 
 
@@ -391,16 +400,16 @@ def _folder(path: Path) -> str:
     return name if name not in ("", "..") else path.parent.resolve().name
 
 
-def _folders(sources: Sources, loaded: LoadedModel) -> dict[str, int]:
+def _folders(sources: Sources, model: LoadedModel) -> dict[str, int]:
     """The class of each directory by its name; without class names, in sorted order, as torchvision's ImageFolder."""
     names = sorted({_folder(source.path) for source in sources})
-    if loaded.categories is None and len(names) == loaded.num_classes and not all(map(str.isdecimal, names)):
+    if model.categories is None and len(names) == model.num_classes and not all(map(str.isdecimal, names)):
         return {name: index for index, name in enumerate(names)}
     by_name = {}
     for name in names:
         class_name = name.replace("_", " ")
         try:
-            by_name[name] = resolve_class(loaded.categories, class_name, loaded.num_classes)
+            by_name[name] = resolve_class(model.categories, class_name, model.num_classes)
         except ConfigurationError as error:
             reason = str(error).replace(repr(class_name), repr(name))
             raise ConfigurationError(f"the directory '{name}' is not named after a class ({reason})") from error

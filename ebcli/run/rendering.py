@@ -31,6 +31,7 @@ from ebcli.run.reading import NetworkInput, Reader
 
 Arrays = dict[str, ArrayLike]
 Facts = Mapping[str, str]
+Shares = Mapping[Subject, float]
 _OF_MAP = "mass layer peak strength times_noise evidence share channels".split()  # which its record has, too
 
 
@@ -143,7 +144,7 @@ def render(
         if coordinates is not None:
             coordinate_suffix = coordinates.suffix
             files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
-    shares = None if options.at is None else _shares(explanation, options.at, size)
+    shares = _shares(explanation, options.at, size)
     records = tuple(class_record(map_, options.regions, shares) for map_ in maps)
     named_maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
     paths = options.names.relpaths(relpath, named_maps, coordinate_suffix)
@@ -186,8 +187,10 @@ def _figure(options: RenderOptions, explanation: Explanation, drawing: _Drawing,
     return draw(*drawing).encode(suffix, facts)
 
 
-def _shares(explanation: Explanation, pixel: Size, size: Size) -> dict[Subject, float]:
-    """The shares of the classes at a pixel of an image (width, height)."""
+def _shares(explanation: Explanation, pixel: Size | None, size: Size) -> Shares | None:
+    """The shares of the classes at a pixel of an image (width, height); None without a pixel."""
+    if pixel is None:
+        return None
     x, y = pixel
     width, height = size
     if x >= width or y >= height:
@@ -201,29 +204,30 @@ def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
     return [(left, right), (top, bottom), (0, clips.total if clips else 1)][: map_.values.ndim]
 
 
-def class_record(
-    maps: FrameMaps, options: RegionOptions | None = None, shares: Mapping[Subject, float] | None = None
-) -> ClassRecord:
+def class_record(maps: FrameMaps, options: RegionOptions | None = None, shares: Shares | None = None) -> ClassRecord:
     """The record of a map; with options, also the region that it marks; with shares at a pixel, also its own."""
     map_ = maps.map
     subject = map_.subject
-    region = None
-    if options is not None and not map_.is_two_sided:
+    fields = {name: getattr(map_, name) for name in _OF_MAP}
+    if map_.is_two_sided:
+        fields["against"] = map_.against
+    elif options is not None:
         region = largest_region(map_.values, map_.placement, maps.size, options)
+        fields["region"] = region and asdict(region)
+    if map_.sufficiency is not None:
+        fields["sufficiency"] = map_.sufficiency.record_fields
+    if shares is not None:
+        fields["share_at"] = round(shares.get(subject, 0.0), 4)
     return ClassRecord(
         subject.index,
         subject.name,
         subject.score,
         blank=maps.is_blank,
         losses=map_.lost_mass,
-        region=None if region is None else asdict(region),
         at_border=maps.at_border,
         box=subject.box,
-        sufficiency=None if map_.sufficiency is None else map_.sufficiency.record_fields,
-        share_at=None if shares is None else round(shares.get(subject, 0.0), 4),
         position=subject.position,
-        against=map_.against if map_.is_two_sided else None,
-        **{name: getattr(map_, name) for name in _OF_MAP},
+        **fields,
     )
 
 
@@ -281,8 +285,9 @@ def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
     strengths = [", ".join(map_.evidence_words).removeprefix("strength ") for map_ in maps]
     if all(strengths):
         facts["strength"] = "; ".join(strengths)
-    if maps[0].sufficiency is not None:
-        facts["sufficiency"] = maps[0].sufficiency.words
+    sufficiency = maps[0].sufficiency
+    if sufficiency is not None:
+        facts["sufficiency"] = sufficiency.words
     return facts | {
         "scale": f"{low} to {high}",
         "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),

@@ -101,7 +101,7 @@ class Saliency:
         boxes = []
         for map_ in self._maps:
             region = largest_region(map_.display_values, map_.placement, self.photo.image.size, options)
-            boxes.append(None if region is None else region.box)
+            boxes.append(getattr(region, "box", None))
         return boxes
 
     @cached_property
