@@ -4,7 +4,6 @@ Sufficiency is how small a part of an image, in the order of its map, keeps half
 """
 
 import contextlib
-import hashlib
 import os
 import zlib
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from ebcli.drawing.overlay import Pixels, covered_pixels, interpolate, ranks
 from ebcli.eb import ExcitationResult
 from ebcli.eb.forward import single_tensor
 from ebcli.errors import LayerError, OutputError
+from ebcli.files.naming import sha256
 from ebcli.files.sink import atomic_write
 from ebcli.models import default_layer
 from ebcli.models.methods import center
@@ -140,7 +140,7 @@ def _cache_file(result: ExcitationResult) -> Path:
     peaks = result.maps[0].float().flatten(1).amax(1)
     numbers = [*_strengths(result).tolist(), *peaks.tolist(), float(result.logits.float().norm())]
     digits = [f"{number:.4g}" for number in numbers]  # the last digits depend on the number of threads
-    name = hashlib.sha256(repr((PICTURES, CLASSES, digits)).encode()).hexdigest()
+    name = sha256(repr((PICTURES, CLASSES, digits)).encode())
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - never fails
     return Path(caches, "eb-saliency", "noise", name)
 

@@ -28,7 +28,14 @@ from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.models.running import is_out_of_memory, resolve_device
 from ebcli.run import controls
 from ebcli.run.maps import Tiles, batch_sizes, class_scores, in_sequence, maps_of, priors
-from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, describe, method_in_words
+from ebcli.run.network_description import (
+    Indices,
+    NetworkDescription,
+    chosen_classes,
+    class_labels,
+    describe,
+    method_in_words,
+)
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import NetworkInput
@@ -329,7 +336,7 @@ class Explainer:
         return [[replace(map_, **changes) for map_ in row] for row in rows]
 
     def _maps(
-        self, inputs: Tensor, subjects: Sequence[Subject], request: ImageRequest, against: list[int] | None = None
+        self, inputs: Tensor, subjects: Sequence[Subject], request: ImageRequest, against: Indices = None
     ) -> MapRows:
         """The maps of the same subjects in each of the inputs."""
         results = self._backprop(inputs, partial(priors, [subjects], 1), against)
@@ -352,9 +359,7 @@ class Explainer:
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
 
-    def _backprop(
-        self, inputs: Tensor, targets: Targets, against: list[int] | None = None
-    ) -> tuple[ExcitationResult, ...]:
+    def _backprop(self, inputs: Tensor, targets: Targets, against: Indices = None) -> tuple[ExcitationResult, ...]:
         maps = self._maps_asked
         return excitation_backprop(
             self.loaded.net,

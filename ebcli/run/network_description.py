@@ -17,6 +17,7 @@ from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions, Names, Values, WordOptions
 
 Classes = list[tuple[int, ...]] | None  # see ``NetworkDescription``
+Indices = list[int] | None  # of classes
 
 _NOT_LOADED: Any = None
 
@@ -41,7 +42,7 @@ class NetworkDescription:
     layers: Names
     default_layer: str | None = None
     classes: Classes = None
-    against: list[int] | None = None
+    against: Indices = None
     method: str = ""
     noise: Mapping[str, float] = field(default_factory=dict)
     strides: Mapping[str, int] = field(default_factory=dict)
@@ -134,7 +135,7 @@ def in_a_sentence(provenance: Mapping[str, str]) -> str:
     return "{model} ({weights}), layer {layer}, {method}".format(**provenance)
 
 
-def chosen_classes(maps: MapOptions, model: LoadedModel) -> tuple[Classes, list[int] | None]:
+def chosen_classes(maps: MapOptions, model: LoadedModel) -> tuple[Classes, Indices]:
     """The classes to explain, and those to contrast with, each once; see ``NetworkDescription``.
 
     Raises:
