@@ -189,7 +189,7 @@ class Network:
         plan = plan.replace(format="png")
         options = render_options(plan, self._explainer(plan).network, plan.style)
         result = self._workers.call(render, source, self._input(source), self._reader, options, explanation, None)
-        return result.files[0]
+        return next(iter(result.files.values()))
 
     def command(self, plan: RunPlan, name: str) -> str:
         """The command line that makes the picture of a plan for the photo at a path."""
