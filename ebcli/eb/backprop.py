@@ -11,7 +11,7 @@ from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import Against, Targets, Where, check_network, check_relevance, priors, priors_against
-from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, removing, single_tensor
+from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, removing
 from ebcli.eb.inputs import Inputs, NetworkInputs
 from ebcli.eb.joint import LayerShares, LostMass, joint_shares
 from ebcli.eb.mode import RecordingMode, UnsupportedPolicy, refuse
@@ -23,6 +23,7 @@ from ebcli.eb.stepwise import Explains, Stepwise, total
 from ebcli.eb.tape import Tape
 from ebcli.eb.torch_private import tree_map, tree_map_only
 from ebcli.errors import ConfigurationError, LayerError
+from ebcli.heads import HeadChoice, single_tensor
 
 
 class HasNetwork(Protocol):
@@ -38,6 +39,7 @@ class ExcitationOptions(TypedDict, total=False):
     against: Against | None
     joint: bool | None
     where: Where | None
+    head: HeadChoice
     unsupported: UnsupportedPolicy
     track_lost_mass: bool
 
@@ -77,6 +79,7 @@ def excitation_backprop(
     against: Against | None = None,
     joint: bool | None = None,
     where: Where | None = None,
+    head: HeadChoice = None,
     unsupported: UnsupportedPolicy = "error",
     track_lost_mass: bool = False,
 ) -> ExcitationResult | tuple[ExcitationResult, ...]:
@@ -90,8 +93,8 @@ def excitation_backprop(
     The network runs in evaluation mode and is restored afterwards. Up to the layer it runs without autograd.
 
     Args:
-        net: the network, or what `load_model` returned. Its output is (B, num_classes), or a tuple or dict whose first
-            tensor is; for dense predictions, such as segmentation, (B, num_classes, H, W).
+        net: the network, or what `load_model` returned. Its output is (B, num_classes), or a tuple, dict or data class
+            that has it; for dense predictions, such as segmentation, (B, num_classes, H, W).
         inputs: (B, ...), preprocessed. Networks with several inputs take a tuple of tensors, or a mapping of their
             names to tensors, each with the images on axis 0.
         targets: one class index for all images, class indices (B,) or (B, K), or a floating-point prior shaped like
@@ -108,6 +111,8 @@ def excitation_backprop(
             mixed.
         where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
             (B, H, W) to explain; None for all pixels.
+        head: of a network that returns several tensors, the name or the position of the one to explain. None: the only
+            one with a row for each image, or the one named ``logits``, ``pred`` or ``out``.
         unsupported: ``"gradient"`` falls back to ordinary gradients, with a warning, for operations without a rule.
         track_lost_mass: record which operations lost probability. Takes more memory and an extra backward pass.
 
@@ -117,8 +122,8 @@ def excitation_backprop(
     Raises:
         LayerError: the layer does not exist, is not called exactly once, does not return a single tensor, or the
             output does not depend on it.
-        ConfigurationError: the targets do not fit the logits, a class is both a target and in `against`, or the
-            inputs are not finite.
+        ConfigurationError: the network has several heads, of which none is chosen or obvious, the targets do not fit
+            the logits, a class is both a target and in `against`, or the inputs are not finite.
         NonFiniteError: the logits or the map are not finite.
         UnsupportedOpError: operations between the layer and the output have no rule.
 
@@ -150,7 +155,7 @@ def excitation_backprop(
         against = [against]
     rivals = None if against is None else tuple(against)
     with quiet(), torch.inference_mode(False), torch.no_grad(), torch.autocast(call.main.device.type, enabled=False):
-        forward = Forward.of(network, call, layers, tracks=track_lost_mass)
+        forward = Forward.of(network, call, layers, head, tracks=track_lost_mass)
         try:
             if callable(targets):
                 targets = targets(forward.logits)
@@ -179,6 +184,7 @@ def excitation_backprop(
                     relevance=relevance,
                     mass=mass,
                     logits=forward.logits,
+                    head=forward.head,
                     contrastive=contrastive or rivals is not None,
                     layer=name,
                     input_shape=tuple(forward.sources.get(name, source).shape),

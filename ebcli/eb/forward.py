@@ -24,6 +24,7 @@ from ebcli.eb.paths import Path
 from ebcli.eb.places import Images
 from ebcli.eb.tape import Tape
 from ebcli.errors import LayerError, closest
+from ebcli.heads import HeadChoice, head_of, heads_of
 from ebcli.layouts import Layout
 
 LayerChoice = str | Module | None
@@ -94,7 +95,7 @@ class LayerHooks:
     def _output(self, name: str, _module: Module, _args: Any, output: Any) -> None:
         if ACTIVE_TAPE.get() is not self._tape:
             return  # another thread's forward pass
-        tensors = _tensors_in(output)
+        tensors = [*heads_of(output).values()]
         if len(tensors) != 1:
             raise LayerError(
                 f"{label_of(name)} returns a {type(output).__name__} with {len(tensors)} floating-point "
@@ -110,6 +111,7 @@ class Forward:
     Attributes:
         tape: of it.
         logits: the network's output, (B, num_classes, ...).
+        head: the name of the head that it is; None of the only one.
         output: its value.
         paths: from there to each layer, and the layer's name.
         images: which image each element belongs to.
@@ -120,6 +122,7 @@ class Forward:
 
     tape: Tape
     logits: Tensor
+    head: str | None
     output: Value
     paths: dict[Path, str | None]
     images: Images
@@ -128,14 +131,16 @@ class Forward:
     layouts: dict[Path, Layout | None]
 
     @classmethod
-    def of(cls, net: Module, inputs: NetworkInputs, layers: Sequence[LayerChoice], *, tracks: bool) -> "Forward":
+    def of(
+        cls, net: Module, inputs: NetworkInputs, layers: Sequence[LayerChoice], head: HeadChoice, *, tracks: bool
+    ) -> "Forward":
         """Run the network once. Raises LayerError if the output does not depend on a layer."""
         picture = inputs.main
         tape = Tape(net, names_all=tracks)
         hooks = LayerHooks(net, inputs, layers, tape)
         with evaluating(net), RecordingMode(tape), removing(hooks.handles), torch.enable_grad():
             try:
-                result = single_tensor(hooks.run(), "the network's output")
+                head_name, result = head_of(hooks.run(), head)
             except (RuntimeError, ValueError, IndexError):
                 check_batch(net, picture)
                 raise
@@ -163,6 +168,7 @@ class Forward:
         return cls(
             tape=tape,
             logits=result.detach(),
+            head=head_name,
             output=output,
             paths=paths,
             images=images,
@@ -195,27 +201,6 @@ def label_of(layer: str | None) -> str:
     if layer.startswith(PREFIX):
         return f"input {layer.removeprefix(PREFIX)!r}"
     return f"layer {layer!r}"
-
-
-def single_tensor(output: Any, what: str) -> Tensor:
-    """The first floating-point tensor in a module's output."""
-    tensors = _tensors_in(output)
-    if not tensors:
-        raise LayerError(f"{what} must contain a floating-point tensor, but it is a {type(output).__name__}")
-    return tensors[0]
-
-
-def _tensors_in(output: Any) -> list[Tensor]:
-    """A module's output if that is a tensor; else the floating-point tensors in it."""
-    if isinstance(output, Tensor):
-        return [output]
-    if dataclasses.is_dataclass(output):
-        output = vars(output)
-    if isinstance(output, dict):
-        output = output.values()
-    elif not isinstance(output, (list, tuple)):
-        return []
-    return [a for a in output if isinstance(a, Tensor) and a.is_floating_point()]
 
 
 def _name_of(layer: LayerChoice, net: Module, inputs: NetworkInputs, tape: Tape) -> str | None:

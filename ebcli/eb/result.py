@@ -31,6 +31,7 @@ class ExcitationResult:
         against: the classes whose mean map was subtracted; None if it was the dual's, or none.
         channel_axis: the input's axis of channels; None if the network does not tell.
         image_axis: the axis of images of the layer's output; None if it has none.
+        head: the name of the head that was explained; None of the only one.
         layout: where the layer's output holds the cells of the map; None if it has no map, or is the input.
 
     Examples:
@@ -56,6 +57,7 @@ class ExcitationResult:
     joint: bool = False
     channel_axis: int | None = 1
     image_axis: int | None = 0
+    head: str | None = None
     layout: Layout | None = None
 
     def __repr__(self) -> str:  # tensors in full would fill screens
@@ -65,8 +67,9 @@ class ExcitationResult:
             if len(masses) > 4:
                 masses[4:] = ["..."]
             mass = f"[{', '.join(masses)}]"
+        head = "" if self.head is None else f"head={self.head!r}, "
         return (
-            f"{type(self).__name__}(layer={self.layer!r}, contrastive={self.contrastive}, "
+            f"{type(self).__name__}({head}layer={self.layer!r}, contrastive={self.contrastive}, "
             f"relevance={tuple(self.relevance.shape)}, logits={tuple(self.logits.shape)}, "
             f"mass={mass})"
         )

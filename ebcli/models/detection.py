@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.datatypes.explanation import Box
-from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError
+from ebcli.heads import single_tensor
 from ebcli.models.running import hook_modules
 
 _PARTS = "cls_logits", "bbox_regression"  # of what the head of torchvision's detectors returns

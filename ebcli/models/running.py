@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.eb.forward import evaluating, single_tensor
+from ebcli.eb.forward import evaluating
 from ebcli.errors import ConfigurationError, EbcliError, first_line
+from ebcli.heads import single_tensor
 from ebcli.imports import guard_user_code, printing_to
 from ebcli.layouts import CONVOLUTIONS
 

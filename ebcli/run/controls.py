@@ -20,10 +20,10 @@ from ebcli.datatypes.arrays import DoubleArray
 from ebcli.datatypes.explanation import Box, Map, Size, Sufficiency
 from ebcli.drawing.overlay import Pixels, covered_pixels, interpolate, ranks
 from ebcli.eb import ExcitationResult
-from ebcli.eb.forward import single_tensor
 from ebcli.errors import LayerError, OutputError
 from ebcli.files.naming import sha256
 from ebcli.files.sink import atomic_write
+from ebcli.heads import single_tensor
 from ebcli.models import default_layer
 from ebcli.models.methods import center
 from ebcli.models.running import blank, probe, strides_of_cells

@@ -20,8 +20,9 @@ from torch import Tensor
 import ebcli.run.tasks  # noqa: F401 - registers them
 from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.eb import ExcitationResult, excitation_backprop
-from ebcli.eb.forward import evaluating, single_tensor
+from ebcli.eb.forward import evaluating
 from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_line
+from ebcli.heads import single_tensor
 from ebcli.imports import guard_user_code
 from ebcli.models import LoadedModel, load_model
 from ebcli.models.keywords import INPUT, VIDEO

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import ebcli
+from ebcli.errors import ConfigurationError
 
 Named = namedtuple("Named", "features extra")
 
@@ -86,3 +87,59 @@ def test_logits_in_a_container(wrap_logits):
 def test_no_logits():
     with pytest.raises(ebcli.LayerError, match="the network's output must contain a floating-point tensor"):
         run("tensor", wrap_logits=lambda logits: {"shape": logits.shape})
+
+
+class TwoHeads(nn.Module):
+    """Two heads of five and three classes, returned in some form."""
+
+    def __init__(self, form):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.kind, self.color, self.form = nn.Conv2d(3, 4, 3), nn.Linear(4, 5), nn.Linear(4, 3), form
+
+    def forward(self, x):
+        features = torch.relu(self.conv(x)).mean((2, 3))
+        return self.form(self.kind(features), self.color(features))
+
+
+Colored = namedtuple("Colored", "kind color")
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "color"),
+    [
+        (lambda kind, color: (kind, color), 0, 1),
+        (lambda kind, color: (kind, color), "0", -1),
+        (lambda kind, color: {"kind": kind, "color": color}, "kind", "color"),
+        (Colored, "kind", "color"),
+    ],
+)
+def test_a_head_is_chosen(form, kind, color):
+    x = torch.rand(2, 3, 6, 6)
+    net = TwoHeads(form)
+    for head, index in ((kind, 0), (color, 1)):
+        result = ebcli.excitation_backprop(net, x, 2, "conv", head=head)
+        alone = ebcli.excitation_backprop(TwoHeads(lambda *heads, i=index: heads[i]), x, 2, "conv")
+        assert torch.equal(result.relevance, alone.relevance)
+        assert repr(result.head) in repr(result)
+        assert alone.head is None
+    with pytest.raises(
+        ConfigurationError, match=r"the network has several heads: choose one of .*\(B, 5\); .*\(B, 3\)"
+    ):
+        ebcli.excitation_backprop(net, x, 2, "conv")
+    with pytest.raises(ConfigurationError, match=r"the network has no head 'shape': choose one of .*\(B, 5\)"):
+        ebcli.excitation_backprop(net, x, 2, "conv", head="shape")
+
+
+def test_a_head_of_a_usual_name_is_explained():
+    net = TwoHeads(lambda kind, color: {"features": kind, "logits": color})
+    result = ebcli.excitation_backprop(net, torch.rand(2, 3, 6, 6), 2, "conv")
+    assert result.head == "logits"
+    assert result.logits.shape == (2, 3)
+
+
+def test_what_has_no_row_for_each_image_is_no_head():
+    net = TwoHeads(lambda kind, color: (color.sum(), kind))
+    result = ebcli.excitation_backprop(net, torch.rand(2, 3, 6, 6), 4, "conv")
+    assert result.logits.shape == (2, 5)
+    assert result.head is None

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode
+from ebcli.heads import single_tensor
 from ebcli.models.keywords import RAW
 from ebcli.models.running import hook_modules, probe
 from ebcli.models.sources.base import ModelSource
