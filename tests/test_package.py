@@ -80,8 +80,8 @@ def test_names_are_imported_from_a_zip_file(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "program.zip")}
     command = [sys.executable, "-P", "-c", code]
-    options = {"capture_output": True, "text": True, "timeout": 120, "check": False}
-    done = subprocess.run(command, env=environment, cwd=tmp_path, **options)
+    options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run(command, check=False, **options)
     file = tmp_path / "program.zip" / "ebcli" / "__init__.py"
     assert done.stdout == f"{file} 1 2 2 Layer resized\n", done.stderr
 

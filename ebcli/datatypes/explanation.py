@@ -135,9 +135,14 @@ class Subject:
     position: int | None = None
 
     @property
+    def label(self) -> str:
+        """The name of the class, or its index if the name is unknown."""
+        return self.name or f"class {self.index}"
+
+    @property
     def title(self) -> str:
         """The class and the score in words."""
-        return f"{self.name or f'class {self.index}'}, score {self.score:.3f}"
+        return f"{self.label}, score {self.score:.3f}"
 
 
 @dataclass(frozen=True, kw_only=True)

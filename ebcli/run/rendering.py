@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Explanation, Interval, Map, Subject
+from ebcli.datatypes.explanation import Explanation, Interval, Map, Size, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
 from ebcli.drawing.legend import scale_labels
 from ebcli.drawing.overlay import downscale
@@ -30,7 +30,6 @@ from ebcli.models.classes import printable
 from ebcli.run.reading import NetworkInput, Reader
 
 Arrays = dict[str, ArrayLike]
-Size = tuple[int, int]  # width and height
 _OF_MAP = "mass layer peak strength times_noise evidence share channels".split()  # which its record has, too
 
 
