@@ -3,6 +3,7 @@
 import math
 
 from torch import Tensor, nn
+from torch.nn import Module
 
 from ebcli.errors import LayerError
 
@@ -60,7 +61,7 @@ def saliency_map(
     )
 
 
-def channel_axis_of(net: nn.Module, inputs: Tensor) -> int | None:
+def channel_axis_of(net: Module, inputs: Tensor) -> int | None:
     """The axis of a network's inputs that holds the channels, told by its first layer; None if that does not tell.
 
     That is axis 1 of images and videos (B, C, ...), axis 2 of videos (B, T, C, H, W) whose frames a 2-D convolution

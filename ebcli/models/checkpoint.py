@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 
 from ebcli.errors import ConfigurationError, first_line, import_optional
 from ebcli.files.paths import safe_open
@@ -76,7 +77,7 @@ def without_prefixes(state: Mapping[str, Any], names: Collection[str]) -> dict[s
     return best
 
 
-def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> None:
+def load_checkpoint(net: Module, state: Mapping[str, Any], source: str) -> None:
     """Load a state dict into a network; every tensor must match.
 
     Args:
@@ -123,7 +124,7 @@ def check_match(source: str, misshapen: Sequence[str], missing: Sequence[str] = 
         raise ConfigurationError(f"{source} does not fit the network: {_count_names(kinds)}")
 
 
-def check_finite(net: nn.Module, source: str) -> None:
+def check_finite(net: Module, source: str) -> None:
     """Raise ConfigurationError if a parameter or a running statistic of a network has NaN or infinity.
 
     Args:
@@ -139,7 +140,7 @@ def check_finite(net: nn.Module, source: str) -> None:
         raise ConfigurationError(f"{source} cannot be used: {names}")
 
 
-def classes_in(state: Mapping[str, Any], net: nn.Module, name: str = "") -> int | None:
+def classes_in(state: Mapping[str, Any], net: Module, name: str = "") -> int | None:
     """Number of classes of a state dict; None if it has no classifier that fits this network.
 
     Args:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.datatypes.explanation import Box
 from ebcli.eb.forward import single_tensor
@@ -137,7 +138,7 @@ class YoloOutput:
                 return cls(num_classes or num_columns, has_objectness, is_transposed)
         return None
 
-    def __call__(self, _net: nn.Module, _inputs: Any, output: Any) -> Candidates:
+    def __call__(self, _net: Module, _inputs: Any, output: Any) -> Candidates:
         raw = single_tensor(output, "the output")
         if self.is_transposed:
             raw = raw.mT
@@ -151,7 +152,7 @@ class YoloOutput:
         return Candidates(logits, _corners(values[:, :4].mT), scores, _OVERLAP)
 
 
-def recognize(net: nn.Module, output: Any, size: Sequence[int], num_classes: int = 0) -> Any:
+def recognize(net: Module, output: Any, size: Sequence[int], num_classes: int = 0) -> Any:
     """The output of a network, as candidates if it is a detector of the YOLO kind, which then returns them.
 
     Args:
@@ -180,7 +181,7 @@ def _cell_counts(size: Sequence[int]) -> set[int]:
     return {sum(-(-height // stride) * -(-width // stride) for stride in strides) for strides in _STRIDES}
 
 
-class DetectionScores(nn.Module):
+class DetectionScores(Module):
     """A detector of torchvision as a dense classifier: images (B, 3, H, W) to class logits (B, num_classes, anchors).
 
     The logits are those of every anchor (RetinaNet, SSD), location (FCOS) or proposal (Faster, Mask and Keypoint
@@ -208,7 +209,7 @@ class DetectionScores(nn.Module):
 
     _detector: Any
 
-    def __init__(self, detector: nn.Module) -> None:
+    def __init__(self, detector: Module) -> None:
         super().__init__()
         if not is_detector(detector):
             raise ConfigurationError(
@@ -249,11 +250,11 @@ class DetectionScores(nn.Module):
         of_head: dict[str, Tensor] = {}
         is_two_stage = hasattr(detector, "roi_heads")
 
-        def check(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        def check(_module: Module, _inputs: Any, output: Any) -> None:
             if len({len(proposals) for proposals in output[0]}) > 1:
                 raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
 
-        def keep(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+        def keep(_module: Module, _inputs: Any, output: Any) -> Any:
             if is_two_stage:
                 output = dict(zip(_PARTS, output, strict=True))
             of_head.update(output)
@@ -283,7 +284,7 @@ class DetectionScores(nn.Module):
         return inner, (height, width)
 
 
-def is_detector(net: nn.Module) -> bool:
+def is_detector(net: Module) -> bool:
     """Whether a network has the parts of torchvision's detectors."""
     if not (hasattr(net, "transform") and hasattr(net, "backbone")):
         return False
@@ -293,7 +294,7 @@ def is_detector(net: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[Detection]]:
+def detections(net: Module, images: Tensor, score: float = 0.5) -> list[list[Detection]]:
     """The objects that a detector finds, best first, each with the anchor that its score was computed at.
 
     The anchor of a detection of torchvision's detectors is the one on whose logits and offsets its score and its box

@@ -20,7 +20,8 @@ from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DEFAULT, RAW, SIGMOID
 from ebcli.models.spec import Preprocessing
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+    from torch.nn import Module
 
 # What is known of the bundled network before it is loaded
 NAME = "IMAGENET1K_V1"  # of its weights, as torchvision would call them
@@ -67,7 +68,7 @@ class LoadedModel:
     """
 
     name: str
-    net: nn.Module
+    net: Module
     _: KW_ONLY
     transforms: InputSpec
     categories: tuple[str, ...] | None = None
@@ -79,7 +80,7 @@ class LoadedModel:
     one_by_one: bool = False
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     fit: Callable[[Preprocessing], InputSpec] | None = field(default=None, compare=False)
-    retold: Callable[[Sequence[str]], nn.Module] | None = field(default=None, compare=False)
+    retold: Callable[[Sequence[str]], Module] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:  # a network in full would fill screens
         return f"<{self.name}, weights {self.weights}, for {self.task}, {self.num_classes} classes>"

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
@@ -194,14 +195,14 @@ def _load(
 
 
 def _with_new_texts(
-    source: ModelSource, name: str, towers: nn.Module, net: nn.Module, scores: str, texts: Sequence[str]
-) -> nn.Module:
+    source: ModelSource, name: str, towers: Module, net: Module, scores: str, texts: Sequence[str]
+) -> Module:
     """The classifier by other texts, of the type and on the device of the first one, with which it shares a tower."""
     check_texts(name, texts)
     return source.with_texts(towers, texts, scores).eval().to(next(net.parameters()))
 
 
-def _own_spec(source: ModelSource, name: str, net: nn.Module, label: str, settings: Preprocessing) -> InputSpec:
+def _own_spec(source: ModelSource, name: str, net: Module, label: str, settings: Preprocessing) -> InputSpec:
     """The network's own preprocessing. Raises ConfigurationError if settings do not fit it."""
     if is_detector(net):
         if settings not in (Preprocessing(), Preprocessing(fit=keywords.WHOLE)):
@@ -216,7 +217,7 @@ def _own_spec(source: ModelSource, name: str, net: nn.Module, label: str, settin
     return default_spec
 
 
-def _probe_task(name: str, net: nn.Module, spec: InputSpec, task: str | None, num_known: int) -> tuple[str, int]:
+def _probe_task(name: str, net: Module, spec: InputSpec, task: str | None, num_known: int) -> tuple[str, int]:
     """The task of a network and the number of its classes, of which so many are known, from a forward pass."""
     if isinstance(net, DetectionScores):
         return keywords.DETECTION, net.num_classes
@@ -234,7 +235,7 @@ def _probe_task(name: str, net: nn.Module, spec: InputSpec, task: str | None, nu
 def _fit_input(
     source: ModelSource,
     name: str,
-    net: nn.Module,
+    net: Module,
     settings: Preprocessing,
     default_spec: InputSpec,
     of_detector: bool = False,
@@ -258,7 +259,7 @@ def _fit_input(
     return settings.apply_fixed_size(default_spec)
 
 
-def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:
+def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[Module, str, tuple[Path, ...]]:
     """The network, the name of its weights, and the files that define it."""
     file = Path(weights)
     if weights.lower() == keywords.UNTRAINED:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.eb import excitation_backprop
 from ebcli.errors import LayerError, import_optional
@@ -13,7 +14,7 @@ from ebcli.models.keywords import METHODS
 from ebcli.models.running import hook_modules
 
 # (net, inputs (1, 3, H, W), classes (1, K), layer) -> maps (K, h, w); the layer None is the input
-Method = Callable[[nn.Module, Tensor, Tensor, str | None], Tensor]
+Method = Callable[[Module, Tensor, Tensor, str | None], Tensor]
 
 
 def class_scores(logits: Tensor) -> Tensor:
@@ -21,29 +22,29 @@ def class_scores(logits: Tensor) -> Tensor:
     return logits.flatten(2).mean(2) if logits.ndim > 2 else logits
 
 
-def contrastive(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
+def contrastive(net: Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
     """Contrastive Excitation Backprop (Zhang et al., ECCV 2016, section 3.3)."""
     return excitation_backprop(net, inputs, classes, layer=layer, contrastive=True).maps[0]
 
 
-def marginal(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
+def marginal(net: Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
     """Excitation Backprop's marginal winning probability (section 3.2)."""
     return excitation_backprop(net, inputs, classes, layer=layer).maps[0]
 
 
-def gradient(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
+def gradient(net: Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
     """Absolute gradient, summed over channels (Simonyan et al., 2014, take the maximum)."""
     _, slopes = _activation_and_slopes(net, inputs, classes, layer)
     return saliency_map(slopes.abs(), tuple(inputs.shape), layer=layer)
 
 
-def gradient_x_input(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
+def gradient_x_input(net: Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
     """Gradient times the layer's output, or times the pixels (Shrikumar et al., 2016)."""
     activation, slopes = _activation_and_slopes(net, inputs, classes, layer)
     return saliency_map(activation * slopes, tuple(inputs.shape), layer=layer)
 
 
-def grad_cam(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
+def grad_cam(net: Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
     """Grad-CAM (Selvaraju et al., 2017) at the layer, computed by Captum."""
     attribution = import_optional("captum.attr")
     if layer is None:
@@ -58,22 +59,22 @@ def grad_cam(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None)
     return maps[:, 0]
 
 
-def random(_net: nn.Module, inputs: Tensor, classes: Tensor, _layer: str | None) -> Tensor:
+def random(_net: Module, inputs: Tensor, classes: Tensor, _layer: str | None) -> Tensor:
     """Uniform noise from 0 to 1; the caller seeds PyTorch's generator."""
     return torch.rand(classes.shape[1], *inputs.shape[2:])
 
 
-def center(_net: nn.Module, inputs: Tensor, classes: Tensor, _layer: str | None) -> Tensor:
+def center(_net: Module, inputs: Tensor, classes: Tensor, _layer: str | None) -> Tensor:
     """A fixed map: 1 at the center of the image, falling to 0 at the corners."""
     y, x = (torch.linspace(-1, 1, side) for side in inputs.shape[2:])
     return (1 - torch.hypot(y[:, None], x) / 2**0.5).expand(classes.shape[1], -1, -1)
 
 
-def _activation_and_slopes(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> tuple[Tensor, Tensor]:
+def _activation_and_slopes(net: Module, inputs: Tensor, classes: Tensor, layer: str | None) -> tuple[Tensor, Tensor]:
     """A layer's output (1, ...), and the gradient of each class's score with respect to it, (K, ...)."""
     leaves: list[Tensor] = []
 
-    def cut(_module: nn.Module, _args: object, output: Tensor) -> Tensor:
+    def cut(_module: Module, _args: object, output: Tensor) -> Tensor:
         leaves.append(output.detach().requires_grad_())
         return leaves[-1].clone()  # later layers may modify it in place
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import excitation_backprop, layers_on_path
@@ -69,7 +70,7 @@ class SpatialLayer(NamedTuple):
         return len(self.shape) == 2
 
 
-def layers(model: LoadedModel | nn.Module, input_size: InputSize = None) -> list[Layer]:
+def layers(model: LoadedModel | Module, input_size: InputSize = None) -> list[Layer]:
     """List the layers of a network in execution order.
 
     A block follows the modules inside it. A module is listed if it has one map: it is called exactly once, its input
@@ -121,7 +122,7 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
     return name
 
 
-def as_loaded(model: LoadedModel | nn.Module, input_size: InputSize) -> LoadedModel:
+def as_loaded(model: LoadedModel | Module, input_size: InputSize) -> LoadedModel:
     """A model with inputs of that size; a network without preprocessing gets what its first layer takes."""
     spec = model.transforms if isinstance(model, LoadedModel) else InputSpec(None)
     if isinstance(input_size, int):
@@ -145,7 +146,7 @@ def _outputs(model: LoadedModel, batch: int) -> dict[str, Tensor]:
     """
     calls: dict[str, list[Tensor | None]] = {}
 
-    def record(module: nn.Module, _inputs: Any, output: Any) -> None:
+    def record(module: Module, _inputs: Any, output: Any) -> None:
         tensor = output[0] if isinstance(output, tuple) and len(output) == 1 else output
         calls.setdefault(names[module], []).append(tensor.to("meta") if is_mapped(tensor) else None)
 
@@ -184,7 +185,7 @@ def _stride(shape: tuple[int, ...], size: tuple[int, ...]) -> float | None:
     return None
 
 
-def default_layer(model: LoadedModel | nn.Module, input_size: InputSize = None) -> str:
+def default_layer(model: LoadedModel | Module, input_size: InputSize = None) -> str:
     """Choose the layer for maps: the literature's choice, the best one measured, or the deepest of about stride 16.
 
     Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
@@ -298,14 +299,14 @@ def _with_evidence(model: LoadedModel, candidates: list[SpatialLayer]) -> list[S
     return [layer for layer in candidates if layer.name not in empty]
 
 
-def _below_classifier(net: nn.Module, all_layers: Sequence[Layer]) -> list[SpatialLayer]:
+def _below_classifier(net: Module, all_layers: Sequence[Layer]) -> list[SpatialLayer]:
     """The layers below the classifier that have a spatial layout."""
     indices = [i for i, layer in enumerate(all_layers) if isinstance(net.get_submodule(layer.name), _WEIGHT_TYPES)]
     candidates = all_layers[: indices[-1]] if indices else all_layers
     return [SpatialLayer(layer.name, layer.stride, layer.shape) for layer in candidates if layer.stride is not None]
 
 
-def _transformer_blocks(net: nn.Module, tokens: Sequence[SpatialLayer]) -> list[SpatialLayer]:
+def _transformer_blocks(net: Module, tokens: Sequence[SpatialLayer]) -> list[SpatialLayer]:
     """The blocks of a vision transformer in order, taken from its outermost container; empty for other networks.
 
     Transformers that reduce their tokens, such as Swin, count as other networks.
@@ -320,7 +321,7 @@ def _transformer_blocks(net: nn.Module, tokens: Sequence[SpatialLayer]) -> list[
     return min(containers.values(), key=lambda blocks: blocks[0].name.count("."), default=[])
 
 
-def _first_tokens(net: nn.Module, candidates: Sequence[SpatialLayer]) -> str | None:
+def _first_tokens(net: Module, candidates: Sequence[SpatialLayer]) -> str | None:
     """The tokens that the first of several blocks reads, with the class token if there is one; else what it returns."""
     tokens = [layer for layer in candidates if layer.has_tokens]
     blocks = _transformer_blocks(net, tokens)
@@ -332,7 +333,7 @@ def _first_tokens(net: nn.Module, candidates: Sequence[SpatialLayer]) -> str | N
     return inputs[-1].name if inputs else block.name
 
 
-def _tokens_before_norms(net: nn.Module, all_layers: Sequence[Layer]) -> str | None:
+def _tokens_before_norms(net: Module, all_layers: Sequence[Layer]) -> str | None:
     """What the first norm reads in a vision transformer without containers of blocks, as from a file."""
     if any(isinstance(module, _CONTAINERS) for module in net.modules()):
         return None
@@ -349,14 +350,14 @@ def _tokens_before_norms(net: nn.Module, all_layers: Sequence[Layer]) -> str | N
     return last.name if last else None
 
 
-def _last_outermost(net: nn.Module, names: Sequence[str]) -> str:
+def _last_outermost(net: Module, names: Sequence[str]) -> str:
     if isinstance(net, GraphModule):  # one of operations, of which none is around others
         return names[-1]
     outermost = min(name.count(".") for name in names)
     return next(name for name in reversed(names) if name.count(".") == outermost)
 
 
-def _below_pyramid(net: nn.Module, body: str) -> str:
+def _below_pyramid(net: Module, body: str) -> str:
     """The first features that the heads read: all probability passes through them, but not through later ones."""
     modules = dict(net.named_modules())
     outputs = getattr(modules.get(body), "return_layers", None)  # of torchvision's IntermediateLayerGetter
@@ -372,17 +373,17 @@ def _below_pyramid(net: nn.Module, body: str) -> str:
     return "backbone.features.0" if isinstance(features[0], nn.Sequential) else "backbone.features"
 
 
-def _fourth_max_pool(net: nn.Module) -> str:
+def _fourth_max_pool(net: Module) -> str:
     return [name for name, module in net.named_modules() if isinstance(module, nn.MaxPool2d)][3]
 
 
-def _stem(net: nn.Module) -> str:
+def _stem(net: Module) -> str:
     """What the first block reads, as torchvision (features.0) and timm (stem, patch_embed) name it."""
     return next(name for name in ("features.0", "stem", "patch_embed") if name in dict(net.named_modules()))
 
 
 # Publications draw Excitation Backprop at VGG-16's pool4 (features.23) and ResNet's layer3
-_DEFAULTS: tuple[tuple[str, Callable[[nn.Module], str]], ...] = (
+_DEFAULTS: tuple[tuple[str, Callable[[Module], str]], ...] = (
     (r"(timm/)?vgg\d+[\w.]*", _fourth_max_pool),
     (r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*", lambda _net: "layer3"),
     # measured on a small trained MC3; later layers blur time

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating, single_tensor
@@ -71,7 +72,7 @@ class ReachedLayer(Exception):  # noqa: N818 - no error
 
 
 @contextmanager
-def hook_modules(modules: Iterable[nn.Module], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
+def hook_modules(modules: Iterable[Module], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
     """Call a hook in this thread's forward passes through some modules.
 
     Args:
@@ -91,13 +92,13 @@ def hook_modules(modules: Iterable[nn.Module], hook: Callable[..., Any], *, befo
         yield
 
 
-def blank(net: nn.Module, spec: InputSpec, batch: int = 1) -> Tensor:
+def blank(net: Module, spec: InputSpec, batch: int = 1) -> Tensor:
     """Black images (batch, C, H, W), clips or volumes on the network's device and in its data type."""
     parameter = next(net.parameters(), torch.empty(0))
     return torch.zeros(batch, spec.channels, *spec.shape, device=parameter.device, dtype=parameter.dtype)
 
 
-def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T], batch: int = 1) -> T:
+def probe(name: str, net: Module, spec: InputSpec, run: Callable[[Tensor], T], batch: int = 1) -> T:
     """Call ``run`` with blank images (batch, C, H, W) on the network's device and in its data type.
 
     Args:
@@ -133,7 +134,7 @@ def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T]
         raise ConfigurationError(f"{name} failed on {example} ({reason}; --debug shows the traceback)") from error
 
 
-def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
+def fitting_first_layer(net: Module, spec: InputSpec) -> InputSpec:
     """The preprocessing with as many channels as the first convolution takes, and of volumes if it is 3-D.
 
     If the network fails before, that is the first one that it defines. Values are then from 0 to 1.
@@ -143,7 +144,7 @@ def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
         return spec
     calls: list[tuple[Any, tuple[int, ...]]] = []
 
-    def note(module: nn.Module, operands: tuple[Tensor, ...]) -> None:
+    def note(module: Module, operands: tuple[Tensor, ...]) -> None:
         calls.append((module, tuple(operands[0].shape)))
         raise ReachedLayer
 
@@ -161,7 +162,7 @@ def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
 
 
 @contextmanager
-def strides_of_cells(net: nn.Module) -> Iterator[dict[tuple[int, ...], int]]:
+def strides_of_cells(net: Module) -> Iterator[dict[tuple[int, ...], int]]:
     """Find the layers of which a network reads only every second cell, as 1 x 1 convolutions with stride 2 do.
 
     Yields:

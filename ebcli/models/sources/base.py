@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from torch import nn
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, first_line
@@ -62,7 +62,7 @@ class ModelSource(ABC):
         return ()
 
     @abstractmethod
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         """Build the network without loading weights: images (B, 3, H, W) to logits (B, num_classes).
 
         It is called with the same random seed each time.
@@ -83,11 +83,11 @@ class ModelSource(ABC):
         full = self.default_weights if weights == DEFAULT else weights
         return full if weights in self.weights() else None
 
-    def pretrained(self, weights: str) -> nn.Module:
+    def pretrained(self, weights: str) -> Module:
         """Build the network with published weights; by default, the same as ``build()``."""
         return self.build()
 
-    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+    def restored(self, state: dict[str, Any], title: str) -> Module:
         """Build the network for a state dict's number of classes and load the state dict.
 
         Args:
@@ -104,7 +104,7 @@ class ModelSource(ABC):
         load_checkpoint(net, state, title)
         return net
 
-    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+    def transforms(self, net: Module, weights: str) -> InputSpec:
         """The preprocessing; by default, torchvision's usual one, changed by ``net.preprocessing`` if it exists.
 
         Sources may also return one of torchvision's presets, such as ``ImageClassification``. The channels are those
@@ -134,18 +134,18 @@ class ModelSource(ABC):
         usual = usual.with_channels(channels) if isinstance(channels, int) else fitting_first_layer(net, usual)
         return custom.apply(usual)
 
-    def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
+    def categories(self, net: Module, weights: str) -> Sequence[str] | None:
         """Class names in the order of the logits; by default, ``net.categories`` if it exists."""
         names = getattr(net, "categories", None)
         is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
         return names if is_list else None
 
-    def scores(self, net: nn.Module) -> str | None:
+    def scores(self, net: Module) -> str | None:
         """How logits become scores; None for the default. By default, ``net.scores`` if it is one of ``SCORES``."""
         scores = getattr(net, "scores", None)
         return scores if isinstance(scores, str) and scores in SCORES else None
 
-    def task(self, net: nn.Module) -> str | None:
+    def task(self, net: Module) -> str | None:
         """What the network does, one of ``TASKS``; None to find out. By default, ``net.task`` if it is one of them."""
         task = getattr(net, "task", None)
         return task if isinstance(task, str) and task in {*TASKS, *OWN_TASKS} else None
@@ -154,7 +154,7 @@ class ModelSource(ABC):
         """Whether the class names are texts, from which ``with_texts`` makes the classifier."""
         return False
 
-    def with_texts(self, net: nn.Module, texts: Sequence[str], scores: str) -> nn.Module:
+    def with_texts(self, net: Module, texts: Sequence[str], scores: str) -> Module:
         """The classifier of images by texts: images (B, 3, H, W) to logits (B, len(texts)).
 
         Args:
@@ -167,7 +167,7 @@ class ModelSource(ABC):
         """
         raise ConfigurationError(f"{self.name} has no tower for texts: choose clip/NAME")
 
-    def with_features(self, net: nn.Module, weights: str) -> nn.Module | None:
+    def with_features(self, net: Module, weights: str) -> Module | None:
         """The network from images to features (B, D); None to take what its last linear layer reads.
 
         By default, the network itself if it has no class names, as it is no classifier then.
@@ -192,15 +192,15 @@ class NetworkFile(ModelSource):
             raise ConfigurationError(f"the file {name} does not exist")
 
     @abstractmethod
-    def network(self) -> nn.Module:
+    def network(self) -> Module:
         """The network in the file."""
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         if num_classes is not None:
             raise ConfigurationError(f"{self.name} cannot be built for {num_classes} classes: drop --weights")
         return self.network()
 
-    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+    def transforms(self, net: Module, weights: str) -> InputSpec:
         return self._spec
 
     def files(self, weights: str) -> Sequence[Path]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 from torch.nn import functional as F
 
 from ebcli.datatypes.input_spec import InputSpec
@@ -74,7 +75,7 @@ class ConvBatchNormReLU6(nn.Sequential):
         )
 
 
-class MBConv(nn.Module):
+class MBConv(Module):
     """An inverted bottleneck: 1x1 expansion, depthwise convolution, linear 1x1 projection, and a skip.
 
     Maps (B, C_in, H, W) to (B, C_out, ceil(H / stride), ceil(W / stride)). Stochastic depth, which
@@ -94,7 +95,7 @@ class MBConv(nn.Module):
         return output + input if self.use_res_connect else output
 
 
-class EfficientNetLite(nn.Module):
+class EfficientNetLite(Module):
     """EfficientNet-Lite0: images (B, 3, H, W) to logits (B, num_classes).
 
     ``features.0`` is the stem, ``features.1`` to ``features.16`` the blocks (stride 16 from ``features.6`` to
@@ -103,7 +104,7 @@ class EfficientNetLite(nn.Module):
 
     def __init__(self, num_classes: int = 1000, dropout: float = 0.2) -> None:
         super().__init__()
-        features: list[nn.Module] = [ConvBatchNormReLU6(3, STEM_CHANNELS, 3, stride=2)]
+        features: list[Module] = [ConvBatchNormReLU6(3, STEM_CHANNELS, 3, stride=2)]
         channels = STEM_CHANNELS
         for expansion, side, first_stride, outputs, blocks in STAGES:
             for stride in (first_stride,) + (1,) * (blocks - 1):
@@ -130,7 +131,7 @@ class Bundled(ModelSource):
     def __init__(self, _name: str = BUNDLED) -> None:
         super().__init__(BUNDLED)
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         return EfficientNetLite(num_classes or len(imagenet_classes()))
 
     def weights(self) -> Sequence[str]:
@@ -139,15 +140,15 @@ class Bundled(ModelSource):
     def published(self, weights: str) -> str | None:
         return super().published(weights.removeprefix("EfficientNet_Lite0_Weights."))
 
-    def pretrained(self, weights: str) -> nn.Module:
+    def pretrained(self, weights: str) -> Module:
         net = self.build()
         load_checkpoint(net, published_state(net.state_dict()), f"{weights} for {self.name}")
         return net
 
-    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+    def transforms(self, net: Module, weights: str) -> InputSpec:
         return PRESET
 
-    def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
+    def categories(self, net: Module, weights: str) -> Sequence[str] | None:
         return imagenet_classes()
 
 

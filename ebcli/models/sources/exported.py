@@ -3,8 +3,8 @@
 from typing import Any
 
 import torch
-from torch import nn
 from torch.export.unflatten import InterpreterModule, unflatten
+from torch.nn import Module
 
 from ebcli.errors import ConfigurationError, first_line
 from ebcli.models.keywords import SIGMOID, SOFTMAX
@@ -33,7 +33,7 @@ class Exported(NetworkFile):
         shapes = {node.name: getattr(node.meta.get("val"), "shape", ()) for node in self._program.graph.nodes}
         self.take(shapes[signature.user_inputs[0]], len(shapes[signature.user_outputs[0]]))
 
-    def network(self) -> nn.Module:
+    def network(self) -> Module:
         net: Any = unflatten(self._program)
         scores = _use_logits(net)
         for module in net.modules():

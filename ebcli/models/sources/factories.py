@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from torch import nn
+from torch.nn import Module
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import FACTORY
@@ -44,14 +44,14 @@ class Factory(ModelSource):
         self._make = factory
         self._file = getattr(module, "__file__", None)
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         if num_classes is not None and "num_classes" not in inspect.signature(self._make).parameters:
             raise ConfigurationError(
                 f"{self.name} has no parameter num_classes, so it cannot be built for {num_classes} classes: add one"
             )
         with self._beside_file():
             net = self._make() if num_classes is None else self._make(num_classes=num_classes)
-        if not isinstance(net, nn.Module):
+        if not isinstance(net, Module):
             raise ConfigurationError(f"{self.name} returned a {type(net).__name__}, but a torch.nn.Module is needed")
         return net
 

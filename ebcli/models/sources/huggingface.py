@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec, measure_placement
 from ebcli.errors import ConfigurationError, import_optional
@@ -72,13 +73,13 @@ class HuggingFace(ModelSource):
             raise ConfigurationError(problem)
         return head
 
-    def task(self, net: nn.Module) -> str | None:
+    def task(self, net: Module) -> str | None:
         return heads.HEADS.get(self._head)
 
     def takes_texts(self) -> bool:
         return self._head == heads.WITH_TEXTS
 
-    def with_texts(self, net: nn.Module, texts: Sequence[str], scores: str) -> nn.Module:
+    def with_texts(self, net: Module, texts: Sequence[str], scores: str) -> Module:
         return heads.with_texts(net, self._tokenizer(), texts, self._title)
 
     def _tokenizer(self) -> Any:
@@ -88,18 +89,18 @@ class HuggingFace(ModelSource):
                 raise FileNotFoundError("it has no words")
             return tokenizer
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         config = copy.deepcopy(self._config)
         config.num_labels = num_classes or config.num_labels
         with self._silent():
             return heads.make_plain(self._auto.from_config(config, dtype=torch.float32), self._head)
 
-    def pretrained(self, weights: str) -> nn.Module:
+    def pretrained(self, weights: str) -> Module:
         advice = "pass --weights FILE for a checkpoint of torch.save, or --weights none for an untrained network"
         with fetch_errors(f"the weights of {self._title}", advice):
             return self._load_published()
 
-    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+    def restored(self, state: dict[str, Any], title: str) -> Module:
         net = self.build()
         state = without_prefixes(state, net.state_dict())
         count = None if self._head in heads.WITHOUT_ROWS else classes_in(state, net)
@@ -107,11 +108,11 @@ class HuggingFace(ModelSource):
         config.num_labels = count or config.num_labels
         return self._load(type(net), None, config, title, state_dict=state)  # also converts names of earlier releases
 
-    def _load_published(self, **options: Any) -> nn.Module:
+    def _load_published(self, **options: Any) -> Module:
         options |= {"use_safetensors": True, "trust_remote_code": False}
         return self._load(self._auto, self.name, self._config, f"the model {self._title}", **options)
 
-    def _load(self, model_class: Any, name: str | None, config: Any, title: str, **options: Any) -> nn.Module:
+    def _load(self, model_class: Any, name: str | None, config: Any, title: str, **options: Any) -> Module:
         """A model with weights, every one of which must fit; `title` is what to call them in messages."""
         options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True} | options
         with self._silent():
@@ -151,7 +152,7 @@ class HuggingFace(ModelSource):
         names = [name for _, name in sorted(net.config.id2label.items())]
         return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
 
-    def with_features(self, net: nn.Module, weights: str) -> nn.Module | None:
+    def with_features(self, net: Module, weights: str) -> Module | None:
         return None  # class names may be unknown, but there is a head
 
     def scores(self, net: Any) -> str | None:

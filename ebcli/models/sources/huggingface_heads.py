@@ -5,7 +5,8 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.models.detection import Candidates
 from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
@@ -39,7 +40,7 @@ def head_of(library: Any, config: Any) -> str | None:
     return architecture or next(iter(class_names), None)
 
 
-def make_plain(net: Any, head: str) -> nn.Module:
+def make_plain(net: Any, head: str) -> Module:
     """Make a network take images (B, 3, H, W), or clips (B, 3, T, H, W), and return its logits only, or candidates.
 
     Its modules keep their names. Networks of other heads stay as they are.
@@ -53,11 +54,11 @@ def make_plain(net: Any, head: str) -> nn.Module:
     return net
 
 
-def _logits_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
+def _logits_of(_net: Module, _args: Any, output: Any) -> Tensor:
     return output.logits
 
 
-def _class_maps_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
+def _class_maps_of(_net: Module, _args: Any, output: Any) -> Tensor:
     """Class maps (B, num_classes, H, W): the sum of all queries' class scores, weighted by their masks.
 
     The masks tell where. What is explained is the class, so the masks are the weights, as in attention.
@@ -96,7 +97,7 @@ def _put_frames_first(net: Any, frames: int) -> None:
         block.forward = MethodType(mix, block)
 
 
-def with_texts(net: Any, tokenizer: Any, texts: Sequence[str], name: str) -> nn.Module:
+def with_texts(net: Any, tokenizer: Any, texts: Sequence[str], name: str) -> Module:
     """Make a detector take images (B, 3, H, W) only, and return candidates whose classes are texts.
 
     Args:
@@ -110,12 +111,12 @@ def with_texts(net: Any, tokenizer: Any, texts: Sequence[str], name: str) -> nn.
     """
     ids, places = (_each_text if hasattr(net, "owlvit") else _prompt)(net.config, tokenizer, texts, name)
 
-    def read(_net: nn.Module, args: tuple[Tensor], _kwargs: Any) -> tuple[tuple[()], dict[str, Tensor]]:
+    def read(_net: Module, args: tuple[Tensor], _kwargs: Any) -> tuple[tuple[()], dict[str, Tensor]]:
         (images,) = args
         inputs = {key: tensor.to(images.device).repeat(len(images), 1) for key, tensor in ids.items()}
         return (), {"pixel_values": images, **inputs}
 
-    def make_candidates(_net: nn.Module, _args: Any, kwargs: dict[str, Tensor], output: Any) -> Candidates:
+    def make_candidates(_net: Module, _args: Any, kwargs: dict[str, Tensor], output: Any) -> Candidates:
         logits = torch.stack([output.logits[..., place].amax(-1) for place in places], -1)
         size = kwargs["pixel_values"].shape[-2:]
         return Candidates.of_queries(logits, output.pred_boxes, size, has_no_object=False)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from PIL import Image
-from torch import nn
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec, call_transform
 from ebcli.errors import ConfigurationError, import_optional
@@ -36,21 +36,21 @@ class InMemory(ModelSource):
         self.network_given = net
         self._transform = transform
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         """The network with hooks of its own; layers, parameters and buffers are those of the one that was given."""
-        net: nn.Module = object.__new__(type(self.network_given))
+        net: Module = object.__new__(type(self.network_given))
         for key, value in vars(self.network_given).items():
             vars(net)[key] = copy.copy(value) if "hooks" in key else value
         vars(net)["training"] = False
         return net
 
-    def pretrained(self, weights: str) -> nn.Module:
+    def pretrained(self, weights: str) -> Module:
         return self.build()
 
-    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+    def restored(self, state: dict[str, Any], title: str) -> Module:
         raise ConfigurationError(f"{self.name} is in memory with its weights: load {title} into it before")
 
-    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+    def transforms(self, net: Module, weights: str) -> InputSpec:
         transform = self._transform
         if transform is None:
             transform = getattr(net, "preprocessing", None)
@@ -84,14 +84,14 @@ class InMemoryHuggingFace(InMemory, HuggingFace):
         if HEADS[self._head] == VIDEO:
             raise ConfigurationError(f"{self.name} is for videos: save it, and give the directory as hf/DIRECTORY")
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         return make_plain(super().build(), self._head)
 
 
-class FunctionOfTensor(nn.Module):
+class FunctionOfTensor(Module):
     """A function from images (B, C, H, W) to logits as a network, whose only known modules are some layers."""
 
-    def __init__(self, function: Callable[..., Any], layers: Sequence[nn.Module]) -> None:
+    def __init__(self, function: Callable[..., Any], layers: Sequence[Module]) -> None:
         super().__init__()
         self.name = getattr(function, "__name__", "function")
         self._function = function
@@ -108,10 +108,10 @@ def source_given(model: Any, transform: Any) -> InMemory:
     Raises:
         ConfigurationError: it is none.
     """
-    if isinstance(getattr(model, "model", None), nn.Module) and hasattr(model, "image_processor"):  # a pipeline
+    if isinstance(getattr(model, "model", None), Module) and hasattr(model, "image_processor"):  # a pipeline
         transform = transform or model.image_processor
         model = model.model
-    if not isinstance(model, nn.Module):
+    if not isinstance(model, Module):
         raise ConfigurationError(
             f"model is {reprlib.repr(model)}, but a name, a LoadedModel, a torch.nn.Module, a pipeline of Hugging "
             "Face, or a function together with a module as its layer is needed"

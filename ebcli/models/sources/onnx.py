@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.nn import Module
 
 from ebcli.errors import ConfigurationError, first_line, import_optional
 from ebcli.files.paths import safe_open
@@ -62,7 +63,7 @@ class Onnx(NetworkFile):
         rank, self._scores = self._use_logits()
         self.take(shape, rank)
 
-    def network(self) -> nn.Module:
+    def network(self) -> Module:
         try:
             net = _rename(*convert(self._model, self._load_data)).float()
         except ConfigurationError:
@@ -182,7 +183,7 @@ class Onnx(NetworkFile):
         return names if is_list else None
 
 
-def _put_channels_first(_net: nn.Module, _images: Any, output: Tensor) -> Tensor:
+def _put_channels_first(_net: Module, _images: Any, output: Tensor) -> Tensor:
     return output.movedim(-1, 1) if output.ndim == 4 else output
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, import_optional
@@ -36,15 +37,15 @@ class OpenClip(TwoTowers):
         tags = self.weights()
         return next(iter(tags), None) if weights == DEFAULT else super().published(weights)
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         return self._create("install the packages that it needs", load_weights=False, pretrained_text=False)
 
-    def pretrained(self, weights: str) -> nn.Module:
+    def pretrained(self, weights: str) -> Module:
         config = self._library.get_pretrained_cfg(self.name, weights)
         advice = f"choose {', '.join(self.weights())}, or pass --weights FILE or --weights none"
         return self._create(advice, pretrained=weights, force_quick_gelu=bool(config.get("quick_gelu")))
 
-    def _create(self, advice: str, **options: Any) -> nn.Module:
+    def _create(self, advice: str, **options: Any) -> Module:
         with quiet("root"), fetch_errors(f"open_clip/{self.name}", advice):
             return self._library.create_model(self.name, **options)
 

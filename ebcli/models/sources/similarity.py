@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 from torch.nn import functional as F
 
 from ebcli.datatypes.input_spec import InputSpec
@@ -20,7 +21,7 @@ from ebcli.models.running import hook_modules, probe
 from ebcli.models.sources.base import ModelSource
 
 
-class Similarity(nn.Module):
+class Similarity(Module):
     """Cosine similarities (B, K) of features (B, D) with K embeddings, which are the weights of a linear layer.
 
     Args:
@@ -52,8 +53,8 @@ def check_texts(name: str, texts: Sequence[str] | None) -> None:
 
 
 def with_reference_pictures(
-    name: str, net: nn.Module, pictures: Sequence[Path], transforms: Callable[[Any], Tensor], *, is_backbone: bool
-) -> nn.Module:
+    name: str, net: Module, pictures: Sequence[Path], transforms: Callable[[Any], Tensor], *, is_backbone: bool
+) -> Module:
     """A network from images to their similarities (B, K) with K pictures.
 
     Args:
@@ -84,7 +85,7 @@ def _read(picture: Path) -> Any:
         raise ConfigurationError(f"cannot read '{picture}', and --similar-to compares pictures: {error}") from error
 
 
-def _features(name: str, net: nn.Module, images: Sequence[Tensor]) -> Tensor:
+def _features(name: str, net: Module, images: Sequence[Tensor]) -> Tensor:
     """The features (B, D) of images, each (1, 3, H, W)."""
     with torch.no_grad():
         features = [single_tensor(_run(name, net, image), f"the output of {name}") for image in images]
@@ -96,20 +97,20 @@ def _features(name: str, net: nn.Module, images: Sequence[Tensor]) -> Tensor:
     return torch.cat(features)
 
 
-def _run(name: str, net: nn.Module, images: Tensor) -> Any:
+def _run(name: str, net: Module, images: Tensor) -> Any:
     spec = InputSpec((images.shape[2], images.shape[3]), channels=images.shape[1])
     return probe(name, net, spec, lambda blank: net(images.to(blank)))
 
 
-def _head(name: str, net: nn.Module, images: Tensor) -> str:
+def _head(name: str, net: Module, images: Tensor) -> str:
     """The name of the linear layer that returns the logits.
 
     Raises:
         ConfigurationError: there is none.
     """
-    calls: list[tuple[nn.Module, Any, Any]] = []
+    calls: list[tuple[Module, Any, Any]] = []
 
-    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+    def keep(module: Module, inputs: Any, output: Any) -> None:
         calls.append((module, inputs[0], output))
 
     with hook_modules([module for module in net.modules() if isinstance(module, nn.Linear)], keep), torch.no_grad():
@@ -124,7 +125,7 @@ def _head(name: str, net: nn.Module, images: Tensor) -> str:
     return names[heads[0]]
 
 
-class ImageTower(nn.Module):
+class ImageTower(Module):
     """The image tower: images (B, 3, H, W) to embeddings (B, D), or to their similarities.
 
     Args:
@@ -132,12 +133,12 @@ class ImageTower(nn.Module):
         parts: the model's own modules, under their own names.
     """
 
-    def __init__(self, embed: Callable[[Any, Tensor], Tensor], **parts: nn.Module) -> None:
+    def __init__(self, embed: Callable[[Any, Tensor], Tensor], **parts: Module) -> None:
         super().__init__()
         self._embed = embed
         for name, part in parts.items():
             self.add_module(name, part)
-        self.similarity: nn.Module = nn.Identity()
+        self.similarity: Module = nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
         return self.similarity(self._embed(self, images))
@@ -161,7 +162,7 @@ class TwoTowers(ModelSource):
     def takes_texts(self) -> bool:
         return True
 
-    def with_texts(self, net: Any, texts: Sequence[str], scores: str) -> nn.Module:
+    def with_texts(self, net: Any, texts: Sequence[str], scores: str) -> Module:
         # without RAW, the temperature and bias that the model was trained with
         tower = self.tower(net)
         embeddings = self.embeddings(net, texts)
@@ -171,7 +172,7 @@ class TwoTowers(ModelSource):
             tower.similarity = Similarity(embeddings, net.logit_scale.exp(), getattr(net, "logit_bias", None))
         return tower
 
-    def with_features(self, net: Any, weights: str) -> nn.Module:
+    def with_features(self, net: Any, weights: str) -> Module:
         return self.tower(net)
 
     def scores(self, net: Any) -> str:

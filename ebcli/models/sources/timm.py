@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, import_optional
@@ -42,13 +42,13 @@ class Timm(ModelSource):
             return full_name
         return getattr(self._timm.get_pretrained_cfg(self.name), "tag", None) or full_name
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         if num_classes is None and (self.headless or self._is_headless()):
             # a checkpoint's classifier needs one to be compared with
             num_classes = 0 if self.headless else len(imagenet_classes())
         return self._timm.create_model(self.name, pretrained=False, num_classes=num_classes)
 
-    def pretrained(self, weights: str) -> nn.Module:
+    def pretrained(self, weights: str) -> Module:
         if self._is_headless() and not self.headless:
             raise ConfigurationError(
                 f"timm/{self.name} has no classifier: compare pictures by --similar-to, or pass --weights FILE with one"
@@ -60,7 +60,7 @@ class Timm(ModelSource):
         with fetch_errors(f"the weights {weights} of timm/{self._architecture}", self._advice()):
             return self._timm.create_model(full_name, pretrained=True, **options)
 
-    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+    def restored(self, state: dict[str, Any], title: str) -> Module:
         if not self.headless:
             return super().restored(state, title)
         net: Any = self.build()
@@ -73,16 +73,16 @@ class Timm(ModelSource):
         load_checkpoint(net, fitting, title)
         return net
 
-    def with_features(self, net: nn.Module, weights: str) -> nn.Module:
+    def with_features(self, net: Module, weights: str) -> Module:
         return net
 
-    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+    def transforms(self, net: Module, weights: str) -> InputSpec:
         config = self._timm.data.resolve_data_config(model=net)
         _, height, width = config["input_size"]
         resize = math.floor(height / config["crop_pct"])  # as timm.data.create_transform rounds it
         return square_spec(f"timm/{self.name}", (height, width), resize, _FITS[config["crop_mode"] or "center"], config)
 
-    def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
+    def categories(self, net: Module, weights: str) -> Sequence[str] | None:
         subset = self._timm.data.infer_imagenet_subset(net)
         if subset is None:
             return None

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 import torch
-from torch import nn
+from torch.nn import Module
 from torchvision import models
 
 from ebcli.datatypes.input_spec import InputSpec
@@ -52,10 +52,10 @@ class Torchvision(ModelSource):
         self._task = valid[self.name]
         self._enum = models.get_model_weights(self.name)
 
-    def task(self, net: nn.Module) -> str:
+    def task(self, net: Module) -> str:
         return self._task
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         return self._built(self._enum["DEFAULT"], num_classes)
 
     def weights(self) -> Sequence[str]:
@@ -65,7 +65,7 @@ class Torchvision(ModelSource):
         member = weights.removeprefix(f"{self._enum.__name__}.")
         return self._enum[member].name if member in self._enum.__members__ else None
 
-    def pretrained(self, weights: str) -> nn.Module:
+    def pretrained(self, weights: str) -> Module:
         preset = self._enum[weights]
         state = published_state(self.name, preset)
         if self._task != CLASSIFICATION:  # torchvision adapts layers to these weights; it finds them in the cache now
@@ -74,7 +74,7 @@ class Torchvision(ModelSource):
         load_checkpoint(net, state, f"{weights} for {self.name}")
         return net
 
-    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+    def restored(self, state: dict[str, Any], title: str) -> Module:
         if self._task != DETECTION:
             return super().restored(state, title)
         net = self.build()
@@ -87,13 +87,13 @@ class Torchvision(ModelSource):
         load_checkpoint(net, state, title)
         return net
 
-    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+    def transforms(self, net: Module, weights: str) -> InputSpec:
         preset = self._preset(weights).transforms()
         if self._task != VIDEO:
             return InputSpec.from_preset(preset)
         return InputSpec.from_preset(preset, *_CLIPS.get(self.name, USUAL_CLIP))
 
-    def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
+    def categories(self, net: Module, weights: str) -> Sequence[str] | None:
         # VGG-16's IMAGENET1K_FEATURES have no class names because their classifier is untrained
         return self._preset(weights).meta["categories"]
 
@@ -102,7 +102,7 @@ class Torchvision(ModelSource):
             return self._enum[weights]
         return next((m for m in self._enum if _file_name(m) == Path(weights).name), self._enum["DEFAULT"])
 
-    def _built(self, preset: models.WeightsEnum, num_classes: int | None) -> nn.Module:
+    def _built(self, preset: models.WeightsEnum, num_classes: int | None) -> Module:
         """The network with random weights, configured as for the weights ``preset``."""
         options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
         if self._task in (DETECTION, SEGMENTATION):

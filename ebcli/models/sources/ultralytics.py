@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, first_line, import_optional
@@ -48,7 +49,7 @@ class Ultralytics(ModelSource):
             hint = closest(name, names) or "name a .pt file, or a configuration such as yolo11n.yaml"
             raise ConfigurationError(f"{self._title} is neither a file nor a model that Ultralytics publishes: {hint}")
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         if not self._is_local or self.name.endswith(".yaml"):
             return self._read(str(Path(self.name).with_suffix(".yaml")))
         net: Any = self._read(self.name)
@@ -56,7 +57,7 @@ class Ultralytics(ModelSource):
         fresh.names = net.names
         return self._complete(fresh, net.task)
 
-    def pretrained(self, weights: str) -> nn.Module:
+    def pretrained(self, weights: str) -> Module:
         return self.build() if weights == UNTRAINED else self._read(str(self._file()))
 
     def transforms(self, net: Any, weights: str) -> InputSpec:
@@ -87,7 +88,7 @@ class Ultralytics(ModelSource):
                 self._library.utils.downloads.attempt_download_asset(file)
         return file
 
-    def _read(self, file: str) -> nn.Module:
+    def _read(self, file: str) -> Module:
         """The network of a file or of a configuration."""
         try:
             model = self._library.YOLO(file)
@@ -106,7 +107,7 @@ class Ultralytics(ModelSource):
         self._trained_on = (model.ckpt or {}).get("train_args") or {}
         return self._complete(model.model, model.task)
 
-    def _complete(self, net: Any, task: str) -> nn.Module:
+    def _complete(self, net: Any, task: str) -> Module:
         """The network with the output of its task: candidates, or scores before the softmax."""
         head = net.model[-1]
         is_yolo = isinstance(head, self._library.nn.modules.Detect)
@@ -131,7 +132,7 @@ def _candidates(net: Any, inputs: Any, output: Any) -> Candidates:
     return candidates._replace(boxes=output[..., :4].detach(), overlap=None) if head.end2end else candidates
 
 
-def _logits(_net: nn.Module, _inputs: Any, output: Any) -> Tensor:
+def _logits(_net: Module, _inputs: Any, output: Any) -> Tensor:
     return output[1] if isinstance(output, tuple) else output
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 from torch.nn import functional as F
 
 from ebcli.datatypes.input_spec import InputSpec
@@ -51,7 +52,7 @@ class QuestionAnswer(NamedTuple):
         return range(first, bisect_left(self.ends, end) + 1)
 
 
-class VisionLanguageNet(nn.Module):
+class VisionLanguageNet(Module):
     """A vision-language network and what reads and writes for it.
 
     Attributes:
