@@ -105,6 +105,16 @@ def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ..
     raise UnknownClassError(name, closest(name, categories) or usual, (like[match] for match in near))
 
 
+def check_texts(name: str, texts: Names) -> None:
+    """Raise ConfigurationError if there are no texts to compare images with, or one is empty."""
+    if not texts:
+        raise ConfigurationError(
+            f"{name} compares images with texts: give one, as in --target 'a red car', or a file with --class-names"
+        )
+    if not all(text.strip() for text in texts):
+        raise ConfigurationError("a text to compare images with is empty: describe what to look for")
+
+
 def read_class_names(path: Path) -> list[str]:
     """Read class names, in the order of the logits, from a file.
 

@@ -42,16 +42,6 @@ class Similarity(Module):
         return self.embeddings(F.normalize(features, dim=-1))
 
 
-def check_texts(name: str, texts: Sequence[str] | None) -> None:
-    """Raise ConfigurationError if there are no texts to compare images with, or one is empty."""
-    if not texts:
-        raise ConfigurationError(
-            f"{name} compares images with texts: give one, as in --target 'a red car', or a file with --class-names"
-        )
-    if not all(text.strip() for text in texts):
-        raise ConfigurationError("a text to compare images with is empty: describe what to look for")
-
-
 def with_reference_pictures(
     name: str, net: Module, pictures: Sequence[Path], transforms: Callable[[Any], Tensor], *, is_backbone: bool
 ) -> Module:
@@ -131,6 +121,10 @@ class ImageTower(Module):
     Args:
         embed: the embeddings (B, D) of images, given the tower.
         parts: the model's own modules, under their own names.
+
+    Attributes:
+        similarity: what compares the embeddings with those of texts.
+        with_texts: the same tower, whose embeddings are compared with those of other texts; None if with none.
     """
 
     def __init__(self, embed: Callable[[Any, Tensor], Tensor], **parts: Module) -> None:
@@ -139,6 +133,7 @@ class ImageTower(Module):
         for name, part in parts.items():
             self.add_module(name, part)
         self.similarity: Module = nn.Identity()
+        self.with_texts: Callable[[Sequence[str]], Module] | None = None
 
     def forward(self, images: Tensor) -> Tensor:
         return self.similarity(self._embed(self, images))
@@ -163,13 +158,14 @@ class TwoTowers(ModelSource):
         return True
 
     def with_texts(self, net: Any, texts: Sequence[str], scores: str) -> Module:
-        # without RAW, the temperature and bias that the model was trained with
         tower = self.tower(net)
         embeddings = self.embeddings(net, texts)
         if scores == RAW:
             tower.similarity = Similarity(embeddings)
-        else:
+        else:  # with the temperature and bias that the model was trained with
             tower.similarity = Similarity(embeddings, net.logit_scale.exp(), getattr(net, "logit_bias", None))
+        # a function, which copies of the tower share
+        tower.with_texts = lambda other_texts: self.with_texts(net, other_texts, scores)
         return tower
 
     def with_features(self, net: Any, weights: str) -> Module:
