@@ -7,11 +7,12 @@ from torch.nn import Module
 
 from ebcli.errors import LayerError
 
+Shape = tuple[int, ...]
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 
 
 def saliency_map(
-    relevance: Tensor, input_shape: tuple[int, ...], *, layer: str | None = None, channel_axis: int | None = 1
+    relevance: Tensor, input_shape: Shape, *, layer: str | None = None, channel_axis: int | None = 1
 ) -> Tensor:
     """Sum a layer's relevance over its channels, unclamped.
 
@@ -40,25 +41,21 @@ def saliency_map(
     """
     axis = 1 if channel_axis is None else channel_axis
     extent = input_shape[1:axis] + input_shape[axis + 1 :]
-    grid = relevance.ndim - 2
-    if layer is None and tuple(relevance.shape[1:]) == input_shape[1:] and len(extent) > 0:
+    shape = tuple(relevance.shape[1:])
+    if layer is None and shape == input_shape[1:] and extent:
         if channel_axis is None:
             raise LayerError(f"which axis of the input {input_shape} has channels is unknown: sum `relevance` over it")
         return relevance.sum(axis)
-    if grid == len(extent):
-        first, last = relevance.shape[2:], relevance.shape[1:-1]
-        if math.prod(first) > 1:
-            is_last = len(extent) > 1 and _fits(last, extent) and not _fits(first, extent)
-            return relevance.sum(-1 if is_last else 1)
-    elif grid == 1 and len(extent) > 1:
-        special, shape = token_grid(relevance.shape[1], extent)
-        if shape is not None:
-            return relevance[:, special:].sum(2).unflatten(1, shape)
-    what = "the input" if layer is None else f"layer {layer!r}"
-    raise LayerError(
-        f"{what} has no spatial dimensions (output shape {tuple(relevance.shape[1:])}): choose a layer whose output "
-        "has height and width"
-    )
+    if len(shape) == len(extent) + 1 and math.prod(shape[1:]) > 1:
+        is_last = len(extent) > 1 and _fits(shape[:-1], extent) and not _fits(shape[1:], extent)
+        return relevance.sum(-1 if is_last else 1)
+    if len(shape) == 2 < len(extent) + 1:
+        special, grid = token_grid(shape[0], extent)
+        if grid is not None:
+            return relevance[:, special:].sum(2).unflatten(1, grid)
+    name = "the input" if layer is None else f"layer {layer!r}"
+    problem = f"{name} has no spatial dimensions (output shape {shape})"
+    raise LayerError(f"{problem}: choose a layer whose output has height and width")
 
 
 def channel_axis_of(net: Module, inputs: Tensor) -> int | None:
@@ -74,11 +71,13 @@ def channel_axis_of(net: Module, inputs: Tensor) -> int | None:
         if inputs.ndim == first.weight.ndim and inputs.shape[1] == first.in_channels:
             return 1
         axes = [axis for axis in range(1, inputs.ndim) if inputs.shape[axis] == first.in_channels]
-        return axes[0] if len(axes) == 1 else None
+        if len(axes) != 1:
+            return None
+        return axes[0]
     return 1 if inputs.ndim > 3 else None
 
 
-def special_tokens(layer_shape: tuple[int, ...], input_shape: tuple[int, ...], image_axis: int = 0) -> int:
+def special_tokens(layer_shape: Shape, input_shape: Shape, image_axis: int = 0) -> int:
     """How many tokens at the front of a layer's output (B, tokens, c) are not cells of its map; 0 for other layouts.
 
     Args:
@@ -88,10 +87,10 @@ def special_tokens(layer_shape: tuple[int, ...], input_shape: tuple[int, ...], i
     """
     if len(layer_shape) != 3 or len(input_shape) < 4 or image_axis > 1:
         return 0
-    return token_grid(layer_shape[0 if image_axis else 1], input_shape[2:])[0]
+    return token_grid(layer_shape[1 - image_axis], input_shape[2:])[0]
 
 
-def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ...] | None]:
+def token_grid(tokens: int, extent: Shape) -> tuple[int, Shape | None]:
     """The number of special tokens at the front and the grid of the others; None if they form no grid.
 
     Of several possible grids, the one with the fewest special tokens is used: 197 tokens are 1 + 14 x 14, and 261,
@@ -109,19 +108,20 @@ def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ..
     return 0, None
 
 
-def _fits(grid: tuple[int, ...], extent: tuple[int, ...]) -> bool:
+def _fits(grid: Shape, extent: Shape) -> bool:
     """Whether height and width shrank by the same factor, up to rounding."""
-    (height, width), (full_height, full_width) = grid[-2:], extent[-2:]
+    height, width = grid[-2:]
+    full_height, full_width = extent[-2:]
     return abs(height - width * full_height / full_width) <= max(1, full_height / full_width)
 
 
-def _grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, ...] | None:
+def _grid(tokens: int, extent: Shape) -> Shape | None:
     """The grid (h, w) or (t, h, w) of square patches with that many cells; the finest in time."""
-    height, width = extent[-2:]
-    patches = {(height // side, width // side) for side in range(1, min(height, width) + 1)}
-    patches |= {(-(-height // side), -(-width // side)) for side in range(1, max(height, width) + 1)}
-    for t in range(extent[0], 0, -1) if len(extent) == 3 else [1]:
-        for h, w in sorted(patches):
+    *frames, height, width = extent
+    grids = {(height // side, width // side) for side in range(1, min(height, width) + 1)}
+    grids |= {(-(-height // side), -(-width // side)) for side in range(1, max(height, width) + 1)}
+    for t in range(math.prod(frames), 0, -1):
+        for h, w in sorted(grids):
             if t * h * w == tokens > t:
-                return (t, h, w) if len(extent) == 3 else (h, w)
+                return (t, h, w) if frames else (h, w)
     return None

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -72,24 +72,34 @@ def _read(picture: Path) -> Any:
     try:
         return decode(picture)
     except ImageError as error:
-        raise ConfigurationError(f"cannot read '{picture}', and --similar-to compares pictures: {error}") from error
+        problem = f"cannot read '{picture}', and --similar-to compares pictures"
+        raise ConfigurationError(f"{problem}: {error}") from error
 
 
 def _features(name: str, net: Module, images: Sequence[Tensor]) -> Tensor:
     """The features (B, D) of images, each (1, 3, H, W)."""
-    with torch.no_grad():
-        features = [single_tensor(_run(name, net, image), f"the output of {name}") for image in images]
+    features = [_output(name, net, image) for image in images]
     if features[0].ndim != 2 or len(features[0]) != 1:
         shape = ", ".join(map(str, features[0].shape[1:]))
-        raise ConfigurationError(
-            f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures: pool them"
-        )
+        problem = f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures"
+        raise ConfigurationError(f"{problem}: pool them")
     return torch.cat(features)
 
 
-def _run(name: str, net: Module, images: Tensor) -> Any:
-    spec = InputSpec((images.shape[2], images.shape[3]), channels=images.shape[1])
-    return probe(name, net, spec, lambda blank: net(images.to(blank)))
+@torch.no_grad()
+def _output(name: str, net: Module, images: Tensor) -> Tensor:
+    _, channels, height, width = images.shape
+    spec = InputSpec((height, width), channels=channels)
+    output = probe(name, net, spec, lambda blank: net(images.to(blank)))
+    return single_tensor(output, f"the output of {name}")
+
+
+class LinearCall(NamedTuple):
+    """A call of a linear layer."""
+
+    layer: Module
+    features: Any
+    output: Any
 
 
 def _head(name: str, net: Module, images: Tensor) -> str:
@@ -98,21 +108,21 @@ def _head(name: str, net: Module, images: Tensor) -> str:
     Raises:
         ConfigurationError: there is none.
     """
-    calls: list[tuple[Module, Any, Any]] = []
+    calls: list[LinearCall] = []
 
-    def keep(module: Module, inputs: Any, output: Any) -> None:
-        calls.append((module, inputs[0], output))
+    def record(layer: Module, inputs: Any, output: Any) -> None:
+        calls.append(LinearCall(layer, inputs[0], output))
 
-    with hook_modules([module for module in net.modules() if isinstance(module, nn.Linear)], keep), torch.no_grad():
-        logits = single_tensor(_run(name, net, images), f"the output of {name}")
-    names = {module: layer_name for layer_name, module in net.named_modules()}
-    heads = [layer for layer, features, output in calls[-1:] if output is logits and features.ndim == 2]
-    if not heads or [layer for layer, *_ in calls].count(heads[0]) > 1:
+    with hook_modules([module for module in net.modules() if isinstance(module, nn.Linear)], record):
+        logits = _output(name, net, images)
+    heads = [call.layer for call in calls[-1:] if call.output is logits and call.features.ndim == 2]
+    if not heads or [call.layer for call in calls].count(heads[0]) > 1:
         raise ConfigurationError(
-            f"{name} has no single linear layer that reads features (B, D) and returns the logits, so there are none "
-            "to compare pictures by: name a network without a classifier, or return features from FILE.py:FACTORY"
+            f"{name} has no single linear layer that reads features (B, D) and returns the logits, so there are "
+            "none to compare pictures by: name a network without a classifier, "
+            "or return features from FILE.py:FACTORY"
         )
-    return names[heads[0]]
+    return next(layer_name for layer_name, layer in net.named_modules() if layer is heads[0])
 
 
 class ImageTower(Module):
@@ -185,4 +195,5 @@ def check_lengths(tokenizer: Any, texts: Sequence[str], longest: int, name: str)
 
 def too_long(text: str, reason: str) -> ConfigurationError:
     """The error for a text that has more tokens than the tower reads."""
-    return ConfigurationError(f"the text {textwrap.shorten(text, 60, placeholder=' ...')!r} {reason}: shorten it")
+    short = textwrap.shorten(text, 60, placeholder=" ...")
+    return ConfigurationError(f"the text {short!r} {reason}: shorten it")
