@@ -44,17 +44,17 @@ class Atlas:
         Raises:
             ConfigurationError: they are other maps.
         """
-        contrastive = [map_ for map_ in maps if not map_.is_two_sided]
-        kinds = {(map_.method, map_.against, map_.values.ndim, len(map_.subject.where)) for map_ in contrastive}
-        if kinds != {("contrastive", "", 2, 0)} or len({map_.layer for map_ in contrastive}) != 1:
+        maps = [map_ for map_ in maps if not map_.is_two_sided]
+        layers = {map_.layer for map_ in maps}
+        if len(layers) != 1 or not all(map(_is_of_class, maps)):
             raise ConfigurationError(
                 "the evidence for classes is compared by contrastive maps of an image against their duals, "
                 "at one layer: explain classes so"
             )
-        values = np.stack([evidence(map_.display_values, map_.subject.score) for map_ in contrastive])
-        values[[map_.is_noise for map_ in contrastive]] = 0
-        largest = float(values.max(initial=0))
-        return cls([map_.subject for map_ in contrastive], values / (largest or 1), placement=contrastive[0].placement)
+        values = np.stack([evidence(map_.display_values, map_.subject.score) for map_ in maps])
+        values[[map_.is_noise for map_ in maps]] = 0
+        values /= values.max(initial=0) or 1
+        return cls([map_.subject for map_ in maps], values, placement=maps[0].placement)
 
     def sample(self, x: ArrayLike, y: ArrayLike) -> FloatArray:
         """The evidence (K, len(y), len(x)) at columns ``x`` and rows ``y`` of the image; the center of the first pixel
@@ -75,7 +75,8 @@ class Atlas:
         if values.max() < CLEAR:
             return []
         shares = values / values.sum()
-        return [(self.subjects[k], float(shares[k])) for k in np.argsort(-shares, kind="stable") if shares[k] > 0]
+        ranking = np.argsort(-shares, kind="stable")
+        return [(self.subjects[k], float(shares[k])) for k in ranking if shares[k] > 0]
 
     @staticmethod
     def winners(values: FloatArray) -> NDArray[np.intp]:
@@ -84,6 +85,12 @@ class Atlas:
         Where two classes have about the same evidence, the best one is often wrong.
         """
         return np.where(leads(values).max(0) < CLEAR, -1, values.argmax(0))
+
+
+def _is_of_class(map_: Map) -> bool:
+    """Whether a map is a contrastive one of a class in an image, against its dual."""
+    is_contrastive = map_.method == "contrastive" and not map_.against
+    return is_contrastive and map_.values.ndim == 2 and len(map_.subject.where) == 0
 
 
 def evidence(values: FloatArray, score: float) -> FloatArray:

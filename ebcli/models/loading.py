@@ -18,10 +18,23 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.imports import guard_user_code, name_in_errors
-from ebcli.models import keywords
 from ebcli.models.checkpoint import check_finite, read_checkpoint
 from ebcli.models.classes import check_texts, printable, read_class_names
 from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognize
+from ebcli.models.keywords import (
+    BUNDLED,
+    CLASSIFICATION,
+    DEFAULT,
+    DETECTION,
+    RAW,
+    SCORES,
+    SEGMENTATION,
+    SIGMOID,
+    SOFTMAX,
+    UNTRAINED,
+    VIDEO,
+    WHOLE,
+)
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import checked_device, output_shape, probe
 from ebcli.models.sources import is_network_file, source_of
@@ -36,8 +49,8 @@ _seeding = threading.RLock()  # of the generator that all threads share
 
 
 def load_model(
-    name: Any = keywords.BUNDLED,
-    weights: FilePath | None = keywords.DEFAULT,
+    name: Any = BUNDLED,
+    weights: FilePath | None = DEFAULT,
     device: str | torch.device | None = None,
     *,
     transform: Any = None,
@@ -103,8 +116,8 @@ def load_model(
         >>> net.training
         False
     """
-    if scores not in (None, *keywords.SCORES):
-        raise ConfigurationError(f"unknown scores {scores!r}: choose {', '.join(keywords.SCORES)}")
+    if scores not in (None, *SCORES):
+        raise ConfigurationError(f"unknown scores {scores!r}: choose {', '.join(SCORES)}")
     has_name = isinstance(name, str)
     if has_name and transform is not None:
         raise ConfigurationError(f"{name} has its own preprocessing: pass preprocessing= instead of transform=")
@@ -149,11 +162,11 @@ def _load(
         check_finite(net, f"{label} for {name}")
         task = source.task(net)
         if is_detector(net):
-            task = task or keywords.DETECTION
+            task = task or DETECTION
         default_spec = _default_spec(source, name, net, label, settings)
         names = source.categories(net, label) if class_names is None else class_names
         if pictures:
-            if task not in (None, keywords.CLASSIFICATION):
+            if task not in (None, CLASSIFICATION):
                 raise ConfigurationError(f"{name} is for {task}, but --similar-to needs a classifier or features")
             backbone = source.with_features(net, label)
             net = backbone or net
@@ -161,9 +174,9 @@ def _load(
             net = with_reference_pictures(name, net, pictures, spec, is_backbone=backbone is not None)
             files = (*files, *pictures)
             names = class_names or list(map(str, pictures))
-            scores = scores or keywords.RAW
+            scores = scores or RAW
         elif source.takes_texts() and class_names is not None:
-            scores = scores or keywords.RAW
+            scores = scores or RAW
             net = source.with_texts(net, class_names, scores)
         scores = scores or source.scores(net)
         categories = () if names is None else tuple(map(printable, names))
@@ -175,7 +188,7 @@ def _load(
     task, count = _probe_task(net, settings.apply(default_spec), task, len(categories))
     if class_names is not None and len(class_names) != count:
         raise ConfigurationError(f"there are {len(class_names)} class names, but {name} has {count} classes")
-    is_detection = task == keywords.DETECTION
+    is_detection = task == DETECTION
     fit = partial(_fit_input, source, net, default_spec=default_spec, of_detector=is_detection)
     return LoadedModel(
         name,
@@ -185,7 +198,7 @@ def _load(
         weights=label,
         num_classes=count,
         files=files,
-        scores=scores or (keywords.SIGMOID if count == 1 else keywords.SOFTMAX),
+        scores=scores or (SIGMOID if count == 1 else SOFTMAX),
         task=task,
         one_by_one=source.one_by_one,
         preprocessing=settings,
@@ -196,12 +209,12 @@ def _load(
 def _default_spec(source: ModelSource, name: str, net: Module, label: str, settings: Preprocessing) -> InputSpec:
     """The network's own preprocessing. Raises ConfigurationError if settings do not fit it."""
     if is_detector(net):
-        if settings not in (Preprocessing(), Preprocessing(fit=keywords.WHOLE)):
+        if settings not in (Preprocessing(), Preprocessing(fit=WHOLE)):
             problem = f"{name} preprocesses images itself"
             raise ConfigurationError(f"{problem}: drop --resize, --crop, --tiles, --mean, --std")
         return InputSpec.as_is()
     default_spec = replace(InputSpec.from_preset(source.transforms(net, label)), network=name)
-    if source.assumption and label != keywords.UNTRAINED and settings.mean is None and settings.std is None:
+    if source.assumption and label != UNTRAINED and settings.mean is None and settings.std is None:
         warnings.warn(f"{name} {source.assumption}", stacklevel=4)
     settings.apply(default_spec)  # or else the settings are at fault
     return default_spec
@@ -210,18 +223,18 @@ def _default_spec(source: ModelSource, name: str, net: Module, label: str, setti
 def _probe_task(net: Module, spec: InputSpec, task: str | None, num_known: int) -> tuple[str, int]:
     """The task of a network and the number of its classes, of which so many are known, from a forward pass."""
     if isinstance(net, DetectionScores):
-        return keywords.DETECTION, net.num_classes
+        return DETECTION, net.num_classes
     name = spec.network
     with torch.no_grad():
         output = recognize(net, probe(name, net, spec, net), spec.shape, num_known)
     if isinstance(output, Candidates):
-        return keywords.DETECTION, output.logits.shape[1]
-    if task == keywords.DETECTION:
+        return DETECTION, output.logits.shape[1]
+    if task == DETECTION:
         raise ConfigurationError(f"{name} is for detection, but does not return boxes: see ebcli.Candidates")
-    is_dense = task not in (keywords.CLASSIFICATION, keywords.VIDEO)
+    is_dense = task not in (CLASSIFICATION, VIDEO)
     shape = output_shape(name, output, is_dense=is_dense)
     if task is None:
-        task = keywords.CLASSIFICATION if len(shape) == 2 else keywords.SEGMENTATION
+        task = CLASSIFICATION if len(shape) == 2 else SEGMENTATION
     return task, shape[1]
 
 
@@ -229,10 +242,10 @@ def _fit_input(
     source: ModelSource, net: Module, settings: Preprocessing, default_spec: InputSpec, of_detector: bool = False
 ) -> InputSpec:
     """The network's own preprocessing with other settings; whole images only if the network takes any size."""
-    if of_detector and settings.fit == keywords.WHOLE:
+    if of_detector and settings.fit == WHOLE:
         settings = replace(settings, fit=None)  # lest objects be larger than those that the network was trained on
     spec = settings.apply(default_spec)
-    if spec.fit != keywords.WHOLE:
+    if spec.fit != WHOLE:
         return spec
     stride = max((module.stride[0] for module in net.modules() if isinstance(module, nn.Conv2d)), default=1)
     if stride & (stride - 1):  # patches of 14 pixels, for example
@@ -250,15 +263,15 @@ def _fit_input(
 
 def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[Module, str, tuple[Path, ...]]:
     """The network, the name of its weights, and the files that define it."""
-    label = keywords.UNTRAINED if weights.lower() == keywords.UNTRAINED else source.published(weights)
+    label = UNTRAINED if weights.lower() == UNTRAINED else source.published(weights)
     if label is not None:
-        net = source.build() if label == keywords.UNTRAINED else source.pretrained(label)
+        net = source.build() if label == UNTRAINED else source.pretrained(label)
         return net, label, tuple(map(Path, source.files(label)))
     if is_network_file(weights):
         raise ConfigurationError(f"{weights!r} is a network, not weights of {name}: give it to --model")
     checkpoint = Path(weights)
     if not os.path.isfile(checkpoint):
-        valid = ", ".join([*source.weights(), keywords.UNTRAINED])
+        valid = ", ".join([*source.weights(), UNTRAINED])
         raise ConfigurationError(f"{weights!r} is neither a file nor weights of {name}: choose {valid}")
     net = source.restored(read_checkpoint(checkpoint), f"{weights} for {name}")
     return net, weights, (*map(Path, source.files(weights)), checkpoint)

@@ -20,9 +20,21 @@ from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec, measure_placement
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.models import keywords
 from ebcli.models.checkpoint import StateDict, check_match, classes_in, without_prefixes
 from ebcli.models.classes import Names
+from ebcli.models.keywords import (
+    CROP,
+    DEFAULT,
+    DETECTION,
+    PAD,
+    RAW,
+    SEGMENTATION,
+    SIGMOID,
+    SOFTMAX,
+    SQUASH,
+    VIDEO,
+    WHOLE,
+)
 from ebcli.models.sources import huggingface_heads as heads
 from ebcli.models.sources.base import ModelSource, fetch_errors, quiet
 from ebcli.models.sources.similarity import ImageTower, TwoTowers, check_lengths
@@ -42,14 +54,10 @@ _HEAD = "classifier."
 _POOLER = "pooler."
 _TEXTS_AT_ONCE = 64
 # by what is seen of an image that is twice as wide as high, across and down, in halves of what is seen of a square
-_FITS = {(1, 1): keywords.CROP, (2, 2): keywords.PAD}
+_FITS = {(1, 1): CROP, (2, 2): PAD}
 _SIDE = 1024  # pixels of the images that processors are measured by
 _LONG = 8  # times as wide as high, more than any limit of the longer side
-_SCORES = {
-    "single_label_classification": keywords.SOFTMAX,
-    "multi_label_classification": keywords.SIGMOID,
-    "regression": keywords.RAW,
-}
+_SCORES = {"single_label_classification": SOFTMAX, "multi_label_classification": SIGMOID, "regression": RAW}
 
 
 class HuggingFace(ModelSource):
@@ -159,9 +167,9 @@ class HuggingFace(ModelSource):
 
     def _spec_of(self, processor: Any) -> InputSpec:
         task = heads.HEADS.get(self._head)
-        keeps_shape = task in (keywords.DETECTION, keywords.SEGMENTATION)
+        keeps_shape = task in (DETECTION, SEGMENTATION)
         spec = spec_of(processor, self._title, keeps_shape=keeps_shape)
-        if task != keywords.VIDEO:
+        if task != VIDEO:
             return spec
         rate = _RATES.get(self._config.model_type, _USUAL_RATE)
         return replace(spec, frames=self._config.num_frames, rate=rate)
@@ -177,12 +185,12 @@ class HuggingFace(ModelSource):
 
     def scores(self, net: Any) -> str | None:
         if self._head == heads.UNIVERSAL:
-            return keywords.RAW
+            return RAW
         return _SCORES.get(net.config.problem_type)
 
     def files(self, weights: str) -> Sequence[Path]:
         patterns = [*self.patterns]
-        if weights == keywords.DEFAULT:
+        if weights == DEFAULT:
             patterns.append("*.safetensors")
         return sorted(file for pattern in patterns for file in Path(self.name).glob(pattern))
 
@@ -289,10 +297,10 @@ def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpe
     if is_cropped:
         wide_across, wide_down = extent(_SIDE, _SIDE // 2)
         halves = round(2 * wide_across / across), round(2 * wide_down / down)
-        return replace(spec, fit=_FITS.get(halves, keywords.SQUASH))
+        return replace(spec, fit=_FITS.get(halves, SQUASH))
     if not keeps_shape:
         return spec
-    return replace(spec, fit=keywords.WHOLE, longest=max(size_of(_SIDE, _SIDE // _LONG)))
+    return replace(spec, fit=WHOLE, longest=max(size_of(_SIDE, _SIDE // _LONG)))
 
 
 def _round(values: Tensor) -> tuple[float, ...]:
