@@ -1,6 +1,7 @@
 """How values of networks are laid out: which axes hold channels, and which elements are cells of a map."""
 
 import math
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import Module
@@ -58,19 +59,24 @@ def saliency_map(
     raise LayerError(f"{problem}: choose a layer whose output has height and width")
 
 
+def modules_of(net: Module, kinds: Any) -> list[Any]:
+    """The modules of a network that are of a class, or of one of several."""
+    return [module for module in net.modules() if isinstance(module, kinds)]
+
+
 def channel_axis_of(net: Module, inputs: Tensor) -> int | None:
     """The axis of a network's inputs that holds the channels, told by its first layer; None if that does not tell.
 
     That is axis 1 of images and videos (B, C, ...), axis 2 of videos (B, T, C, H, W) whose frames a 2-D convolution
     reads, and the last axis of tokens (B, T, C) that a linear layer reads.
     """
-    first = next((m for m in net.modules() if isinstance(m, (nn.Linear, *CONVOLUTIONS))), None)
+    first = next(iter(modules_of(net, (nn.Linear, *CONVOLUTIONS))), None)
     if isinstance(first, nn.Linear) and inputs.shape[-1] == first.in_features:
         return inputs.ndim - 1
     if isinstance(first, CONVOLUTIONS):
-        if inputs.ndim == first.weight.ndim and inputs.shape[1] == first.in_channels:
-            return 1
         axes = [axis for axis in range(1, inputs.ndim) if inputs.shape[axis] == first.in_channels]
+        if 1 in axes and inputs.ndim == first.weight.ndim:
+            return 1
         if len(axes) != 1:
             return None
         return axes[0]

@@ -121,8 +121,7 @@ class InputSpec:
     @classmethod
     def as_is(cls, size: HeightWidth | None = None, channels: int = 3, **options: Any) -> InputSpec:
         """That of inputs which are as the network gets them, unless more is known; for others, see the class."""
-        blank = {"resize": None, "mean": (0.0,) * channels, "std": (1.0,) * channels}
-        return cls(size, channels=channels, **blank | options)
+        return cls(size, **{"resize": None, **_unscaled(channels), **options})
 
     @property
     def of_volumes(self) -> InputSpec:
@@ -133,7 +132,7 @@ class InputSpec:
         """The same with so many channels, whose values are not normalized unless there are as many already."""
         if count == self.channels:
             return self
-        return replace(self, channels=count, mean=(0.0,) * count, std=(1.0,) * count)
+        return replace(self, **_unscaled(count))
 
     def check_channels(self, count: int) -> None:
         """Raise ImageError if data with that many channels does not fit the network."""
@@ -320,6 +319,11 @@ class InputSpec:
         arguments = self.size[::-1], Image.Transform.EXTENT, self.place(image.size), Image.Resampling.BILINEAR
         bands = [np.asarray(band.convert("F").transform(*arguments)) for band in image.split()]
         return np.rint(np.stack(bands, axis=-1)).astype(np.uint8)
+
+
+def _unscaled(channels: int) -> dict[str, Any]:
+    """The options for so many channels whose values are not normalized."""
+    return {"channels": channels, "mean": (0.0,) * channels, "std": (1.0,) * channels}
 
 
 def _center_box(size: Size, crop: Size) -> Box:

@@ -18,8 +18,9 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.imports import guard_user_code, name_in_errors
+from ebcli.layouts import modules_of
 from ebcli.models.checkpoint import check_finite, read_checkpoint
-from ebcli.models.classes import check_texts, printable, read_class_names
+from ebcli.models.classes import Names, check_texts, printable, read_class_names
 from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognize
 from ebcli.models.keywords import (
     BUNDLED,
@@ -127,15 +128,8 @@ def load_model(
         class_names = read_class_names(Path(class_names))
     if isinstance(like, (str, os.PathLike)):
         like = [like]
-    load = partial(
-        _load,
-        weights=str(weights),
-        device=device,
-        class_names=class_names,
-        pictures=list(map(Path, like)),
-        settings=preprocessing or Preprocessing(),
-        scores=scores,
-    )
+    settings = preprocessing or Preprocessing()
+    load = partial(_load, str(weights), device, class_names, list(map(Path, like)), settings, scores)
     if has_name:
         return load(*source_of(name))
     source = source_given(name, preprocessing if transform is None else transform)
@@ -144,14 +138,14 @@ def load_model(
 
 
 def _load(
-    name: str,
-    source: ModelSource,
     weights: str,
     device: torch.device | None,
-    class_names: Sequence[str] | None,
+    class_names: Names,
     pictures: Sequence[Path],
     settings: Preprocessing,
     scores: str | None,
+    name: str,
+    source: ModelSource,
 ) -> LoadedModel:
     source.headless = bool(pictures)
     if source.takes_texts() and not pictures:
@@ -247,7 +241,7 @@ def _fit_input(
     spec = settings.apply(default_spec)
     if spec.fit != WHOLE:
         return spec
-    stride = max((module.stride[0] for module in net.modules() if isinstance(module, nn.Conv2d)), default=1)
+    stride = max((convolution.stride[0] for convolution in modules_of(net, nn.Conv2d)), default=1)
     if stride & (stride - 1):  # patches of 14 pixels, for example
         spec = replace(spec, stride=stride)
     if spec.tiles or source.takes_any_size:

@@ -16,7 +16,7 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating, single_tensor
 from ebcli.errors import ConfigurationError, EbcliError, first_line, plural
 from ebcli.imports import guard_user_code, printing_to
-from ebcli.layouts import CONVOLUTIONS, Shape
+from ebcli.layouts import CONVOLUTIONS, Shape, modules_of
 
 # Larger batches take more memory for little more speed: on CPUs, at most a tenth beyond 8.
 _CPU_BATCH = 8
@@ -145,7 +145,7 @@ def fitting_first_layer(net: Module, spec: InputSpec) -> InputSpec:
 
     If the network fails before, that is the first one that it defines. Values are then from 0 to 1.
     """
-    convolutions = [module for module in net.modules() if isinstance(module, CONVOLUTIONS)]
+    convolutions = modules_of(net, CONVOLUTIONS)
     if not convolutions:
         return spec
     first = convolutions[0]
@@ -183,8 +183,7 @@ def strides_of_cells(net: Module) -> Iterator[dict[Shape, int]]:
     def note(convolution: nn.Conv2d, operands: tuple[Tensor, ...]) -> None:
         strides[tuple(operands[0].shape[-2:])] = max(convolution.stride)
 
-    convolutions = [module for module in net.modules() if isinstance(module, nn.Conv2d)]
-    sparse = [convolution for convolution in convolutions if convolution.kernel_size < convolution.stride]
+    sparse = [layer for layer in modules_of(net, nn.Conv2d) if layer.kernel_size < layer.stride]
     with hook_modules(sparse, note, before=True):
         yield strides
 

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -241,6 +241,12 @@ class NetworkFile(ModelSource):
 
     def files(self, weights: str) -> Sequence[Path]:
         return [self.path]
+
+    def _check_single(self, inputs: Collection[object], hint: str = "") -> None:
+        """Raise ConfigurationError unless there is one input."""
+        if len(inputs) != 1:
+            names = ", ".join(map(str, inputs))
+            raise self._error(f"has {len(inputs)} inputs ({names}), but must have one{hint}")
 
     def take(self, shape: Sequence[Any], rank: int) -> None:
         """Set the preprocessing.

@@ -27,9 +27,7 @@ class Exported(NetworkFile):
             raise self._error(f"is no program of torch.export.save(): {first_line(error)}") from error
         signature = self._program.graph_signature
         inputs = signature.user_inputs
-        if len(inputs) != 1:
-            names = ", ".join(map(str, inputs))
-            raise self._error(f"has {len(inputs)} inputs ({names}), but must have one")
+        self._check_single(inputs)
         shapes = {node.name: getattr(node.meta.get("val"), "shape", ()) for node in self._program.graph.nodes}
         self.take(shapes[inputs[0]], len(shapes[signature.user_outputs[0]]))
 

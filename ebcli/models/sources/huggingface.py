@@ -69,12 +69,17 @@ class HuggingFace(ModelSource):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._library = import_optional("transformers")
-        with fetch_errors(f"the configuration of {self._title}", _ADVICE), self._silent():
-            self._config = self._library.AutoConfig.from_pretrained(name, trust_remote_code=False)
+        self._config = self._fetch("AutoConfig", "configuration", _ADVICE)
         self._head = self._chosen_head()
         # transformers needs a list to choose among several heads, and takes the first if it is empty
         self._config.architectures = self._config.architectures or []
         self._auto = getattr(self._library, self._head)
+
+    def _fetch(self, auto_class: str, part: str, advice: str) -> Any:
+        """What transformers reads of the model beside its weights, such as its configuration."""
+        auto = getattr(self._library, auto_class)
+        with fetch_errors(f"the {part} of {self._title}", advice), self._silent():
+            return auto.from_pretrained(self.name, trust_remote_code=False)
 
     def _chosen_head(self) -> str:
         """The auto class for the configuration. Raises ConfigurationError if there is none."""
@@ -97,11 +102,11 @@ class HuggingFace(ModelSource):
         return heads.with_texts(net, self._tokenizer(), texts, self._title)
 
     def _tokenizer(self) -> Any:
-        with fetch_errors(f"the tokenizer of {self._title}", _TOKENIZER_ADVICE), self._silent():
-            tokenizer = self._library.AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
-            if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made up where there is none
-                raise FileNotFoundError("it has no words")
-            return tokenizer
+        tokenizer = self._fetch("AutoTokenizer", "tokenizer", _TOKENIZER_ADVICE)
+        if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made up where there is none
+            problem = f"cannot load the tokenizer of {self._title} (it has no words)"
+            raise ConfigurationError(f"{problem}: {_TOKENIZER_ADVICE}")
+        return tokenizer
 
     def build(self, num_classes: int | None = None) -> Module:
         config = self._config_for(num_classes)

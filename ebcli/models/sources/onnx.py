@@ -50,9 +50,7 @@ class Onnx(NetworkFile):
         self._model = self._read()
         weights = {tensor.name for tensor in self._model.graph.initializer}
         inputs = {value.name: value for value in self._model.graph.input if value.name not in weights}
-        if len(inputs) != 1:
-            names = ", ".join(inputs)
-            raise self._error(f"has {len(inputs)} inputs ({names}), but must have one, the images")
+        self._check_single(inputs, ", the images")
         (images,) = inputs.values()
         kind = images.type.tensor_type
         data_type = self._onnx.TensorProto.DataType.Name(kind.elem_type).lower()

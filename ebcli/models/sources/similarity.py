@@ -16,6 +16,7 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode
+from ebcli.layouts import modules_of
 from ebcli.models.keywords import RAW
 from ebcli.models.running import hook_modules, probe
 from ebcli.models.sources.base import ModelSource
@@ -113,7 +114,7 @@ def _head(name: str, net: Module, images: Tensor) -> str:
     def record(layer: Module, inputs: Any, output: Any) -> None:
         calls.append(LinearCall(layer, inputs[0], output))
 
-    with hook_modules([module for module in net.modules() if isinstance(module, nn.Linear)], record):
+    with hook_modules(modules_of(net, nn.Linear), record):
         logits = _output(name, net, images)
     heads = [call.layer for call in calls[-1:] if call.output is logits and call.features.ndim == 2]
     if not heads or [call.layer for call in calls].count(heads[0]) > 1:

@@ -85,8 +85,7 @@ class VisionLanguage(HuggingFace):
     def __init__(self, name: str, device: str, dtype: torch.dtype) -> None:
         super().__init__(name.removeprefix("hf/"))
         place = checked_device(device)
-        with fetch_errors(f"the processor of {self._title}", _ADVICE), self._silent():
-            self._processor = self._library.AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
+        self._processor = self._fetch("AutoProcessor", "processor", _ADVICE)
         with fetch_errors(f"the weights of {self._title}", "its weights must be in safetensors files"):
             net = self._load_published(dtype=dtype)
         self.net: Any = net.eval().requires_grad_(False).to(place)
