@@ -47,10 +47,12 @@ def saliency_map(
         if channel_axis is None:
             raise LayerError(f"which axis of the input {input_shape} has channels is unknown: sum `relevance` over it")
         return relevance.sum(axis)
-    if len(shape) == len(extent) + 1 and math.prod(shape[1:]) > 1:
-        is_last = len(extent) > 1 and _fits(shape[:-1], extent) and not _fits(shape[1:], extent)
+    first = shape[1:]
+    last = shape[:-1]
+    if len(first) == len(extent) and math.prod(first) > 1:
+        is_last = len(extent) > 1 and _fits(last, extent) and not _fits(first, extent)
         return relevance.sum(-1 if is_last else 1)
-    if len(shape) == 2 < len(extent) + 1:
+    if len(first) == 1 < len(extent):
         special, grid = token_grid(shape[0], extent)
         if grid is not None:
             return relevance[:, special:].sum(2).unflatten(1, grid)

@@ -105,13 +105,15 @@ def evidence(values: FloatArray, score: float) -> FloatArray:
 
 def leads(values: FloatArray) -> FloatArray:
     """How far the evidence (K, ...) for each class is ahead of that for the best other one; below 0, how far behind."""
-    second, best = np.partition(np.concatenate([values, 0 * values[:1]]), -2, 0)[-2:]
+    candidates = np.concatenate([values, 0 * values[:1]])
+    second, best = np.partition(candidates, -2, 0)[-2:]
     return values - np.where(values == best, second, best)
 
 
 def _interpolation(positions: ArrayLike, low: float, high: float, cells: int) -> FloatArray:
     """What each of some places has of each cell between two ends, (places, cells), by linear interpolation."""
-    places = np.asarray(positions, np.float64)
+    places = np.asarray(positions, np.float64)[:, None]
     centers = ((places - low) / (high - low) * cells - 0.5).clip(0, cells - 1)
-    inside = (places >= low) & (places <= high)
-    return (np.maximum(0, 1 - abs(centers[:, None] - np.arange(cells))) * inside[:, None]).astype(np.float32)
+    is_inside = (places >= low) & (places <= high)
+    weights = np.maximum(0, 1 - abs(centers - np.arange(cells)))
+    return (weights * is_inside).astype(np.float32)

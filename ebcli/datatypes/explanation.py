@@ -59,16 +59,22 @@ class Box(NamedTuple):
 
     def rescale(self, old_size: tuple[float, float], new_size: tuple[float, float]) -> Box:
         """The same rectangle after the image was resized from one size (width, height) to another."""
+        width, height = old_size
+        x, y = new_size
+        left, top, right, bottom = self
         # multiplied first, as edges of the image stay exact so
-        return Box(*(edge * new / old for edge, old, new in zip(self, old_size * 2, new_size * 2, strict=True)))
+        return Box(left * x / width, top * y / height, right * x / width, bottom * y / height)
 
     def shift(self, x: float, y: float) -> Box:
         """The same rectangle, further to the right and further down."""
-        return Box(self.left + x, self.top + y, self.right + x, self.bottom + y)
+        left, top, right, bottom = self
+        return Box(left + x, top + y, right + x, bottom + y)
 
     def intersection(self, other: Box) -> Box:
         """The part that lies in another box; its area is 0 if there is none."""
-        return Box(*map(max, self[:2], other[:2]), *map(min, self[2:], other[2:]))
+        left, top, *_ = map(max, self, other)
+        *_, right, bottom = map(min, self, other)
+        return Box(left, top, right, bottom)
 
     def overlap(self, other: Box) -> float:
         """The area of the intersection divided by that of the union, 0 to 1."""

@@ -160,8 +160,10 @@ def classes_in(state: StateDict, net: Module, name: str = "") -> int | None:
         name: of the classifier's weight, which has a row for each class; empty for that of the last weighted layer.
     """
     network_state = net.state_dict()
-    layers = [layer for layer, module in net.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
-    name = name or next((f"{layer}.weight" for layer in reversed(layers)), "")
+    if not name:
+        for layer, module in net.named_modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d)):
+                name = f"{layer}.weight"
     weight = without_prefixes(state, network_state).get(name)
     if not isinstance(weight, Tensor) or weight.shape[1:] != network_state[name].shape[1:]:
         return None
@@ -201,9 +203,9 @@ def _unwrap(content: Any, path: Path, deepest: int = _DEEPEST) -> StateDict:
     if isinstance(content, dict):
         if any(isinstance(value, Tensor) for value in content.values()):
             return content
-        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), None)
-        if deepest and inner is not None:
-            return _unwrap(inner, path, deepest - 1)
+        for inner in map(content.get, WRAPPERS):
+            if deepest and isinstance(inner, dict):
+                return _unwrap(inner, path, deepest - 1)
         if content:
             noun += f" with {_first_names([*map(reprlib.repr, content)])}"
     problem = f"checkpoint {path} contains no state dict but a {noun}"

@@ -291,8 +291,8 @@ class DetectionScores(Module):
 
         Detectors pad at the bottom and at the right.
         """
-        inner, outer = self.sizes(height, width)
-        return height * outer[0] / inner[0], width * outer[1] / inner[1]
+        (inner_height, inner_width), (outer_height, outer_width) = self.sizes(height, width)
+        return height * outer_height / inner_height, width * outer_width / inner_width
 
     def sizes(self, height: int, width: int) -> tuple[Shape, Shape]:
         """Height and width of an image of this size after resizing, and after padding."""
@@ -342,8 +342,8 @@ def detections(net: Module, images: Tensor, score: float = 0.5) -> list[list[Det
 
     def find_anchor(image: int, value: Tensor) -> int:
         slopes = torch.autograd.grad(value, parts, retain_graph=True)
-        anchors = sum(slope.abs().amax(-1).reshape(len(images), -1)[image] for slope in slopes)
-        return int(torch.as_tensor(anchors).argmax())
+        magnitudes = [slope.abs().amax(-1).reshape(len(images), -1) for slope in slopes]
+        return int(torch.stack(magnitudes).sum(0)[image].argmax())
 
     results = []
     for image, output in enumerate(outputs):

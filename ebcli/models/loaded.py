@@ -85,7 +85,7 @@ class LoadedModel:
 
     def category(self, index: int) -> str | None:
         """The name of a class; None if it is unknown."""
-        if self.categories is None:
+        if not self.categories:
             return None
         return self.categories[index]
 

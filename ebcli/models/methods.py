@@ -71,7 +71,8 @@ def random(_net: Module, inputs: Tensor, classes: Tensor, _layer: LayerName) -> 
 def center(_net: Module, inputs: Tensor, classes: Tensor, _layer: LayerName) -> Tensor:
     """A fixed map: 1 at the center of the image, falling to 0 at the corners."""
     y, x = (torch.linspace(-1, 1, side) for side in inputs.shape[2:])
-    return (1 - torch.hypot(y[:, None], x) / 2**0.5).expand(classes.shape[1], -1, -1)
+    distance = torch.hypot(y[:, None], x) / 2**0.5
+    return (1 - distance).expand(classes.shape[1], -1, -1)
 
 
 def _activation_and_slopes(net: Module, inputs: Tensor, classes: Tensor, layer: LayerName) -> tuple[Tensor, Tensor]:

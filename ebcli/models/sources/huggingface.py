@@ -285,8 +285,10 @@ def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpe
         """How much of an image of that size is seen, across and down; with padding, more than there is."""
         return [end - start for start, end in measure_placement(process, (width, height)).sides]
 
-    black, white = (process(Image.new("RGB", (_SIDE, _SIDE), color)) for color in ("black", "white"))
-    height, width = size = black.shape[1], black.shape[2]
+    black = process(Image.new("RGB", (_SIDE, _SIDE)))
+    white = process(Image.new("RGB", (_SIDE, _SIDE), "white"))
+    _, height, width = black.shape
+    size = (height, width)
     low = black[:, height // 2, width // 2]  # (3,)
     contrast = white[:, height // 2, width // 2] - low
     across, down = extent(_SIDE, _SIDE)

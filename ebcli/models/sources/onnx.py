@@ -118,8 +118,9 @@ class Onnx(NetworkFile):
         """What a file of the same directory has of a tensor."""
         file = self.path.parent / location
         # the cache of the Hugging Face hub has links to files of one directory
-        homes = {os.path.realpath(self.path.parent), str(Path(os.path.realpath(self.path)).parent)}
-        is_inside = any(Path(os.path.realpath(file)).is_relative_to(home) for home in homes)
+        homes = os.path.realpath(self.path.parent), Path(os.path.realpath(self.path)).parent
+        target = Path(os.path.realpath(file))
+        is_inside = any(target.is_relative_to(home) for home in homes)
         if Path(location).is_absolute() or ".." in Path(location).parts or not is_inside:
             raise self._error(f"has data in {location!r}, which leads out of its directory")
         title = f"'{file}', the data of {self.name}"
@@ -146,7 +147,8 @@ class Onnx(NetworkFile):
         """
         graph = self._model.graph
         ranks = {output.name: len(output.type.tensor_type.shape.dim) for output in graph.output}
-        name = next((name for name, rank in ranks.items() if rank in (2, 3, 4)), graph.output[0].name)
+        fitting = [name for name, rank in ranks.items() if rank in (2, 3, 4)]
+        name, *_ = [*fitting, *ranks]
         rank = ranks[name]
         scores = None
         for node in reversed(graph.node):
@@ -174,9 +176,9 @@ class Onnx(NetworkFile):
 
     def _class_names(self) -> Any:
         """What the metadata have, as Ultralytics writes them, in place of a list of names."""
-        text = next((entry.value for entry in self._model.metadata_props if entry.key == "names"), "")
+        metadata = {entry.key: entry.value for entry in self._model.metadata_props}
         try:
-            names = ast.literal_eval(text[:_LONGEST])
+            names = ast.literal_eval(metadata.get("names", "")[:_LONGEST])
             if isinstance(names, dict):
                 names = [names[key] for key in sorted(names)]
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -234,9 +236,11 @@ def convert(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[str
     model = _inline(model)
     load_data(model)
     model = _fold(model)
-    missing = sorted({*_lower(model), *(operator for _, operator in _unknown(model))})
+    missing = {*_lower(model)}
+    for _domain, operator in _unknown(model):
+        missing.add(operator)
     if missing:
-        raise NotImplementedError(f"the converter has no {', '.join(missing)}")
+        raise NotImplementedError(f"the converter has no {', '.join(sorted(missing))}")
     graph = import_optional("onnx2torch.onnx_graph").OnnxGraph(model.graph)
     return converter.convert(model), {module: node.name for module, node in graph.nodes.items()}
 

@@ -107,7 +107,8 @@ class Torchvision(ModelSource):
     def _preset(self, weights: str) -> models.WeightsEnum:
         if weights in self._enum.__members__:
             return self._enum[weights]
-        return next((m for m in self._enum if _file_name(m) == Path(weights).name), self._enum["DEFAULT"])
+        by_file = {_file_name(preset): preset for preset in self._enum}
+        return by_file.get(Path(weights).name, self._enum["DEFAULT"])
 
     def _built(self, preset: models.WeightsEnum, num_classes: int | None) -> Module:
         """The network with random weights, configured as for the weights ``preset``."""
