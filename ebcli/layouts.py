@@ -126,8 +126,10 @@ def _fits(grid: Shape, extent: Shape) -> bool:
 def _grid(tokens: int, extent: Shape) -> Shape | None:
     """The grid (h, w) or (t, h, w) of square patches with that many cells; the finest in time."""
     *frames, height, width = extent
-    grids = {(height // side, width // side) for side in range(1, min(height, width) + 1)}
-    grids |= {(-(-height // side), -(-width // side)) for side in range(1, max(height, width) + 1)}
+    grids = set()
+    for side in range(1, max(height, width) + 1):
+        grids.add((height // side, width // side))
+        grids.add((math.ceil(height / side), math.ceil(width / side)))
     for t in range(math.prod(frames), 0, -1):
         for h, w in sorted(grids):
             if t * h * w == tokens > t:

@@ -96,10 +96,12 @@ def _is_of_class(map_: Map) -> bool:
 def evidence(values: FloatArray, score: float) -> FloatArray:
     """The evidence (h, w) of a class with a score at each cell of its contrastive map (h, w)."""
     height, width = values.shape
-    side = max(1, round((min(height, width) / _ACROSS - 1) / 2) * 2 + 1)  # odd
-    means = np.pad(np.maximum(values, 0), side // 2)
+    side = min(height, width) / _ACROSS
+    margin = max(0, round((side - 1) / 2))
+    means = np.pad(np.maximum(values, 0), margin)
     for axis in (0, 1):
-        means = np.lib.stride_tricks.sliding_window_view(means, side, axis).mean(-1, dtype=np.float32)
+        windows = np.lib.stride_tricks.sliding_window_view(means, 2 * margin + 1, axis)
+        means = windows.mean(-1, dtype=np.float32)
     return means * np.float32(max(score, 0.0) ** _WEIGHT)
 
 

@@ -269,8 +269,11 @@ class InputSpec:
     @property
     def step(self) -> int:
         """Of ``"whole"``: sides differ by multiples of this many pixels, so that cells cover them evenly."""
+        if self.stride:
+            return self.stride
         side = min(self.resize or self.shape[-2:])
-        return self.stride or min(_STRIDE, 1 << max(0, int(math.log2(side / _CELLS))))
+        exponent = int(math.log2(side / _CELLS))
+        return min(_STRIDE, 1 << max(0, exponent))
 
     @property
     def _crop(self) -> Size | None:
@@ -299,7 +302,8 @@ class InputSpec:
             scale = side * max(1, self.tiles) / shorter
             if self.longest and not self.tiles:
                 scale = min(scale, self.longest / longer)
-            across, down = (side + round((length * scale - side) / self.step) * self.step for length in size)
+            steps = [round((length * scale - side) / self.step) for length in size]
+            across, down = (side + count * self.step for count in steps)
             return across, down
         if len(self.resize) == 2 or self.fit == "squash":
             return self.resize[-1], side
@@ -316,8 +320,12 @@ class InputSpec:
         to the nearest value, which Pillow does not for 8 bits. Only what survives the crop is computed.
         """
         assert self.size is not None
-        arguments = self.size[::-1], Image.Transform.EXTENT, self.place(image.size), Image.Resampling.BILINEAR
-        bands = [np.asarray(band.convert("F").transform(*arguments)) for band in image.split()]
+        region = self.place(image.size)
+        bands = []
+        for band in image.split():
+            values = band.convert("F")
+            crop = values.transform(self.size[::-1], Image.Transform.EXTENT, region, Image.Resampling.BILINEAR)
+            bands.append(np.asarray(crop))
         return np.rint(np.stack(bands, axis=-1)).astype(np.uint8)
 
 

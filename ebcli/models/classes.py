@@ -43,9 +43,11 @@ def resolve_class(categories: Names, target: str | int, num_classes: int | None 
     """
     indices = matching_classes(categories, target, num_classes)
     if len(indices) > 1 and categories is not None:
-        matches = ", ".join(f"{index} {categories[index]!r}" for index in indices[:_MAX_NAMES])
-        if len(indices) > _MAX_NAMES:
-            matches += f" and {len(indices) - _MAX_NAMES} more"
+        names = [f"{index} {categories[index]!r}" for index in indices[:_MAX_NAMES]]
+        matches = ", ".join(names)
+        num_more = len(indices) - len(names)
+        if num_more:
+            matches += f" and {num_more} more"
         raise ConfigurationError(f"class {str(target)!r} matches {matches}: give the full name or the index")
     return indices[0]
 

@@ -98,9 +98,11 @@ class Candidates(NamedTuple):
                 from torchvision.ops import batched_nms  # which takes a second to import
 
                 anchors = anchors[batched_nms(boxes[anchors], best[anchors], labels[anchors], self.overlap)]
-            columns = (column[anchors].tolist() for column in (labels, best, boxes))
-            rows = zip(*columns, anchors.tolist(), strict=True)
-            results.append([Detection(label, value, Box(*box), anchor) for label, value, box, anchor in rows])
+            columns = [column[anchors].tolist() for column in (labels, best, boxes)]
+            objects = []
+            for label, value, box, anchor in zip(*columns, anchors.tolist(), strict=True):
+                objects.append(Detection(label, value, Box(*box), anchor))
+            results.append(objects)
         return results
 
 

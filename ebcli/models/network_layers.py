@@ -299,7 +299,12 @@ def layer_per_resolution(loaded: LoadedModel) -> list[str]:
 def _with_evidence(model: LoadedModel, candidates: SpatialLayers) -> SpatialLayers:
     """Without layers whose cells no probability reaches, such as a last norm if the class token alone is read."""
     size = model.transforms.shape
-    tokens = [layer.name for layer in candidates if layer.has_tokens and token_grid(layer.shape[0], size)[0]]
+    tokens = []  # of layers with class tokens
+    for layer in candidates:
+        if layer.has_tokens:
+            special, _ = token_grid(layer.shape[0], size)
+            if special:
+                tokens.append(layer.name)
     if not tokens:
         return candidates
 
@@ -359,19 +364,20 @@ def _tokens_before_norms(net: Module, all_layers: Sequence[Layer]) -> str | None
     """What the first norm reads in a vision transformer without containers of blocks, as from a file."""
     if any(isinstance(module, _CONTAINERS) for module in net.modules()):
         return None
-    shapes = [layer.shape for layer in all_layers if len(layer.shape) == 2 and layer.stride is not None]
+    spatial = [layer for layer in all_layers if layer.stride is not None]
+    shapes = [layer.shape for layer in spatial if len(layer.shape) == 2]
     if 3 * len(shapes) < len(all_layers):
         return None
     (stream, _count), *_ = Counter(shapes).most_common(1)
-    name: str | None = None
-    shape: Shape = ()
+    tokens: Layer | None = None
     for layer in all_layers:
-        if "Norm" in layer.type or shape == stream != layer.shape:  # norms may be spelled out
+        if "Norm" in layer.type:
+            break
+        if tokens and tokens.shape == stream != layer.shape:  # a norm that is spelled out
             break
         if layer.stride is not None:
-            name = layer.name
-            shape = layer.shape
-    return name
+            tokens = layer
+    return tokens.name if tokens else None
 
 
 def _last_outermost(net: Module, names: Sequence[str]) -> str:

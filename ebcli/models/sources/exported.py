@@ -28,7 +28,9 @@ class Exported(NetworkFile):
         signature = self._program.graph_signature
         inputs = signature.user_inputs
         self._check_single(inputs)
-        shapes = {node.name: getattr(node.meta.get("val"), "shape", ()) for node in self._program.graph.nodes}
+        shapes = {}
+        for node in self._program.graph.nodes:
+            shapes[node.name] = getattr(node.meta.get("val"), "shape", ())
         self.take(shapes[inputs[0]], len(shapes[signature.user_outputs[0]]))
 
     def network(self) -> Module:

@@ -40,7 +40,8 @@ class Factory(ModelSource):
             module = _execute(self._path) if self._path else importlib.import_module(path)
         factory = getattr(module, function, None)
         if not callable(factory):
-            names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+            functions = [key for key, value in vars(module).items() if callable(value)]
+            names = [key for key in functions if not key.startswith("_")]
             hint = closest(function, names) or "name a function or class that returns a network"
             raise ConfigurationError(f"{path} has no factory {function!r}: {hint}")
         self._make = factory

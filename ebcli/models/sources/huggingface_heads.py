@@ -85,7 +85,8 @@ def _put_frames_first(net: Any, frames: int) -> None:
     """
 
     def reorder(tokens: Tensor, rows: int) -> Tensor:
-        patches = tokens[:, 1:].unflatten(1, (-1, rows)).transpose(1, 2).flatten(1, 2)
+        grid = tokens[:, 1:].unflatten(1, (-1, rows))
+        patches = grid.transpose(1, 2).flatten(1, 2)
         return torch.cat([tokens[:, :1], patches], 1)
 
     def embed(embeddings: Any, *args: Any) -> Tensor:
