@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ebcli.errors import ConfigurationError, UnknownClassError, closest, reason
 
 Names = Sequence[str] | None  # of classes, in the order of the network's outputs
+Texts = Sequence[str]  # that are classes
 
 _MOST_BYTES = 1 << 24  # of a file of class names
 # Control characters and halves of characters; line and paragraph separators; overrides of the direction of text

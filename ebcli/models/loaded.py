@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.files.ownership import file_digest
 from ebcli.imports import installed_version
-from ebcli.models.classes import check_texts, printable
+from ebcli.models.classes import Texts, check_texts, printable
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DEFAULT, RAW, SIGMOID, SOFTMAX, UNTRAINED
 from ebcli.models.spec import Preprocessing
 
@@ -100,7 +100,7 @@ class LoadedModel:
         """Whether the network compares images with texts, which other texts can replace."""
         return getattr(self.net, "with_texts", None) is not None
 
-    def with_texts(self, texts: Sequence[str]) -> LoadedModel:
+    def with_texts(self, texts: Texts) -> LoadedModel:
         """The same network, which compares images with other texts; it is not loaded again.
 
         Raises:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ebcli.datatypes.input_spec import InputSpec
 
 Channels = float | Sequence[float]
-Texts = tuple[str, ...]
+Classes = tuple[str, ...]  # texts or pictures
 
 _LARGEST_SIDE = 1 << 14  # pixels; more than any photo that is decoded by default
 _MOST_TILES = 16  # across the shorter side; the work grows with the square
@@ -190,8 +190,8 @@ class Preprocessing:
         return replace(self, fit=PAD if spec.fit == CROP else spec.fit).apply(spec)
 
 
-def as_classes(targets: Sequence[str], against: Sequence[str]) -> tuple[Texts, ...]:
-    """Texts or pictures as classes: all of them, each once; and the indices of those to explain and to contrast with.
+def as_classes(targets: Sequence[str], against: Sequence[str]) -> tuple[Classes, ...]:
+    """Classes or pictures as classes: all of them, each once; and the indices of those to explain and to contrast with.
 
     Raises:
         ConfigurationError: one is to be both.
@@ -224,7 +224,7 @@ class ModelSpec:
     name: str = BUNDLED
     _: KW_ONLY
     weights: str = DEFAULT
-    class_names: Path | Texts | None = None
+    class_names: Path | Classes | None = None
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     scores: str | None = None
     like: tuple[Path, ...] = ()
@@ -234,7 +234,7 @@ class ModelSpec:
             raise ConfigurationError(f"the file of class names '{self.class_names}' does not exist")
 
     @property
-    def descriptions(self) -> Texts:
+    def descriptions(self) -> Classes:
         """The texts or pictures that are the classes; empty if the model has classes of its own."""
         if isinstance(self.class_names, tuple) and not self.like:
             return self.class_names

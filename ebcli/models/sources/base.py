@@ -15,7 +15,7 @@ from torch.nn import Module
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, first_line
 from ebcli.models.checkpoint import StateDict, classes_in, load_checkpoint
-from ebcli.models.classes import Names
+from ebcli.models.classes import Names, Texts
 from ebcli.models.keywords import CROP, DEFAULT, IN_FILE, OWN_TASKS, PAD, SCORES, SQUASH, TASKS, VIDEO
 from ebcli.models.spec import Preprocessing
 
@@ -166,7 +166,7 @@ class ModelSource(ABC):
         """Whether the class names are texts, from which ``with_texts`` makes the classifier."""
         return False
 
-    def with_texts(self, net: Module, texts: Sequence[str], scores: str) -> Module:
+    def with_texts(self, net: Module, texts: Texts, scores: str) -> Module:
         """The classifier of images by texts: images (B, 3, H, W) to logits (B, len(texts)).
 
         Args:

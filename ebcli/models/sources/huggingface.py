@@ -21,7 +21,7 @@ from torch.nn import Module
 from ebcli.datatypes.input_spec import InputSpec, measure_placement
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.models.checkpoint import StateDict, check_match, classes_in, without_prefixes
-from ebcli.models.classes import Names
+from ebcli.models.classes import Names, Texts
 from ebcli.models.keywords import (
     CROP,
     DEFAULT,
@@ -98,7 +98,7 @@ class HuggingFace(ModelSource):
     def takes_texts(self) -> bool:
         return self._head == heads.WITH_TEXTS
 
-    def with_texts(self, net: Module, texts: Sequence[str], scores: str) -> Module:
+    def with_texts(self, net: Module, texts: Texts, scores: str) -> Module:
         return heads.with_texts(net, self._tokenizer(), texts, self._title)
 
     def _tokenizer(self) -> Any:
@@ -230,7 +230,7 @@ class Clip(TwoTowers, HuggingFace):
         projection = getattr(net, "visual_projection", nn.Identity())  # SigLIP has none
         return ImageTower(embed, vision_model=net.vision_model, visual_projection=projection)
 
-    def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
+    def embeddings(self, net: Any, texts: Texts) -> Tensor:
         tokenizer = self._tokenizer()
         longest = self._config.text_config.max_position_embeddings
         with self._silent():  # warns of long texts

@@ -1,6 +1,5 @@
 """The networks of Hugging Face by task: which head a configuration asks for, and what its output means."""
 
-from collections.abc import Sequence
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -9,6 +8,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ebcli.models.checkpoint import Tensors
+from ebcli.models.classes import Texts
 from ebcli.models.detection import Candidates
 from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
 from ebcli.models.sources.similarity import check_lengths, too_long
@@ -103,7 +103,7 @@ def _put_frames_first(net: Any, frames: int) -> None:
         block.forward = MethodType(mix, block)
 
 
-def with_texts(net: Any, tokenizer: Any, texts: Sequence[str], name: str) -> Module:
+def with_texts(net: Any, tokenizer: Any, texts: Texts, name: str) -> Module:
     """Make a detector take images (B, 3, H, W) only, and return candidates whose classes are texts.
 
     Args:
@@ -142,7 +142,7 @@ class Prompt(NamedTuple):
     places: list[slice]
 
 
-def _each_text(config: Any, tokenizer: Any, texts: Sequence[str], name: str) -> Prompt:
+def _each_text(config: Any, tokenizer: Any, texts: Texts, name: str) -> Prompt:
     """The tokens of each text."""
     longest = config.text_config.max_position_embeddings
     check_lengths(tokenizer, texts, longest, name)
@@ -151,7 +151,7 @@ def _each_text(config: Any, tokenizer: Any, texts: Sequence[str], name: str) -> 
     return Prompt(inputs, [slice(k, k + 1) for k in range(len(texts))])
 
 
-def _prompt(config: Any, tokenizer: Any, texts: Sequence[str], name: str) -> Prompt:
+def _prompt(config: Any, tokenizer: Any, texts: Texts, name: str) -> Prompt:
     """The tokens of one prompt, texts separated by full stops as in training."""
     (stop,) = tokenizer(".", add_special_tokens=False)["input_ids"]
     limit = config.max_text_len

@@ -12,6 +12,7 @@ from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, import_optional
+from ebcli.models.classes import Texts
 from ebcli.models.keywords import CROP, DEFAULT, SQUASH
 from ebcli.models.sources.base import fetch_errors, quiet
 from ebcli.models.sources.similarity import ImageTower, TwoTowers, too_long
@@ -65,7 +66,7 @@ class OpenClip(TwoTowers):
     def tower(self, net: Any) -> ImageTower:
         return ImageTower(lambda tower, images: tower.visual(images), visual=net.visual)
 
-    def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
+    def embeddings(self, net: Any, texts: Texts) -> Tensor:
         with fetch_errors(f"the tokenizer of {self._title}", "install the packages that it needs"):
             tokenizer = self._library.get_tokenizer(self.name)
         longest = net.context_length

@@ -17,6 +17,7 @@ from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode
 from ebcli.layouts import modules_of
+from ebcli.models.classes import Texts
 from ebcli.models.keywords import RAW
 from ebcli.models.running import hook_modules, probe
 from ebcli.models.sources.base import ModelSource
@@ -144,7 +145,7 @@ class ImageTower(Module):
         for name, part in parts.items():
             self.add_module(name, part)
         self.similarity: Module = nn.Identity()
-        self.with_texts: Callable[[Sequence[str]], Module] | None = None
+        self.with_texts: Callable[[Texts], Module] | None = None
 
     def forward(self, images: Tensor) -> Tensor:
         return self.similarity(self._embed(self, images))
@@ -158,7 +159,7 @@ class TwoTowers(ModelSource):
         """The image tower of a model."""
 
     @abstractmethod
-    def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
+    def embeddings(self, net: Any, texts: Texts) -> Tensor:
         """The embeddings (K, D) of texts.
 
         Raises:
@@ -168,7 +169,7 @@ class TwoTowers(ModelSource):
     def takes_texts(self) -> bool:
         return True
 
-    def with_texts(self, net: Any, texts: Sequence[str], scores: str) -> Module:
+    def with_texts(self, net: Any, texts: Texts, scores: str) -> Module:
         tower = self.tower(net)
         embeddings = self.embeddings(net, texts)
         if scores == RAW:
@@ -186,7 +187,7 @@ class TwoTowers(ModelSource):
         return RAW
 
 
-def check_lengths(tokenizer: Any, texts: Sequence[str], longest: int, name: str) -> None:
+def check_lengths(tokenizer: Any, texts: Texts, longest: int, name: str) -> None:
     """Raise ConfigurationError if a text has more tokens than a network of that name reads."""
     for text in texts:
         count = len(tokenizer(text)["input_ids"])
