@@ -270,7 +270,7 @@ def refusal(model: Any) -> str | None:
             total += sizes.get(operator, 1)
         return total
 
-    if max(len(all_nodes), inlined_size(model.graph.node)) > _MOST_NODES:
+    if len(all_nodes) > _MOST_NODES or inlined_size(model.graph.node) > _MOST_NODES:
         return f"more than {_MOST_NODES:,} nodes"
     return None
 
