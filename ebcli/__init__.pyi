@@ -1,4 +1,4 @@
-# The names that the package offers; `lazily` in ebcli/imports.py imports each on first use
+# The names that the package offers, for type checkers; the table in __init__.py has the same
 
 from ebcli.drawing.api import draw_map as draw_map
 from ebcli.eb import ExcitationMode as ExcitationMode

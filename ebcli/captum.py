@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.eb import excitation_backprop
 from ebcli.errors import import_optional
@@ -22,7 +23,7 @@ class ExcitationBackprop(import_optional("captum.attr", "captum").LayerAttributi
         contrastive: subtract the map of the target's dual.
     """
 
-    def __init__(self, forward_func: Any, layer: nn.Module | None = None, *, contrastive: bool = True) -> None:
+    def __init__(self, forward_func: Any, layer: Module | None = None, *, contrastive: bool = True) -> None:
         super().__init__(forward_func, layer)
         self.contrastive = contrastive
 
@@ -46,8 +47,8 @@ class ExcitationBackprop(import_optional("captum.attr", "captum").LayerAttributi
         if extras == (None,):
             extras = ()
         net = function = self.forward_func
-        if extras or not isinstance(net, nn.Module):
-            parts = [part for part in (function, self.layer) if isinstance(part, nn.Module)]
+        if extras or not isinstance(net, Module):
+            parts = [part for part in (function, self.layer) if isinstance(part, Module)]
             net = FunctionOfTensor(lambda images: function(images, *extras), parts)
         index, *position = _as_tuple(0 if target is None else target)
         relevance: Tensor = excitation_backprop(

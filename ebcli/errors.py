@@ -103,12 +103,15 @@ def check_value(name: str, value: float | None, is_right: Callable[[float], bool
 def check_at_least(minimum: float, **options: float | None) -> None:
     """Raise ConfigurationError if one of some options is less, infinite or NaN; None is not."""
     for name, value in options.items():
-        check_value(f"--{name.replace('_', '-')}", value, lambda it: minimum <= it < inf, f"at least {minimum:g}")
+        option = f"--{name.replace('_', '-')}"
+        check_value(option, value, lambda it: minimum <= it < inf, f"at least {minimum:g}")
 
 
 def plural(count: int, noun: str) -> str:
     """A number and what it counts: ``1 file``, ``2 files``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"
 
 
 def sides(shape: Iterable[int]) -> str:
@@ -179,8 +182,8 @@ def missing(package: str) -> str:
     extras = dict(_OF_EXTRA.findall(requirements))
     if name not in extras:
         return f"this needs the package {package}: pip install {package}"
+    wanted = extras[name]
     present = {distribution.name.replace("_", "-") for distribution in distributions()} - {name}
-    wanted = [dependency for dependency, extra in extras.items() if extra == extras[name]]
-    names = [dependency for dependency in wanted if dependency not in present]
+    names = [package for package, extra in extras.items() if extra == wanted and package not in present]
     noun = "package" if len(names) == 1 else "packages"
-    return f"this needs the {noun} {', '.join(names)}: pip install '{DISTRIBUTION}[{extras[name]}]'"
+    return f"this needs the {noun} {', '.join(names)}: pip install '{DISTRIBUTION}[{wanted}]'"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, in_words
@@ -23,27 +21,31 @@ MODELS = "ebcli.models"
 RULES = "ebcli.rules"
 
 
-def lazily(package: str, *extra_names: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazily(
+    package: str, offers: Mapping[str, str], *extra_names: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The ``__getattr__`` and the ``__dir__`` (PEP 562) of a package that imports its names on first use.
 
-    Also sets its ``__all__``. The names are those that its stub ``__init__.pyi`` imports, as type checkers see them.
+    Also sets its ``__all__``. The names are in the code, as zipped and frozen programs have no stubs to read.
 
     Args:
         package: its name.
+        offers: names, separated by spaces, by the module that they are imported from.
         extra_names: names that it has in another way.
     """
-    names = sys.modules[package].__dict__
-    stub = Path(names["__file__"]).with_suffix(".pyi").read_text(encoding="utf-8")
-    homes = {name: module for module, name in re.findall(r"from (ebcli[\w.]*) import (\w+) as", stub)}
-    names["__all__"] = sorted({*homes, *extra_names})
+    namespace = vars(sys.modules[package])
+    homes: dict[str, str] = {}
+    for module, names in offers.items():
+        homes |= dict.fromkeys(names.split(), module)
+    namespace["__all__"] = sorted({*homes, *extra_names})
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        names[name] = getattr(importlib.import_module(homes[name]), name)
-        return names[name]
+        value = namespace[name] = getattr(importlib.import_module(homes[name]), name)
+        return value
 
-    return get, lambda: sorted({*names, *names["__all__"]})
+    return get, lambda: sorted({*namespace, *namespace["__all__"]})
 
 
 def installed_version() -> str:

@@ -2,10 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import Module
 
 from ebcli.errors import LayerError
+
+Shape = tuple[int, ...]
 
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 
@@ -21,9 +25,9 @@ class Layout:
         special: how many tokens are no cells, such as a class token and registers.
     """
 
-    axes: tuple[int, ...]
-    grid: tuple[int, ...]
-    tokens: tuple[int, ...] | None = None
+    axes: Shape
+    grid: Shape
+    tokens: Shape | None = None
     special: int = 0
 
     def sum_channels(self, relevance: Tensor) -> Tensor:
@@ -37,7 +41,7 @@ class Layout:
 
 def saliency_map(
     relevance: Tensor,
-    input_shape: tuple[int, ...],
+    input_shape: Shape,
     *,
     layer: str | None = None,
     channel_axis: int | None = 1,
@@ -70,13 +74,13 @@ def saliency_map(
     return layout.sum_channels(relevance)
 
 
-def extent_of(input_shape: tuple[int, ...], channel_axis: int | None) -> tuple[int, ...]:
+def extent_of(input_shape: Shape, channel_axis: int | None) -> Shape:
     """The input's (L,), (H, W) or (T, H, W)."""
     axis = 1 if channel_axis is None else channel_axis
     return input_shape[1:axis] + input_shape[axis + 1 :]
 
 
-def layout_by_shape(shape: tuple[int, ...], extent: tuple[int, ...]) -> Layout | None:
+def layout_by_shape(shape: Shape, extent: Shape) -> Layout | None:
     """The layout that the shape of a layer's output suggests; None if it has no spatial dimensions.
 
     ====================  =========================  ===============
@@ -110,14 +114,19 @@ def layout_by_shape(shape: tuple[int, ...], extent: tuple[int, ...]) -> Layout |
     return None
 
 
-def is_told_by_shape(shape: tuple[int, ...], extent: tuple[int, ...]) -> bool:
+def is_told_by_shape(shape: Shape, extent: Shape) -> bool:
     """Whether the shape of a layer's output leaves no doubt which axes are those of its map."""
     if not 1 < len(extent) == len(shape) - 2:
         return False
     return _fits(shape[2:], extent) != _fits(shape[1:-1], extent)
 
 
-def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ...] | None]:
+def modules_of(net: Module, kinds: Any) -> list[Any]:
+    """The modules of a network that are of a class, or of one of several."""
+    return [module for module in net.modules() if isinstance(module, kinds)]
+
+
+def token_grid(tokens: int, extent: Shape) -> tuple[int, Shape | None]:
     """The number of special tokens at the front and the grid of the others; None if they form no grid.
 
     Of several possible grids, the one with the fewest special tokens is used: 197 tokens are 1 + 14 x 14, and 261,
@@ -135,19 +144,22 @@ def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ..
     return 0, None
 
 
-def _fits(grid: tuple[int, ...], extent: tuple[int, ...]) -> bool:
+def _fits(grid: Shape, extent: Shape) -> bool:
     """Whether height and width shrank by the same factor, up to rounding."""
-    (height, width), (full_height, full_width) = grid[-2:], extent[-2:]
+    height, width = grid[-2:]
+    full_height, full_width = extent[-2:]
     return abs(height - width * full_height / full_width) <= max(1, full_height / full_width)
 
 
-def _grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, ...] | None:
+def _grid(tokens: int, extent: Shape) -> Shape | None:
     """The grid (h, w) or (t, h, w) of square patches with that many cells; the finest in time."""
-    height, width = extent[-2:]
-    patches = {(height // side, width // side) for side in range(1, min(height, width) + 1)}
-    patches |= {(-(-height // side), -(-width // side)) for side in range(1, max(height, width) + 1)}
-    for t in range(extent[0], 0, -1) if len(extent) == 3 else [1]:
-        for h, w in sorted(patches):
+    *frames, height, width = extent
+    grids = set()
+    for side in range(1, max(height, width) + 1):
+        grids.add((height // side, width // side))
+        grids.add((math.ceil(height / side), math.ceil(width / side)))
+    for t in range(math.prod(frames), 0, -1):
+        for h, w in sorted(grids):
             if t * h * w == tokens > t:
-                return (t, h, w) if len(extent) == 3 else (h, w)
+                return (t, h, w) if frames else (h, w)
     return None

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
+import os
 import pkgutil
 import re
+import subprocess
+import sys
 import tomllib
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from stub_run import heavy_imports, run_python
@@ -49,6 +54,36 @@ def test_exported_names_exist() -> None:
     assert ebcli.__version__ == version("eb-saliency")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ebcli.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("package", [ebcli, ebcli.evaluate, ebcli.models])
+def test_exported_names_are_those_of_type_checkers(package: ModuleType) -> None:
+    stub = ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [statement for statement in stub.body if isinstance(statement, ast.ImportFrom) and statement.module]
+    declared = {alias.name: statement.module for statement in imports for alias in statement.names}
+    declared.pop("captum", None)
+    assert sorted(declared) == sorted({*package.__all__} - {"__version__"})
+    for name, module in declared.items():
+        assert getattr(package, name) is getattr(importlib.import_module(str(module)), name)
+
+
+def test_names_are_imported_from_a_zip_file(tmp_path: Path) -> None:
+    """Zipped and frozen programs have the code without stubs and without a folder of their own."""
+    with zipfile.ZipFile(tmp_path / "program.zip", "w") as archive:
+        for path in (ROOT / "ebcli").rglob("*.py"):
+            archive.write(path, path.relative_to(ROOT))
+    code = (
+        "import torch, ebcli, ebcli.evaluate, ebcli.models\n"
+        "net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2))\n"
+        "maps = ebcli.excitation_backprop(net, torch.rand(1, 3, 4, 4), 1, '0').maps\n"
+        "print(ebcli.__file__, *maps.shape, ebcli.models.Layer.__name__, ebcli.evaluate.resized.__name__)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "program.zip")}
+    command = [sys.executable, "-P", "-c", code]
+    options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run(command, check=False, **options)
+    file = tmp_path / "program.zip" / "ebcli" / "__init__.py"
+    assert done.stdout == f"{file} 1 2 2 Layer resized\n", done.stderr
 
 
 def test_exported_names_are_not_shadowed_by_modules() -> None:

@@ -344,7 +344,7 @@ def _map_title(class_: ClassRecord, has_layers: bool) -> str:
 
 def _titles(record: Record, plan: RunPlan) -> list[str]:
     """What is printed behind the path of each picture."""
-    labels = [class_.name or f"class {class_.index}" for class_ in record.classes]
+    labels = [class_.label for class_ in record.classes]
     pairs = list(zip(record.classes, labels, strict=True))
     if plan.maps.at is not None and record.status == "done":
         pairs.sort(key=lambda pair: -(pair[0].share_at or 0))
@@ -393,8 +393,8 @@ def _losses(class_: ClassRecord) -> list[str]:
 
 def _misclassification(record: Record) -> str:
     """The true class and the predicted one, with its score if its map was asked for."""
-    names: dict[int | None, str | None] = {class_.index: class_.name for class_ in record.classes}
-    label, predicted = (names.get(k) or f"class {k}" for k in (record.label, record.predicted))
+    labels: dict[int | None, str] = {class_.index: class_.label for class_ in record.classes}
+    label, predicted = (labels.get(index, f"class {index}") for index in (record.label, record.predicted))
     scores = [f" ({class_.score:.3f})" for class_ in record.classes if class_.index == record.predicted]
     return f"labeled {label}, predicted {predicted}{scores[-1] if scores else ''}"
 

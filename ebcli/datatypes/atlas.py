@@ -44,17 +44,17 @@ class Atlas:
         Raises:
             ConfigurationError: they are other maps.
         """
-        contrastive = [map_ for map_ in maps if not map_.is_two_sided]
-        kinds = {(map_.method, map_.against, map_.values.ndim, len(map_.subject.where)) for map_ in contrastive}
-        if kinds != {("contrastive", "", 2, 0)} or len({map_.layer for map_ in contrastive}) != 1:
+        maps = [map_ for map_ in maps if not map_.is_two_sided]
+        layers = {map_.layer for map_ in maps}
+        if len(layers) != 1 or not all(map(_is_of_class, maps)):
             raise ConfigurationError(
                 "the evidence for classes is compared by contrastive maps of an image against their duals, "
                 "at one layer: explain classes so"
             )
-        values = np.stack([evidence(map_.display_values, map_.subject.score) for map_ in contrastive])
-        values[[map_.is_noise for map_ in contrastive]] = 0
-        largest = float(values.max(initial=0))
-        return cls([map_.subject for map_ in contrastive], values / (largest or 1), placement=contrastive[0].placement)
+        values = np.stack([evidence(map_.display_values, map_.subject.score) for map_ in maps])
+        values[[map_.is_noise for map_ in maps]] = 0
+        values /= values.max(initial=0) or 1
+        return cls([map_.subject for map_ in maps], values, placement=maps[0].placement)
 
     def sample(self, x: ArrayLike, y: ArrayLike) -> FloatArray:
         """The evidence (K, len(y), len(x)) at columns ``x`` and rows ``y`` of the image; the center of the first pixel
@@ -75,7 +75,8 @@ class Atlas:
         if values.max() < CLEAR:
             return []
         shares = values / values.sum()
-        return [(self.subjects[k], float(shares[k])) for k in np.argsort(-shares, kind="stable") if shares[k] > 0]
+        ranking = np.argsort(-shares, kind="stable")
+        return [(self.subjects[k], float(shares[k])) for k in ranking if shares[k] > 0]
 
     @staticmethod
     def winners(values: FloatArray) -> NDArray[np.intp]:
@@ -86,25 +87,35 @@ class Atlas:
         return np.where(leads(values).max(0) < CLEAR, -1, values.argmax(0))
 
 
+def _is_of_class(map_: Map) -> bool:
+    """Whether a map is a contrastive one of a class in an image, against its dual."""
+    is_contrastive = map_.method == "contrastive" and not map_.against
+    return is_contrastive and map_.values.ndim == 2 and len(map_.subject.where) == 0
+
+
 def evidence(values: FloatArray, score: float) -> FloatArray:
     """The evidence (h, w) of a class with a score at each cell of its contrastive map (h, w)."""
     height, width = values.shape
-    side = max(1, round((min(height, width) / _ACROSS - 1) / 2) * 2 + 1)  # odd
-    means = np.pad(np.maximum(values, 0), side // 2)
+    side = min(height, width) / _ACROSS
+    margin = max(0, round((side - 1) / 2))
+    means = np.pad(np.maximum(values, 0), margin)
     for axis in (0, 1):
-        means = np.lib.stride_tricks.sliding_window_view(means, side, axis).mean(-1, dtype=np.float32)
+        windows = np.lib.stride_tricks.sliding_window_view(means, 2 * margin + 1, axis)
+        means = windows.mean(-1, dtype=np.float32)
     return means * np.float32(max(score, 0.0) ** _WEIGHT)
 
 
 def leads(values: FloatArray) -> FloatArray:
     """How far the evidence (K, ...) for each class is ahead of that for the best other one; below 0, how far behind."""
-    second, best = np.partition(np.concatenate([values, 0 * values[:1]]), -2, 0)[-2:]
+    candidates = np.concatenate([values, 0 * values[:1]])
+    second, best = np.partition(candidates, -2, 0)[-2:]
     return values - np.where(values == best, second, best)
 
 
 def _interpolation(positions: ArrayLike, low: float, high: float, cells: int) -> FloatArray:
     """What each of some places has of each cell between two ends, (places, cells), by linear interpolation."""
-    places = np.asarray(positions, np.float64)
+    places = np.asarray(positions, np.float64)[:, None]
     centers = ((places - low) / (high - low) * cells - 0.5).clip(0, cells - 1)
-    inside = (places >= low) & (places <= high)
-    return (np.maximum(0, 1 - abs(centers[:, None] - np.arange(cells))) * inside[:, None]).astype(np.float32)
+    is_inside = (places >= low) & (places <= high)
+    weights = np.maximum(0, 1 - abs(centers - np.arange(cells)))
+    return (weights * is_inside).astype(np.float32)

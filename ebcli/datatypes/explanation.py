@@ -60,16 +60,21 @@ class Box(NamedTuple):
     def rescale(self, old_size: tuple[float, float], new_size: tuple[float, float]) -> Box:
         """The same rectangle after the image was resized from one size (width, height) to another."""
         width, height = old_size
-        x, y = new_size  # multiplied first, as edges of the image stay exact so
-        return Box(self.left * x / width, self.top * y / height, self.right * x / width, self.bottom * y / height)
+        x, y = new_size
+        left, top, right, bottom = self
+        # multiplied first, as edges of the image stay exact so
+        return Box(left * x / width, top * y / height, right * x / width, bottom * y / height)
 
     def shift(self, x: float, y: float) -> Box:
         """The same rectangle, further to the right and further down."""
-        return Box(self.left + x, self.top + y, self.right + x, self.bottom + y)
+        left, top, right, bottom = self
+        return Box(left + x, top + y, right + x, bottom + y)
 
     def intersection(self, other: Box) -> Box:
         """The part that lies in another box; its area is 0 if there is none."""
-        return Box(*map(max, self[:2], other[:2]), *map(min, self[2:], other[2:]))
+        left, top, *_ = map(max, self, other)
+        *_, right, bottom = map(min, self, other)
+        return Box(left, top, right, bottom)
 
     def overlap(self, other: Box) -> float:
         """The area of the intersection divided by that of the union, 0 to 1."""
@@ -135,9 +140,20 @@ class Subject:
     position: int | None = None
 
     @property
+    def label(self) -> str:
+        """The name of the class, or its index if the name is unknown."""
+        return self.name or f"class {self.index}"
+
+    @property
     def title(self) -> str:
         """The class and the score in words."""
-        return f"{self.name or f'class {self.index}'}, score {self.score:.3f}"
+        return f"{self.label}, score {self.score:.3f}"
+
+
+def _short(score: float) -> str:
+    if score >= 0.01 or score == 0:
+        return f"{score:.2f}"
+    return f"{score:.1g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,18 +190,18 @@ class Sufficiency:
     @property
     def words(self) -> str:
         """The result in words."""
-        scores = self.score, self.without, self.blurred
-        score, other, blank = (f"{value:.2f}" if value >= 0.01 or not value else f"{value:.1g}" for value in scores)
+        score, without, blurred = map(_short, (self.score, self.without, self.blurred))
         if self._blur_keeps:
-            return f"sufficiency not shown: the score is still {blank} of {score} if all of the image is blurred"
+            reason = f"the score is still {blurred} of {score} if all of the image is blurred"
+            return f"sufficiency not shown: {reason}"
         if self.part == 1:
             return f"sufficiency not shown: no part of the image keeps half of the score {score}"
         alternatives = f"a blob at the center needs {self.center:.0%}, random order {self.shuffled:.0%}"
         if not self.suffices:
             return f"sufficiency not shown: the map needs {self.part:.0%} of the image; {alternatives}"
-        change = f"is {other} instead of {score}"
+        change = f"is {without} instead of {score}"
         if self.without < self.score:
-            change = f"falls from {score} to {other}"
+            change = f"falls from {score} to {without}"
         return f"{self.part:.0%} of the image suffices; {alternatives}; without that part, the score {change}"
 
     @property
@@ -272,7 +288,9 @@ class Map:
             return None
         if score < weak or self.subject.is_unlikely:
             return HARDLY_ANY
-        return "weak" if score < clear else "clear"
+        if score < clear:
+            return "weak"
+        return "clear"
 
     @property
     def evidence_words(self) -> list[str]:
@@ -323,6 +341,9 @@ class Map:
         return float(self.values.max()) * self.values.size
 
 
+AnswerParts = list[tuple[str, Map | None]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
     """The maps of one image.
@@ -344,16 +365,16 @@ class Explanation:
     answer: str | None = None
 
     @property
-    def parts(self) -> list[tuple[str, Map | None]]:
+    def parts(self) -> AnswerParts:
         """The answer in parts, each with its map if it is a word that is explained."""
-        segments: list[tuple[str, Map | None]] = []
+        parts: AnswerParts = []
         end = 0
         text = self.answer or ""
         for map_ in self.maps:
             first, last = map_.subject.span or (end, end)
-            segments += [(text[end:first], None), (text[first:last], map_)]
+            parts += [(text[end:first], None), (text[first:last], map_)]
             end = last
-        return [*segments, (text[end:], None)]
+        return [*parts, (text[end:], None)]
 
     @property
     def subjects(self) -> list[Subject]:

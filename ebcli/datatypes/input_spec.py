@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.datatypes.arrays import AnyArray, FloatArray
+from ebcli.datatypes.arrays import AnyArray, FloatArray, Shape
 from ebcli.datatypes.explanation import Box, Interval, Size
 from ebcli.errors import ConfigurationError, ImageError, plural
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Shape = tuple[int, int]  # height and width
+HeightWidth = tuple[int, int]
 Transform = Callable[[Image.Image], Any]
 
 _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
@@ -66,9 +66,9 @@ class InputSpec:
         function: makes the input (C, height, width) of an upright RGB image, in place of all of the above.
     """
 
-    size: Shape | None
+    size: HeightWidth | None
     _: KW_ONLY
-    resize: tuple[int, ...] | None = (256,)
+    resize: Shape | None = (256,)
     fit: str = "crop"
     mean: tuple[float, ...] = _MEAN
     std: tuple[float, ...] = _STD
@@ -81,8 +81,8 @@ class InputSpec:
     fill: int | None = None
     channels: int = 3
     depth: int | None = None
-    selected: tuple[int, ...] = ()
-    bands: tuple[int, ...] = ()
+    selected: Shape = ()
+    bands: Shape = ()
     range: Interval | None = None
     network: str = field(default="the network", compare=False, repr=False)
     function: Transform | None = field(default=None, repr=False)
@@ -92,20 +92,14 @@ class InputSpec:
         """The settings of one of torchvision's presets; those for whole images lack some."""
         if isinstance(preset, InputSpec):
             return preset
-        crop = getattr(preset, "crop_size", None)
-        resize = getattr(preset, "resize_size", None)
         interpolation = getattr(preset, "interpolation", Image.Resampling.BILINEAR)
-        norms: dict[str, Any] = {
-            name: tuple(getattr(preset, name)) for name in ("mean", "std") if getattr(preset, name, None)
-        }
-        return cls.as_is(
-            crop and (crop[0], crop[-1]),
-            resize=resize and tuple(resize),
-            resample=Image.Resampling[interpolation.name],
-            frames=frames,
-            rate=rate,
-            **norms,
-        )
+        options: dict[str, Any] = {"frames": frames, "rate": rate, "resample": Image.Resampling[interpolation.name]}
+        for option, attribute in (("resize", "resize_size"), ("mean", "mean"), ("std", "std")):
+            numbers = getattr(preset, attribute, None)
+            if numbers:
+                options[option] = tuple(numbers)
+        crop = getattr(preset, "crop_size", None)
+        return cls.as_is(crop and (crop[0], crop[-1]), **options)
 
     @property
     def axes(self) -> str:
@@ -115,18 +109,19 @@ class InputSpec:
         return "HW" if self.depth is None else "DHW"
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The lengths of the axes of what a network gets, or of what to try it with."""
         if self.depth is not None:
             return self.depth or _USUAL_VOLUME, *(self.size or (_USUAL_VOLUME, _USUAL_VOLUME))
         sides = self.size or (_USUAL_SIDE, _USUAL_SIDE)
-        return (self.frames, *sides) if self.frames else sides
+        if self.frames:
+            return self.frames, *sides
+        return sides
 
     @classmethod
-    def as_is(cls, size: Shape | None = None, channels: int = 3, **options: Any) -> InputSpec:
+    def as_is(cls, size: HeightWidth | None = None, channels: int = 3, **options: Any) -> InputSpec:
         """That of inputs which are as the network gets them, unless more is known; for others, see the class."""
-        blank = {"resize": None, "mean": (0.0,) * channels, "std": (1.0,) * channels}
-        return cls(size, channels=channels, **blank | options)
+        return cls(size, **{"resize": None, **_unscaled(channels), **options})
 
     @property
     def of_volumes(self) -> InputSpec:
@@ -137,7 +132,7 @@ class InputSpec:
         """The same with so many channels, whose values are not normalized unless there are as many already."""
         if count == self.channels:
             return self
-        return replace(self, channels=count, mean=(0.0,) * count, std=(1.0,) * count)
+        return replace(self, **_unscaled(count))
 
     def check_channels(self, count: int) -> None:
         """Raise ImageError if data with that many channels does not fit the network."""
@@ -155,7 +150,7 @@ class InputSpec:
         if self._crop is None:
             return Box(0, 0, *size)
         new = self._new_size(size)
-        return _center_box(new, self._crop[::-1]).rescale(new, size)
+        return _center_box(new, self._crop).rescale(new, size)
 
     def read(self, image: Image.Image) -> AnyArray:
         """What the network gets of an image or a frame, (height, width, C): to the pixel what torchvision makes of it.
@@ -179,16 +174,17 @@ class InputSpec:
         """
         if values.ndim == 4:
             return self._read_volume(values)
+        count = len(values)
         for option, numbers in (("channels", self.selected), ("bands", self.bands)):
-            if max(numbers, default=0) > len(values):
-                count = plural(len(values), "channel")
-                raise ImageError(f"it has {count}, but {option} names channel {max(numbers)}")
+            highest = max(numbers, default=0)
+            if highest > count:
+                raise ImageError(f"it has {plural(count, 'channel')}, but {option} names channel {highest}")
         if self.selected:
             values = values[[number - 1 for number in self.selected]]
         self.check_channels(len(values))
         fill = self.mean if self.fit == "pad" else (0.0,) * self.channels
         bands = map(Image.fromarray, map(self.to_unit_range, values))
-        pixels = np.stack(list(map(self._crop_image, bands, fill)), axis=-1)
+        pixels = np.stack([*map(self._crop_image, bands, fill)], axis=-1)
         if not np.isfinite(pixels).all():
             raise ImageError("it has values that are not finite: replace them, for example by 0")
         return pixels
@@ -216,12 +212,13 @@ class InputSpec:
 
     def _crop_image(self, image: Image.Image, fill: Any) -> AnyArray:
         new = self._new_size(image.size)
-        if image.size != new and (self._crop is None or max(new) <= _LONGEST_RESIZED):
+        crop_size = self._crop
+        if image.size != new and (crop_size is None or max(new) <= _LONGEST_RESIZED):
             image = image.resize(new, self.resample)
-        if self._crop is None:
+        if crop_size is None:
             return np.asarray(image)
-        crop = _center_box(new, self._crop[::-1])
-        canvas = Image.new(image.mode, self._crop[::-1], fill)
+        crop = _center_box(new, crop_size)
+        canvas = Image.new(image.mode, crop_size, fill)
         left, top = map(int, crop[:2])
         if image.size == new:
             canvas.paste(image, (-left, -top))
@@ -263,7 +260,7 @@ class InputSpec:
         values = functional.convert_image_dtype(image, torch.float)
         if self._crop is not None:
             fill = torch.tensor(self._fill, device=values.device)[:, None, None] / 255
-            values = functional.center_crop(values - fill, self._crop) + fill  # center_crop pads with zeros
+            values = functional.center_crop(values - fill, self._crop[::-1]) + fill  # center_crop pads with zeros
         tensor: Tensor = functional.normalize(values, self.mean, self.std)
         if self.frames is None:
             return tensor
@@ -272,22 +269,26 @@ class InputSpec:
     @property
     def step(self) -> int:
         """Of ``"whole"``: sides differ by multiples of this many pixels, so that cells cover them evenly."""
+        if self.stride:
+            return self.stride
         side = min(self.resize or self.shape[-2:])
-        return self.stride or min(_STRIDE, 1 << max(0, int(math.log2(side / _CELLS))))
+        exponent = int(math.log2(side / _CELLS))
+        return min(_STRIDE, 1 << max(0, exponent))
 
     @property
-    def _crop(self) -> Shape | None:
-        """Height and width of the center crop; None if nothing is cut off or padded."""
-        return None if self.fit == "whole" else self.size
+    def _crop(self) -> Size | None:
+        """Width and height of the center crop; None if nothing is cut off or padded."""
+        if self.size is None or self.fit == "whole":
+            return None
+        return self.size[::-1]
 
     @property
     def _fill(self) -> tuple[int, ...]:
         """The color of padding."""
-        if self.fit != "pad":
-            return (0,) * len(self.mean)
-        if self.fill is not None:
-            return (self.fill,) * len(self.mean)
-        return tuple(round(255 * value) for value in self.mean)
+        if self.fit == "pad" and self.fill is None:
+            return tuple(round(255 * value) for value in self.mean)
+        gray = self.fill if self.fit == "pad" else 0
+        return (gray or 0,) * len(self.mean)
 
     def _new_size(self, size: Size) -> Size:
         """The size (width, height) after resizing, with torchvision's rounding, and timm's for ``"pad"``."""
@@ -295,19 +296,22 @@ class InputSpec:
             return size
         side = self.resize[0]
         width, height = size
+        shorter = min(size)
+        longer = max(size)
         if self.fit == "whole":
-            scale = side * max(1, self.tiles) / min(size)
+            scale = side * max(1, self.tiles) / shorter
             if self.longest and not self.tiles:
-                scale = min(scale, self.longest / max(size))
-            across, down = (side + round((length * scale - side) / self.step) * self.step for length in size)
+                scale = min(scale, self.longest / longer)
+            steps = [round((length * scale - side) / self.step) for length in size]
+            across, down = (side + count * self.step for count in steps)
             return across, down
         if len(self.resize) == 2 or self.fit == "squash":
             return self.resize[-1], side
         if self.fit == "pad":
-            scale = max(size) / side
+            scale = longer / side
             return max(1, round(width / scale)), max(1, round(height / scale))
-        longer = int(side * max(size) / min(size))
-        return (side, longer) if width <= height else (longer, side)
+        resized = int(side * longer / shorter)
+        return (side, resized) if width <= height else (resized, side)
 
     def _of_frame(self, image: Image.Image) -> NDArray[np.uint8]:
         """The crop of a resized frame.
@@ -316,9 +320,18 @@ class InputSpec:
         to the nearest value, which Pillow does not for 8 bits. Only what survives the crop is computed.
         """
         assert self.size is not None
-        arguments = self.size[::-1], Image.Transform.EXTENT, self.place(image.size), Image.Resampling.BILINEAR
-        bands = [np.asarray(band.convert("F").transform(*arguments)) for band in image.split()]
+        region = self.place(image.size)
+        bands = []
+        for band in image.split():
+            values = band.convert("F")
+            crop = values.transform(self.size[::-1], Image.Transform.EXTENT, region, Image.Resampling.BILINEAR)
+            bands.append(np.asarray(crop))
         return np.rint(np.stack(bands, axis=-1)).astype(np.uint8)
+
+
+def _unscaled(channels: int) -> dict[str, Any]:
+    """The options for so many channels whose values are not normalized."""
+    return {"channels": channels, "mean": (0.0,) * channels, "std": (1.0,) * channels}
 
 
 def _center_box(size: Size, crop: Size) -> Box:
@@ -342,9 +355,8 @@ def call_transform(function: Transform, image: Image.Image) -> FloatArray:
     """
     result = function(image)
     if getattr(result, "ndim", 0) != 3:
-        kind = f"a {type(result).__name__}"
-        if getattr(result, "shape", None) is not None:
-            kind = f"shape {tuple(result.shape)}"
+        shape = getattr(result, "shape", None)
+        kind = f"a {type(result).__name__}" if shape is None else f"shape {tuple(shape)}"
         raise ConfigurationError(f"transform returns {kind}, but a tensor (C, height, width) is needed")
     return np.ascontiguousarray(np.moveaxis(np.asarray(result, np.float32), 0, -1))
 
@@ -368,7 +380,7 @@ def measure_placement(function: Transform, size: Size) -> Box:
     is_image = np.abs(contrast) > np.abs(contrast).max() / 2  # what is the same in all is padding
     starts = []
     ends = []
-    for axis, side in ((1, size[0]), (0, size[1])):
+    for axis, side in zip((1, 0), size, strict=True):
         steps = np.arange(side) / max(1, side - 1) * 255
         ramp = np.expand_dims(steps, 1 - axis)
         result = apply(ramp)

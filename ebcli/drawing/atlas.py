@@ -7,12 +7,12 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance
 
 from ebcli.datatypes.atlas import CLEAR, Atlas, leads
-from ebcli.datatypes.explanation import Subject
+from ebcli.datatypes.explanation import Size, Subject
 from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import font, in_lines, printable, truncate
 from ebcli.drawing.overlay import resize
-from ebcli.drawing.painters import Size, Values, slope
+from ebcli.drawing.painters import Values, slope
 from ebcli.files.media.medium import DisplayFrame
 
 # Told apart by color-blind readers, also as tints of a photo (after Okabe and Ito 2008); the largest region gets the
@@ -45,7 +45,7 @@ class AtlasRegion(NamedTuple):
 
     @property
     def name(self) -> str:
-        return printable(self.subject.name or f"class {self.subject.index}")
+        return printable(self.subject.label)
 
     @property
     def share(self) -> float:

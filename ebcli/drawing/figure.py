@@ -11,11 +11,11 @@ import numpy as np
 from PIL import Image, ImageDraw
 from PIL.ImageFont import FreeTypeFont
 
-from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
+from ebcli.datatypes.explanation import Box, Explanation, Map, Size, Subject
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import bar, font, in_lines, printable, scale_labels, shade, truncate, with_bars
 from ebcli.drawing.overlay import is_blank_on, resize
-from ebcli.drawing.painters import Color, Size, Values
+from ebcli.drawing.painters import Color, Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.clips import Clips
 from ebcli.files.encoding import SOFTWARE, encode_picture, shorten

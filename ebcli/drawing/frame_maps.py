@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.datatypes.explanation import Box, Map
+from ebcli.datatypes.explanation import Box, Map, Size
 from ebcli.drawing.legend import add_caption, draw_outlines
 from ebcli.drawing.overlay import downscale, is_blank_on, peaks_at_border, picture, side_by_side
-from ebcli.drawing.painters import Size, Values, limits, visible
+from ebcli.drawing.painters import Values, limits, visible
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.clips import Clips, Slices
 from ebcli.files.media.medium import DisplayFrame

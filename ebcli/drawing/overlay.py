@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageOps
 
-from ebcli.datatypes.explanation import Box
-from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, Color, Size, Values, scaled_levels
+from ebcli.datatypes.explanation import Box, Size
+from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, Color, Values, scaled_levels
 from ebcli.drawing.style import DrawingStyle
 
 _PIXELS_AT_A_TIME = 1 << 20

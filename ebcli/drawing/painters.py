@@ -21,7 +21,6 @@ LEVELS = 256  # pictures have 8 bits per channel
 # saturated that they are as far from white as from black. benchmarks/overlays.py compares them with others.
 _HUES = ((130, 60, 255), (230, 0, 255)), ((0, 220, 140), (0, 220, 0))
 
-Size = tuple[int, int]  # width and height
 Color = tuple[int, int, int]  # RGB
 Values = NDArray[np.float32]  # of a map (h, w)
 _AnyValues = NDArray[np.floating]

@@ -1,6 +1,7 @@
 """What excitation_backprop() returns: relevance, and saliency maps, its sum over channels."""
 
 from dataclasses import dataclass
+from importlib import import_module
 
 from torch import Tensor
 
@@ -73,6 +74,10 @@ class ExcitationResult:
             f"relevance={tuple(self.relevance.shape)}, logits={tuple(self.logits.shape)}, "
             f"mass={mass})"
         )
+
+    def _repr_png_(self) -> bytes | None:
+        """All maps in one picture, for notebooks, which alone need the package that draws."""
+        return import_module("ebcli.drawing.api").png(self)
 
     @property
     def special_tokens(self) -> int:

@@ -10,4 +10,12 @@ Everything is imported on first use.
 
 from ebcli.imports import lazily
 
-__getattr__, __dir__ = lazily(__name__)
+# type checkers read the same names in __init__.pyi
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "ebcli.evaluate.faithfulness": "perturbation_curve",
+        "ebcli.evaluate.metrics": "area_under bounding_box grid_hit grid_score intersection_over_union is_difficult "
+        "pointing_hit rank_correlation resized structural_similarity",
+    },
+)

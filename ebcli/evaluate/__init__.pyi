@@ -1,4 +1,4 @@
-# The names that the package offers; `lazily` in ebcli/imports.py imports each on first use
+# The names that the package offers, for type checkers; the table in __init__.py has the same
 
 from ebcli.evaluate.faithfulness import perturbation_curve as perturbation_curve
 from ebcli.evaluate.metrics import area_under as area_under

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.datatypes.explanation import Box
+from ebcli.datatypes.explanation import Box, Size
 from ebcli.errors import ConfigurationError, ImageError, closest, import_optional
 from ebcli.files.images import decode, has_image_suffix
 from ebcli.files.sources import find_sources
@@ -21,7 +21,6 @@ from ebcli.models.classes import Names, read_class_names, read_labels
 from ebcli.models.loaded import configuration_hash
 
 Mask = NDArray[np.bool_]  # (height, width)
-Size = tuple[int, int]  # width, height
 MaskedObject = tuple[int, Mask]  # class index, mask
 
 VOC_CLASSES = tuple(

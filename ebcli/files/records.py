@@ -102,6 +102,11 @@ class ClassRecord:
         return cls(**values)
 
     @property
+    def label(self) -> str:
+        """The name of the class, or its index if the name is unknown."""
+        return self.name or f"class {self.index}"
+
+    @property
     def evidence_words(self) -> list[str]:
         """The strength and the evidence in words, as far as they are known."""
         return strength_words(self.strength, self.times_noise, self.evidence)

@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.datatypes.explanation import Box
+from ebcli.datatypes.explanation import Box, Size
 from ebcli.drawing.overlay import heatmap, picture, resize, side_by_side
-from ebcli.drawing.painters import Size, Values
+from ebcli.drawing.painters import Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
-from ebcli.gallery.comparison import Files, Json, class_label, latest_records, path_below, read_maps, roots_of
+from ebcli.gallery.comparison import Files, Json, latest_records, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 
 CELLS = 14  # a side, of the grid that each map is reduced to
@@ -141,7 +141,7 @@ def read_photos(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> dict[s
             input=record.input,
             path=path,
             state=(record.configuration, record.input_bytes, record.input_mtime_ns),
-            name=class_label(subject),
+            name=subject.label,
             is_wrong=record.label is not None and record.label != subject.index,
             grid=grid / grid.sum(),
             look=_look(photo, grid),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from ebcli.datatypes.explanation import Box, Map, Subject
+from ebcli.datatypes.explanation import Box, Map, Size, Subject
 from ebcli.drawing.legend import bar
 from ebcli.drawing.overlay import (
     Pixels,
@@ -25,7 +25,7 @@ from ebcli.drawing.overlay import (
     ranks,
     side_by_side,
 )
-from ebcli.drawing.painters import Size, Values
+from ebcli.drawing.painters import Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError, check_value
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
@@ -98,11 +98,6 @@ def read_maps(directory: Path, record: Record) -> tuple[Size, list[Map]] | None:
                 maps.append(map_)
         return size, maps
     return None
-
-
-def class_label(class_: Subject | ClassRecord) -> str:
-    """The name of a class, or its index if the name is unknown."""
-    return class_.name or f"class {class_.index}"
 
 
 def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
@@ -324,7 +319,7 @@ def comparison_of(pair: MapPair, limits: Limits) -> Comparison:
         f"peak moved by {shift:.3f} of the diagonal (at most {limits.shift:g})": shift <= limits.shift,
     }
     problems = tuple(words for words, is_right in criteria.items() if not is_right)
-    return Comparison(pair.input, class_label(pair.maps[0].subject), correlation, problems, equal)
+    return Comparison(pair.input, pair.maps[0].subject.label, correlation, problems, equal)
 
 
 def changes(baseline: Path, repetition: Path, limits: Limits, inputs_compared: Set[str]) -> Iterator[Comparison]:
@@ -357,4 +352,4 @@ def _first_class(record: Record) -> str:
         return "nothing found"
     first = record.classes[0]
     score = "" if first.score is None else f" ({first.score:.3f})"
-    return f"{class_label(first)}{score}"
+    return f"{first.label}{score}"

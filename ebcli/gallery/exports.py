@@ -13,15 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ebcli.datatypes.explanation import Map
+from ebcli.datatypes.explanation import Map, Size
 from ebcli.drawing.overlay import fitted_size, heatmap
-from ebcli.drawing.painters import Size
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.naming import COCO, FIFTYONE_FILES
 from ebcli.files.paths import url_of
 from ebcli.files.records import Record, latest_done, read_records
 from ebcli.files.sink import atomic_write, check_file
-from ebcli.gallery.comparison import SIDE, Files, Json, class_label, read_maps
+from ebcli.gallery.comparison import SIDE, Files, Json, read_maps
 
 _BOX = ("left", "top", "width", "height")
 _OF_RECORD = {
@@ -129,7 +128,7 @@ def coco_files(directory: Path, configuration: str) -> Files:
         for class_ in record.classes:
             if class_.region is None:
                 continue
-            names[class_.index] = class_label(class_)
+            names[class_.index] = class_.label
             polygon = class_.region["polygon"]
             annotation = {
                 "id": len(annotations) + 1,
@@ -194,7 +193,7 @@ def _heatmap(map_: Map, size: Size) -> Json:
         "_cls": "Heatmap",
         "map": {"$binary": content},
         "range": [-peak if map_.is_two_sided else 0.0, peak],
-        "label": class_label(map_.subject),
+        "label": map_.subject.label,
         "confidence": map_.subject.score,
         "layer": map_.layer,
     }

@@ -1,4 +1,4 @@
-# The names that the package offers; `lazily` in ebcli/imports.py imports each on first use
+# The names that the package offers, for type checkers; the table in __init__.py has the same
 
 from ebcli.models.classes import matching_classes as matching_classes
 from ebcli.models.classes import read_class_names as read_class_names

@@ -11,9 +11,14 @@ from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 
 from ebcli.errors import ConfigurationError, first_line, import_optional
 from ebcli.files.paths import safe_open
+
+StateDict = dict[str, Any]  # tensors by name, as read
+Tensors = dict[str, Tensor]
+Keys = Sequence[str]
 
 # Keys under which training scripts store the state dict
 WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -26,7 +31,7 @@ _DEEPEST = 10  # wrappers in wrappers; a dictionary may contain itself
 _MAX_NAMES, _LONGEST = 3, 100  # how many names a message has, and of how many characters
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path) -> StateDict:
     """Read the state dict from a file of ``torch.save`` or safetensors, without the wrappers of training scripts.
 
     Files are read with ``weights_only=True``: a malicious file cannot run code. Nor can it claim much more memory than
@@ -47,9 +52,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(f"cannot read checkpoint {path}: {error.strerror or error}") from error
     except Exception as error:  # a damaged pickle is a program for another machine: it raises anything
-        reason = first_line(error) if type(error) is ValueError else "it is damaged, or no checkpoint"
+        reason = "it is damaged, or no checkpoint"
         advice = "copy it again"
-        if "can still be loaded" in str(error):  # and torch goes on to recommend weights_only=False
+        if type(error) is ValueError:
+            reason = first_line(error)
+        elif "can still be loaded" in str(error):  # and torch goes on to recommend weights_only=False
             reason = "it contains more than tensors and plain containers"
             advice = "save only the state_dict(), with torch.save or as safetensors"
         raise ConfigurationError(f"cannot read checkpoint {path} ({reason}): {advice}") from error
@@ -58,7 +65,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def without_prefixes(state: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def without_prefixes(state: StateDict, names: Collection[str]) -> StateDict:
     """Strip wrapper prefixes from the names of a state dict, as long as that makes more of them match the network.
 
     Args:
@@ -67,16 +74,17 @@ def without_prefixes(state: Mapping[str, Any], names: Collection[str]) -> dict[s
     """
     best = candidate = dict(state)
     while candidate:
-        prefix = next((prefix for prefix in PREFIXES if all(str(key).startswith(prefix) for key in candidate)), "")
-        if not prefix:
+        keys = list(map(str, candidate))
+        prefixes = [prefix for prefix in PREFIXES if all(key.startswith(prefix) for key in keys)]
+        if not prefixes:
             break
-        candidate = {key[len(prefix) :]: value for key, value in candidate.items()}
+        candidate = {key[len(prefixes[0]) :]: value for key, value in candidate.items()}
         if len(candidate.keys() & names) > len(best.keys() & names):
             best = candidate
     return best
 
 
-def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> None:
+def load_checkpoint(net: Module, state: StateDict, source: str) -> None:
     """Load a state dict into a network; every tensor must match.
 
     Args:
@@ -96,19 +104,20 @@ def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> No
         misshapen = []
         for key, tensor in network_state.items():
             shape = _shape(fitting.get(key, tensor))
-            network_shape = _shape(tensor)
-            if shape != network_shape:
-                misshapen.append(f"{key[:_LONGEST]} is {shape} instead of {network_shape}")
+            if shape != _shape(tensor):
+                misshapen.append(f"{key[:_LONGEST]} is {shape} instead of {_shape(tensor)}")
         check_match(source, misshapen or [first_line(error)])
         raise
     check_match(source, [], result.missing_keys, result.unexpected_keys)
 
 
 def _shape(value: Any) -> Any:
-    return tuple(value.shape) if isinstance(value, Tensor) else f"of type {type(value).__name__}"
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    return f"of type {type(value).__name__}"
 
 
-def check_match(source: str, misshapen: Sequence[str], missing: Sequence[str] = (), extra: Sequence[str] = ()) -> None:
+def check_match(source: str, misshapen: Keys, missing: Keys = (), extra: Keys = ()) -> None:
     """Raise ConfigurationError unless a state dict matches its network.
 
     Args:
@@ -119,27 +128,30 @@ def check_match(source: str, misshapen: Sequence[str], missing: Sequence[str] = 
     # Batch counters matter in training only, and old files lack them
     missing = [key for key in missing if not key.endswith(".num_batches_tracked")]
     kinds = {"tensor{} with another shape": misshapen, "missing key{}": missing, "unexpected key{}": extra}
-    if any(kinds.values()):
-        raise ConfigurationError(f"{source} does not fit the network: {_count_names(kinds)}")
+    problems = _count_names(kinds)
+    if problems:
+        raise ConfigurationError(f"{source} does not fit the network: {problems}")
 
 
-def check_finite(net: nn.Module, source: str) -> None:
+def check_finite(net: Module, source: str) -> None:
     """Raise ConfigurationError if a parameter or a running statistic of a network has NaN or infinity.
 
     Args:
         net: the network.
         source: what to call its weights in messages.
     """
-    tensors: dict[str, Tensor] = dict(net.named_parameters())
+    tensors: Tensors = dict(net.named_parameters())
     tensors |= {name: buffer for name, buffer in net.named_buffers() if ".running_" in f".{name}"}
-    values = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.is_meta}
-    broken = [name for name, tensor in values.items() if not tensor.isfinite().all()]
-    if broken:
-        names = _count_names({"tensor{} with NaN or infinity": broken})
-        raise ConfigurationError(f"{source} cannot be used: {names}")
+    broken = []
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.is_meta and not tensor.isfinite().all():
+            broken.append(name)
+    problem = _count_names({"tensor{} with NaN or infinity": broken})
+    if problem:
+        raise ConfigurationError(f"{source} cannot be used: {problem}")
 
 
-def classes_in(state: Mapping[str, Any], net: nn.Module, name: str = "") -> int | None:
+def classes_in(state: StateDict, net: Module, name: str = "") -> int | None:
     """Number of classes of a state dict; None if it has no classifier that fits this network.
 
     Args:
@@ -148,12 +160,16 @@ def classes_in(state: Mapping[str, Any], net: nn.Module, name: str = "") -> int 
         name: of the classifier's weight, which has a row for each class; empty for that of the last weighted layer.
     """
     network_state = net.state_dict()
-    layers = [layer for layer, module in net.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
-    name = name or next((f"{layer}.weight" for layer in reversed(layers)), "")
+    if not name:
+        for layer, module in net.named_modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d)):
+                name = f"{layer}.weight"
     weight = without_prefixes(state, network_state).get(name)
-    if isinstance(weight, Tensor) and weight.numel() > 0 and weight.shape[1:] == network_state[name].shape[1:]:
-        return len(weight)
-    return None
+    if not isinstance(weight, Tensor) or weight.shape[1:] != network_state[name].shape[1:]:
+        return None
+    if weight.numel() == 0:
+        return None
+    return len(weight)
 
 
 def _check_unpacked_size(file: IO[bytes]) -> None:
@@ -169,32 +185,34 @@ def _check_unpacked_size(file: IO[bytes]) -> None:
 def _check_tensors(state: Mapping[Any, Any], path: Path) -> None:
     """Raise ConfigurationError if a state dict has other keys than text, or tensors that no network can take."""
     max_bytes = path.stat().st_size + (1 << 28)  # an expanded buffer is larger than what the file has of it
-
-    def is_usable(tensor: Tensor) -> bool:
-        is_plain = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_meta)
-        return is_plain and not tensor.is_complex() and tensor.nbytes <= max_bytes
-
     bad_keys = [reprlib.repr(key) for key in state if not isinstance(key, str)]
-    special = [str(key) for key, value in state.items() if isinstance(value, Tensor) and not is_usable(value)]
-    kinds = {"key{} that must be text": bad_keys, "sparse, quantized, complex or expanded tensor{}": special}
-    if any(kinds.values()):
-        raise ConfigurationError(f"checkpoint {path} has {_count_names(kinds)}: save only the state_dict()")
+    special_keys = []
+    for key, tensor in state.items():
+        if isinstance(tensor, Tensor):
+            is_plain = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_meta)
+            if not is_plain or tensor.is_complex() or tensor.nbytes > max_bytes:
+                special_keys.append(str(key))
+    kinds = {"key{} that must be text": bad_keys, "sparse, quantized, complex or expanded tensor{}": special_keys}
+    problems = _count_names(kinds)
+    if problems:
+        raise ConfigurationError(f"checkpoint {path} has {problems}: save only the state_dict()")
 
 
-def _unwrap(content: Any, path: Path, deepest: int = _DEEPEST) -> dict[str, Any]:
+def _unwrap(content: Any, path: Path, deepest: int = _DEEPEST) -> StateDict:
     noun = type(content).__name__
     if isinstance(content, dict):
         if any(isinstance(value, Tensor) for value in content.values()):
             return content
-        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), None)
-        if deepest and inner is not None:
-            return _unwrap(inner, path, deepest - 1)
+        for inner in map(content.get, WRAPPERS):
+            if deepest and isinstance(inner, dict):
+                return _unwrap(inner, path, deepest - 1)
         if content:
             noun += f" with {_first_names([*map(reprlib.repr, content)])}"
-    raise ConfigurationError(f"checkpoint {path} contains no state dict but a {noun}: save only the state_dict()")
+    problem = f"checkpoint {path} contains no state dict but a {noun}"
+    raise ConfigurationError(f"{problem}: save only the state_dict()")
 
 
-def _modernize(state: Mapping[str, Any]) -> dict[str, Any]:
+def _modernize(state: StateDict) -> StateDict:
     # torchvision's published DenseNet weights still use norm.1 for today's norm1
     return {
         re.sub(r"(denselayer\d+)\.(norm|conv)\.(\d)\.", r"\1.\2\3.", key): value
@@ -203,17 +221,20 @@ def _modernize(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _count_names(kinds: Mapping[str, Sequence[str]]) -> str:
-    """The number of names of each kind, and the first ones; ``{}`` in a kind is where the plural's s belongs."""
-    counts = [
-        f"{len(names)} {kind.format('s' if len(names) > 1 else '')} ({_first_names(names)})"
-        for kind, names in kinds.items()
-        if names
-    ]
+def _count_names(kinds: Mapping[str, Keys]) -> str:
+    """The number of names of each kind, and the first ones; ``{}`` in a kind is where the plural's s belongs.
+
+    Empty if there are none.
+    """
+    counts = []
+    for kind, names in kinds.items():
+        if names:
+            noun = kind.format("s" if len(names) > 1 else "")
+            counts.append(f"{len(names)} {noun} ({_first_names(names)})")
     return " and ".join(counts)
 
 
-def _first_names(names: Sequence[str]) -> str:
+def _first_names(names: Keys) -> str:
     short = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..." for name in names[:_MAX_NAMES]]
     if len(names) > _MAX_NAMES:
         short.append("...")

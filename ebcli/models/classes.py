@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ebcli.errors import ConfigurationError, UnknownClassError, closest
+from ebcli.errors import ConfigurationError, UnknownClassError, closest, reason
 
 Names = Sequence[str] | None  # of classes, in the order of the network's outputs
+Texts = Sequence[str]  # that are classes
 
 _MOST_BYTES = 1 << 24  # of a file of class names
 # Control characters and halves of characters; line and paragraph separators; overrides of the direction of text
@@ -43,9 +44,11 @@ def resolve_class(categories: Names, target: str | int, num_classes: int | None 
     """
     indices = matching_classes(categories, target, num_classes)
     if len(indices) > 1 and categories is not None:
-        matches = ", ".join(f"{index} {categories[index]!r}" for index in indices[:_MAX_NAMES])
-        if len(indices) > _MAX_NAMES:
-            matches += f" and {len(indices) - _MAX_NAMES} more"
+        names = [f"{index} {categories[index]!r}" for index in indices[:_MAX_NAMES]]
+        matches = ", ".join(names)
+        num_more = len(indices) - len(names)
+        if num_more:
+            matches += f" and {num_more} more"
         raise ConfigurationError(f"class {str(target)!r} matches {matches}: give the full name or the index")
     return indices[0]
 
@@ -96,13 +99,22 @@ def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ..
     if lowercase:
         matches = [index for index, category in enumerate(categories) if category == name]
         for pattern in (rf"\A{literal}\Z", rf"(?<!\w){literal}(?!\w)", literal):
-            matches = matches or [index for index, category in enumerate(names) if re.search(pattern, category)]
+            matches = matches or [index for index, text in enumerate(names) if re.search(pattern, text)]
         if matches:
             return tuple(matches)
     usual = f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
-    like = {category.casefold(): category for category in categories}
+    like = dict(zip(names, categories, strict=True))
     near = difflib.get_close_matches(lowercase, like, cutoff=_LIKE)
-    raise UnknownClassError(name, closest(name, categories) or usual, (like[match] for match in near))
+    raise UnknownClassError(name, closest(name, categories) or usual, map(like.__getitem__, near))
+
+
+def check_texts(name: str, texts: Names) -> None:
+    """Raise ConfigurationError if there are no texts to compare images with, or one is empty."""
+    if not texts:
+        advice = "give one, as in --target 'a red car', or a file with --class-names"
+        raise ConfigurationError(f"{name} compares images with texts: {advice}")
+    if not all(text.strip() for text in texts):
+        raise ConfigurationError("a text to compare images with is empty: describe what to look for")
 
 
 def read_class_names(path: Path) -> list[str]:
@@ -114,19 +126,19 @@ def read_class_names(path: Path) -> list[str]:
     Raises:
         ConfigurationError: the file cannot be read, has another format, or lacks a name.
     """
+    title = f"class names in '{path}'"
     content = _read_names(path)
     if isinstance(content, dict):
-        keys = [str(index) for index in range(len(content))]
-        if set(content) != set(keys):
-            raise ConfigurationError(f'class names in \'{path}\' must have the keys "0" to "{len(content) - 1}"')
+        keys = list(map(str, range(len(content))))
+        if content.keys() != set(keys):
+            raise ConfigurationError(f'{title} must have the keys "0" to "{len(content) - 1}"')
         content = [content[key] for key in keys]
     names = []
     if isinstance(content, list):
         names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in content]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
-        raise ConfigurationError(
-            f"class names in '{path}' must be one per line, or in JSON a list, or an object with indices and names"
-        )
+        formats = "one per line, or in JSON a list, or an object with indices and names"
+        raise ConfigurationError(f"{title} must be {formats}")
     return [name.strip() for name in names]
 
 
@@ -166,21 +178,21 @@ def read_labels(path: Path, categories: Names, num_classes: int) -> Labels:
             reader = csv.reader(iter(partial(file.readline, _LONGEST_LINE), ""))
             rows = [(reader.line_num, row) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigurationError(f"cannot read labels from '{path}': {reason}") from error
+        raise ConfigurationError(f"cannot read labels from '{path}': {reason(error)}") from error
     if rows and rows[0][1][0].strip().lower() in _HEADINGS:
         del rows[0]
     table: dict[tuple[str, ...], LabelLine] = {}
     for line, row in rows:
+        title = f"{path}, line {line}"
         if len(row) != 2:
-            raise ConfigurationError(f"{path}, line {line}: {','.join(row)!r} must be a file, a comma, a class")
+            raise ConfigurationError(f"{title}: {','.join(row)!r} must be a file, a comma, a class")
+        photo, target = row
         try:
-            label = resolve_class(categories, row[1].strip(), num_classes)
+            label = resolve_class(categories, target.strip(), num_classes)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{path}, line {line}: {error}") from error
-        first = table.setdefault(Path(row[0]).parts, LabelLine(line, label))
+            raise ConfigurationError(f"{title}: {error}") from error
+        first = table.setdefault(Path(photo).parts, LabelLine(line, label))
         if first.label != label:
-            raise ConfigurationError(
-                f"{path}, line {line}: {row[0]!r} has class {label}, but {first.label} in line {first.line}: keep one"
-            )
+            problem = f"{photo!r} has class {label}, but {first.label} in line {first.line}"
+            raise ConfigurationError(f"{title}: {problem}: keep one")
     return table

@@ -1,19 +1,24 @@
 """Detectors: their candidates and detections, and torchvision's as dense classifiers."""
 
-from collections.abc import Sequence
+import math
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError
 from ebcli.heads import single_tensor
+from ebcli.layouts import Shape
+from ebcli.models.checkpoint import Tensors
 from ebcli.models.running import hook_modules
 
 _PARTS = "cls_logits", "bbox_regression"  # of what the head of torchvision's detectors returns
-_OVERLAP = 0.7  # of two boxes, intersection over union, at which detectors of the YOLO kind drop the worse one
+# of two boxes, intersection over union, at which detectors of the YOLO kind drop the worse one
+_OVERLAP = 0.7
 # of the grids of cells of detectors of the YOLO kind, in pixels; single grids would be the tokens of transformers
 _STRIDES = (4, 8), (8, 16), (16, 32), (4, 8, 16), (8, 16, 32), (4, 8, 16, 32), (8, 16, 32, 64)
 
@@ -67,7 +72,7 @@ class Candidates(NamedTuple):
     overlap: float | None = None
 
     @classmethod
-    def of_queries(cls, logits: Tensor, boxes: Tensor, size: Sequence[int], *, has_no_object: bool) -> "Candidates":
+    def of_queries(cls, logits: Tensor, boxes: Tensor, size: Shape, *, has_no_object: bool) -> "Candidates":
         """Those of the DETR kind.
 
         Args:
@@ -78,7 +83,8 @@ class Candidates(NamedTuple):
         """
         values = logits.detach()
         scores = values.softmax(-1)[..., :-1] if has_no_object else values.sigmoid()
-        corners = _corners(boxes.detach()) * boxes.new_tensor([size[1], size[0]] * 2)
+        height, width = size
+        corners = _corners(boxes.detach()) * boxes.new_tensor([width, height, width, height])
         return cls(logits.mT[:, : scores.shape[-1]], corners, scores.mT)
 
     def detections(self, score: float) -> list[list[Detection]]:
@@ -89,12 +95,14 @@ class Candidates(NamedTuple):
             anchors = (best >= score).nonzero()[:, 0]
             anchors = anchors[best[anchors].argsort(descending=True, stable=True)]
             if self.overlap is not None:
-                from torchvision.ops import batched_nms  # takes a second to import, which classifiers need not wait
+                from torchvision.ops import batched_nms  # which takes a second to import
 
                 anchors = anchors[batched_nms(boxes[anchors], best[anchors], labels[anchors], self.overlap)]
-            columns = (column[anchors].tolist() for column in (labels, best, boxes))
-            values = zip(*columns, anchors.tolist(), strict=True)
-            results.append([Detection(label, value, Box(*box), anchor) for label, value, box, anchor in values])
+            columns = [column[anchors].tolist() for column in (labels, best, boxes)]
+            objects = []
+            for label, value, box, anchor in zip(*columns, anchors.tolist(), strict=True):
+                objects.append(Detection(label, value, Box(*box), anchor))
+            results.append(objects)
         return results
 
 
@@ -116,7 +124,7 @@ class YoloOutput:
     is_transposed: bool
 
     @classmethod
-    def from_output(cls, output: Any, size: Sequence[int], num_classes: int = 0) -> "YoloOutput | None":
+    def from_output(cls, output: Any, size: Shape, num_classes: int = 0) -> "YoloOutput | None":
         """How to read a network's output; None if it has not the shape of such an output.
 
         Args:
@@ -124,11 +132,12 @@ class YoloOutput:
             size: height and width of the input in pixels.
             num_classes: the number of classes; 0 if it is unknown, so that all rows count.
         """
-        shape = single_tensor(output, "the output").shape
-        counts = _cell_counts(size)
-        if len(shape) != 3:
+        _, *shape = single_tensor(output, "the output").shape
+        if len(shape) != 2:
             return None
-        for is_transposed, (rows, candidates) in ((False, shape[1:]), (True, shape[:0:-1])):
+        counts = _cell_counts(size)
+        for is_transposed in (False, True):
+            rows, candidates = shape[::-1] if is_transposed else shape
             has_objectness = candidates not in counts
             if has_objectness and candidates / 3 not in counts:
                 continue
@@ -137,7 +146,7 @@ class YoloOutput:
                 return cls(num_classes or num_columns, has_objectness, is_transposed)
         return None
 
-    def __call__(self, _net: nn.Module, _inputs: Any, output: Any) -> Candidates:
+    def __call__(self, _net: Module, _inputs: Any, output: Any) -> Candidates:
         raw = single_tensor(output, "the output")
         if self.is_transposed:
             raw = raw.mT
@@ -151,7 +160,7 @@ class YoloOutput:
         return Candidates(logits, _corners(values[:, :4].mT), scores, _OVERLAP)
 
 
-def recognize(net: nn.Module, output: Any, size: Sequence[int], num_classes: int = 0) -> Any:
+def recognize(net: Module, output: Any, size: Shape, num_classes: int = 0) -> Any:
     """The output of a network, as candidates if it is a detector of the YOLO kind, which then returns them.
 
     Args:
@@ -174,13 +183,17 @@ def _corners(boxes: Tensor) -> Tensor:
     return torch.cat([center - size / 2, center + size / 2], -1)
 
 
-def _cell_counts(size: Sequence[int]) -> set[int]:
+def _cell_counts(size: Shape) -> set[int]:
     """The possible numbers of cells of all grids together."""
     height, width = size[-2:]
-    return {sum(-(-height // stride) * -(-width // stride) for stride in strides) for strides in _STRIDES}
+
+    def cells(stride: int) -> int:
+        return math.ceil(height / stride) * math.ceil(width / stride)
+
+    return {sum(map(cells, strides)) for strides in _STRIDES}
 
 
-class DetectionScores(nn.Module):
+class DetectionScores(Module):
     """A detector of torchvision as a dense classifier: images (B, 3, H, W) to class logits (B, num_classes, anchors).
 
     The logits are those of every anchor (RetinaNet, SSD), location (FCOS) or proposal (Faster, Mask and Keypoint
@@ -208,14 +221,15 @@ class DetectionScores(nn.Module):
 
     _detector: Any
 
-    def __init__(self, detector: nn.Module) -> None:
+    def __init__(self, detector: Module) -> None:
         super().__init__()
         if not is_detector(detector):
             raise ConfigurationError(
-                f"{type(detector).__name__} is not a detector: it needs the parts transform and backbone, and head or "
-                "roi_heads, as in torchvision.models.detection"
+                f"{type(detector).__name__} is not a detector: it needs the parts transform and backbone, "
+                "and head or roi_heads, as in torchvision.models.detection"
             )
-        vars(self)["_detector"] = detector.eval()  # not set as a module, lest the names of its parts get a prefix
+        # not set as a module, lest the names of its parts get a prefix
+        vars(self)["_detector"] = detector.eval()
         for name, module in detector.named_children():
             self.add_module(name, module)
 
@@ -231,7 +245,7 @@ class DetectionScores(nn.Module):
         _, (logits, _) = self.run(images)
         return logits.reshape(len(images), -1, logits.shape[-1]).mT
 
-    def run(self, images: Tensor, *, cut: bool = False) -> tuple[list[dict[str, Tensor]], list[Tensor]]:
+    def run(self, images: Tensor, *, cut: bool = False) -> tuple[list[Tensors], list[Tensor]]:
         """Run the detector on images (B, 3, H, W) with values from 0 to 1.
 
         Args:
@@ -246,44 +260,49 @@ class DetectionScores(nn.Module):
             ConfigurationError: images of a batch have different numbers of proposals.
         """
         detector = self._detector
-        of_head: dict[str, Tensor] = {}
+        parts: Tensors = {}
         is_two_stage = hasattr(detector, "roi_heads")
 
-        def check(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        def check(_module: Module, _inputs: Any, output: Any) -> None:
             if len({len(proposals) for proposals in output[0]}) > 1:
                 raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
 
-        def keep(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+        def keep(_module: Module, _inputs: Any, output: Any) -> Any:
             if is_two_stage:
                 output = dict(zip(_PARTS, output, strict=True))
-            of_head.update(output)
+            parts.update(output)
             if cut:
-                of_head.update({name: tensor.detach().requires_grad_() for name, tensor in of_head.items()})
+                for name, tensor in output.items():
+                    parts[name] = tensor.detach().requires_grad_()
                 torch.set_grad_enabled(True)
-            return tuple(of_head.values()) if is_two_stage else of_head
+            if is_two_stage:
+                return tuple(parts.values())
+            return parts
 
-        head = detector.roi_heads.box_predictor if is_two_stage else detector.head
-        with hook_modules([detector.rpn] if is_two_stage else [], check), hook_modules([head], keep):
+        with ExitStack() as hooks:
+            if is_two_stage:
+                hooks.enter_context(hook_modules([detector.rpn], check))
+                hooks.enter_context(hook_modules([detector.roi_heads.box_predictor], keep))
+            else:
+                hooks.enter_context(hook_modules([detector.head], keep))
             results = detector(list(images))
-        return results, [of_head[name] for name in _PARTS]
+        return results, [parts[name] for name in _PARTS]
 
     def extent(self, height: int, width: int) -> tuple[float, float]:
         """The height and width, in pixels of an image of this size, of what its maps cover: the image and its padding.
 
         Detectors pad at the bottom and at the right.
         """
-        inner, outer = self.sizes(height, width)
-        return height * outer[0] / inner[0], width * outer[1] / inner[1]
+        (inner_height, inner_width), (outer_height, outer_width) = self.sizes(height, width)
+        return height * outer_height / inner_height, width * outer_width / inner_width
 
-    def sizes(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    def sizes(self, height: int, width: int) -> tuple[Shape, Shape]:
         """Height and width of an image of this size after resizing, and after padding."""
         batch, _ = self._detector.transform([torch.zeros(3, height, width, device="meta")])
-        (inner,) = batch.image_sizes
-        height, width = batch.tensors.shape[-2:]
-        return inner, (height, width)
+        return batch.image_sizes[0], tuple(batch.tensors.shape[-2:])
 
 
-def is_detector(net: nn.Module) -> bool:
+def is_detector(net: Module) -> bool:
     """Whether a network has the parts of torchvision's detectors."""
     if not (hasattr(net, "transform") and hasattr(net, "backbone")):
         return False
@@ -293,7 +312,7 @@ def is_detector(net: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[Detection]]:
+def detections(net: Module, images: Tensor, score: float = 0.5) -> list[list[Detection]]:
     """The objects that a detector finds, best first, each with the anchor that its score was computed at.
 
     The anchor of a detection of torchvision's detectors is the one on whose logits and offsets its score and its box
@@ -318,18 +337,23 @@ def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[
     if not isinstance(net, DetectionScores):
         candidates = net(images)
         if not isinstance(candidates, Candidates):
-            raise ConfigurationError(f"{type(net).__name__} is not a detector: it must return ebcli.Candidates")
+            problem = f"{type(net).__name__} is not a detector"
+            raise ConfigurationError(f"{problem}: it must return ebcli.Candidates")
         return candidates.detections(score)
+    outputs, parts = net.run(images, cut=True)
+
+    def find_anchor(image: int, value: Tensor) -> int:
+        slopes = torch.autograd.grad(value, parts, retain_graph=True)
+        magnitudes = [slope.abs().amax(-1).reshape(len(images), -1) for slope in slopes]
+        return int(torch.stack(magnitudes).sum(0)[image].argmax())
+
     results = []
-    of_images, parts = net.run(images, cut=True)
-    for i, of_image in enumerate(of_images):
-        is_kept = of_image["scores"] >= score
+    for image, output in enumerate(outputs):
         objects = []
-        for box, label, value in zip(*(of_image[name][is_kept] for name in ("boxes", "labels", "scores")), strict=True):
-            # a score near 1 has no slope, nor has a box that ends with the image
-            slopes = torch.autograd.grad(value + box.sum(), parts, retain_graph=True)
-            anchors = sum(slope.abs().amax(-1).reshape(len(images), -1)[i] for slope in slopes)
-            anchor = int(torch.as_tensor(anchors).argmax())
-            objects.append(Detection(int(label), value.item(), Box(*box.tolist()), anchor))
+        for box, label, value in zip(output["boxes"], output["labels"], output["scores"], strict=True):
+            if value >= score:
+                # a score near 1 has no slope, nor has a box that ends with the image
+                anchor = find_anchor(image, value + box.sum())
+                objects.append(Detection(int(label), value.item(), Box(*box.tolist()), anchor))
         results.append(objects)
     return results

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
@@ -15,12 +15,13 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.files.paths import file_digest
 from ebcli.imports import installed_version
-from ebcli.models.classes import printable
+from ebcli.models.classes import Texts, check_texts, printable
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DEFAULT, RAW, SIGMOID, SOFTMAX, UNTRAINED
 from ebcli.models.spec import Preprocessing
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+    from torch.nn import Module
 
 # What is known of the bundled network before it is loaded
 NAME = "IMAGENET1K_V1"  # of its weights, as torchvision would call them
@@ -54,7 +55,6 @@ class LoadedModel:
         one_by_one: whether the network takes a single image only.
         preprocessing: the settings that replaced those of the network's own preprocessing.
         fit: the preprocessing with other settings; None if there is no other.
-        retold: the classifier by other texts; None if the network does not compare images with texts.
 
     Examples:
         >>> import ebcli
@@ -67,7 +67,7 @@ class LoadedModel:
     """
 
     name: str
-    net: nn.Module
+    net: Module
     _: KW_ONLY
     transforms: InputSpec
     categories: tuple[str, ...] | None = None
@@ -79,14 +79,15 @@ class LoadedModel:
     one_by_one: bool = False
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     fit: Callable[[Preprocessing], InputSpec] | None = field(default=None, compare=False)
-    retold: Callable[[Sequence[str]], nn.Module] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:  # a network in full would fill screens
         return f"<{self.name}, weights {self.weights}, for {self.task}, {self.num_classes} classes>"
 
     def category(self, index: int) -> str | None:
         """The name of a class; None if it is unknown."""
-        return self.categories[index] if self.categories else None
+        if not self.categories:
+            return None
+        return self.categories[index]
 
     def with_preprocessing(self, settings: Preprocessing) -> LoadedModel:
         """The same network, which gets images otherwise."""
@@ -94,16 +95,24 @@ class LoadedModel:
             return self
         return replace(self, transforms=self.fit(settings), preprocessing=settings)
 
-    def with_texts(self, texts: Sequence[str]) -> LoadedModel:
+    @property
+    def compares_texts(self) -> bool:
+        """Whether the network compares images with texts, which other texts can replace."""
+        return getattr(self.net, "with_texts", None) is not None
+
+    def with_texts(self, texts: Texts) -> LoadedModel:
         """The same network, which compares images with other texts; it is not loaded again.
 
         Raises:
             ConfigurationError: it compares images with no texts, or one of these is empty or too long.
         """
-        if self.retold is None:
+        if not self.compares_texts:
             raise ConfigurationError(f"{self.name} compares images with no texts: choose clip/NAME")
+        check_texts(self.name, texts)
+        net: Any = self.net
+        new_net = net.with_texts(texts).eval().to(next(net.parameters()))  # its device and type
         names = tuple(map(printable, texts))
-        return replace(self, net=self.retold(texts), categories=names, num_classes=len(names))
+        return replace(self, net=new_net, categories=names, num_classes=len(names))
 
     @property
     def trained(self) -> bool:
@@ -114,7 +123,9 @@ class LoadedModel:
         """Scores (..., num_classes) of logits: their softmax, their sigmoid, or the logits themselves."""
         if self.scores == RAW:
             return logits
-        return logits.sigmoid() if self.scores == SIGMOID else logits.softmax(-1)
+        if self.scores == SIGMOID:
+            return logits.sigmoid()
+        return logits.softmax(-1)
 
 
 def configuration_hash(settings: Mapping[str, object]) -> str:
@@ -127,16 +138,17 @@ def network_settings(loaded: LoadedModel) -> dict[str, object]:
 
     Checkpoints and model files count by their content, not their path.
     """
-    scores = {} if loaded.scores == SOFTMAX else {"scores": loaded.scores}
-    return {
+    settings: dict[str, object] = {
         "version": installed_version().split(".")[:2],  # patch releases compute the same
         "model": loaded.name,
         "weights": None if Path(loaded.weights) in loaded.files else loaded.weights,
         "files": [content_hash(file) for file in loaded.files],
         "preprocessing": repr(loaded.transforms),
         "categories": loaded.categories,
-        **scores,
     }
+    if loaded.scores != SOFTMAX:
+        settings["scores"] = loaded.scores
+    return settings
 
 
 def content_hash(path: Path) -> str:

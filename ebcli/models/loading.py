@@ -12,21 +12,36 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.imports import guard_user_code, name_in_errors
-from ebcli.models import keywords
+from ebcli.layouts import modules_of
 from ebcli.models.checkpoint import check_finite, read_checkpoint
-from ebcli.models.classes import printable, read_class_names
+from ebcli.models.classes import Names, check_texts, printable, read_class_names
 from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognize
+from ebcli.models.keywords import (
+    BUNDLED,
+    CLASSIFICATION,
+    DEFAULT,
+    DETECTION,
+    RAW,
+    SCORES,
+    SEGMENTATION,
+    SIGMOID,
+    SOFTMAX,
+    UNTRAINED,
+    VIDEO,
+    WHOLE,
+)
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import checked_device, output_shape, probe
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.in_memory import source_given
-from ebcli.models.sources.similarity import ImageTower, check_texts, with_reference_pictures
+from ebcli.models.sources.similarity import with_reference_pictures
 from ebcli.models.spec import Preprocessing
 
 FilePath = str | os.PathLike[str]
@@ -35,8 +50,8 @@ _seeding = threading.RLock()  # of the generator that all threads share
 
 
 def load_model(
-    name: Any = keywords.BUNDLED,
-    weights: FilePath | None = keywords.DEFAULT,
+    name: Any = BUNDLED,
+    weights: FilePath | None = DEFAULT,
     device: str | torch.device | None = None,
     *,
     transform: Any = None,
@@ -102,80 +117,73 @@ def load_model(
         >>> net.training
         False
     """
-    if scores not in (None, *keywords.SCORES):
-        raise ConfigurationError(f"unknown scores {scores!r}: choose {', '.join(keywords.SCORES)}")
-    if isinstance(name, str) and transform is not None:
+    if scores not in (None, *SCORES):
+        raise ConfigurationError(f"unknown scores {scores!r}: choose {', '.join(SCORES)}")
+    has_name = isinstance(name, str)
+    if has_name and transform is not None:
         raise ConfigurationError(f"{name} has its own preprocessing: pass preprocessing= instead of transform=")
-    if not isinstance(name, (str, ModelSource)):
-        name = source_given(name, preprocessing if transform is None else transform)
-        with evaluating(name.network_given):
-            return load_model(
-                name, weights, device, class_names=class_names, like=like, preprocessing=preprocessing, scores=scores
-            )
-    if device is not None or isinstance(name, str):
+    if device is not None or has_name:
         device = checked_device(device or "cpu")
     if isinstance(class_names, (str, os.PathLike)):
         class_names = read_class_names(Path(class_names))
-    pictures = list(map(Path, [like] if isinstance(like, (str, os.PathLike)) else like))
-    if isinstance(name, str):
-        name, source = source_of(name)
-    else:
-        source = name
-        name = source.name
-    source.headless = bool(pictures)
-    if source.takes_texts() and not pictures:
-        check_texts(name, class_names)
-    return _load(source, name, str(weights), device, class_names, pictures, preprocessing or Preprocessing(), scores)
+    if isinstance(like, (str, os.PathLike)):
+        like = [like]
+    settings = preprocessing or Preprocessing()
+    load = partial(_load, str(weights), device, class_names, list(map(Path, like)), settings, scores)
+    if has_name:
+        return load(*source_of(name))
+    source = source_given(name, preprocessing if transform is None else transform)
+    with evaluating(source.network_given):
+        return load(source.name, source)
 
 
 def _load(
-    source: ModelSource,
-    name: str,
     weights: str,
-    device: str | torch.device | None,
-    class_names: Sequence[str] | None,
+    device: torch.device | None,
+    class_names: Names,
     pictures: Sequence[Path],
     settings: Preprocessing,
     scores: str | None,
+    name: str,
+    source: ModelSource,
 ) -> LoadedModel:
+    source.headless = bool(pictures)
+    if source.takes_texts() and not pictures:
+        check_texts(name, class_names)
     with guard_user_code(name), name_in_errors(name), _seeding, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         net, label, files = _with_weights(source, weights, name)
         check_finite(net, f"{label} for {name}")
         task = source.task(net)
-        if task is None and is_detector(net):
-            task = keywords.DETECTION
-        towers = net
-        default_spec = _own_spec(source, name, net, label, settings)
+        if is_detector(net):
+            task = task or DETECTION
+        default_spec = _default_spec(source, name, net, label, settings)
         names = source.categories(net, label) if class_names is None else class_names
         if pictures:
-            if task not in (None, keywords.CLASSIFICATION):
+            if task not in (None, CLASSIFICATION):
                 raise ConfigurationError(f"{name} is for {task}, but --similar-to needs a classifier or features")
-            scores = scores or keywords.RAW
             backbone = source.with_features(net, label)
-            spec = _fit_input(source, name, backbone or net, replace(settings, tiles=None), default_spec)
-            net = with_reference_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)
+            net = backbone or net
+            spec = _fit_input(source, net, replace(settings, tiles=None), default_spec)
+            net = with_reference_pictures(name, net, pictures, spec, is_backbone=backbone is not None)
             files = (*files, *pictures)
             names = class_names or list(map(str, pictures))
+            scores = scores or RAW
         elif source.takes_texts() and class_names is not None:
-            scores = scores or keywords.RAW
+            scores = scores or RAW
             net = source.with_texts(net, class_names, scores)
-        categories = () if names is None else tuple(map(printable, names))
         scores = scores or source.scores(net)
+        categories = () if names is None else tuple(map(printable, names))
         net = net.eval()
         if device is not None:
             net = net.to(device)
         if is_detector(net):
             net = DetectionScores(net)
-    task, count = _probe_task(name, net, settings.apply(default_spec), task, len(categories))
+    task, count = _probe_task(net, settings.apply(default_spec), task, len(categories))
     if class_names is not None and len(class_names) != count:
         raise ConfigurationError(f"there are {len(class_names)} class names, but {name} has {count} classes")
-    is_detection = task == keywords.DETECTION
-    fit = partial(_fit_input, source, name, net, default_spec=default_spec, of_detector=is_detection)
-    scores = scores or (keywords.SIGMOID if count == 1 else keywords.SOFTMAX)
-    retold = None
-    if isinstance(net, ImageTower) and class_names:
-        retold = partial(_with_new_texts, source, name, towers, net, scores)
+    is_detection = task == DETECTION
+    fit = partial(_fit_input, source, net, default_spec=default_spec, of_detector=is_detection)
     return LoadedModel(
         name,
         net,
@@ -184,68 +192,56 @@ def _load(
         weights=label,
         num_classes=count,
         files=files,
-        scores=scores,
+        scores=scores or (SIGMOID if count == 1 else SOFTMAX),
         task=task,
         one_by_one=source.one_by_one,
         preprocessing=settings,
         fit=fit,
-        retold=retold,
     )
 
 
-def _with_new_texts(
-    source: ModelSource, name: str, towers: nn.Module, net: nn.Module, scores: str, texts: Sequence[str]
-) -> nn.Module:
-    """The classifier by other texts, of the type and on the device of the first one, with which it shares a tower."""
-    check_texts(name, texts)
-    return source.with_texts(towers, texts, scores).eval().to(next(net.parameters()))
-
-
-def _own_spec(source: ModelSource, name: str, net: nn.Module, label: str, settings: Preprocessing) -> InputSpec:
+def _default_spec(source: ModelSource, name: str, net: Module, label: str, settings: Preprocessing) -> InputSpec:
     """The network's own preprocessing. Raises ConfigurationError if settings do not fit it."""
     if is_detector(net):
-        if settings not in (Preprocessing(), Preprocessing(fit=keywords.WHOLE)):
-            raise ConfigurationError(
-                f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean, --std"
-            )
+        if settings not in (Preprocessing(), Preprocessing(fit=WHOLE)):
+            problem = f"{name} preprocesses images itself"
+            raise ConfigurationError(f"{problem}: drop --resize, --crop, --tiles, --mean, --std")
         return InputSpec.as_is()
     default_spec = replace(InputSpec.from_preset(source.transforms(net, label)), network=name)
-    if source.assumption and label != keywords.UNTRAINED and settings.mean is None and settings.std is None:
+    if source.assumption and label != UNTRAINED and settings.mean is None and settings.std is None:
         warnings.warn(f"{name} {source.assumption}", stacklevel=4)
     settings.apply(default_spec)  # or else the settings are at fault
     return default_spec
 
 
-def _probe_task(name: str, net: nn.Module, spec: InputSpec, task: str | None, num_known: int) -> tuple[str, int]:
+def _probe_task(net: Module, spec: InputSpec, task: str | None, num_known: int) -> tuple[str, int]:
     """The task of a network and the number of its classes, of which so many are known, from a forward pass."""
     if isinstance(net, DetectionScores):
-        return keywords.DETECTION, net.num_classes
+        return DETECTION, net.num_classes
+    name = spec.network
     with torch.no_grad():
         output = recognize(net, probe(name, net, spec, net), spec.shape, num_known)
     if isinstance(output, Candidates):
-        return keywords.DETECTION, output.logits.shape[1]
-    if task == keywords.DETECTION:
+        return DETECTION, output.logits.shape[1]
+    if task == DETECTION:
         raise ConfigurationError(f"{name} is for detection, but does not return boxes: see ebcli.Candidates")
-    shape = output_shape(name, output, is_dense=task not in (keywords.CLASSIFICATION, keywords.VIDEO))
-    task = task or (keywords.CLASSIFICATION if len(shape) == 2 else keywords.SEGMENTATION)
+    is_dense = task not in (CLASSIFICATION, VIDEO)
+    shape = output_shape(name, output, is_dense=is_dense)
+    if task is None:
+        task = CLASSIFICATION if len(shape) == 2 else SEGMENTATION
     return task, shape[1]
 
 
 def _fit_input(
-    source: ModelSource,
-    name: str,
-    net: nn.Module,
-    settings: Preprocessing,
-    default_spec: InputSpec,
-    of_detector: bool = False,
+    source: ModelSource, net: Module, settings: Preprocessing, default_spec: InputSpec, of_detector: bool = False
 ) -> InputSpec:
     """The network's own preprocessing with other settings; whole images only if the network takes any size."""
-    if of_detector and settings.fit == keywords.WHOLE:
+    if of_detector and settings.fit == WHOLE:
         settings = replace(settings, fit=None)  # lest objects be larger than those that the network was trained on
     spec = settings.apply(default_spec)
-    if spec.fit != keywords.WHOLE:
+    if spec.fit != WHOLE:
         return spec
-    stride = max((module.stride[0] for module in net.modules() if isinstance(module, nn.Conv2d)), default=1)
+    stride = max((convolution.stride[0] for convolution in modules_of(net, nn.Conv2d)), default=1)
     if stride & (stride - 1):  # patches of 14 pixels, for example
         spec = replace(spec, stride=stride)
     if spec.tiles or source.takes_any_size:
@@ -253,23 +249,23 @@ def _fit_input(
     side = min(spec.shape)
     with suppress(EbcliError), torch.no_grad(), evaluating(net):
         if source.takes_any_size is None:
-            probe(name, net, replace(spec, size=(side, side + side // spec.step * spec.step)), net)
+            longer_side = side + side // spec.step * spec.step
+            probe(spec.network, net, replace(spec, size=(side, longer_side)), net)
             return spec
     return settings.apply_fixed_size(default_spec)
 
 
-def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:
+def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[Module, str, tuple[Path, ...]]:
     """The network, the name of its weights, and the files that define it."""
-    file = Path(weights)
-    if weights.lower() == keywords.UNTRAINED:
-        return source.build(), keywords.UNTRAINED, tuple(map(Path, source.files(keywords.UNTRAINED)))
-    label = source.published(weights)
+    label = UNTRAINED if weights.lower() == UNTRAINED else source.published(weights)
     if label is not None:
-        return source.pretrained(label), str(label), tuple(map(Path, source.files(str(label))))
+        net = source.build() if label == UNTRAINED else source.pretrained(label)
+        return net, label, tuple(map(Path, source.files(label)))
     if is_network_file(weights):
         raise ConfigurationError(f"{weights!r} is a network, not weights of {name}: give it to --model")
-    if not os.path.isfile(file):
-        valid = ", ".join([*source.weights(), keywords.UNTRAINED])
+    checkpoint = Path(weights)
+    if not os.path.isfile(checkpoint):
+        valid = ", ".join([*source.weights(), UNTRAINED])
         raise ConfigurationError(f"{weights!r} is neither a file nor weights of {name}: choose {valid}")
-    net = source.restored(read_checkpoint(file), f"{weights} for {name}")
-    return net, weights, (*map(Path, source.files(weights)), file)
+    net = source.restored(read_checkpoint(checkpoint), f"{weights} for {name}")
+    return net, weights, (*map(Path, source.files(weights)), checkpoint)

@@ -32,8 +32,10 @@ def model_names(task: str = CLASSIFICATION) -> list[str]:
         >>> ebcli.model_names("detection")[0]
         'fasterrcnn_mobilenet_v3_large_320_fpn'
     """
-    names = torchvision_names(task)
-    return names + plugin_names() if task == CLASSIFICATION else [*names]
+    names = [*torchvision_names(task)]
+    if task == CLASSIFICATION:
+        names += plugin_names()
+    return names
 
 
 @lru_cache
@@ -43,21 +45,24 @@ def torchvision_names(task: str = CLASSIFICATION) -> list[str]:
     They are parsed from torchvision's source code: importing it takes seconds, too long for ``--help`` or for
     completing a name. If the source code is missing (a frozen application), torchvision is imported.
     """
-    package = "" if task == CLASSIFICATION else task  # the other tasks have sub-packages
-    sources = (file.read_text(encoding="utf-8") for file in source_files(f"{package}/*.py".lstrip("/")))
-    names = {name or function for source in sources for name, function in _REGISTRATION.findall(source)}
-    if not names:
+    is_classification = task == CLASSIFICATION  # the other tasks have sub-packages
+    names = {BUNDLED} if is_classification else set()
+    for file in source_files("*.py" if is_classification else f"{task}/*.py"):
+        registrations = _REGISTRATION.findall(file.read_text(encoding="utf-8"))
+        names |= {name or function for name, function in registrations}
+    if names <= {BUNDLED}:
         from torchvision import models
 
-        names.update(models.list_models(module=getattr(models, package) if package else models))
-    return sorted({*names, BUNDLED} if task == CLASSIFICATION else names)
+        names.update(models.list_models(module=models if is_classification else getattr(models, task)))
+    return sorted(names)
 
 
 def source_files(pattern: str) -> list[Path]:
     """The source files of ``torchvision.models`` that match a pattern."""
     spec = importlib.util.find_spec("torchvision")  # finds a top-level package without importing it
-    folders = (spec.submodule_search_locations if spec else None) or []
-    return [file for folder in folders for file in Path(folder, "models").glob(pattern)]
+    if spec is None or spec.submodule_search_locations is None:
+        return []
+    return [file for folder in spec.submodule_search_locations for file in Path(folder, "models").glob(pattern)]
 
 
 @lru_cache
@@ -82,6 +87,6 @@ def caveat(name: str) -> str | None:
     if not _TRANSFORMER.search(name):
         return None
     return (
-        f"{name}'s maps may be wrong in part: in a small vision transformer that was measured, 89% of a map was in "
-        "the half of the picture with the object (see Measurements in the documentation)"
+        f"{name}'s maps may be wrong in part: in a small vision transformer that was measured, "
+        "89% of a map was in the half of the picture with the object (see Measurements in the documentation)"
     )

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import excitation_backprop, layers_on_path
 from ebcli.eb.forward import evaluating
 from ebcli.errors import EbcliError, LayerError, closest
-from ebcli.layouts import token_grid
+from ebcli.layouts import Shape, token_grid
+from ebcli.models.checkpoint import Tensors
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.loaded import LoadedModel
@@ -33,7 +35,8 @@ MAX_STRIDE = 16 * 1.25
 # A side of the map: with fewer cells, the maps of small images would be a few blocks
 LEAST_CELLS = 9
 
-InputSize = int | tuple[int, ...] | None
+InputSize = int | Shape | None
+Model = LoadedModel | Module
 
 _WEIGHT_TYPES = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d
 _CONTAINERS = nn.Sequential, nn.ModuleList
@@ -52,7 +55,7 @@ class Layer:
 
     name: str
     type: str
-    shape: tuple[int, ...]
+    shape: Shape
     stride: float | None
 
 
@@ -61,15 +64,23 @@ class SpatialLayer(NamedTuple):
 
     name: str
     stride: float
-    shape: tuple[int, ...]
+    shape: Shape
 
     @property
     def has_tokens(self) -> bool:
         """Whether the output is (N, C)."""
         return len(self.shape) == 2
 
+    @property
+    def depth(self) -> int:
+        """How many modules are around it."""
+        return self.name.count(".")
 
-def layers(model: LoadedModel | nn.Module, input_size: InputSize = None) -> list[Layer]:
+
+SpatialLayers = list[SpatialLayer]
+
+
+def layers(model: Model, input_size: InputSize = None) -> list[Layer]:
     """List the layers of a network in execution order.
 
     A block follows the modules inside it. A module is listed if it has one map: it is called exactly once, its input
@@ -94,17 +105,18 @@ def layers(model: LoadedModel | nn.Module, input_size: InputSize = None) -> list
         (8, 8, 16)
     """
     model = as_loaded(model, input_size)
+    net = model.net
     batch = 1 if model.one_by_one else _BATCH
-    outputs = _outputs(model, batch)
     size = model.transforms.shape
-    if isinstance(model.net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
-        _, size = model.net.sizes(*size)
+    if isinstance(net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
+        _, size = net.sizes(*size)
     result = []
-    for layer, output in outputs.items():
+    for name, output in _outputs(model, batch).items():
         shape = tuple(output.shape[1:])
-        # none if windows of an image are stacked along the batch
-        stride = _stride(shape, size) if len(output) == batch else None
-        result.append(Layer(layer, type(model.net.get_submodule(layer)).__name__, shape, stride))
+        stride = None
+        if len(output) == batch:  # or else windows of an image are stacked along the batch
+            stride = _stride(shape, size)
+        result.append(Layer(name, type(net.get_submodule(name)).__name__, shape, stride))
     return result
 
 
@@ -116,75 +128,75 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
     """
     names = [module_name for module_name, _ in loaded.net.named_modules() if module_name]
     if name not in names:
-        hint = closest(name, names) or f"its first modules are {', '.join(names[:3])}; eb-saliency layers lists all"
+        first_names = ", ".join(names[:3])
+        hint = closest(name, names) or f"its first modules are {first_names}; eb-saliency layers lists all"
         raise LayerError(f"{loaded.name} has no layer {name!r}: {hint}")
     return name
 
 
-def as_loaded(model: LoadedModel | nn.Module, input_size: InputSize) -> LoadedModel:
+def as_loaded(model: Model, input_size: InputSize) -> LoadedModel:
     """A model with inputs of that size; a network without preprocessing gets what its first layer takes."""
     spec = model.transforms if isinstance(model, LoadedModel) else InputSpec(None)
     if isinstance(input_size, int):
         input_size = (input_size, input_size)
     if input_size is not None:
-        *first, height, width = input_size
+        *counts, height, width = input_size
         spec = replace(spec, size=(height, width))
-        if first and spec.depth is None:
-            spec = replace(spec, frames=first[0])
-        elif first:
-            spec = replace(spec, depth=first[0])
+        for count in counts:
+            spec = replace(spec, frames=count) if spec.depth is None else replace(spec, depth=count)
     if isinstance(model, LoadedModel):
         return replace(model, transforms=spec)
     return LoadedModel(type(model).__name__, model, transforms=fitting_first_layer(model, spec))
 
 
-def _outputs(model: LoadedModel, batch: int) -> dict[str, Tensor]:
+def _outputs(model: LoadedModel, batch: int) -> Tensors:
     """The output of each module that is called once and returns one tensor, in execution order.
 
     The outputs are on the meta device: shapes without data. The network is left unchanged.
     """
-    calls: dict[str, list[Tensor | None]] = {}
+    calls: Counter[str] = Counter()
+    outputs: Tensors = {}
 
-    def record(module: nn.Module, _inputs: Any, output: Any) -> None:
-        tensor = output[0] if isinstance(output, tuple) and len(output) == 1 else output
-        calls.setdefault(names[module], []).append(tensor.to("meta") if is_mapped(tensor) else None)
-
-    def is_mapped(output: Any) -> bool:
-        if not isinstance(output, Tensor) or not output.is_floating_point():
-            return False
-        return output.ndim > 1 and len(output) % batch == 0
+    def record(module: Module, _inputs: Any, output: Any) -> None:
+        name = names[module]
+        calls[name] += 1
+        if isinstance(output, tuple) and len(output) == 1:
+            output = output[0]
+        is_batch = isinstance(output, Tensor) and output.ndim > 1 and len(output) % batch == 0
+        if is_batch and output.is_floating_point():
+            outputs[name] = output.to("meta")
 
     net = model.net
     spec = model.transforms
-    names = {module: layer for layer, module in net.named_modules() if layer}
+    names = {module: name for name, module in net.named_modules() if name}
     # training would add the blank images to batch norms' statistics
     with hook_modules(names, record), torch.no_grad(), evaluating(net):
         probe(model.name, net, spec, net, batch)
-    tensors = {layer: tensor for layer, (tensor, *later) in calls.items() if tensor is not None and not later}
-    return {layer: tensors[layer] for layer in layers_on_path(net, blank(net, spec, batch), [*tensors])}
+    candidates = [name for name in calls if calls[name] == 1 and name in outputs]
+    return {name: outputs[name] for name in layers_on_path(net, blank(net, spec, batch), candidates)}
 
 
-def _stride(shape: tuple[int, ...], size: tuple[int, ...]) -> float | None:
+def _stride(shape: Shape, size: Shape) -> float | None:
     """Input side over output side for (C, H, W), (H, W, C) and (N, C) with or without special tokens.
 
     For video, T comes before H, and the stride is that of the sides.
     """
-    grids: list[tuple[int, ...]] = []
-    height, width = size[-2:]
+    grids: list[Shape] = []
     if len(shape) == 1 + len(size):
         grids = [shape[-2:], shape[-3:-1]]
     elif len(shape) == 2 and shape[1] > 1:  # a single number each would be pooled channels, no tokens
         _, grid = token_grid(shape[0], size)
-        if grid is not None:
-            grids = [grid[-2:]]
+        grids = [(grid or (0, 0))[-2:]]
+    height, width = size[-2:]
     for rows, columns in grids:
+        is_grid = rows * columns > 1 and rows <= height and columns <= width
         # rounding at the border can cost the longer side one cell
-        if rows * columns > 1 and rows <= height and columns <= width and abs(columns - width * rows / height) < 1:
+        if is_grid and abs(columns - width * rows / height) < 1:
             return height / rows
     return None
 
 
-def default_layer(model: LoadedModel | nn.Module, input_size: InputSize = None) -> str:
+def default_layer(model: Model, input_size: InputSize = None) -> str:
     """Choose the layer for maps: the literature's choice, the best one measured, or the deepest of about stride 16.
 
     Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
@@ -213,21 +225,17 @@ def default_layer(model: LoadedModel | nn.Module, input_size: InputSize = None) 
     known_layer = _known_layer(model, has_name)
     if known_layer is not None:
         return known_layer
-    net = model.net
     all_layers = layers(model)
-    candidates = _below_classifier(net, all_layers)
+    candidates = _below_classifier(model.net, all_layers)
     if not candidates:
         raise LayerError(f"{model.name} has no layer with a spatial layout below its classifier")
     if model.task == DETECTION:  # tokens may be queries
-        candidates = [layer for layer in candidates if len(layer.shape) > 2] or candidates
-    tokens = _first_tokens(net, candidates) or _tokens_before_norms(net, all_layers)
+        candidates = [layer for layer in candidates if not layer.has_tokens] or candidates
+    tokens = _first_tokens(model.net, candidates) or _tokens_before_norms(model.net, all_layers)
     if tokens is not None:
         return tokens
-    if model.task == SEGMENTATION:  # above the coarsest features, each cell is explained by itself
-        coarsest = max(layer.stride for layer in candidates)
-        stages = [layer for layer in candidates if layer.stride == coarsest]
-        stage = min(stages, key=lambda layer: layer.name.count("."))
-        candidates = candidates[: candidates.index(stage)] or candidates
+    if model.task == SEGMENTATION:
+        candidates = _below_coarsest(candidates) or candidates
     candidates = _with_evidence(model, candidates) or candidates
     deepest = _deepest(model, candidates)
     if _all_probability_passes(model, [deepest]):
@@ -236,7 +244,15 @@ def default_layer(model: LoadedModel | nn.Module, input_size: InputSize = None) 
     return _deepest(model, [layer for layer in candidates if layer.name in common] or candidates)
 
 
-def _deepest(model: LoadedModel, candidates: Sequence[SpatialLayer]) -> str:
+def _below_coarsest(candidates: SpatialLayers) -> SpatialLayers:
+    """Those below the coarsest features of a segmentation network, above which each cell is explained by itself."""
+    coarsest = max(layer.stride for layer in candidates)
+    stages = [layer for layer in candidates if layer.stride == coarsest]
+    stage = min(stages, key=lambda layer: layer.depth)
+    return candidates[: candidates.index(stage)]
+
+
+def _deepest(model: LoadedModel, candidates: SpatialLayers) -> str:
     """The last of the outermost layers with the largest stride that leaves cells enough."""
     limit = min(MAX_STRIDE, min(model.transforms.shape[-2:]) / LEAST_CELLS)
     strides = [layer.stride for layer in candidates]
@@ -257,9 +273,10 @@ def _known_layer(model: LoadedModel, has_name: bool) -> str | None:
         return _below_pyramid(net, "backbone.body")
     if model.task == SEGMENTATION and hasattr(getattr(net, "backbone", None), "return_layers"):
         return _below_pyramid(net, "backbone")
-    if not has_name:
-        return None
-    return next((choose(net) for pattern, choose in _DEFAULTS if re.fullmatch(pattern, model.name)), None)
+    for pattern, choose in _DEFAULTS:
+        if has_name and re.fullmatch(pattern, model.name):
+            return choose(net)
+    return None
 
 
 def layer_per_resolution(loaded: LoadedModel) -> list[str]:
@@ -279,10 +296,15 @@ def layer_per_resolution(loaded: LoadedModel) -> list[str]:
     return [default if default in stage else _last_outermost(loaded.net, stage) for stage in by_stride]
 
 
-def _with_evidence(model: LoadedModel, candidates: list[SpatialLayer]) -> list[SpatialLayer]:
+def _with_evidence(model: LoadedModel, candidates: SpatialLayers) -> SpatialLayers:
     """Without layers whose cells no probability reaches, such as a last norm if the class token alone is read."""
     size = model.transforms.shape
-    tokens = [layer.name for layer in candidates if layer.has_tokens and token_grid(layer.shape[0], size)[0]]
+    tokens = []  # of layers with class tokens
+    for layer in candidates:
+        if layer.has_tokens:
+            special, _ = token_grid(layer.shape[0], size)
+            if special:
+                tokens.append(layer.name)
     if not tokens:
         return candidates
 
@@ -298,65 +320,74 @@ def _with_evidence(model: LoadedModel, candidates: list[SpatialLayer]) -> list[S
     return [layer for layer in candidates if layer.name not in empty]
 
 
-def _below_classifier(net: nn.Module, all_layers: Sequence[Layer]) -> list[SpatialLayer]:
-    """The layers below the classifier that have a spatial layout."""
-    indices = [i for i, layer in enumerate(all_layers) if isinstance(net.get_submodule(layer.name), _WEIGHT_TYPES)]
-    candidates = all_layers[: indices[-1]] if indices else all_layers
-    return [SpatialLayer(layer.name, layer.stride, layer.shape) for layer in candidates if layer.stride is not None]
+def _below_classifier(net: Module, all_layers: Sequence[Layer]) -> SpatialLayers:
+    """The layers below the classifier, which is the last one with weights, that have a spatial layout."""
+    end = len(all_layers)
+    for index, layer in enumerate(all_layers):
+        if isinstance(net.get_submodule(layer.name), _WEIGHT_TYPES):
+            end = index
+    below = all_layers[:end]
+    return [SpatialLayer(layer.name, layer.stride, layer.shape) for layer in below if layer.stride is not None]
 
 
-def _transformer_blocks(net: nn.Module, tokens: Sequence[SpatialLayer]) -> list[SpatialLayer]:
+def _transformer_blocks(net: Module, tokens: SpatialLayers) -> SpatialLayers:
     """The blocks of a vision transformer in order, taken from its outermost container; empty for other networks.
 
     Transformers that reduce their tokens, such as Swin, count as other networks.
     """
     if len({layer.stride for layer in tokens}) != 1:
         return []
-    containers: dict[str, list[SpatialLayer]] = {}
+    containers: dict[str, SpatialLayers] = {}
     for layer in tokens:
-        parent = layer.name.rpartition(".")[0]
+        parent, *_ = layer.name.rpartition(".")
         if isinstance(net.get_submodule(parent), _CONTAINERS):
             containers.setdefault(parent, []).append(layer)
-    return min(containers.values(), key=lambda blocks: blocks[0].name.count("."), default=[])
+    return min(containers.values(), key=lambda blocks: blocks[0].depth, default=[])
 
 
-def _first_tokens(net: nn.Module, candidates: Sequence[SpatialLayer]) -> str | None:
+def _first_tokens(net: Module, candidates: SpatialLayers) -> str | None:
     """The tokens that the first of several blocks reads, with the class token if there is one; else what it returns."""
     tokens = [layer for layer in candidates if layer.has_tokens]
     blocks = _transformer_blocks(net, tokens)
     if len(blocks) < 2:
         return None
-    block = blocks[0]
-    start = next(i for i, layer in enumerate(tokens) if f"{layer.name}.".startswith(f"{block.name}."))
-    inputs = [layer for layer in tokens[:start] if layer.shape == block.shape]
-    return inputs[-1].name if inputs else block.name
+    first_tokens = block = blocks[0]
+    for layer in tokens:
+        if f"{layer.name}.".startswith(f"{block.name}."):
+            break
+        if layer.shape == block.shape:
+            first_tokens = layer
+    return first_tokens.name
 
 
-def _tokens_before_norms(net: nn.Module, all_layers: Sequence[Layer]) -> str | None:
+def _tokens_before_norms(net: Module, all_layers: Sequence[Layer]) -> str | None:
     """What the first norm reads in a vision transformer without containers of blocks, as from a file."""
     if any(isinstance(module, _CONTAINERS) for module in net.modules()):
         return None
-    tokens = Counter(layer.shape for layer in all_layers if len(layer.shape) == 2 and layer.stride is not None)
-    if 3 * tokens.total() < len(all_layers):
+    spatial = [layer for layer in all_layers if layer.stride is not None]
+    shapes = [layer.shape for layer in spatial if len(layer.shape) == 2]
+    if 3 * len(shapes) < len(all_layers):
         return None
-    (stream, _count), *_ = tokens.most_common(1)
-    last: Layer | None = None
+    (stream, _count), *_ = Counter(shapes).most_common(1)
+    tokens: Layer | None = None
     for layer in all_layers:
-        if "Norm" in layer.type or (last and last.shape == stream != layer.shape):  # norms may be spelled out
+        if "Norm" in layer.type:
+            break
+        if tokens and tokens.shape == stream != layer.shape:  # a norm that is spelled out
             break
         if layer.stride is not None:
-            last = layer
-    return last.name if last else None
+            tokens = layer
+    return tokens.name if tokens else None
 
 
-def _last_outermost(net: nn.Module, names: Sequence[str]) -> str:
+def _last_outermost(net: Module, names: Sequence[str]) -> str:
     if isinstance(net, GraphModule):  # one of operations, of which none is around others
         return names[-1]
     outermost = min(name.count(".") for name in names)
     return next(name for name in reversed(names) if name.count(".") == outermost)
 
 
-def _below_pyramid(net: nn.Module, body: str) -> str:
+def _below_pyramid(net: Module, body: str) -> str:
     """The first features that the heads read: all probability passes through them, but not through later ones."""
     modules = dict(net.named_modules())
     outputs = getattr(modules.get(body), "return_layers", None)  # of torchvision's IntermediateLayerGetter
@@ -369,20 +400,22 @@ def _below_pyramid(net: nn.Module, body: str) -> str:
     features = modules.get("backbone.features")  # of SSD and SSDlite
     if features is None:
         return "backbone"
-    return "backbone.features.0" if isinstance(features[0], nn.Sequential) else "backbone.features"
+    if isinstance(features[0], nn.Sequential):
+        return "backbone.features.0"
+    return "backbone.features"
 
 
-def _fourth_max_pool(net: nn.Module) -> str:
+def _fourth_max_pool(net: Module) -> str:
     return [name for name, module in net.named_modules() if isinstance(module, nn.MaxPool2d)][3]
 
 
-def _stem(net: nn.Module) -> str:
+def _stem(net: Module) -> str:
     """What the first block reads, as torchvision (features.0) and timm (stem, patch_embed) name it."""
     return next(name for name in ("features.0", "stem", "patch_embed") if name in dict(net.named_modules()))
 
 
 # Publications draw Excitation Backprop at VGG-16's pool4 (features.23) and ResNet's layer3
-_DEFAULTS: tuple[tuple[str, Callable[[nn.Module], str]], ...] = (
+_DEFAULTS: tuple[tuple[str, Callable[[Module], str]], ...] = (
     (r"(timm/)?vgg\d+[\w.]*", _fourth_max_pool),
     (r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*", lambda _net: "layer3"),
     # measured on a small trained MC3; later layers blur time

@@ -10,18 +10,21 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
-from ebcli.errors import ConfigurationError, EbcliError, first_line
+from ebcli.errors import ConfigurationError, EbcliError, first_line, plural
 from ebcli.heads import single_tensor
 from ebcli.imports import guard_user_code, printing_to
-from ebcli.layouts import CONVOLUTIONS
+from ebcli.layouts import CONVOLUTIONS, Shape, modules_of
 
 # Larger batches take more memory for little more speed: on CPUs, at most a tenth beyond 8.
-_CPU_BATCH, _GPU_BATCH = 8, 32
+_CPU_BATCH = 8
+_GPU_BATCH = 32
 
 T = TypeVar("T")
+Hook = Callable[..., Any]
 
 # What a network gets, by its axes, and what that consists of
 _NOUNS = {"HW": ("image", "an", ""), "THW": ("clip", "a", "frames"), "DHW": ("volume", "a", "slices")}
@@ -39,7 +42,9 @@ def resolve_device(name: str) -> str:
     if not torch.cuda.is_available():
         return "cpu"
     rank = os.environ.get("LOCAL_RANK", "")  # set by torchrun
-    return f"cuda:{int(rank) % torch.cuda.device_count()}" if rank.isdecimal() else "cuda"
+    if not rank.isdecimal():
+        return "cuda"
+    return f"cuda:{int(rank) % torch.cuda.device_count()}"
 
 
 def default_batch_size(device: str) -> int:
@@ -63,7 +68,8 @@ def checked_device(device: str | torch.device) -> torch.device:
         torch.empty(0, device=result)
     except (RuntimeError, AssertionError, ImportError) as error:  # torch without CUDA asserts
         reason = re.split(r"[.;] ", first_line(error))[0]  # advice and links follow
-        raise ConfigurationError(f"device {str(device)!r} is not available: {reason}; use --device cpu") from error
+        problem = f"device {str(device)!r} is not available: {reason}"
+        raise ConfigurationError(f"{problem}; use --device cpu") from error
     return result
 
 
@@ -72,7 +78,7 @@ class ReachedLayer(Exception):  # noqa: N818 - no error
 
 
 @contextmanager
-def hook_modules(modules: Iterable[nn.Module], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
+def hook_modules(modules: Iterable[Module], hook: Hook, *, before: bool = False) -> Iterator[None]:
     """Call a hook in this thread's forward passes through some modules.
 
     Args:
@@ -83,7 +89,9 @@ def hook_modules(modules: Iterable[nn.Module], hook: Callable[..., Any], *, befo
     thread = get_ident()
 
     def run_hook(*arguments: Any) -> Any:
-        return hook(*arguments) if get_ident() == thread else None
+        if get_ident() == thread:
+            return hook(*arguments)
+        return None
 
     with ExitStack() as hooks:
         for module in modules:
@@ -92,13 +100,13 @@ def hook_modules(modules: Iterable[nn.Module], hook: Callable[..., Any], *, befo
         yield
 
 
-def blank(net: nn.Module, spec: InputSpec, batch: int = 1) -> Tensor:
+def blank(net: Module, spec: InputSpec, batch: int = 1) -> Tensor:
     """Black images (batch, C, H, W), clips or volumes on the network's device and in its data type."""
     parameter = next(net.parameters(), torch.empty(0))
     return torch.zeros(batch, spec.channels, *spec.shape, device=parameter.device, dtype=parameter.dtype)
 
 
-def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T], batch: int = 1) -> T:
+def probe(name: str, net: Module, spec: InputSpec, run: Callable[[Tensor], T], batch: int = 1) -> T:
     """Call ``run`` with blank images (batch, C, H, W) on the network's device and in its data type.
 
     Args:
@@ -122,38 +130,40 @@ def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T]
         *counts, height, width = spec.shape
         size = "".join(f"{count} {parts} of " for count in counts) + f"{height} x {width} pixels"
         if spec.channels != 3:
-            size += f" with {spec.channels} channel{'s' if spec.channels > 1 else ''}"
+            size += f" with {plural(spec.channels, 'channel')}"
         reason = f"{type(error).__name__}: {first_line(error)}"
         example = f"{article} {noun} of {size}"
+        problem = f"{name} failed on {example} ({reason}; --debug shows the traceback)"
         if is_out_of_memory(error):
-            raise ConfigurationError(
-                f"there is not enough memory for {name} on {example}: choose a smaller --resize and --crop"
-            ) from error
-        if isinstance(error, (RuntimeError, ValueError, AssertionError)) and _MISFIT.search(str(error)):
-            raise ConfigurationError(f"{name} does not accept {noun}s of {size} ({reason})") from error
-        raise ConfigurationError(f"{name} failed on {example} ({reason}; --debug shows the traceback)") from error
+            problem = f"there is not enough memory for {name} on {example}: choose a smaller --resize and --crop"
+        elif isinstance(error, (RuntimeError, ValueError, AssertionError)) and _MISFIT.search(str(error)):
+            problem = f"{name} does not accept {noun}s of {size} ({reason})"
+        raise ConfigurationError(problem) from error
 
 
-def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
+def fitting_first_layer(net: Module, spec: InputSpec) -> InputSpec:
     """The preprocessing with as many channels as the first convolution takes, and of volumes if it is 3-D.
 
     If the network fails before, that is the first one that it defines. Values are then from 0 to 1.
     """
-    convolutions = [module for module in net.modules() if isinstance(module, CONVOLUTIONS)]
+    convolutions = modules_of(net, CONVOLUTIONS)
     if not convolutions:
         return spec
-    calls: list[tuple[Any, tuple[int, ...]]] = []
+    first = convolutions[0]
+    shape = torch.Size()
 
-    def note(module: nn.Module, operands: tuple[Tensor, ...]) -> None:
-        calls.append((module, tuple(operands[0].shape)))
+    def note(module: Any, operands: tuple[Tensor, ...]) -> None:
+        nonlocal first, shape
+        first = module
+        shape = operands[0].shape
         raise ReachedLayer
 
     # the probe reports what fails, and shows what is printed
     silently = printing_to(io.StringIO())
-    with hook_modules(convolutions, note, before=True), torch.no_grad(), evaluating(net), suppress(Exception), silently:
+    hook = hook_modules(convolutions, note, before=True)
+    with hook, torch.no_grad(), evaluating(net), suppress(Exception), silently:
         net(blank(net, spec))
         return spec
-    first, shape = calls[0] if calls else (convolutions[0], ())
     if isinstance(first, nn.Conv3d) and spec.axes == "HW":
         spec = spec.of_volumes
     elif shape[1:2] == (first.in_channels,):
@@ -162,26 +172,24 @@ def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
 
 
 @contextmanager
-def strides_of_cells(net: nn.Module) -> Iterator[dict[tuple[int, ...], int]]:
+def strides_of_cells(net: Module) -> Iterator[dict[Shape, int]]:
     """Find the layers of which a network reads only every second cell, as 1 x 1 convolutions with stride 2 do.
 
     Yields:
         How many cells apart those are that are read, by the layer's (height, width); filled by forward passes in this
         context.
     """
-    strides: dict[tuple[int, ...], int] = {}
+    strides: dict[Shape, int] = {}
 
     def note(convolution: nn.Conv2d, operands: tuple[Tensor, ...]) -> None:
         strides[tuple(operands[0].shape[-2:])] = max(convolution.stride)
 
-    convolutions = [
-        module for module in net.modules() if isinstance(module, nn.Conv2d) and module.kernel_size < module.stride
-    ]
-    with hook_modules(convolutions, note, before=True):
+    sparse = [layer for layer in modules_of(net, nn.Conv2d) if layer.kernel_size < layer.stride]
+    with hook_modules(sparse, note, before=True):
         yield strides
 
 
-def output_shape(name: str, output: Any, *, is_dense: bool = False) -> tuple[int, ...]:
+def output_shape(name: str, output: Any, *, is_dense: bool = False) -> Shape:
     """Shape of a network's logits for one image.
 
     Args:
@@ -193,7 +201,7 @@ def output_shape(name: str, output: Any, *, is_dense: bool = False) -> tuple[int
         ConfigurationError: the network does not return logits (B, num_classes).
     """
     logits = single_tensor(output, f"the output of {name}")
-    if len(logits) != 1 or not (logits.ndim == 2 or (is_dense and logits.ndim == 4)):
+    if len(logits) != 1 or logits.ndim not in ((2, 4) if is_dense else (2,)):
         shape = ", ".join(["B", *map(str, logits.shape[1:])])
         raise ConfigurationError(f"{name} returns a tensor ({shape}), but logits (B, num_classes) are needed")
-    return tuple(logits.shape)
+    return logits.shape

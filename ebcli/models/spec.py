@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from ebcli.datatypes.input_spec import InputSpec
 
 Channels = float | Sequence[float]
+Classes = tuple[str, ...]  # texts or pictures
 
 _LARGEST_SIDE = 1 << 14  # pixels; more than any photo that is decoded by default
 _MOST_TILES = 16  # across the shorter side; the work grows with the square
+_LARGEST = {"resize": _LARGEST_SIDE, "crop": _LARGEST_SIDE, "depth": _LARGEST_SIDE, "tiles": _MOST_TILES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,31 +71,32 @@ class Preprocessing:
             raise ConfigurationError(f"unknown fit {self.fit!r}: choose {', '.join(FITS)}")
         if self.tiles is not None and self.fit not in (None, WHOLE):
             raise ConfigurationError(f"tiles cover the whole image: drop --fit {self.fit}, or --tiles")
-        for name in ("resize", "crop", "depth", "tiles"):
+        for name, maximum in _LARGEST.items():
             count = getattr(self, name)
-            maximum = _MOST_TILES if name == "tiles" else _LARGEST_SIDE
             if count is not None and not 1 <= count <= maximum:
                 raise ConfigurationError(f"{name} is {count}, but it must be between 1 and {maximum}")
-        self._check_norm("mean", "a number", -inf)
-        self._check_norm("std", "a number above 0", 0.0)
-        self._check_channels("channels", "channels")
-        self._check_channels("bands", "one channel or three", (1, 3))
-        if self.range is not None:
-            if len(self.range) != 2 or not -inf < self.range[0] < self.range[1] < inf:
-                raise ConfigurationError(f"range is {self.range}, but must be two numbers, the lower one first")
-            object.__setattr__(self, "range", tuple(map(float, self.range)))
+        self._set_numbers("mean", "a number, or one for each channel", -inf)
+        self._set_numbers("std", "a number above 0, or one for each channel", 0.0)
+        self._set_channels("channels", "channels")
+        self._set_channels("bands", "one channel or three", (1, 3))
+        self._set_numbers("range", "two numbers, the lower one first", -inf)
 
-    def _check_norm(self, name: str, noun: str, low: float) -> None:
+    def _set_numbers(self, name: str, requirement: str, low: float) -> None:
         value = getattr(self, name)
         if value is None:
             return
-        values = tuple(map(float, [value] if isinstance(value, (int, float)) else value))
-        if not values or not all(low < number < inf for number in values):
-            raise ConfigurationError(f"{name} is {value}, but must be {noun}, or one for each channel")
-        # one number and three equal ones compare equal
-        object.__setattr__(self, name, values[:1] if len({*values}) == 1 else values)
+        numbers = [value] if isinstance(value, (int, float)) else value
+        values = tuple(map(float, numbers))
+        is_right = values and all(low < number < inf for number in values)
+        if name == "range":
+            is_right = is_right and len(values) == 2 and values[0] < values[1]
+        elif len({*values}) == 1:  # one number and three equal ones compare equal
+            values = values[:1]
+        if not is_right:
+            raise ConfigurationError(f"{name} is {value}, but must be {requirement}")
+        object.__setattr__(self, name, values)
 
-    def _check_channels(self, name: str, noun: str, counts: Sequence[int] = ()) -> None:
+    def _set_channels(self, name: str, noun: str, counts: Sequence[int] = ()) -> None:
         numbers = getattr(self, name)
         if numbers is None:
             return
@@ -112,13 +115,15 @@ class Preprocessing:
         fit = self._fit_for(spec)
         spec = self._resize(replace(spec, fit=fit), keeps_fit=fit in (CROP, spec.fit))
         changes: dict[str, Any] = {
+            "tiles": self.tiles or 0,
+            "depth": self.depth or spec.depth,
             "mean": self._norm("mean", spec),
             "std": self._norm("std", spec),
             "range": self.range or spec.range,
             "selected": self.channels or spec.selected,
             "bands": self.bands or spec.bands,
         }
-        return replace(spec, tiles=self.tiles or 0, depth=self.depth or spec.depth, **changes)
+        return replace(spec, **changes)
 
     def _fit_for(self, spec: InputSpec) -> str:
         """How images are fitted into the input. Raises ConfigurationError if the network has no use for a setting."""
@@ -127,45 +132,53 @@ class Preprocessing:
             if not is_photo:
                 raise ConfigurationError("tiles are for networks that see photos of one size: drop --tiles")
             return WHOLE
-        if self.fit not in (None, WHOLE):
-            if spec.depth is not None:
-                raise ConfigurationError(f"{spec.network} gets whole volumes: drop --fit")
-            if spec.size is None:
-                raise ConfigurationError("the network sees whole images: drop --fit")
-            if spec.frames is not None:
-                raise ConfigurationError("clips are always cropped at the center: drop --fit")
-        if self.fit is None or (self.fit == WHOLE and not is_photo):
+        if self.fit is None:
             return spec.fit
-        return self.fit
+        if is_photo:
+            return self.fit
+        if self.fit == WHOLE:
+            return spec.fit
+        problem = "clips are always cropped at the center"
+        if spec.depth is not None:
+            problem = f"{spec.network} gets whole volumes"
+        elif spec.size is None:
+            problem = "the network sees whole images"
+        raise ConfigurationError(f"{problem}: drop --fit")
 
     def _resize(self, spec: InputSpec, keeps_fit: bool) -> InputSpec:
-        if self.depth is not None and spec.depth is None:
+        takes_volumes = spec.depth is not None
+        if self.depth is not None and not takes_volumes:
             raise ConfigurationError(f"{spec.network} gets no volumes: drop the depth")
-        if self.crop is not None and spec.size is None and spec.depth is None:
-            raise ConfigurationError("the network sees whole images: drop --crop")
         if self.crop is not None:
+            if spec.size is None and not takes_volumes:
+                raise ConfigurationError("the network sees whole images: drop --crop")
             spec = replace(spec, size=(self.crop, self.crop))
         if self.resize is not None:
             spec = replace(spec, resize=(self.resize,), longest=None)
-        elif spec.size is not None and not (keeps_fit and spec.depth is None):
+        elif spec.size is not None and (takes_volumes or not keeps_fit):
             spec = replace(spec, resize=spec.size[:1])
-        if spec.fit == WHOLE or not (self.resize or self.crop) or not (spec.size and spec.resize):
-            return spec
+        if self.resize or self.crop:
+            self._check_crop(spec)
+        return spec
+
+    @staticmethod
+    def _check_crop(spec: InputSpec) -> None:
+        if spec.fit == WHOLE or spec.size is None or spec.resize is None:
+            return
         side = spec.size[0]
         shorter = min(spec.resize)
         if side > shorter:
             problem = f"the crop of {side} pixels is larger than the resized image of {shorter}"
             raise ConfigurationError(f"{problem}: set --resize, too")
-        return spec
 
     def _norm(self, name: str, spec: InputSpec) -> tuple[float, ...]:
         """The mean or the standard deviation of each channel."""
         values = tuple(getattr(self, name) or getattr(spec, name))
         if len(values) == 1:
             return values * spec.channels
-        if len(values) != spec.channels:
-            problem = f"--{name} has {len(values)} values"
-            raise ConfigurationError(f"{problem}, but {spec.network} takes {spec.channels} channels")
+        count = len(values)
+        if count != spec.channels:
+            raise ConfigurationError(f"--{name} has {count} values, but {spec.network} takes {spec.channels} channels")
         return values
 
     def apply_fixed_size(self, spec: InputSpec) -> InputSpec:
@@ -177,17 +190,19 @@ class Preprocessing:
         return replace(self, fit=PAD if spec.fit == CROP else spec.fit).apply(spec)
 
 
-def as_classes(targets: Sequence[str], against: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Texts or pictures as classes: all of them, each once; and the indices of those to explain and to contrast with.
+def as_classes(targets: Sequence[str], against: Sequence[str]) -> tuple[Classes, ...]:
+    """Classes or pictures as classes: all of them, each once; and the indices of those to explain and to contrast with.
 
     Raises:
         ConfigurationError: one is to be both.
     """
     common = {*targets} & {*against}
     if common:
-        raise ConfigurationError(f"{min(common)!r} is explained, so it cannot be contrasted with: change --against")
-    classes = list(dict.fromkeys((*targets, *against)))
-    return tuple(classes), *(tuple(str(classes.index(text)) for text in names) for names in (targets, against))
+        problem = f"{min(common)!r} is explained, so it cannot be contrasted with"
+        raise ConfigurationError(f"{problem}: change --against")
+    classes = tuple(dict.fromkeys((*targets, *against)))
+    indices = {text: str(index) for index, text in enumerate(classes)}
+    return classes, tuple(map(indices.__getitem__, targets)), tuple(map(indices.__getitem__, against))
 
 
 @dataclass(frozen=True)
@@ -209,7 +224,7 @@ class ModelSpec:
     name: str = BUNDLED
     _: KW_ONLY
     weights: str = DEFAULT
-    class_names: Path | tuple[str, ...] | None = None
+    class_names: Path | Classes | None = None
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     scores: str | None = None
     like: tuple[Path, ...] = ()
@@ -219,8 +234,8 @@ class ModelSpec:
             raise ConfigurationError(f"the file of class names '{self.class_names}' does not exist")
 
     @property
-    def descriptions(self) -> tuple[str, ...]:
+    def descriptions(self) -> Classes:
         """The texts or pictures that are the classes; empty if the model has classes of its own."""
-        if self.like:
-            return tuple(map(str, self.like))
-        return self.class_names if isinstance(self.class_names, tuple) else ()
+        if isinstance(self.class_names, tuple) and not self.like:
+            return self.class_names
+        return tuple(map(str, self.like))

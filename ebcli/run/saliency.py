@@ -15,7 +15,7 @@ from PIL import Image
 
 from ebcli.datatypes.arrays import AnyArray, FloatArray
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Box, Explanation, Map, Size, Subject
+from ebcli.datatypes.explanation import Box, Explanation, Map, Size
 from ebcli.drawing.atlas import atlas_figure
 from ebcli.drawing.figure import panel
 from ebcli.drawing.frame_maps import FrameMaps
@@ -121,7 +121,7 @@ class Saliency:
         Raises:
             ConfigurationError: the maps are not contrastive maps of classes at one layer.
         """
-        return [(_label(subject), share) for subject, share in self._atlas.classes_at(x, y)]
+        return [(subject.label, share) for subject, share in self._atlas.classes_at(x, y)]
 
     def regions(self) -> tuple[NDArray[np.str_], FloatArray]:
         """The class with the most evidence at each cell, and this evidence.
@@ -158,7 +158,7 @@ class Saliency:
     @property
     def classes(self) -> list[str]:
         """The name of each map's class."""
-        return [_label(map_.subject) for map_ in self._maps]
+        return [map_.subject.label for map_ in self._maps]
 
     @property
     def scores(self) -> list[float]:
@@ -220,7 +220,3 @@ class Saliency:
     def __repr__(self) -> str:
         titles = ", ".join(dict.fromkeys(map_.subject.title for map_ in self._maps))
         return f"<Saliency of {titles}; {self.about}>"
-
-
-def _label(subject: Subject) -> str:
-    return subject.name or f"class {subject.index}"

@@ -223,7 +223,7 @@ class Network:
         return self._explainer_of(replace(plan, maps=maps, **_UNDRAWN)).with_options(plan.maps)
 
     def _loaded_with_texts(self, spec: ModelSpec) -> LoadedModel:
-        if self.loaded.retold is not None:
+        if self.loaded.compares_texts:
             return self.loaded.with_texts(spec.descriptions)
         from ebcli.run.explainer import Explainer
 

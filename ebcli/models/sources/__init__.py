@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from ebcli.models.sources.base import ModelSource
 
 
-_BUNDLED = "bundled:Bundled"
-_TORCHVISION = "torchvision:Torchvision"
-_FACTORY = "factories:Factory"
 _PREFIXES = {
     "open_clip": "open_clip:OpenClip",
     "clip": "huggingface:Clip",
@@ -32,8 +29,7 @@ _PREFIXES = {
 }
 _WITH_TEXTS = {"clip", "open_clip"}  # known before they are imported
 _FILES = {".onnx": "onnx:Onnx", ".pt2": "exported:Exported"}
-_FILE = re.compile(r".*\.py:\w+")
-_MODULE = re.compile(r"[\w.]+:\w+")
+_FACTORY = re.compile(r"(.*\.py|[\w.]+):\w+")
 
 
 def source_of(name: str) -> tuple[str, ModelSource]:
@@ -45,22 +41,17 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     prefix, slash, local_name = name.partition("/")
     points = {point.name: point for point in plugins(MODELS)}
     points |= {source_prefix: _built_in(target) for source_prefix, target in _PREFIXES.items()}
-    if _FILE.fullmatch(name) or _MODULE.fullmatch(name):
-        point = _built_in(_FACTORY)
+    target = _target_of(name)
+    if target:
+        point = _built_in(target)
         local_name = name
-    elif is_network_file(name):
-        point = _built_in(_FILES[Path(name).suffix.lower()])
-        local_name = name
-    elif name.endswith(".py"):
-        raise ConfigurationError(f"{name} is a file: add the function that returns the network, as in {name}:FUNCTION")
     elif prefix not in points and name.endswith((".pt", ".pth", ".torchscript")):
         raise ConfigurationError(
-            f"{name} is no model: export a network of TorchScript with torch.export to a .pt2 file, or name the "
-            "network of a checkpoint with --model and pass the file to --weights"
+            f"{name} is no model: export a network of TorchScript with torch.export to a .pt2 file, "
+            "or name the network of a checkpoint with --model and pass the file to --weights"
         )
     elif not slash:
-        # names of torchvision's models ignore case
-        point = _built_in(_BUNDLED if name.lower() == BUNDLED else _TORCHVISION)
+        point = _built_in("torchvision:Torchvision")
         local_name = name
     elif prefix in points:
         point = points[prefix]
@@ -70,10 +61,22 @@ def source_of(name: str) -> tuple[str, ModelSource]:
         raise ConfigurationError(f"unknown model source {prefix!r}: {hint}")
     source_class = load_plugin(point)
     if source_class is None:
-        raise ConfigurationError(f"the plug-in for {name!r} cannot be imported: repair or uninstall that package")
+        problem = f"the plug-in for {name!r} cannot be imported"
+        raise ConfigurationError(f"{problem}: repair or uninstall that package")
     with guard_user_code(name), name_in_errors(name):
         source: ModelSource = source_class(local_name)
         return name.removesuffix(local_name) + source.name, source
+
+
+def _target_of(name: str) -> str | None:
+    """The source of a file, a factory or the bundled network; None for other names."""
+    if _FACTORY.fullmatch(name):
+        return "factories:Factory"
+    if name.endswith(".py"):
+        raise ConfigurationError(f"{name} is a file: add the function that returns the network, as in {name}:FUNCTION")
+    if name.lower() == BUNDLED:
+        return "bundled:Bundled"
+    return _FILES.get(Path(name).suffix.lower())
 
 
 def _built_in(target: str) -> EntryPoint:
@@ -98,5 +101,6 @@ def plugin_names() -> list[str]:
     names = []
     for point in plugins(MODELS):
         if point.name not in _PREFIXES:
-            names += [f"{point.name}/{name}" for name in load_plugin(point, lambda source: list(source.names())) or ()]
+            local_names = load_plugin(point, lambda source: list(source.names())) or ()
+            names += [f"{point.name}/{name}" for name in local_names]
     return sorted(names)

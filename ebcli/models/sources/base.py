@@ -4,17 +4,18 @@ import contextlib
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from torch import nn
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, first_line
-from ebcli.models.checkpoint import classes_in, load_checkpoint
+from ebcli.models.checkpoint import StateDict, classes_in, load_checkpoint
+from ebcli.models.classes import Names, Texts
 from ebcli.models.keywords import CROP, DEFAULT, IN_FILE, OWN_TASKS, PAD, SCORES, SQUASH, TASKS, VIDEO
 from ebcli.models.spec import Preprocessing
 
@@ -51,10 +52,20 @@ class ModelSource(ABC):
     takes_any_size: bool | None = None  # whether networks take images of any size; None to find out
     one_by_one = False  # whether the network takes a single image only
     assumption = ""  # what is assumed of the preprocessing if it is unknown, for "NAME ..."
-    headless = False  # set before the network is built: its features are wanted, so a checkpoint may lack the head
+    # set before the network is built: its features are wanted, so a checkpoint may lack the head
+    headless = False
+    _prefix = ""  # of the sources in this package, as users write it
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    @property
+    def _title(self) -> str:
+        return self._prefix + self.name
+
+    def _error(self, problem: str) -> ConfigurationError:
+        """The error of which the sentence begins with the network's name."""
+        return ConfigurationError(f"{self._title} {problem}")
 
     @classmethod
     def names(cls) -> Iterable[str]:
@@ -62,7 +73,7 @@ class ModelSource(ABC):
         return ()
 
     @abstractmethod
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         """Build the network without loading weights: images (B, 3, H, W) to logits (B, num_classes).
 
         It is called with the same random seed each time.
@@ -80,14 +91,15 @@ class ModelSource(ABC):
 
     def published(self, weights: str) -> str | None:
         """Full name of published weights; None if there are none of that name."""
-        full = self.default_weights if weights == DEFAULT else weights
-        return full if weights in self.weights() else None
+        if weights not in self.weights():
+            return None
+        return self.default_weights if weights == DEFAULT else weights
 
-    def pretrained(self, weights: str) -> nn.Module:
+    def pretrained(self, weights: str) -> Module:
         """Build the network with published weights; by default, the same as ``build()``."""
         return self.build()
 
-    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+    def restored(self, state: StateDict, title: str) -> Module:
         """Build the network for a state dict's number of classes and load the state dict.
 
         Args:
@@ -104,7 +116,7 @@ class ModelSource(ABC):
         load_checkpoint(net, state, title)
         return net
 
-    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+    def transforms(self, net: Module, weights: str) -> InputSpec:
         """The preprocessing; by default, torchvision's usual one, changed by ``net.preprocessing`` if it exists.
 
         Sources may also return one of torchvision's presets, such as ``ImageClassification``. The channels are those
@@ -115,7 +127,7 @@ class ModelSource(ABC):
         """
         from ebcli.models.running import fitting_first_layer
 
-        usual = InputSpec((224, 224), network=self.name)
+        spec = InputSpec((224, 224), network=self.name)
         if self.task(net) == VIDEO:
             frames, rate = USUAL_CLIP
             custom_frames = getattr(net, "frames", None)
@@ -124,37 +136,37 @@ class ModelSource(ABC):
             custom_rate = getattr(net, "frame_rate", None)
             if isinstance(custom_rate, (int, float)) and custom_rate > 0:
                 rate = float(custom_rate)
-            usual = replace(_USUAL_CLIPS, frames=frames, rate=rate, network=self.name)
-        custom = getattr(net, "preprocessing", None)
-        if not isinstance(custom, Preprocessing):
-            custom = Preprocessing()
-        if custom.depth:
-            usual = usual.of_volumes
+            spec = replace(_USUAL_CLIPS, frames=frames, rate=rate, network=self.name)
+        settings = getattr(net, "preprocessing", None)
+        if not isinstance(settings, Preprocessing):
+            settings = Preprocessing()
+        if settings.depth:
+            spec = spec.of_volumes
         channels = getattr(net, "channels", None)
-        usual = usual.with_channels(channels) if isinstance(channels, int) else fitting_first_layer(net, usual)
-        return custom.apply(usual)
+        if isinstance(channels, int):
+            return settings.apply(spec.with_channels(channels))
+        return settings.apply(fitting_first_layer(net, spec))
 
-    def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
+    def categories(self, net: Module, weights: str) -> Names:
         """Class names in the order of the logits; by default, ``net.categories`` if it exists."""
         names = getattr(net, "categories", None)
-        is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-        return names if is_list else None
+        if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
+            return names
+        return None
 
-    def scores(self, net: nn.Module) -> str | None:
+    def scores(self, net: Module) -> str | None:
         """How logits become scores; None for the default. By default, ``net.scores`` if it is one of ``SCORES``."""
-        scores = getattr(net, "scores", None)
-        return scores if isinstance(scores, str) and scores in SCORES else None
+        return _choice(net, "scores", SCORES)
 
-    def task(self, net: nn.Module) -> str | None:
+    def task(self, net: Module) -> str | None:
         """What the network does, one of ``TASKS``; None to find out. By default, ``net.task`` if it is one of them."""
-        task = getattr(net, "task", None)
-        return task if isinstance(task, str) and task in {*TASKS, *OWN_TASKS} else None
+        return _choice(net, "task", (*TASKS, *OWN_TASKS))
 
     def takes_texts(self) -> bool:
         """Whether the class names are texts, from which ``with_texts`` makes the classifier."""
         return False
 
-    def with_texts(self, net: nn.Module, texts: Sequence[str], scores: str) -> nn.Module:
+    def with_texts(self, net: Module, texts: Texts, scores: str) -> Module:
         """The classifier of images by texts: images (B, 3, H, W) to logits (B, len(texts)).
 
         Args:
@@ -165,18 +177,42 @@ class ModelSource(ABC):
         Raises:
             ConfigurationError: the network has no tower for texts, or a text is too long for it.
         """
-        raise ConfigurationError(f"{self.name} has no tower for texts: choose clip/NAME")
+        raise self._error("has no tower for texts: choose clip/NAME")
 
-    def with_features(self, net: nn.Module, weights: str) -> nn.Module | None:
+    def with_features(self, net: Module, weights: str) -> Module | None:
         """The network from images to features (B, D); None to take what its last linear layer reads.
 
         By default, the network itself if it has no class names, as it is no classifier then.
         """
-        return net if self.categories(net, weights) is None else None
+        if self.categories(net, weights) is not None:
+            return None
+        return net
 
     def files(self, weights: str) -> Sequence[Path]:
         """Files other than the checkpoint whose content defines the network."""
         return ()
+
+    def _square_spec(self, size: Sequence[int], config: Mapping[str, Any], **options: Any) -> InputSpec:
+        """The preprocessing of a library that names its mean, std and interpolation.
+
+        Raises:
+            ConfigurationError: the input is not square.
+        """
+        height, width = size
+        if height != width:
+            raise self._error(f"expects images of {height} x {width} pixels, but only squares are supported")
+        for name in ("mean", "std"):
+            options[name] = tuple(config[name])
+        options["resample"] = Image.Resampling[config["interpolation"].upper()]
+        return InputSpec((height, width), **options)
+
+
+def _choice(net: Module, attribute: str, words: Sequence[str]) -> str | None:
+    """What a network says of itself, if it is one of some words; else None."""
+    word = getattr(net, attribute, None)
+    if isinstance(word, str) and word in words:
+        return word
+    return None
 
 
 class NetworkFile(ModelSource):
@@ -192,19 +228,25 @@ class NetworkFile(ModelSource):
             raise ConfigurationError(f"the file {name} does not exist")
 
     @abstractmethod
-    def network(self) -> nn.Module:
+    def network(self) -> Module:
         """The network in the file."""
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         if num_classes is not None:
-            raise ConfigurationError(f"{self.name} cannot be built for {num_classes} classes: drop --weights")
+            raise self._error(f"cannot be built for {num_classes} classes: drop --weights")
         return self.network()
 
-    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+    def transforms(self, net: Module, weights: str) -> InputSpec:
         return self._spec
 
     def files(self, weights: str) -> Sequence[Path]:
         return [self.path]
+
+    def _check_single(self, inputs: Collection[object], hint: str = "") -> None:
+        """Raise ConfigurationError unless there is one input."""
+        if len(inputs) != 1:
+            names = ", ".join(map(str, inputs))
+            raise self._error(f"has {len(inputs)} inputs ({names}), but must have one{hint}")
 
     def take(self, shape: Sequence[Any], rank: int) -> None:
         """Set the preprocessing.
@@ -218,21 +260,24 @@ class NetworkFile(ModelSource):
         """
         if len(shape) != 4:
             axes = ", ".join(map(str, shape))
-            raise ConfigurationError(f"{self.name} takes an input ({axes}), but images (B, C, H, W) are needed")
-        batch, channels, *sides = (length if isinstance(length, int) and length > 0 else None for length in shape)
-        if batch not in (None, 1):
-            raise ConfigurationError(f"{self.name} takes {batch} images at once: export it for one, or for any number")
+            raise self._error(f"takes an input ({axes}), but images (B, C, H, W) are needed")
+        # 0 where it is free
+        batch, channels, *sides = (isinstance(length, int) and max(length, 0) for length in shape)
+        if batch > 1:
+            raise self._error(f"takes {batch} images at once: export it for one, or for any number")
         self.one_by_one = batch == 1
-        self.takes_any_size = None if None in sides else False
-        height, width = (side or _USUAL_SIDE for side in sides)
-        fit = SQUASH
-        resize: tuple[int, ...] = (height, width)
-        if height == width:
-            fit = PAD if rank == 3 else CROP
-            resize = (height,)
-        make_spec = InputSpec.as_is if rank == 3 else InputSpec  # three axes are of the YOLO kind
-        self._spec = make_spec((height, width), resize=resize, fit=fit).with_channels(channels or 3)
+        if all(sides):
+            self.takes_any_size = False
+        height, width = size = (sides[0] or _USUAL_SIDE, sides[1] or _USUAL_SIDE)
+        is_yolo = rank == 3
         scaling = "0 to 1"
+        if is_yolo:
+            spec = InputSpec.as_is(size, resize=size[:1], fit=PAD)
+        else:
+            spec = InputSpec(size, resize=size[:1], fit=CROP)
+        if height != width:
+            spec = replace(spec, resize=size, fit=SQUASH)
+        self._spec = spec.with_channels(channels or 3)
         if any(self._spec.mean):
             scaling += ", normalized by ImageNet's mean and standard deviation"
         self.assumption = f"does not say how pixels are scaled: assuming {scaling}; --mean and --std set that"
@@ -266,22 +311,3 @@ def quiet(*loggers: str) -> Iterator[None]:
             levels.callback(log.setLevel, log.level)
             log.setLevel(logging.CRITICAL)
         yield
-
-
-def square_spec(name: str, size: tuple[int, int], resize: int, fit: str, config: Mapping[str, Any]) -> InputSpec:
-    """The preprocessing of a library that names its mean, std and interpolation.
-
-    Raises:
-        ConfigurationError: the input is not square.
-    """
-    height, width = size
-    if height != width:
-        raise ConfigurationError(f"{name} expects images of {height} x {width} pixels, but only squares are supported")
-    return InputSpec(
-        size,
-        resize=(resize,),
-        fit=fit,
-        mean=tuple(config["mean"]),
-        std=tuple(config["std"]),
-        resample=Image.Resampling[config["interpolation"].upper()],
-    )

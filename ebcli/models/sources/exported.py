@@ -3,10 +3,10 @@
 from typing import Any
 
 import torch
-from torch import nn
 from torch.export.unflatten import InterpreterModule, unflatten
+from torch.nn import Module
 
-from ebcli.errors import ConfigurationError, first_line
+from ebcli.errors import first_line
 from ebcli.models.keywords import SIGMOID, SOFTMAX
 from ebcli.models.sources.base import NetworkFile, quiet
 
@@ -24,16 +24,16 @@ class Exported(NetworkFile):
             with quiet("torch.export"):  # shows the traceback of each format that it tries
                 self._program = torch.export.load(name)
         except Exception as error:  # a file can be wrong in any way
-            reason = first_line(error)
-            raise ConfigurationError(f"{name} is no program of torch.export.save(): {reason}") from error
+            raise self._error(f"is no program of torch.export.save(): {first_line(error)}") from error
         signature = self._program.graph_signature
-        if len(signature.user_inputs) != 1:
-            names = ", ".join(map(str, signature.user_inputs))
-            raise ConfigurationError(f"{name} has {len(signature.user_inputs)} inputs ({names}), but must have one")
-        shapes = {node.name: getattr(node.meta.get("val"), "shape", ()) for node in self._program.graph.nodes}
-        self.take(shapes[signature.user_inputs[0]], len(shapes[signature.user_outputs[0]]))
+        inputs = signature.user_inputs
+        self._check_single(inputs)
+        shapes = {}
+        for node in self._program.graph.nodes:
+            shapes[node.name] = getattr(node.meta.get("val"), "shape", ())
+        self.take(shapes[inputs[0]], len(shapes[signature.user_outputs[0]]))
 
-    def network(self) -> nn.Module:
+    def network(self) -> Module:
         net: Any = unflatten(self._program)
         scores = _use_logits(net)
         for module in net.modules():
@@ -55,9 +55,10 @@ def _use_logits(module: Any) -> str | None:
     if end.op == "call_module":
         return _use_logits(module.get_submodule(end.target))
     scores = _SCORES.get(end.target)
-    if scores is None or end.meta["val"].ndim not in (2, 4):
+    ndim = end.meta["val"].ndim
+    if scores is None or ndim not in (2, 4):
         return None
-    if scores == SOFTMAX and end.args[1] % end.meta["val"].ndim != 1:
+    if scores == SOFTMAX and end.args[1] % ndim != 1:
         return None
     output.replace_input_with(end, end.args[0])
     module.graph.erase_node(end)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from torch import nn
+from torch.nn import Module
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import FACTORY
@@ -31,32 +31,39 @@ class Factory(ModelSource):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         path, _, function = name.rpartition(":")
-        self._path = Path(path) if path.endswith(".py") else None
-        if self._path is not None and not os.path.isfile(self._path):
-            raise ConfigurationError(f"the file {path} does not exist")
+        self._path: Path | None = None
+        if path.endswith(".py"):
+            self._path = Path(path)
+            if not os.path.isfile(path):
+                raise ConfigurationError(f"the file {path} does not exist")
         with self._beside_file():
-            module = importlib.import_module(path) if self._path is None else _execute(self._path)
+            module = _execute(self._path) if self._path else importlib.import_module(path)
         factory = getattr(module, function, None)
         if not callable(factory):
-            names = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
+            functions = [key for key, value in vars(module).items() if callable(value)]
+            names = [key for key in functions if not key.startswith("_")]
             hint = closest(function, names) or "name a function or class that returns a network"
             raise ConfigurationError(f"{path} has no factory {function!r}: {hint}")
         self._make = factory
         self._file = getattr(module, "__file__", None)
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         if num_classes is not None and "num_classes" not in inspect.signature(self._make).parameters:
-            raise ConfigurationError(
-                f"{self.name} has no parameter num_classes, so it cannot be built for {num_classes} classes: add one"
-            )
+            problem = f"has no parameter num_classes, so it cannot be built for {num_classes} classes"
+            raise self._error(f"{problem}: add one")
+        options = {}
+        if num_classes is not None:
+            options["num_classes"] = num_classes
         with self._beside_file():
-            net = self._make() if num_classes is None else self._make(num_classes=num_classes)
-        if not isinstance(net, nn.Module):
-            raise ConfigurationError(f"{self.name} returned a {type(net).__name__}, but a torch.nn.Module is needed")
+            net = self._make(**options)
+        if not isinstance(net, Module):
+            raise self._error(f"returned a {type(net).__name__}, but a torch.nn.Module is needed")
         return net
 
     def files(self, weights: str) -> Sequence[Path]:
-        return [Path(self._file)] if self._file else []
+        if not self._file:
+            return []
+        return [Path(self._file)]
 
     @contextlib.contextmanager
     def _beside_file(self) -> Iterator[None]:

@@ -1,19 +1,22 @@
 """The networks of Hugging Face by task: which head a configuration asks for, and what its output means."""
 
-from collections.abc import Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
+from ebcli.models.checkpoint import Tensors
+from ebcli.models.classes import Texts
 from ebcli.models.detection import Candidates
 from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
 from ebcli.models.sources.similarity import check_lengths, too_long
 
 UNIVERSAL = "AutoModelForUniversalSegmentation"
 DETECTORS = "AutoModelForObjectDetection"
-WITH_TEXTS, TOWERS = "AutoModelForZeroShotObjectDetection", "AutoModel"
+WITH_TEXTS = "AutoModelForZeroShotObjectDetection"
+TOWERS = "AutoModel"
 WITHOUT_ROWS = (UNIVERSAL, DETECTORS, WITH_TEXTS, TOWERS)  # whose last layer has no row for each class
 HEADS = {
     "AutoModelForImageClassification": CLASSIFICATION,
@@ -27,25 +30,26 @@ HEADS = {
 
 def head_of(library: Any, config: Any) -> str | None:
     """The auto class for a configuration: that of the architecture that it names, else the first that knows it."""
-    class_names = {}
-    for name in HEADS:
-        mapping = getattr(library, name)._model_mapping
-        if type(config) in mapping:
-            types = mapping[type(config)]
-            class_names[name] = {type_.__name__ for type_ in (types if isinstance(types, tuple) else (types,))}
-    architecture = next(
-        (name for name, classes in class_names.items() if classes.intersection(config.architectures or ())), None
-    )
-    return architecture or next(iter(class_names), None)
+    first: str | None = None
+    for head in HEADS:
+        types = getattr(library, head)._model_mapping.get(type(config), ())
+        if not isinstance(types, tuple):
+            types = (types,)
+        if {type_.__name__ for type_ in types} & {*(config.architectures or ())}:
+            return head
+        if types:
+            first = first or head
+    return first
 
 
-def make_plain(net: Any, head: str) -> nn.Module:
+def make_plain(net: Any, head: str) -> Module:
     """Make a network take images (B, 3, H, W), or clips (B, 3, T, H, W), and return its logits only, or candidates.
 
     Its modules keep their names. Networks of other heads stay as they are.
     """
     if head in HEADS and head != WITH_TEXTS:  # whose logits depend on the texts
-        net.register_forward_hook({UNIVERSAL: _class_maps_of, DETECTORS: _candidates_of}.get(head, _logits_of))
+        hooks = {UNIVERSAL: _class_maps_of, DETECTORS: _candidates_of}
+        net.register_forward_hook(hooks.get(head, _logits_of))
     if HEADS.get(head) == VIDEO:
         net.register_forward_pre_hook(lambda _net, clips: (clips[0].transpose(1, 2),))
         if net.config.model_type == "timesformer":
@@ -53,23 +57,25 @@ def make_plain(net: Any, head: str) -> nn.Module:
     return net
 
 
-def _logits_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
+def _logits_of(_net: Module, _args: Any, output: Any) -> Tensor:
     return output.logits
 
 
-def _class_maps_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
+def _class_maps_of(_net: Module, _args: Any, output: Any) -> Tensor:
     """Class maps (B, num_classes, H, W): the sum of all queries' class scores, weighted by their masks.
 
     The masks tell where. What is explained is the class, so the masks are the weights, as in attention.
     """
-    classes = output.class_queries_logits.softmax(-1)[..., :-1]  # (B, queries, num_classes), without "no object"
+    # (B, queries, num_classes), without "no object"
+    classes = output.class_queries_logits.softmax(-1)[..., :-1]
     return torch.einsum("bqhw,bqc->bchw", output.masks_queries_logits.sigmoid(), classes)
 
 
 def _candidates_of(net: Any, args: Any, output: Any) -> Candidates:
     """A detector's queries. With a logit more than classes, the last one is that of "no object"."""
-    has_no_object = output.logits.shape[-1] > net.config.num_labels
-    return Candidates.of_queries(output.logits, output.pred_boxes, args[0].shape[-2:], has_no_object=has_no_object)
+    logits = output.logits
+    has_no_object = logits.shape[-1] > net.config.num_labels
+    return Candidates.of_queries(logits, output.pred_boxes, args[0].shape[-2:], has_no_object=has_no_object)
 
 
 def _put_frames_first(net: Any, frames: int) -> None:
@@ -79,7 +85,8 @@ def _put_frames_first(net: Any, frames: int) -> None:
     """
 
     def reorder(tokens: Tensor, rows: int) -> Tensor:
-        patches = tokens[:, 1:].unflatten(1, (-1, rows)).transpose(1, 2).flatten(1, 2)
+        grid = tokens[:, 1:].unflatten(1, (-1, rows))
+        patches = grid.transpose(1, 2).flatten(1, 2)
         return torch.cat([tokens[:, :1], patches], 1)
 
     def embed(embeddings: Any, *args: Any) -> Tensor:
@@ -96,7 +103,7 @@ def _put_frames_first(net: Any, frames: int) -> None:
         block.forward = MethodType(mix, block)
 
 
-def with_texts(net: Any, tokenizer: Any, texts: Sequence[str], name: str) -> nn.Module:
+def with_texts(net: Any, tokenizer: Any, texts: Texts, name: str) -> Module:
     """Make a detector take images (B, 3, H, W) only, and return candidates whose classes are texts.
 
     Args:
@@ -108,16 +115,19 @@ def with_texts(net: Any, tokenizer: Any, texts: Sequence[str], name: str) -> nn.
     Raises:
         ConfigurationError: the texts are too long.
     """
-    ids, places = (_each_text if hasattr(net, "owlvit") else _prompt)(net.config, tokenizer, texts, name)
+    tokenize = _each_text if hasattr(net, "owlvit") else _prompt
+    prompt = tokenize(net.config, tokenizer, texts, name)
 
-    def read(_net: nn.Module, args: tuple[Tensor], _kwargs: Any) -> tuple[tuple[()], dict[str, Tensor]]:
+    def read(_net: Module, args: tuple[Tensor], _kwargs: Any) -> tuple[tuple[()], Tensors]:
         (images,) = args
-        inputs = {key: tensor.to(images.device).repeat(len(images), 1) for key, tensor in ids.items()}
-        return (), {"pixel_values": images, **inputs}
+        inputs = {"pixel_values": images}
+        for key, tensor in prompt.inputs.items():
+            inputs[key] = tensor.to(images.device).repeat(len(images), 1)
+        return (), inputs
 
-    def make_candidates(_net: nn.Module, _args: Any, kwargs: dict[str, Tensor], output: Any) -> Candidates:
-        logits = torch.stack([output.logits[..., place].amax(-1) for place in places], -1)
-        size = kwargs["pixel_values"].shape[-2:]
+    def make_candidates(_net: Module, _args: Any, inputs: Tensors, output: Any) -> Candidates:
+        logits = torch.stack([output.logits[..., place].amax(-1) for place in prompt.places], -1)
+        size = inputs["pixel_values"].shape[-2:]
         return Candidates.of_queries(logits, output.pred_boxes, size, has_no_object=False)
 
     net.register_forward_pre_hook(read, with_kwargs=True)
@@ -125,23 +135,33 @@ def with_texts(net: Any, tokenizer: Any, texts: Sequence[str], name: str) -> nn.
     return net
 
 
-def _each_text(config: Any, tokenizer: Any, texts: Sequence[str], name: str) -> tuple[dict[str, Tensor], list[slice]]:
-    """The tokens of each text, and where its logit is."""
+class Prompt(NamedTuple):
+    """Texts as a detector gets them: its inputs by name, and where the logits of each text are."""
+
+    inputs: Tensors
+    places: list[slice]
+
+
+def _each_text(config: Any, tokenizer: Any, texts: Texts, name: str) -> Prompt:
+    """The tokens of each text."""
     longest = config.text_config.max_position_embeddings
     check_lengths(tokenizer, texts, longest, name)
     tokens = tokenizer(list(texts), padding="max_length", max_length=longest, return_tensors="pt")
-    ids = {key: tokens[key] for key in ("input_ids", "attention_mask")}
-    return ids, [slice(k, k + 1) for k in range(len(texts))]
+    inputs = {key: tokens[key] for key in ("input_ids", "attention_mask")}
+    return Prompt(inputs, [slice(k, k + 1) for k in range(len(texts))])
 
 
-def _prompt(config: Any, tokenizer: Any, texts: Sequence[str], name: str) -> tuple[dict[str, Tensor], list[slice]]:
-    """The tokens of a prompt, texts separated by full stops as in training, and where each text's logits are."""
+def _prompt(config: Any, tokenizer: Any, texts: Texts, name: str) -> Prompt:
+    """The tokens of one prompt, texts separated by full stops as in training."""
     (stop,) = tokenizer(".", add_special_tokens=False)["input_ids"]
-    ids, places = [tokenizer.cls_token_id], []
+    limit = config.max_text_len
+    ids = [tokenizer.cls_token_id]
+    places = []
     for text in texts:
-        tokens = tokenizer(text.lower().strip(" ."), add_special_tokens=False)["input_ids"]
-        places.append(slice(len(ids), len(ids) + len(tokens)))
-        ids += [*tokens, stop]
-        if len(ids) >= config.max_text_len:
-            raise too_long(text, f"makes more than {config.max_text_len} tokens, which is all that {name} reads")
-    return {"input_ids": torch.tensor([[*ids, tokenizer.sep_token_id]])}, places
+        start = len(ids)
+        ids += tokenizer(text.lower().strip(" ."), add_special_tokens=False)["input_ids"]
+        places.append(slice(start, len(ids)))
+        ids.append(stop)
+        if len(ids) >= limit:
+            raise too_long(text, f"makes more than {limit} tokens, which is all that {name} reads")
+    return Prompt({"input_ids": torch.tensor([[*ids, tokenizer.sep_token_id]])}, places)

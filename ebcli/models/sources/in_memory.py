@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 from PIL import Image
-from torch import nn
+from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec, call_transform
 from ebcli.errors import ConfigurationError, import_optional
+from ebcli.models.checkpoint import StateDict
 from ebcli.models.keywords import IN_MEMORY, VIDEO
 from ebcli.models.running import fitting_first_layer
 from ebcli.models.sources.base import ModelSource
@@ -18,6 +19,7 @@ from ebcli.models.sources.huggingface import HuggingFace, spec_of
 from ebcli.models.sources.huggingface_heads import HEADS, make_plain
 from ebcli.models.spec import Preprocessing
 
+_PRESETS = "torchvision.transforms._presets"
 _SAMPLE = 256  # pixels a side, for a transform that says nothing of what it makes
 
 
@@ -32,39 +34,46 @@ class InMemory(ModelSource):
     default_weights = IN_MEMORY
 
     def __init__(self, net: Any, transform: Any) -> None:
-        ModelSource.__init__(self, net.name if isinstance(net, FunctionOfTensor) else type(net).__name__)
+        name = type(net).__name__
+        if isinstance(net, FunctionOfTensor):
+            name = net.name
+        ModelSource.__init__(self, name)
         self.network_given = net
         self._transform = transform
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         """The network with hooks of its own; layers, parameters and buffers are those of the one that was given."""
-        net: nn.Module = object.__new__(type(self.network_given))
-        for key, value in vars(self.network_given).items():
-            vars(net)[key] = copy.copy(value) if "hooks" in key else value
-        vars(net)["training"] = False
+        net: Module = object.__new__(type(self.network_given))
+        attributes = vars(net)
+        attributes.update(vars(self.network_given), training=False)
+        for key, value in attributes.items():
+            if "hooks" in key:
+                attributes[key] = copy.copy(value)
         return net
 
-    def pretrained(self, weights: str) -> nn.Module:
+    def pretrained(self, weights: str) -> Module:
         return self.build()
 
-    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
-        raise ConfigurationError(f"{self.name} is in memory with its weights: load {title} into it before")
+    def restored(self, state: StateDict, title: str) -> Module:
+        raise self._error(f"is in memory with its weights: load {title} into it before")
 
-    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+    def transforms(self, net: Module, weights: str) -> InputSpec:
         transform = self._transform
         if transform is None:
             transform = getattr(net, "preprocessing", None)
         if isinstance(transform, Preprocessing):
             return ModelSource.transforms(self, net, weights)
-        if isinstance(transform, InputSpec) or type(transform).__module__ == "torchvision.transforms._presets":
+        if isinstance(transform, InputSpec) or type(transform).__module__ == _PRESETS:
             return InputSpec.from_preset(transform)
         if hasattr(transform, "image_mean"):
             return spec_of(transform, self.name)
         if transform is None:
             return fitting_first_layer(net, InputSpec.as_is(function=partial(_refuse, self.name)))
         if not callable(transform):
-            raise ConfigurationError(f"transform is {reprlib.repr(transform)}, but a function of an image is needed")
-        height, width, channels = call_transform(transform, Image.new("RGB", (_SAMPLE, _SAMPLE), "gray")).shape
+            problem = f"transform is {reprlib.repr(transform)}"
+            raise ConfigurationError(f"{problem}, but a function of an image is needed")
+        sample = Image.new("RGB", (_SAMPLE, _SAMPLE), "gray")
+        height, width, channels = call_transform(transform, sample).shape
         return InputSpec.as_is((height, width), channels, function=transform)
 
     def files(self, weights: str) -> Sequence[Any]:
@@ -74,24 +83,25 @@ class InMemory(ModelSource):
 class InMemoryHuggingFace(InMemory, HuggingFace):
     """A model of transformers in memory; its preprocessing is that of an image processor."""
 
+    _prefix = ""
+
     def __init__(self, net: Any, transform: Any) -> None:
         InMemory.__init__(self, net, transform)
         self._library = import_optional("transformers")
-        self._title = self.name
         self._config = copy.copy(net.config)
         self._config.architectures = [self.name]
         self._head = self._chosen_head()
         if HEADS[self._head] == VIDEO:
-            raise ConfigurationError(f"{self.name} is for videos: save it, and give the directory as hf/DIRECTORY")
+            raise self._error("is for videos: save it, and give the directory as hf/DIRECTORY")
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         return make_plain(super().build(), self._head)
 
 
-class FunctionOfTensor(nn.Module):
+class FunctionOfTensor(Module):
     """A function from images (B, C, H, W) to logits as a network, whose only known modules are some layers."""
 
-    def __init__(self, function: Callable[..., Any], layers: Sequence[nn.Module]) -> None:
+    def __init__(self, function: Callable[..., Any], layers: Sequence[Module]) -> None:
         super().__init__()
         self.name = getattr(function, "__name__", "function")
         self._function = function
@@ -108,20 +118,20 @@ def source_given(model: Any, transform: Any) -> InMemory:
     Raises:
         ConfigurationError: it is none.
     """
-    if isinstance(getattr(model, "model", None), nn.Module) and hasattr(model, "image_processor"):  # a pipeline
+    if isinstance(getattr(model, "model", None), Module) and hasattr(model, "image_processor"):  # a pipeline
         transform = transform or model.image_processor
         model = model.model
-    if not isinstance(model, nn.Module):
+    if not isinstance(model, Module):
         raise ConfigurationError(
-            f"model is {reprlib.repr(model)}, but a name, a LoadedModel, a torch.nn.Module, a pipeline of Hugging "
-            "Face, or a function together with a module as its layer is needed"
+            f"model is {reprlib.repr(model)}, but a name, a LoadedModel, a torch.nn.Module, "
+            "a pipeline of Hugging Face, or a function together with a module as its layer is needed"
         )
     model = getattr(model, "_orig_mod", model)  # that torch.compile() compiled
-    kind = InMemoryHuggingFace if hasattr(getattr(model, "config", None), "id2label") else InMemory
-    return kind(model, transform)
+    if hasattr(getattr(model, "config", None), "id2label"):
+        return InMemoryHuggingFace(model, transform)
+    return InMemory(model, transform)
 
 
 def _refuse(name: str, _image: Any) -> Any:
-    raise ConfigurationError(
-        f"the preprocessing of {name} is unknown: pass transform=, such as weights.transforms(), or a tensor of floats"
-    )
+    advice = "pass transform=, such as weights.transforms(), or a tensor of floats"
+    raise ConfigurationError(f"the preprocessing of {name} is unknown: {advice}")

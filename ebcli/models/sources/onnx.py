@@ -13,11 +13,14 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.nn import Module
 
 from ebcli.errors import ConfigurationError, first_line, import_optional
 from ebcli.files.paths import safe_open
 from ebcli.models.keywords import SIGMOID, SOFTMAX
 from ebcli.models.sources.base import NetworkFile
+
+Operator = tuple[str, str]  # domain and type
 
 _SCORES = {"Softmax": SOFTMAX, "LogSoftmax": SOFTMAX, "Sigmoid": SIGMOID}
 _LONGEST = 1 << 20  # characters of class names
@@ -47,14 +50,12 @@ class Onnx(NetworkFile):
         self._model = self._read()
         weights = {tensor.name for tensor in self._model.graph.initializer}
         inputs = {value.name: value for value in self._model.graph.input if value.name not in weights}
-        if len(inputs) != 1:
-            names = ", ".join(inputs)
-            raise ConfigurationError(f"{name} has {len(inputs)} inputs ({names}), but must have one, the images")
+        self._check_single(inputs, ", the images")
         (images,) = inputs.values()
         kind = images.type.tensor_type
         data_type = self._onnx.TensorProto.DataType.Name(kind.elem_type).lower()
         if data_type not in ("float", "float16"):
-            raise ConfigurationError(f"{name} takes images of type {data_type}: export it for images of type float")
+            raise self._error(f"takes images of type {data_type}: export it for images of type float")
         shape = [dim.dim_value or dim.dim_param or "?" for dim in kind.shape.dim]
         self._has_channels_last = _has_channels_last(shape)
         if self._has_channels_last:
@@ -62,17 +63,17 @@ class Onnx(NetworkFile):
         rank, self._scores = self._use_logits()
         self.take(shape, rank)
 
-    def network(self) -> nn.Module:
+    def network(self) -> Module:
         try:
             net = _rename(*convert(self._model, self._load_data)).float()
         except ConfigurationError:
             raise
         except Exception as error:  # a file can be wrong in any way
-            is_own = isinstance(error, NotImplementedError)
-            reason = first_line(error) if is_own else "it is not valid, or the converter does not know how to"
-            raise ConfigurationError(
-                f"cannot convert {self.name} ({reason}): export it with torch.export to a .pt2 file"
-            ) from error
+            reason = "it is not valid, or the converter does not know how to"
+            if isinstance(error, NotImplementedError):
+                reason = first_line(error)
+            problem = f"cannot convert {self.name} ({reason})"
+            raise ConfigurationError(f"{problem}: export it with torch.export to a .pt2 file") from error
         if self._has_channels_last:
             net.register_forward_pre_hook(lambda _net, images: images[0].movedim(1, -1))
             net.register_forward_hook(_put_channels_first)
@@ -90,14 +91,12 @@ class Onnx(NetworkFile):
         except OSError as error:
             raise ConfigurationError(f"cannot read {self.name}: {error.strerror}") from error
         except Exception as error:  # protobuf has several implementations
-            raise ConfigurationError(f"{self.name} is no ONNX file, or is truncated: export it again") from error
+            raise self._error("is no ONNX file, or is truncated: export it again") from error
         if not (model.graph.node and model.graph.output):
-            raise ConfigurationError(f"{self.name} is no ONNX file: it has no network")
-        if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
-            raise ConfigurationError(f"{self.name} has non-maximum suppression in it: export it without")
+            raise self._error("is no ONNX file: it has no network")
         problem = refusal(model)
         if problem:
-            raise ConfigurationError(f"{self.name} has {problem}: export it without")
+            raise self._error(f"has {problem}: export it without")
         for opset in model.opset_import:
             if opset.domain == "ai.onnx":  # the long name of the usual operators
                 opset.domain = ""
@@ -111,32 +110,34 @@ class Onnx(NetworkFile):
         for tensor in tensors:
             if tensor.data_location == self._onnx.TensorProto.EXTERNAL:
                 entry = {item.key: item.value for item in tensor.external_data}
-                tensor.raw_data = self._external(entry.pop("location", ""), **entry)
+                tensor.raw_data = self._external(**entry)
                 tensor.data_location = self._onnx.TensorProto.DEFAULT
                 del tensor.external_data[:]
 
-    def _external(self, location: str, offset: str = "0", length: str | None = None, checksum: str = "") -> bytes:
+    def _external(self, location: str = "", offset: str = "0", length: str | None = None, checksum: str = "") -> bytes:
         """What a file of the same directory has of a tensor."""
         file = self.path.parent / location
         # the cache of the Hugging Face hub has links to files of one directory
-        homes = {os.path.realpath(self.path.parent), str(Path(os.path.realpath(self.path)).parent)}
-        is_inside = any(Path(os.path.realpath(file)).is_relative_to(home) for home in homes)
+        homes = os.path.realpath(self.path.parent), Path(os.path.realpath(self.path)).parent
+        target = Path(os.path.realpath(file))
+        is_inside = any(target.is_relative_to(home) for home in homes)
         if Path(location).is_absolute() or ".." in Path(location).parts or not is_inside:
-            raise ConfigurationError(f"{self.name} has data in {location!r}, which leads out of its directory")
+            raise self._error(f"has data in {location!r}, which leads out of its directory")
+        title = f"'{file}', the data of {self.name}"
         try:
             with safe_open(file) as stream:
                 file_size = os.fstat(stream.fileno()).st_size
                 available = file_size - int(offset)
-                size = available if length is None else int(length)
+                size = int(length or available)
                 self._data[file] = self._data.get(file, 0) + size
                 if self._data[file] > _READ_AGAIN * file_size:
-                    raise ConfigurationError(f"{self.name} reads '{file}' again and again: export it again")
+                    raise self._error(f"reads '{file}' again and again: export it again")
                 stream.seek(int(offset))
                 if not 0 <= size <= available:
-                    raise ConfigurationError(f"'{file}', the data of {self.name}, is truncated: copy it again")
+                    raise ConfigurationError(f"{title}, is truncated: copy it again")
                 return stream.read(size)
         except OSError as error:
-            raise ConfigurationError(f"cannot read '{file}', the data of {self.name}: {error.strerror}") from error
+            raise ConfigurationError(f"cannot read {title}: {error.strerror}") from error
 
     def _use_logits(self) -> tuple[int, str | None]:
         """Let the network end before a softmax or a sigmoid.
@@ -146,7 +147,8 @@ class Onnx(NetworkFile):
         """
         graph = self._model.graph
         ranks = {output.name: len(output.type.tensor_type.shape.dim) for output in graph.output}
-        name = next((name for name, rank in ranks.items() if rank in (2, 3, 4)), graph.output[0].name)
+        fitting = [name for name, rank in ranks.items() if rank in (2, 3, 4)]
+        name, *_ = [*fitting, *ranks]
         rank = ranks[name]
         scores = None
         for node in reversed(graph.node):
@@ -164,26 +166,30 @@ class Onnx(NetworkFile):
 
     def _is_over_classes(self, node: Any, rank: int) -> bool:
         """Whether an operator makes scores of the logits of all classes."""
-        if node.op_type not in _SCORES or node.op_type == "Sigmoid":
-            return node.op_type in _SCORES
+        scores = _SCORES.get(node.op_type)
+        if scores != SOFTMAX:
+            return scores is not None
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1) % rank
-        return axis == (rank - 1 if self._has_channels_last else 1)
+        if self._has_channels_last:
+            return axis == rank - 1
+        return axis == 1
 
-    def _class_names(self) -> list[str] | None:
-        """Those in the metadata, as Ultralytics writes them."""
-        text = next((entry.value for entry in self._model.metadata_props if entry.key == "names"), "")
+    def _class_names(self) -> Any:
+        """What the metadata have, as Ultralytics writes them, in place of a list of names."""
+        metadata = {entry.key: entry.value for entry in self._model.metadata_props}
         try:
-            names = ast.literal_eval(text[:_LONGEST])
+            names = ast.literal_eval(metadata.get("names", "")[:_LONGEST])
             if isinstance(names, dict):
                 names = [names[key] for key in sorted(names)]
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return None
-        is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        return names if is_list else None
+        return names
 
 
-def _put_channels_first(_net: nn.Module, _images: Any, output: Tensor) -> Tensor:
-    return output.movedim(-1, 1) if output.ndim == 4 else output
+def _put_channels_first(_net: Module, _images: Any, output: Tensor) -> Tensor:
+    if output.ndim != 4:
+        return output
+    return output.movedim(-1, 1)
 
 
 def _has_channels_last(shape: Sequence[Any]) -> bool:
@@ -202,11 +208,13 @@ def _rename(net: GraphModule, names: Mapping[str, str]) -> Any:
         if node.op == "call_module":
             part = net.get_submodule(node.target)
             name = names.get(node.target, "")
-            weights = parts.get(node.args[1].target) if type(part).__name__ == "OnnxMatMul" else None
-            if isinstance(weights, Tensor) and weights.ndim == 2:  # the product would be one of batches
-                part = nn.Linear(weights.shape[0], weights.shape[1], bias=False, device="meta")
-                part.weight = nn.Parameter(weights.T)
-                node.args = node.args[:1]
+            if type(part).__name__ == "OnnxMatMul":
+                weights = parts.get(node.args[1].target)
+                if isinstance(weights, Tensor) and weights.ndim == 2:  # the product would be one of batches
+                    inputs, outputs = weights.shape
+                    part = nn.Linear(inputs, outputs, bias=False, device="meta")
+                    part.weight = nn.Parameter(weights.T)
+                    node.args = node.args[:1]
             if all(name.split(".")) and name not in parts:
                 node.target = name
             parts[node.target] = part
@@ -228,32 +236,41 @@ def convert(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[str
     model = _inline(model)
     load_data(model)
     model = _fold(model)
-    missing = sorted({*_lower(model), *(operator for _, operator in _unknown(model))})
+    missing = {*_lower(model)}
+    for _domain, operator in _unknown(model):
+        missing.add(operator)
     if missing:
-        raise NotImplementedError(f"the converter has no {', '.join(missing)}")
+        raise NotImplementedError(f"the converter has no {', '.join(sorted(missing))}")
     graph = import_optional("onnx2torch.onnx_graph").OnnxGraph(model.graph)
     return converter.convert(model), {module: node.name for module, node in graph.nodes.items()}
 
 
 def refusal(model: Any) -> str | None:
     """What a model has that is not converted, or would take without end: part of a sentence."""
-    functions = {(function.domain, function.name): function for function in model.functions}
-    sizes = dict[tuple[str, str], float]()
-
-    def size(nodes: Any) -> float:
-        return sum(full_size((node.domain, node.op_type)) for node in nodes)
-
-    def full_size(name: tuple[str, str]) -> float:
-        if name in functions and name not in sizes:
-            sizes[name] = math.inf  # of those that call themselves
-            sizes[name] = size(functions[name].node)
-        return sizes.get(name, 1)
-
-    all_nodes = [node for owner in (model.graph, *model.functions) for node in owner.node]
+    if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
+        return "non-maximum suppression in it"
+    all_nodes = [*model.graph.node]
+    bodies = {}
+    for function in model.functions:
+        all_nodes += function.node
+        bodies[function.domain, function.name] = function.node
     for node in all_nodes:
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             return f"{node.op_type}, whose parts run or not as the values decide"
-    if len(all_nodes) > _MOST_NODES or size(model.graph.node) > _MOST_NODES:
+
+    sizes: dict[Operator, float] = {}
+
+    def inlined_size(nodes: Any) -> float:
+        total = 0.0
+        for node in nodes:
+            operator = node.domain, node.op_type
+            if operator in bodies and operator not in sizes:
+                sizes[operator] = math.inf  # of those that call themselves
+                sizes[operator] = inlined_size(bodies[operator])
+            total += sizes.get(operator, 1)
+        return total
+
+    if len(all_nodes) > _MOST_NODES or inlined_size(model.graph.node) > _MOST_NODES:
         return f"more than {_MOST_NODES:,} nodes"
     return None
 
@@ -273,27 +290,29 @@ def _add_gelu() -> None:
         registry.add_converter(_GELU, _OPSET)(gelu)
 
 
-def _unknown(model: Any) -> set[tuple[str, str]]:
-    """Domains and types of the operators that the converter does not know."""
+def _unknown(model: Any) -> set[Operator]:
+    """The operators that the converter does not know."""
     registry = import_optional("onnx2torch.node_converters.registry")
     versions = {opset.domain: opset.version for opset in model.opset_import}
     unknown = set()
-    for domain, operator in {(node.domain, node.op_type) for node in model.graph.node}:
+    for domain, name in {(node.domain, node.op_type) for node in model.graph.node}:
         try:
-            registry.get_converter(operator, min(versions.get(domain, 1), _OPSET), domain)
+            registry.get_converter(name, min(versions.get(domain, 1), _OPSET), domain)
         except NotImplementedError:
-            unknown.add((domain, operator))
+            unknown.add((domain, name))
     return unknown
 
 
 def _inline(model: Any) -> Any:
     """The model with unknown operators replaced by those that they are functions of."""
-    inliner = import_optional("onnx.inliner")
-    operators = {("", "CastLike")}  # which is dropped later
-    while not (unknown := _unknown(model)) <= operators:
-        model = inliner.inline_selected_functions(model, sorted(unknown - operators), inline_schema_functions=True)
-        operators |= unknown
-    return model
+    inline = import_optional("onnx.inliner").inline_selected_functions
+    ignored = {("", "CastLike")}  # which is dropped later
+    while True:
+        operators = _unknown(model) - ignored
+        if not operators:
+            return model
+        model = inline(model, sorted(operators), inline_schema_functions=True)
+        ignored |= operators
 
 
 def _fold(model: Any) -> Any:
@@ -307,10 +326,11 @@ def _fold(model: Any) -> Any:
         nonlocal room
         if node.domain or node.op_type not in _FOLDABLE:
             return False
-        shapes = [value.shape for value in node.outputs]
-        if not all(shape is not None and shape.is_static() for shape in shapes):
-            return False
-        count = sum(math.prod(shape.numpy()) for shape in shapes)
+        count = 0
+        for value in node.outputs:
+            if value.shape is None or not value.shape.is_static():
+                return False
+            count += math.prod(value.shape.numpy())
         if count > room:
             return False
         room -= count
@@ -319,43 +339,47 @@ def _fold(model: Any) -> Any:
     import_optional("onnxscript.optimizer").fold_constants(
         program, onnx_shape_inference=True, should_fold=is_cheap, output_size_limit=sys.maxsize
     )
-    lift = passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)
-    for change in (lift, passes.IdentityEliminationPass(), passes.RemoveUnusedNodesPass()):
-        change(program)
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(program)
+    passes.IdentityEliminationPass()(program)
+    passes.RemoveUnusedNodesPass()(program)
     return ir.to_proto(program)
 
 
 def _lower(model: Any) -> list[str]:
     """Turn operators into those of the older set; returns what cannot be expressed in it."""
     onnx = import_optional("onnx")
+    value_of = onnx.helper.get_attribute_value
     problems: list[str] = []
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     default = next(opset for opset in model.opset_import if not opset.domain)
     opset = default.version
     default.version = min(opset, _OPSET)
     for node in model.graph.node:
-        _remove_attributes(node, {"allowzero"})  # it makes empty tensors
+        _pop_attributes(node, {"allowzero"})  # it makes empty tensors
         if node.domain or opset <= _OPSET or not onnx.defs.has(node.op_type, _OPSET):
             continue
         new_schema = onnx.defs.get_schema(node.op_type, opset)
         old_schema = onnx.defs.get_schema(node.op_type, _OPSET)
-        values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-        new_names = values.keys() - old_schema.attributes
-        _remove_attributes(node, new_names)
-        for name in sorted(new_names - {"num_outputs"}):  # the number of outputs is seen
-            if values[name] != onnx.helper.get_attribute_value(new_schema.attributes[name].default_value):
-                problems.append(f"{node.op_type} with {name}")
-        for name, formal in [*zip(node.input, new_schema.inputs, strict=False)][old_schema.max_input :]:
+        new_names = {attribute.name for attribute in node.attribute} - old_schema.attributes.keys()
+        for attribute in _pop_attributes(node, new_names):
+            default = new_schema.attributes[attribute.name].default_value
+            # the number of outputs is seen
+            if attribute.name != "num_outputs" and value_of(attribute) != value_of(default):
+                problems.append(f"{node.op_type} with {attribute.name}")
+        limit = old_schema.max_input
+        for name, formal in zip(node.input[limit:], new_schema.inputs[limit:], strict=False):
             if name in constants and formal.name in old_schema.attributes:
                 numbers = onnx.numpy_helper.to_array(constants[name]).tolist()
                 node.attribute.append(onnx.helper.make_attribute(formal.name, numbers))
             elif name:
                 problems.append(f"{node.op_type} with {formal.name}")
-        del node.input[old_schema.max_input :]
+        del node.input[limit:]
     return problems
 
 
-def _remove_attributes(node: Any, names: Collection[str]) -> None:
-    for attribute in [*node.attribute]:
-        if attribute.name in names:
-            node.attribute.remove(attribute)
+def _pop_attributes(node: Any, names: Collection[str]) -> list[Any]:
+    """Remove attributes, and return them."""
+    attributes = [attribute for attribute in node.attribute if attribute.name in names]
+    for attribute in attributes:
+        node.attribute.remove(attribute)
+    return attributes

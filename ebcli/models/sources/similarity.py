@@ -5,22 +5,25 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 from torch.nn import functional as F
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode
 from ebcli.heads import single_tensor
+from ebcli.layouts import modules_of
+from ebcli.models.classes import Texts
 from ebcli.models.keywords import RAW
 from ebcli.models.running import hook_modules, probe
 from ebcli.models.sources.base import ModelSource
 
 
-class Similarity(nn.Module):
+class Similarity(Module):
     """Cosine similarities (B, K) of features (B, D) with K embeddings, which are the weights of a linear layer.
 
     Args:
@@ -41,19 +44,9 @@ class Similarity(nn.Module):
         return self.embeddings(F.normalize(features, dim=-1))
 
 
-def check_texts(name: str, texts: Sequence[str] | None) -> None:
-    """Raise ConfigurationError if there are no texts to compare images with, or one is empty."""
-    if not texts:
-        raise ConfigurationError(
-            f"{name} compares images with texts: give one, as in --target 'a red car', or a file with --class-names"
-        )
-    if not all(text.strip() for text in texts):
-        raise ConfigurationError("a text to compare images with is empty: describe what to look for")
-
-
 def with_reference_pictures(
-    name: str, net: nn.Module, pictures: Sequence[Path], transforms: Callable[[Any], Tensor], *, is_backbone: bool
-) -> nn.Module:
+    name: str, net: Module, pictures: Sequence[Path], transforms: Callable[[Any], Tensor], *, is_backbone: bool
+) -> Module:
     """A network from images to their similarities (B, K) with K pictures.
 
     Args:
@@ -81,63 +74,78 @@ def _read(picture: Path) -> Any:
     try:
         return decode(picture)
     except ImageError as error:
-        raise ConfigurationError(f"cannot read '{picture}', and --similar-to compares pictures: {error}") from error
+        problem = f"cannot read '{picture}', and --similar-to compares pictures"
+        raise ConfigurationError(f"{problem}: {error}") from error
 
 
-def _features(name: str, net: nn.Module, images: Sequence[Tensor]) -> Tensor:
+def _features(name: str, net: Module, images: Sequence[Tensor]) -> Tensor:
     """The features (B, D) of images, each (1, 3, H, W)."""
-    with torch.no_grad():
-        features = [single_tensor(_run(name, net, image), f"the output of {name}") for image in images]
+    features = [_output(name, net, image) for image in images]
     if features[0].ndim != 2 or len(features[0]) != 1:
         shape = ", ".join(map(str, features[0].shape[1:]))
-        raise ConfigurationError(
-            f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures: pool them"
-        )
+        problem = f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures"
+        raise ConfigurationError(f"{problem}: pool them")
     return torch.cat(features)
 
 
-def _run(name: str, net: nn.Module, images: Tensor) -> Any:
-    spec = InputSpec((images.shape[2], images.shape[3]), channels=images.shape[1])
-    return probe(name, net, spec, lambda blank: net(images.to(blank)))
+@torch.no_grad()
+def _output(name: str, net: Module, images: Tensor) -> Tensor:
+    _, channels, height, width = images.shape
+    spec = InputSpec((height, width), channels=channels)
+    output = probe(name, net, spec, lambda blank: net(images.to(blank)))
+    return single_tensor(output, f"the output of {name}")
 
 
-def _head(name: str, net: nn.Module, images: Tensor) -> str:
+class LinearCall(NamedTuple):
+    """A call of a linear layer."""
+
+    layer: Module
+    features: Any
+    output: Any
+
+
+def _head(name: str, net: Module, images: Tensor) -> str:
     """The name of the linear layer that returns the logits.
 
     Raises:
         ConfigurationError: there is none.
     """
-    calls: list[tuple[nn.Module, Any, Any]] = []
+    calls: list[LinearCall] = []
 
-    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
-        calls.append((module, inputs[0], output))
+    def record(layer: Module, inputs: Any, output: Any) -> None:
+        calls.append(LinearCall(layer, inputs[0], output))
 
-    with hook_modules([module for module in net.modules() if isinstance(module, nn.Linear)], keep), torch.no_grad():
-        logits = single_tensor(_run(name, net, images), f"the output of {name}")
-    names = {module: layer_name for layer_name, module in net.named_modules()}
-    heads = [layer for layer, features, output in calls[-1:] if output is logits and features.ndim == 2]
-    if not heads or [layer for layer, *_ in calls].count(heads[0]) > 1:
+    with hook_modules(modules_of(net, nn.Linear), record):
+        logits = _output(name, net, images)
+    heads = [call.layer for call in calls[-1:] if call.output is logits and call.features.ndim == 2]
+    if not heads or [call.layer for call in calls].count(heads[0]) > 1:
         raise ConfigurationError(
-            f"{name} has no single linear layer that reads features (B, D) and returns the logits, so there are none "
-            "to compare pictures by: name a network without a classifier, or return features from FILE.py:FACTORY"
+            f"{name} has no single linear layer that reads features (B, D) and returns the logits, so there are "
+            "none to compare pictures by: name a network without a classifier, "
+            "or return features from FILE.py:FACTORY"
         )
-    return names[heads[0]]
+    return next(layer_name for layer_name, layer in net.named_modules() if layer is heads[0])
 
 
-class ImageTower(nn.Module):
+class ImageTower(Module):
     """The image tower: images (B, 3, H, W) to embeddings (B, D), or to their similarities.
 
     Args:
         embed: the embeddings (B, D) of images, given the tower.
         parts: the model's own modules, under their own names.
+
+    Attributes:
+        similarity: what compares the embeddings with those of texts.
+        with_texts: the same tower, whose embeddings are compared with those of other texts; None if with none.
     """
 
-    def __init__(self, embed: Callable[[Any, Tensor], Tensor], **parts: nn.Module) -> None:
+    def __init__(self, embed: Callable[[Any, Tensor], Tensor], **parts: Module) -> None:
         super().__init__()
         self._embed = embed
         for name, part in parts.items():
             self.add_module(name, part)
-        self.similarity: nn.Module = nn.Identity()
+        self.similarity: Module = nn.Identity()
+        self.with_texts: Callable[[Texts], Module] | None = None
 
     def forward(self, images: Tensor) -> Tensor:
         return self.similarity(self._embed(self, images))
@@ -151,7 +159,7 @@ class TwoTowers(ModelSource):
         """The image tower of a model."""
 
     @abstractmethod
-    def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
+    def embeddings(self, net: Any, texts: Texts) -> Tensor:
         """The embeddings (K, D) of texts.
 
         Raises:
@@ -161,24 +169,25 @@ class TwoTowers(ModelSource):
     def takes_texts(self) -> bool:
         return True
 
-    def with_texts(self, net: Any, texts: Sequence[str], scores: str) -> nn.Module:
-        # without RAW, the temperature and bias that the model was trained with
+    def with_texts(self, net: Any, texts: Texts, scores: str) -> Module:
         tower = self.tower(net)
         embeddings = self.embeddings(net, texts)
         if scores == RAW:
             tower.similarity = Similarity(embeddings)
-        else:
+        else:  # with the temperature and bias that the model was trained with
             tower.similarity = Similarity(embeddings, net.logit_scale.exp(), getattr(net, "logit_bias", None))
+        # a function, which copies of the tower share
+        tower.with_texts = lambda other_texts: self.with_texts(net, other_texts, scores)
         return tower
 
-    def with_features(self, net: Any, weights: str) -> nn.Module:
+    def with_features(self, net: Any, weights: str) -> Module:
         return self.tower(net)
 
     def scores(self, net: Any) -> str:
         return RAW
 
 
-def check_lengths(tokenizer: Any, texts: Sequence[str], longest: int, name: str) -> None:
+def check_lengths(tokenizer: Any, texts: Texts, longest: int, name: str) -> None:
     """Raise ConfigurationError if a text has more tokens than a network of that name reads."""
     for text in texts:
         count = len(tokenizer(text)["input_ids"])
@@ -188,4 +197,5 @@ def check_lengths(tokenizer: Any, texts: Sequence[str], longest: int, name: str)
 
 def too_long(text: str, reason: str) -> ConfigurationError:
     """The error for a text that has more tokens than the tower reads."""
-    return ConfigurationError(f"the text {textwrap.shorten(text, 60, placeholder=' ...')!r} {reason}: shorten it")
+    short = textwrap.shorten(text, 60, placeholder=" ...")
+    return ConfigurationError(f"the text {short!r} {reason}: shorten it")

@@ -12,12 +12,13 @@ from typing import Any
 from urllib.parse import urlparse
 
 import torch
-from torch import nn
+from torch.nn import Module
 from torchvision import models
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, closest, first_line
-from ebcli.models.checkpoint import classes_in, load_checkpoint
+from ebcli.models.checkpoint import StateDict, classes_in, load_checkpoint
+from ebcli.models.classes import Names
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS, VIDEO
 from ebcli.models.names import torchvision_names
@@ -30,8 +31,11 @@ _CLASS_WEIGHT = re.compile(r"cls_(score|logits)\.weight$|classification_head\.mo
 # https://docs.pytorch.org/vision/stable/models.html#video-classification
 _CLIPS = {
     "s3d": (128, 15.0),
-    **dict.fromkeys(("mvit_v1_b", "mvit_v2_s"), (16, 7.5)),
-    **dict.fromkeys(("swin3d_t", "swin3d_s", "swin3d_b"), (32, 15.0)),
+    "mvit_v1_b": (16, 7.5),
+    "mvit_v2_s": (16, 7.5),
+    "swin3d_t": (32, 15.0),
+    "swin3d_s": (32, 15.0),
+    "swin3d_b": (32, 15.0),
 }
 
 
@@ -52,10 +56,10 @@ class Torchvision(ModelSource):
         self._task = valid[self.name]
         self._enum = models.get_model_weights(self.name)
 
-    def task(self, net: nn.Module) -> str:
+    def task(self, net: Module) -> str:
         return self._task
 
-    def build(self, num_classes: int | None = None) -> nn.Module:
+    def build(self, num_classes: int | None = None) -> Module:
         return self._built(self._enum["DEFAULT"], num_classes)
 
     def weights(self) -> Sequence[str]:
@@ -63,18 +67,21 @@ class Torchvision(ModelSource):
 
     def published(self, weights: str) -> str | None:
         member = weights.removeprefix(f"{self._enum.__name__}.")
-        return self._enum[member].name if member in self._enum.__members__ else None
+        if member not in self._enum.__members__:
+            return None
+        return self._enum[member].name
 
-    def pretrained(self, weights: str) -> nn.Module:
+    def pretrained(self, weights: str) -> Module:
         preset = self._enum[weights]
         state = published_state(self.name, preset)
-        if self._task != CLASSIFICATION:  # torchvision adapts layers to these weights; it finds them in the cache now
+        if self._task != CLASSIFICATION:
+            # torchvision adapts layers to these weights; it finds them in the cache now
             return models.get_model(self.name, weights=preset, progress=False)
         net = self._built(preset, None)
         load_checkpoint(net, state, f"{weights} for {self.name}")
         return net
 
-    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+    def restored(self, state: StateDict, title: str) -> Module:
         if self._task != DETECTION:
             return super().restored(state, title)
         net = self.build()
@@ -87,24 +94,27 @@ class Torchvision(ModelSource):
         load_checkpoint(net, state, title)
         return net
 
-    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+    def transforms(self, net: Module, weights: str) -> InputSpec:
         preset = self._preset(weights).transforms()
         if self._task != VIDEO:
             return InputSpec.from_preset(preset)
         return InputSpec.from_preset(preset, *_CLIPS.get(self.name, USUAL_CLIP))
 
-    def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
+    def categories(self, net: Module, weights: str) -> Names:
         # VGG-16's IMAGENET1K_FEATURES have no class names because their classifier is untrained
         return self._preset(weights).meta["categories"]
 
     def _preset(self, weights: str) -> models.WeightsEnum:
         if weights in self._enum.__members__:
             return self._enum[weights]
-        return next((m for m in self._enum if _file_name(m) == Path(weights).name), self._enum["DEFAULT"])
+        by_file = {_file_name(preset): preset for preset in self._enum}
+        return by_file.get(Path(weights).name, self._enum["DEFAULT"])
 
-    def _built(self, preset: models.WeightsEnum, num_classes: int | None) -> nn.Module:
+    def _built(self, preset: models.WeightsEnum, num_classes: int | None) -> Module:
         """The network with random weights, configured as for the weights ``preset``."""
-        options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+        options: dict[str, Any] = {}
+        if num_classes is not None:
+            options["num_classes"] = num_classes
         if self._task in (DETECTION, SEGMENTATION):
             options["weights_backbone"] = None
         if self.name in ("googlenet", "inception_v3"):
@@ -115,7 +125,7 @@ class Torchvision(ModelSource):
         return models.get_model(self.name, weights=None, **options)
 
 
-def published_state(name: str, preset: models.WeightsEnum) -> dict[str, Any]:
+def published_state(name: str, preset: models.WeightsEnum) -> StateDict:
     """Load the state dict of torchvision's weights from the cache of torch.hub, downloading it if necessary.
 
     Raises:
@@ -126,11 +136,9 @@ def published_state(name: str, preset: models.WeightsEnum) -> dict[str, Any]:
     # torch.hub announces downloads on stdout, which is for results only; show them on a terminal's stderr
     is_terminal = sys.stderr.isatty()
 
-    def fetch(weights_only: bool) -> dict[str, Any]:
+    def fetch(**options: bool) -> StateDict:
         with contextlib.redirect_stdout(sys.stderr if is_terminal else io.StringIO()):
-            return preset.get_state_dict(
-                progress=is_terminal, check_hash=True, map_location="cpu", weights_only=weights_only
-            )
+            return preset.get_state_dict(progress=is_terminal, check_hash=True, map_location="cpu", **options)
 
     try:
         return fetch(weights_only=True)
@@ -138,12 +146,14 @@ def published_state(name: str, preset: models.WeightsEnum) -> dict[str, Any]:
         reason = first_line(error).removeprefix("<urlopen error ").removesuffix(">")
         if not os.path.isfile(file):  # a download with a wrong hash leaves no file either
             raise ConfigurationError(
-                f"cannot download weights {preset.name} of {name} from {preset.url} ({reason}): put that file into "
-                f"{file.parent}, pass --weights FILE or --weights none, or omit --model for the bundled network"
+                f"cannot download weights {preset.name} of {name} from {preset.url} ({reason}): "
+                f"put that file into {file.parent}, pass --weights FILE or --weights none, "
+                "or omit --model for the bundled network"
             ) from error
         digits = re.search(r"-([0-9a-f]{8,})\.", file.name)  # of the SHA-256, as in vgg16-397923af.pth
         if digits is None or not hashlib.sha256(file.read_bytes()).hexdigest().startswith(digits[1]):
-            raise ConfigurationError(f"{file} is damaged ({reason}): delete it to download it again") from error
+            problem = f"{file} is damaged ({reason})"
+            raise ConfigurationError(f"{problem}: delete it to download it again") from error
     # weights_only=True refuses the format of some of torchvision's oldest files. This file has the published hash, so
     # it is as trustworthy as torchvision's code.
     return fetch(weights_only=False)

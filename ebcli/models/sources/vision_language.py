@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 from torch.nn import functional as F
 
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.errors import ConfigurationError
+from ebcli.models.checkpoint import Tensors
 from ebcli.models.keywords import WORDS
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import checked_device
@@ -19,8 +20,8 @@ from ebcli.models.sources.base import fetch_errors
 from ebcli.models.sources.huggingface import HuggingFace
 
 _AUTO = "AutoModelForImageTextToText"
-_BLIP, _PALIGEMMA = "blip", "paligemma"
-KINDS = (*("llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "smolvlm", "idefics3"), *(_PALIGEMMA, _BLIP))
+_BLIP = "blip"
+KINDS = ("llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "smolvlm", "idefics3", "paligemma", _BLIP)
 _USUAL_QUESTION = "Describe the image."
 _ADVICE = "save the processor beside the model by save_pretrained(), and install the packages that it needs"
 # What is told of each token of an answer; PaliGemma numbers what is read 0, and what is said 1
@@ -39,7 +40,7 @@ class QuestionAnswer(NamedTuple):
     """
 
     pixels: Tensor
-    other_inputs: dict[str, Tensor]
+    other_inputs: Tensors
     ids: Tensor
     text: str
     ends: Sequence[int]
@@ -47,11 +48,12 @@ class QuestionAnswer(NamedTuple):
     def tokens(self, start: int, end: int) -> range:
         """The tokens that a part of the text is made of."""
         begins = [0, *self.ends[:-1]]
-        first = bisect_left(begins, begins[bisect_right(self.ends, start)])  # tokens of a character begin together
+        # tokens of a character begin together
+        first = bisect_left(begins, begins[bisect_right(self.ends, start)])
         return range(first, bisect_left(self.ends, end) + 1)
 
 
-class VisionLanguageNet(nn.Module):
+class VisionLanguageNet(Module):
     """A vision-language network and what reads and writes for it.
 
     Attributes:
@@ -83,27 +85,33 @@ class VisionLanguage(HuggingFace):
     def __init__(self, name: str, device: str, dtype: torch.dtype) -> None:
         super().__init__(name.removeprefix("hf/"))
         place = checked_device(device)
-        with fetch_errors(f"the processor of {self._title}", _ADVICE), self._silent():
-            self._processor = self._library.AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
+        self._processor = self._fetch("AutoProcessor", "processor", _ADVICE)
         with fetch_errors(f"the weights of {self._title}", "its weights must be in safetensors files"):
             net = self._load_published(dtype=dtype)
         self.net: Any = net.eval().requires_grad_(False).to(place)
 
     def as_loaded(self) -> LoadedModel:
         """The model like others: its network gets photos as they are, which the processor reads."""
-        as_it_is = InputSpec.as_is(network=self._title)
-        return LoadedModel(self._title, VisionLanguageNet(self), transforms=as_it_is, task=WORDS, one_by_one=True)
+        spec = InputSpec.as_is(network=self._title)
+        net = VisionLanguageNet(self)
+        return LoadedModel(self._title, net, transforms=spec, task=WORDS, one_by_one=True)
 
     def _chosen_head(self) -> str:
         kind = self._config.model_type
         if kind not in KINDS:
-            raise ConfigurationError(f"{self._title} is of type {kind}, but ask knows {', '.join(KINDS)} only")
+            raise self._error(f"is of type {kind}, but ask knows {', '.join(KINDS)} only")
         return _AUTO
 
     @property
     def image_token(self) -> int | None:
         """The token that stands for a part of the photo; None if the photo is no part of the text."""
-        return None if self._config.model_type == _BLIP else self._config.image_token_id
+        if self._is_blip:
+            return None
+        return self._config.image_token_id
+
+    @property
+    def _is_blip(self) -> bool:
+        return self._config.model_type == _BLIP
 
     def read(self, photo: Image.Image | Tensor, question: str) -> dict[str, Any]:
         """What the network gets of a photo, RGB or (3, H, W) from 0 to 255, and a question, which may be empty.
@@ -112,16 +120,16 @@ class VisionLanguage(HuggingFace):
             ConfigurationError: the processor refuses them.
         """
         processor = self._processor
-        options = {"add_special_tokens": True}
+        text = getattr(processor, "image_token", "") + question
+        adds_tokens = True
         if getattr(processor, "chat_template", None):
             content = [{"type": "image"}, {"type": "text", "text": question or _USUAL_QUESTION}]
-            text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-            options["add_special_tokens"] = not text.startswith(processor.tokenizer.bos_token or "\0")
-        else:
-            text = getattr(processor, "image_token", "") + question
+            conversation = [{"role": "user", "content": content}]
+            text = processor.apply_chat_template(conversation, add_generation_prompt=True)
+            adds_tokens = not text.startswith(processor.tokenizer.bos_token or "\0")
         title = f"what {self._title} gets of the photo and the question"
         with fetch_errors(title, "choose another photo or question"), self._silent():
-            inputs = dict(processor(images=photo, text=text, return_tensors="pt", **options))
+            inputs = dict(processor(images=photo, text=text, return_tensors="pt", add_special_tokens=adds_tokens))
         inputs.pop("labels", None)
         return {name: tensor.to(self.net.device) for name, tensor in inputs.items()}
 
@@ -139,36 +147,40 @@ class VisionLanguage(HuggingFace):
         """
         inputs = self.read(photo, question)
         inputs["pixel_values"] = inputs["pixel_values"].to(self.net.dtype)
-        question_ids = inputs["input_ids"]
-        if self._config.model_type == _BLIP:  # its tokenizer ends texts, and its decoder has a first token of its own
-            question_ids = question_ids[:, :-1].clone()
-            question_ids[:, 0] = self._config.text_config.bos_token_id
-        count = question_ids.shape[1]
+        question_ids = inputs["input_ids"][0]
+        if self._is_blip:  # its tokenizer ends texts, and its decoder has a first token of its own
+            question_ids = question_ids[:-1].clone()
+            question_ids[0] = self._config.text_config.bos_token_id
+        count = len(question_ids)
         if answer is None:
             with torch.no_grad(), self._silent():
                 ids = self.net.generate(**inputs, do_sample=False, max_new_tokens=longest)[0, count:]
+            while len(ids) and int(ids[-1]) in self._special_ids:
+                ids = ids[:-1]
         else:
             ids = self._answer_ids(question_ids, answer)
-        while len(ids) and int(ids[-1]) in self._processor.tokenizer.all_special_ids:
-            ids = ids[:-1]
         beginnings = [self._decode(ids[: i + 1]) for i in range(len(ids))]
         if not beginnings or not beginnings[-1].strip():
-            raise ConfigurationError(f"{self._title} answers nothing: ask another question, or give --answer")
-        for name, value in _OF_ANSWER.items():
-            if name in inputs:
-                inputs[name] = F.pad(inputs[name][:, :count], (0, len(ids)), value=value)
-        inputs["input_ids"] = torch.cat([question_ids[0], ids])[None]
+            raise self._error("answers nothing: ask another question, or give --answer")
+        for name in _OF_ANSWER.keys() & inputs.keys():
+            inputs[name] = F.pad(inputs[name][:, :count], (0, len(ids)), value=_OF_ANSWER[name])
+        inputs["input_ids"] = torch.cat([question_ids, ids])[None]
         pixels = inputs.pop("pixel_values")
         # less what is no character yet
         ends = [*accumulate((len(beginning.rstrip("\ufffd")) for beginning in beginnings), max)]
         return QuestionAnswer(pixels, inputs, ids, beginnings[-1], ends)
 
+    @property
+    def _special_ids(self) -> list[int]:
+        return self._processor.tokenizer.all_special_ids
+
     def _answer_ids(self, question_ids: Tensor, answer: str) -> Tensor:
         # many tokenizers make other tokens of a word behind a space, as which it is generated behind "ASSISTANT:"
-        before = self._decode(question_ids[0, -1:])
-        space = " " if before and not before[-1].isspace() else ""
-        tokens = self.answer_tokens(before + space + answer)[len(self.answer_tokens(before)) :]
-        special_ids = self._processor.tokenizer.all_special_ids
+        before = last_word = self._decode(question_ids[-1:])
+        if last_word and not last_word[-1].isspace():
+            before += " "
+        tokens = self.answer_tokens(before + answer)[len(self.answer_tokens(last_word)) :]
+        special_ids = self._special_ids
         return torch.tensor([token for token in tokens if token not in special_ids]).to(question_ids)
 
     def _decode(self, ids: Tensor) -> str:
