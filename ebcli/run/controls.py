@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from ebcli.models.running import blank, probe, strides_of_cells
 from ebcli.run.maps import compared_maps, priors
 from ebcli.run.network_description import NetworkDescription, method_in_words
 from ebcli.run.plan_parts import MapOptions
-from ebcli.run.tasks.task import REGISTRY, ImageRequest
+from ebcli.run.tasks.task import REGISTRY, ImageRequest, scores_of
 
 PICTURES, CLASSES = 24, 2  # of noise; in each picture. With fewer, the median depends more on the seed
 
@@ -168,22 +167,18 @@ def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[Image
     easy_maps = replace(requests[0].maps, score=_LEAST_SCORE, where=None)
     easy = [replace(request, maps=easy_maps) for request in requests]
 
-    def scores_of(images: Tensor) -> list[float]:
-        outputs: Sequence[Any] | Tensor
+    def measure(images: Tensor) -> list[float]:
+        """The score of each subject in such images."""
         with torch.no_grad():
-            if task.run is not None:
-                outputs = task.run(images, easy)
-            else:
-                outputs = loaded.to_scores(single_tensor(loaded.net(images), "the output").movedim(1, -1))
-        return [*map(task.score, outputs, subjects)]  # outputs beyond the maps only fill the batch
+            return [*map(task.score, task.run(images, easy), subjects)]  # outputs beyond the maps only fill the batch
 
     leaf = inputs.detach().requires_grad_()
     logits = single_tensor(loaded.net(leaf.clone()), "the output")  # layers may modify it in place
     starts = priors([[subject] for subject in subjects], 1, logits)[:, 0]
     (slopes,) = torch.autograd.grad(logits, leaf, starts)
     full_scores = [subject.score for subject in subjects]
-    if task.run is None:
-        full_scores = [*map(task.score, loaded.to_scores(logits.detach().movedim(1, -1)), subjects)]
+    if not task.has_own_pass:
+        full_scores = [*map(task.score, scores_of(loaded, logits), subjects)]
     blurry = _blur(inputs)
     orders, sizes = _orders(inputs, slopes.abs().sum(1), maps, requests)
 
@@ -198,17 +193,17 @@ def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[Image
         high = low + len(_PARTS) - 1
         for _ in range(_STEPS):
             middle = (low + high) // 2
-            scores = scores_of(torch.where(first(order, middle), inputs, blurry))
+            scores = measure(torch.where(first(order, middle), inputs, blurry))
             is_enough = np.array(scores) >= np.array(full_scores) / 2
             low = np.where(is_enough, low, middle + 1)
             high = np.where(is_enough, middle, high)
         return high
 
     indices = [*map(smallest, orders)]
-    scores_without = scores_of(torch.where(first(orders[0], indices[0]), blurry, inputs))
+    scores_without = measure(torch.where(first(orders[0], indices[0]), blurry, inputs))
     names = "part", "shuffled", "center", "gradient", "score", "without", "blurred"
     parts = _PARTS[np.stack(indices)].tolist()
-    values = zip(*parts, full_scores, scores_without, scores_of(blurry), strict=True)
+    values = zip(*parts, full_scores, scores_without, measure(blurry), strict=True)
     return [Sufficiency(**dict(zip(names, image_values, strict=True))) for image_values in values]
 
 
@@ -250,9 +245,9 @@ def _blur(images: Tensor) -> Tensor:
 
 def _regions(map_: Map, request: ImageRequest, size: tuple[int, int]) -> tuple[Box, tuple[int, int, int, int]]:
     """What the map covers, and the pixels of the image, in a network's input of a size (width, height)."""
-    left, top, right, bottom = request.network.loaded.transforms.place(request.size)
+    region = request.network.loaded.transforms.place(request.size)
 
     def inside(place: Box) -> Box:
-        return place.shift(-left, -top).rescale((right - left, bottom - top), size)
+        return place.shift(-region.left, -region.top).rescale(region.size, size)
 
     return inside(map_.placement), covered_pixels(inside(Box(0, 0, *request.size)), size)

@@ -24,22 +24,21 @@ from ebcli.eb.forward import evaluating, single_tensor
 from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_line
 from ebcli.imports import guard_user_code
 from ebcli.models import LoadedModel, load_model
-from ebcli.models.keywords import INPUT, VIDEO
+from ebcli.models.keywords import INPUT
 from ebcli.models.running import is_out_of_memory, resolve_device
 from ebcli.run import controls
-from ebcli.run.maps import Tiles, batch_sizes, in_sequence, maps_of, priors
+from ebcli.run.maps import batch_sizes, maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, describe, method_in_words
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import NetworkInput
-from ebcli.run.tasks.task import REGISTRY, ImageRequest, check_options
+from ebcli.run.tasks.task import REGISTRY, ImageRequest, Pieces, check_options, scores_of
 
 Targets = Tensor | Callable[[Tensor], Tensor]
-Pieces = Sequence[NDArray[np.uint8]]
+Batch = Sequence[NDArray[np.uint8]]  # of pieces
 Images = Sequence[NetworkInput]
 MapRows = list[list[Map]]  # of each image
 Results = list[Explanation | ImageError]
-Join = Callable[[NDArray[np.float32], Sequence[Map]], Map]
 
 
 class ImageFindings(NamedTuple):
@@ -96,9 +95,8 @@ class Explainer:
         if self.loaded.task not in REGISTRY:
             raise ConfigurationError(f"{plan.model.name} is for {self.loaded.task}, but there is no such task")
         self._task = REGISTRY[self.loaded.task]
-        self._is_video = self.loaded.task == VIDEO
-        self._keep_relevance = plan.output.raw and not self._is_video
-        self.batch_size, self._pieces = batch_sizes(
+        self._keep_relevance = plan.output.raw and self.loaded.transforms.frames is None
+        self.batch_size, self._piece_batch_size = batch_sizes(
             self.loaded, execution.batch_size, self.device, total, self._task.in_batches
         )
         self._joint = self._task.joint
@@ -133,12 +131,11 @@ class Explainer:
     def subjects(self, image: NetworkInput) -> list[Subject]:
         """What the maps of an image are about, before they are computed."""
         request = self._request(image)
-        tiles = self._tiles(image)
+        pieces = self._task.pieces(self.loaded, image)
         with self._lock, evaluating(self.loaded.net), guard_user_code(self.loaded.name), torch.no_grad():
-            if self._task.run is not None:
+            if pieces is None:
                 (output,) = self._task.run(self._inputs(image.pixels[None]), [request])
             else:
-                pieces = [image.pixels] if tiles is None else tiles.cut(image.pixels)
                 output = self._scores_of(self._batches(pieces)).mean(0)
             return self._task.subjects(output, request)
 
@@ -167,31 +164,25 @@ class Explainer:
 
     def _halve_batches(self, image: NetworkInput) -> None:
         """After memory ran out at an image. Raises ConfigurationError if a batch has only one already."""
-        piece = "image"
-        if self._is_video:
-            piece = "clip"
-        elif self._tiles(image) is not None:
-            piece = "tile"
-        size = self.batch_size if piece == "image" else self._pieces
+        unit = "image"
+        size = self.batch_size
+        pieces = self._task.pieces(self.loaded, image)
+        if pieces is not None:
+            unit = pieces.unit
+            size = self._piece_batch_size
         if size == 1:
-            problem = f"{self.device} has not enough memory for a single {piece}"
+            problem = f"{self.device} has not enough memory for a single {unit}"
             raise ConfigurationError(f"{problem}: try another --device")
-        self._pieces = max(1, self._pieces // 2)
+        self._piece_batch_size = max(1, self._piece_batch_size // 2)
         self.batch_size = max(1, self.batch_size // 2)
         warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size // 2}", stacklevel=3)
 
     def _next(self, images: Images) -> Images:
-        """The first images that the network gets together: those of one size, or one that is explained in tiles."""
-        if self._tiles(images[0]) is not None:
+        """The first images that the network gets together: those of one size, or one that is explained in pieces."""
+        if self._task.pieces(self.loaded, images[0]) is not None:
             return images[:1]
         form = images[0].form
         return [*takewhile(lambda image: image.form == form, images[: self.batch_size])]
-
-    def _tiles(self, image: NetworkInput) -> Tiles | None:
-        """The tiles in which an image is explained; None if it is explained at once."""
-        if not self._task.in_batches:
-            return None
-        return Tiles.if_needed(self.loaded.transforms, image.pixels.shape)
 
     def _request(self, image: NetworkInput) -> ImageRequest:
         request = replace(self._request_template, label=image.label, size=image.size)
@@ -217,15 +208,11 @@ class Explainer:
 
     def _explain_or_split(self, images: Images) -> Results:
         """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
-        image = images[0]
-        tiles = self._tiles(image)
+        pieces = self._task.pieces(self.loaded, images[0])
         is_single = len(images) == 1
         try:
-            if tiles is not None:
-                explanation = self._explain_in_pieces(image, tiles.cut(image.pixels), tiles.join)
-                return [replace(explanation, tiles=len(tiles.corners))]
-            if self._is_video and is_single:
-                return [self._explain_in_pieces(image, [*image.pixels], in_sequence)]
+            if pieces is not None:
+                return [self._explain_in_pieces(images[0], pieces)]
             if self._task.in_batches or is_single:
                 return [*self._explain_batch(images)]
         except (ImageError, NonFiniteError) as error:
@@ -248,11 +235,11 @@ class Explainer:
 
         def targets(first: int, logits: Tensor) -> Tensor:
             if not findings:  # outputs beyond the images only fill the batch
-                findings.extend(map(self._find, self._scores(logits), requests))
+                findings.extend(map(self._find, scores_of(self.loaded, logits), requests))
             rows = [row[first : first + self._width] or row[:1] for _, row, _ in findings]
             return priors(rows, min_width, logits)
 
-        if self._task.run is not None:
+        if self._task.has_own_pass:
             findings += map(self._find, self._task.run(inputs, requests), requests)
         maps: MapRows = [[] for _ in images]
         first = 0
@@ -276,15 +263,11 @@ class Explainer:
         best = None if request.label is None else int(output.argmax())
         return ImageFindings(request, self._task.subjects(output, request), best)
 
-    def _explain_in_pieces(self, image: NetworkInput, pieces: Pieces, join: Join) -> Explanation:
+    def _explain_in_pieces(self, image: NetworkInput, pieces: Pieces) -> Explanation:
         """The maps of one video or photo: scores averaged over its clips or tiles choose the subjects.
 
         Each piece is then explained for these. Torchvision's evaluation of videos averages scores, too.
 
-        Args:
-            image: the video or photo.
-            pieces: what the network gets of each piece.
-            join: makes one map of the maps of all pieces, given their scores (pieces, num_classes).
         """
         start = perf_counter()
         batches = self._batches(pieces)
@@ -296,13 +279,14 @@ class Explainer:
         def add_maps(explain: Callable[[Tensor], MapRows]) -> None:
             """Join the maps that a function computes of each piece."""
             of_pieces = chain(*map(explain, self._unless_stopping(batches)))
-            maps.extend(map(partial(join, scores), zip(*of_pieces, strict=True)))
+            maps.extend(map(partial(pieces.join, scores), zip(*of_pieces, strict=True)))
 
         for first in range(0, len(finding.row), self._width):
             chosen = finding.row[first : first + self._width]
             add_maps(partial(self._maps, subjects=chosen, request=finding.request))
         add_maps(partial(self._against_label, finding=finding))
-        return finding.explanation(maps, perf_counter() - start)
+        explanation = finding.explanation(maps, perf_counter() - start)
+        return replace(explanation, tiles=len(pieces.pixels)) if pieces.unit == "tile" else explanation
 
     def _against_label(self, inputs: Tensor, finding: ImageFindings) -> MapRows:
         """Of a wrong prediction, what tells it from the true class in each of the inputs, layer by layer; else none."""
@@ -324,24 +308,21 @@ class Explainer:
         count = len(inputs)
         return maps_of([request] * count, inputs, results, [subjects] * count, self._keep_relevance)
 
-    def _batches(self, pieces: Pieces) -> list[Pieces]:
-        return [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]
+    def _batches(self, pieces: Pieces) -> list[Batch]:
+        size = self._piece_batch_size
+        return [pieces.pixels[first : first + size] for first in range(0, len(pieces.pixels), size)]
 
-    def _scores_of(self, batches: Iterable[Pieces]) -> Tensor:
+    def _scores_of(self, batches: Iterable[Batch]) -> Tensor:
         """The scores (pieces, ..., num_classes) of the pieces of an image."""
         with torch.no_grad():
             outputs = [self.loaded.net(part) for part in self._unless_stopping(batches)]
-        return torch.cat([self._scores(single_tensor(output, "the output")).float() for output in outputs])
+        return torch.cat([scores_of(self.loaded, single_tensor(output, "the output")).float() for output in outputs])
 
-    def _unless_stopping(self, batches: Iterable[Pieces]) -> Iterator[Tensor]:
+    def _unless_stopping(self, batches: Iterable[Batch]) -> Iterator[Tensor]:
         for batch in batches:
             if self._stopping.is_set():
                 raise CancelledError
             yield self._inputs(np.stack(batch))
-
-    def _scores(self, logits: Tensor) -> Tensor:
-        """The scores (B, ..., num_classes) of logits (B, num_classes, ...)."""
-        return self.loaded.to_scores(logits.detach().movedim(1, -1))
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
@@ -364,7 +345,7 @@ class Explainer:
     def _probe(self, maps: MapOptions) -> NetworkDescription:
         """The network's description after noise was explained; for errors, see ``controls.probe_noise``."""
         network = self.network
-        if self._task.run is not None:  # noise has no detections
+        if self._task.has_own_pass:  # noise has no detections
             method = method_in_words(maps, network.labels_against, joint=bool(self._joint))
             return replace(network, method=method)
         explain = partial(self._backprop, maps=maps)

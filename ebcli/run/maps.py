@@ -1,12 +1,14 @@
 """Results of the engine as maps: of a batch, of clips of a video and tiles of a photo, and of other methods."""
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +23,9 @@ from ebcli.models import LoadedModel
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.running import default_batch_size
-from ebcli.run.tasks.task import ImageRequest
+
+if TYPE_CHECKING:
+    from ebcli.run.tasks.task import ImageRequest
 
 Rows = Sequence[Sequence[Subject]]  # of each image
 Cells = NDArray[np.float32]  # of a map
@@ -209,7 +213,7 @@ class Tiles(NamedTuple):
     size: Size
 
     @classmethod
-    def if_needed(cls, spec: InputSpec, shape: Sequence[int]) -> "Tiles | None":
+    def if_needed(cls, spec: InputSpec, shape: Sequence[int]) -> Tiles | None:
         """The tiles in which pixels of a shape (height, width, ...) are explained; None if they are at once."""
         height, width = shape[:2]
         is_long = max(height, width) > _LONGEST * min(height, width)
@@ -218,7 +222,7 @@ class Tiles(NamedTuple):
         return cls.covering((height, width), spec.shape[0], spec.step)
 
     @classmethod
-    def covering(cls, size: Size, side: int, step: int) -> "Tiles":
+    def covering(cls, size: Size, side: int, step: int) -> Tiles:
         """Tiles that overlap by about half; their corners are multiples of a step, so that cells coincide."""
         rows, columns = (_starts(length, side, step) for length in size)
         return cls([(row, column) for row in rows for column in columns], side, size)

@@ -1,13 +1,15 @@
 """Classification, of images and of videos: the subjects are classes."""
 
 import math
-from dataclasses import replace
 
 from torch import Tensor
 
 from ebcli.datatypes.explanation import Subject
+from ebcli.models import LoadedModel
 from ebcli.models.keywords import CLASSIFICATION, SOFTMAX, VIDEO
-from ebcli.run.tasks.task import ImageRequest, Task, register
+from ebcli.run.maps import Tiles, in_sequence
+from ebcli.run.reading import NetworkInput
+from ebcli.run.tasks.task import ImageRequest, Pieces, Task, register
 
 _UNLIKELY = 0.01  # probability; with more than 100 classes, that of a class chosen at random
 _WIDTH_ABOVE = 4  # classes at a time if images have different numbers of them
@@ -61,9 +63,19 @@ def _score(scores: Tensor, subject: Subject) -> float:
     return float(scores[subject.index])
 
 
-_OPTIONS = frozenset({"above", "at", "labels", "compare_with", "sufficiency"})
-_IMAGES = Task(subjects, "classifiers", options=_OPTIONS, width=width, in_batches=True, score=_score)
-register(CLASSIFICATION, _IMAGES)
-_CLIPS = replace(_IMAGES, networks="networks for video", in_batches=False)
+def _tiles(loaded: LoadedModel, image: NetworkInput) -> Pieces | None:
+    """The tiles of a photo, if it needs some."""
+    tiles = Tiles.if_needed(loaded.transforms, image.pixels.shape)
+    return tiles and Pieces("tile", tiles.cut(image.pixels), tiles.join)
+
+
+def _clips(_loaded: LoadedModel, image: NetworkInput) -> Pieces:
+    return Pieces("clip", [*image.pixels], in_sequence)
+
+
+_OPTIONS = "above", "labels"
+_IMAGE_OPTIONS = *_OPTIONS, "at", "compare_with", "sufficiency"
+_TASK = Task(subjects, "classifiers", options=_IMAGE_OPTIONS, width=width, pieces=_tiles, in_batches=True, score=_score)
+register(CLASSIFICATION, _TASK)
 # the joint rule was better on trained networks, see docs/evidence.md
-register(VIDEO, replace(_CLIPS, options=frozenset({"above", "labels"}), joint=True))
+register(VIDEO, Task(subjects, "networks for video", options=_OPTIONS, width=width, pieces=_clips, joint=True))
