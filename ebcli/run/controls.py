@@ -161,7 +161,7 @@ def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Seq
 
 def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[ImageRequest]) -> list[Sufficiency]:
     """Test one map of each image; for the arguments, see ``measure_sufficiency``."""
-    loaded = requests[0].network.loaded
+    loaded = requests[0].model
     task = REGISTRY[loaded.task]
     subjects = [map_.subject for map_ in maps]
     easy_maps = replace(requests[0].maps, score=_LEAST_SCORE, where=None)
@@ -245,7 +245,7 @@ def _blur(images: Tensor) -> Tensor:
 
 def _regions(map_: Map, request: ImageRequest, size: tuple[int, int]) -> tuple[Box, tuple[int, int, int, int]]:
     """What the map covers, and the pixels of the image, in a network's input of a size (width, height)."""
-    region = request.network.loaded.transforms.place(request.size)
+    region = request.crop
 
     def inside(place: Box) -> Box:
         return place.shift(-region.left, -region.top).rescale(region.size, size)

@@ -209,14 +209,12 @@ class Explainer:
     def _explain_or_split(self, images: Images) -> Results:
         """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
         pieces = self._task.pieces(self.loaded, images[0])
-        is_single = len(images) == 1
         try:
             if pieces is not None:
                 return [self._explain_in_pieces(images[0], pieces)]
-            if self._task.in_batches or is_single:
-                return [*self._explain_batch(images)]
+            return [*self._explain_batch(images)]
         except (ImageError, NonFiniteError) as error:
-            if is_single:
+            if len(images) == 1:
                 return [ImageError(str(error))]
         return [result for image in images for result in self._explain_or_split([image])]
 
@@ -227,8 +225,7 @@ class Explainer:
         if self._task.explain is not None:
             return [*map(self._task.explain, images, requests)]
         pixels = [image.pixels for image in images]
-        if self._task.in_batches:
-            pixels += pixels[-1:] * (self.batch_size - len(images))
+        pixels += pixels[-1:] * (self.batch_size - len(images))
         inputs = self._inputs(np.stack(pixels))
         findings: list[ImageFindings] = []
         min_width = self._width if self._task.in_batches else 1

@@ -20,7 +20,7 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import ExcitationResult
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
-from ebcli.models.keywords import INPUT, VIDEO, WHOLE
+from ebcli.models.keywords import INPUT, WHOLE
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.running import default_batch_size
 
@@ -161,9 +161,9 @@ def batch_sizes(loaded: LoadedModel, chosen: int | None, device: str, total: int
     default = default_batch_size(device)
     if loaded.one_by_one:
         chosen = 1
-    if loaded.task == VIDEO:
+    if not in_batches:
         return 1, chosen or max(1, default // _FRAMES)
-    if loaded.transforms.depth is not None or not in_batches:
+    if loaded.transforms.depth is not None:
         default = 1
     limit = total  # a batch is never larger than the run
     # of few images that differ in size, most batches would be half empty

@@ -155,7 +155,9 @@ def test_each_token_lies_where_its_patches_do(
 def test_a_token_counts_once_however_many_patches_it_has() -> None:
     """The first token has the two cells at the left, the other one a single cell at the upper right."""
     corners = torch.tensor([(0.0, 0, 4, 4), (0, 4, 4, 8), (4, 0, 8, 4)])
-    found = Patches(torch.stack(corners.split(2, 1)), torch.tensor([0, 0, 1])).map(torch.tensor([[0.5, 0.25], [-1.0, 2.0]]))
+    found = Patches(torch.stack(corners.split(2, 1)), torch.tensor([0, 0, 1])).map(
+        torch.tensor([[0.5, 0.25], [-1.0, 2.0]])
+    )
     expected = torch.tensor([[[0.25, 0.25], [0.25, 0.0]], [[-0.5, 2.0], [-0.5, 0.0]]])
     torch.testing.assert_close(found.float(), expected)
 

@@ -20,7 +20,7 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
 
     With labels, these are the true class, if it is known, and the most likely one.
     """
-    model = request.network.loaded
+    model = request.model
     scores = scores.cpu()
     chosen = _chosen(scores, request)
     minimum = -math.inf
@@ -53,7 +53,7 @@ def width(request: ImageRequest) -> int:
         return 2
     if request.network.classes is not None:
         return len(request.network.classes)
-    count = request.network.loaded.num_classes - len(request.network.against or ())
+    count = request.model.num_classes - len(request.network.against or ())
     maximum = request.maps.max_classes if request.maps.above is None else _WIDTH_ABOVE
     return min(maximum, count)
 
@@ -63,13 +63,13 @@ def _score(scores: Tensor, subject: Subject) -> float:
     return float(scores[subject.index])
 
 
-def _tiles(loaded: LoadedModel, image: NetworkInput) -> Pieces | None:
+def _tiles(model: LoadedModel, image: NetworkInput) -> Pieces | None:
     """The tiles of a photo, if it needs some."""
-    tiles = Tiles.if_needed(loaded.transforms, image.pixels.shape)
+    tiles = Tiles.if_needed(model.transforms, image.pixels.shape)
     return tiles and Pieces("tile", tiles.cut(image.pixels), tiles.join)
 
 
-def _clips(_loaded: LoadedModel, image: NetworkInput) -> Pieces:
+def _clips(_model: LoadedModel, image: NetworkInput) -> Pieces:
     return Pieces("clip", [*image.pixels], in_sequence)
 
 

@@ -40,15 +40,15 @@ def _subjects(objects: Sequence[Detection], request: ImageRequest) -> list[Subje
 
 def _run(inputs: Tensor, requests: Requests) -> list[list[Detection]]:
     """The detections of each image, with boxes in pixels of the image."""
-    net = requests[0].network.loaded.net
+    net = requests[0].model.net
     maps = requests[0].maps
-    found = detections(net, inputs, maps.score if maps.where is None else 0)
+    objects = detections(net, inputs, maps.score if maps.where is None else 0)
     if isinstance(net, DetectionScores):
-        return found
+        return objects
     height, width = inputs.shape[-2:]
-    for objects, request in zip(found, requests, strict=True):
-        objects[:] = [_in_image(detection, (width, height), request) for detection in objects]
-    return found
+    for image_objects, request in zip(objects, requests, strict=True):
+        image_objects[:] = [_in_image(detection, (width, height), request) for detection in image_objects]
+    return objects
 
 
 def _in_image(detection: Detection, size: Size, request: ImageRequest) -> Detection:
@@ -60,10 +60,10 @@ def _in_image(detection: Detection, size: Size, request: ImageRequest) -> Detect
 
 def _place(request: ImageRequest) -> Box:
     """The rectangle that the network sees; of torchvision's detectors, the image and its padding."""
-    loaded = request.network.loaded
-    if not isinstance(loaded.net, DetectionScores):
-        return loaded.transforms.place(request.size)
-    height, width = loaded.net.extent(*request.size[::-1])
+    net = request.model.net
+    if not isinstance(net, DetectionScores):
+        return request.crop
+    height, width = net.extent(*request.size[::-1])
     return Box(0, 0, width, height)
 
 

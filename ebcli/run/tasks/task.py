@@ -46,9 +46,19 @@ class ImageRequest:
     place: Box = Box(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
     words: WordOptions | None = None
 
+    @property
+    def model(self) -> LoadedModel:
+        """The network, as it was loaded."""
+        return self.network.loaded
+
+    @property
+    def crop(self) -> Box:
+        """The rectangle of the image that the preprocessing keeps."""
+        return self.model.transforms.place(self.size)
+
     def subject(self, index: int, score: float, **fields: Any) -> Subject:
         """A subject of a class; for the other arguments, see ``Subject``."""
-        return Subject(index, self.network.loaded.category(index), score, **fields)
+        return Subject(index, self.model.category(index), score, **fields)
 
 
 Requests = Sequence[ImageRequest]
@@ -68,15 +78,15 @@ class Pieces(NamedTuple):
     join: Callable[[ArrayLike, Sequence[Map]], Map]
 
 
-def scores_of(loaded: LoadedModel, logits: Tensor) -> Tensor:
+def scores_of(model: LoadedModel, logits: Tensor) -> Tensor:
     """The scores (B, ..., num_classes) of logits (B, num_classes, ...)."""
-    return loaded.to_scores(logits.detach().movedim(1, -1))
+    return model.to_scores(logits.detach().movedim(1, -1))
 
 
 def run_network(inputs: Tensor, requests: Requests) -> Sequence[Any]:
     """The scores of each of the inputs (B, C, ...)."""
-    loaded = requests[0].network.loaded
-    return [*scores_of(loaded, single_tensor(loaded.net(inputs), "the output"))]
+    model = requests[0].model
+    return [*scores_of(model, single_tensor(model.net(inputs), "the output"))]
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,7 @@ class Task:
         options: the options on maps that only some tasks have, and of these ``labels``.
         run: what the network finds in inputs (B, C, ...), given what is asked of each image; by default, the scores
             (num_classes,) or (..., num_classes) of each, which need no pass of their own.
-        place: the rectangle of an image that its maps cover; by default, as the preprocessing tells.
+        place: the rectangle of an image that its maps cover; by default, what the preprocessing keeps.
         pieces: the tiles or clips in which an image is explained; None if it is explained at once.
         width: the number of subjects that are explained at a time.
         in_batches: whether images with any numbers of subjects share a batch.
@@ -105,7 +115,7 @@ class Task:
     _: KW_ONLY
     options: Collection[str] = ()
     run: Callable[[Tensor, Requests], Sequence[Any]] = run_network
-    place: Callable[[ImageRequest], Box] = lambda request: request.network.loaded.transforms.place(request.size)
+    place: Callable[[ImageRequest], Box] = lambda request: request.crop
     pieces: Callable[[LoadedModel, NetworkInput], Pieces | None] = lambda *_: None
     width: Callable[[ImageRequest], int] = lambda request: 1 if request.network.against else _WIDTH
     in_batches: bool = False
@@ -139,17 +149,17 @@ def register(name: str, task: Task) -> None:
     OWN_TASKS.add(name)
 
 
-def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
+def check_options(plan: RunPlan, model: LoadedModel) -> None:
     """Raise ConfigurationError if the plan has options that the network's task does not have."""
-    task = REGISTRY[loaded.task]
+    task = REGISTRY[model.task]
     maps = plan.maps
     for option, field in values_of(MapOptions).items():
         value = getattr(maps, field.name)
         if value != field.default:
-            _check_option("where X,Y,W,H" if isinstance(value, Box) else option, loaded)
+            _check_option("where X,Y,W,H" if isinstance(value, Box) else option, model)
     if plan.inputs.labels is not None:
-        _check_option("labels", loaded)
-    spec = loaded.transforms
+        _check_option("labels", model)
+    spec = model.transforms
     style = plan.style.name
     is_image = spec.axes == "HW"
     is_volume = spec.depth is not None
@@ -162,29 +172,29 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
         ("--sufficiency blurs parts of images", maps.sufficiency, is_image),
         ("--style mask needs transparency, which videos lack", style == "mask", spec.frames is None),
         ("--tiles works only with classifiers", spec.tiles, task.in_batches),
-        (f"dtype {dtype} has no non-maximum suppression", dtype != "float32", loaded.task != DETECTION),
+        (f"dtype {dtype} has no non-maximum suppression", dtype != "float32", model.task != DETECTION),
     ]
-    kind = "volumes" if is_volume else loaded.task
+    kind = "volumes" if is_volume else model.task
     for limit, is_asked, is_possible in limits:
         if is_asked and not is_possible:
-            raise ConfigurationError(f"{limit}, but {loaded.name} is for {kind}: drop it")
+            raise ConfigurationError(f"{limit}, but {model.name} is for {kind}: drop it")
     if maps.sufficiency:
-        _check_scores(loaded)
+        _check_scores(model)
 
 
-def _check_scores(loaded: LoadedModel) -> None:
+def _check_scores(model: LoadedModel) -> None:
     """Raise ConfigurationError if it has no meaning to halve a score."""
-    if loaded.transforms.tiles:
+    if model.transforms.tiles:
         problem = "--sufficiency needs the score of a whole image, but --tiles cuts it"
         raise ConfigurationError(f"{problem}: drop one of them")
-    if loaded.scores == RAW:
-        problem = f"--sufficiency halves probabilities, but the scores of {loaded.name} are raw"
+    if model.scores == RAW:
+        problem = f"--sufficiency halves probabilities, but the scores of {model.name} are raw"
         raise ConfigurationError(f"{problem}: add --scores softmax or sigmoid")
 
 
-def _check_option(option: str, loaded: LoadedModel) -> None:
+def _check_option(option: str, model: LoadedModel) -> None:
     """Raise ConfigurationError if other tasks have an option, and that of the network does not."""
-    options = REGISTRY[loaded.task].options
+    options = REGISTRY[model.task].options
     networks = [task.networks for task in REGISTRY.values() if option in task.options]
     if not networks or option in options:
         return
@@ -192,4 +202,4 @@ def _check_option(option: str, loaded: LoadedModel) -> None:
     if option == "above" and "score" in options:
         hint = "use --score, or drop it"
     problem = f"--{option.replace('_', '-')} works only with {', '.join(networks)}"
-    raise ConfigurationError(f"{problem}, but {loaded.name} is for {loaded.task}: {hint}")
+    raise ConfigurationError(f"{problem}, but {model.name} is for {model.task}: {hint}")

@@ -169,7 +169,7 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
     """
     start = perf_counter()
     options = request.words or WordOptions()
-    model: VisionLanguage = request.network.loaded.net.model  # type: ignore[assignment]
+    model: VisionLanguage = request.model.net.model  # type: ignore[assignment]
     photo = Image.fromarray(image.pixels)
     answer = model.exchange(photo, options.question, options.answer, options.max_tokens)
     words = _chosen(answer, options)
