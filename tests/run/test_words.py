@@ -15,10 +15,11 @@ from ebcli.datatypes.explanation import Explanation
 from ebcli.errors import ConfigurationError
 from ebcli.models.sources.vision_language import KINDS, VisionLanguage
 from ebcli.run.network_description import NetworkDescription
+from ebcli.run.patches import Patches, find_patches
 from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import ImageRequest
-from ebcli.run.tasks.words import LAYER, AnswerNetwork, Patches, explain, patches
+from ebcli.run.tasks.words import LAYER, AnswerNetwork, explain
 
 ANSWER = "a red cup on the table"
 SIZE = (60, 40)
@@ -178,7 +179,7 @@ def test_tokens_of_tiles_beside_padding(models: dict[str, VisionLanguage], photo
 
 def _patches(model: VisionLanguage, photo: Image.Image) -> Any:
     net = AnswerNetwork(model, model.exchange(photo, "what", ANSWER, 5))
-    return patches(
+    return find_patches(
         lambda image: net.photo_tokens(model.read(image, "what")["pixel_values"]), model.net, net.blocks, photo.size
     )
 

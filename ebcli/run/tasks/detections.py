@@ -54,8 +54,9 @@ def _run(inputs: Tensor, requests: Requests) -> list[list[Detection]]:
 def _in_image(detection: Detection, size: Size, request: ImageRequest) -> Detection:
     """A detection whose box is in pixels of the network's input of a size (width, height), in those of the image."""
     place = request.place
-    box = detection.box.rescale(size, place.size).shift(*place[:2])
-    return replace(detection, box=Box(*np.clip(box, 0, request.size * 2).tolist()))
+    box = detection.box.rescale(size, place.size).shift(place.left, place.top)
+    inside = np.clip(box, 0, request.size * 2)
+    return replace(detection, box=Box(*inside.tolist()))
 
 
 def _place(request: ImageRequest) -> Box:
@@ -78,12 +79,12 @@ def _score(objects: Sequence[Detection], subject: Subject) -> float:
     """The best score of a detection of that class at that place; 0 if there is none."""
     assert subject.box is not None
     box = subject.box
-    scores = [
-        detection.score
-        for detection in objects
-        if detection.label == subject.index and _distance(detection.box, box)[0] <= _FARTHEST
-    ]
-    return max(scores, default=0.0)
+    score = 0.0
+    for detection in objects:
+        distance, _ = _distance(detection.box, box)
+        if detection.label == subject.index and distance <= _FARTHEST:
+            score = max(score, detection.score)
+    return score
 
 
 _OPTIONS = "where X,Y,W,H", "score", "sufficiency"

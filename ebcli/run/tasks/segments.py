@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ebcli.datatypes.arrays import DoubleArray
+from ebcli.datatypes.arrays import DoubleArray, FloatArray
 from ebcli.datatypes.explanation import Box, Subject
 from ebcli.errors import ImageError, sides
 from ebcli.files.images import read_mask
@@ -33,21 +33,30 @@ def _subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     values = scores.float().cpu().numpy()
     labels = values.argmax(-1)
     maps = request.maps
-    groups = request.network.classes
     if maps.where is not None:
         mask = _mask(maps.where, labels.shape, request)
-        means = values[mask].mean(0)
-        if groups is None:
-            groups = [(int(np.bincount(labels[mask]).argmax()),)]
-        best = [max(group, key=means.__getitem__) for group in groups]
-        return [_subject(request, index, means[index], mask) for index in best]
+        return [_subject(request, index, score, mask) for index, score in _best(values[mask], request)]
     shares = np.bincount(labels.ravel(), minlength=values.shape[-1]) / labels.size
     minimum = maps.above
     if minimum is None:
-        minimum = 0.0 if groups else _LEAST_SHARE
+        minimum = 0.0 if request.network.classes else _LEAST_SHARE
     chosen = [index for index in _foreground(request.network) if shares[index] > minimum]
     chosen.sort(key=shares.__getitem__, reverse=True)
-    return [_subject(request, index, shares[index], labels == index) for index in chosen[: maps.top_k]]
+    subjects = []
+    for index in chosen[: maps.top_k]:
+        subjects.append(_subject(request, index, shares[index], labels == index))
+    return subjects
+
+
+def _best(scores: FloatArray, request: ImageRequest) -> list[tuple[int, float]]:
+    """The classes that some pixels with scores (N, num_classes) are explained for, and their mean probabilities."""
+    means = scores.mean(0)
+    groups = request.network.classes
+    if groups is None:
+        counts = np.bincount(scores.argmax(-1))
+        groups = [(int(counts.argmax()),)]
+    best = [max(group, key=means.__getitem__) for group in groups]
+    return [(index, means[index]) for index in best]
 
 
 def _foreground(network: NetworkDescription) -> list[int]:
@@ -90,14 +99,16 @@ def _polygons(mask: Mask, region: Box) -> list[DoubleArray]:
     """The outlines of a mask (H, W), in pixels of the image."""
     from contourpy import contour_generator
 
-    lines = contour_generator(z=np.pad(mask.astype(float), 1)).lines(0.5)
+    padded = np.pad(mask.astype(float), 1)
     cell = np.divide(region.size, mask.shape[::-1])
-    return [(np.asarray(line) - 0.5) * cell + region[:2] for line in lines]
+    corner = region[:2] - cell / 2
+    return [corner + cell * np.asarray(line) for line in contour_generator(z=padded).lines(0.5)]
 
 
 def _score(scores: Tensor, subject: Subject) -> float:
     """The mean probability of the class in its segment."""
-    return float(scores[torch.from_numpy(subject.where).to(scores.device)].mean(0)[subject.index])
+    mask = torch.from_numpy(subject.where).to(scores.device)
+    return float(scores[mask].mean(0)[subject.index])
 
 
 _OPTIONS = "above", "where", "sufficiency"
