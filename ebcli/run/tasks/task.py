@@ -96,7 +96,7 @@ class Task:
     Attributes:
         subjects: what is explained in an image, in order, given what ``run`` returns for it.
         networks: what networks for the task are called, for messages.
-        options: the options on maps that only some tasks have, and of these ``labels``.
+        options: its options among those that only some tasks have, as messages name them.
         run: what the network finds in inputs (B, C, ...), given what is asked of each image; by default, the scores
             (num_classes,) or (..., num_classes) of each, which need no pass of their own.
         place: the rectangle of an image that its maps cover; by default, what the preprocessing keeps.
@@ -126,7 +126,7 @@ class Task:
 
     @property
     def has_own_pass(self) -> bool:
-        """Whether it runs the network once more, to find its subjects."""
+        """Whether the network runs once more to find the subjects."""
         return self.run is not run_network
 
 
