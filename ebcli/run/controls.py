@@ -28,7 +28,7 @@ from ebcli.models.running import blank, probe, strides_of_cells
 from ebcli.run.maps import compared_maps, priors
 from ebcli.run.network_description import NetworkDescription, method_in_words
 from ebcli.run.plan_parts import MapOptions
-from ebcli.run.tasks.task import REGISTRY, ImageRequest, scores_of
+from ebcli.run.tasks.task import REGISTRY, ImageRequest, class_scores
 
 PICTURES, CLASSES = 24, 2  # of noise; in each picture. With fewer, the median depends more on the seed
 
@@ -178,7 +178,7 @@ def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[Image
     (slopes,) = torch.autograd.grad(logits, leaf, starts)
     full_scores = [subject.score for subject in subjects]
     if not task.has_own_pass:
-        full_scores = [*map(task.score, scores_of(loaded, logits), subjects)]
+        full_scores = [*map(task.score, class_scores(loaded, logits), subjects)]
     blurry = _blur(inputs)
     orders, sizes = _orders(inputs, slopes.abs().sum(1), maps, requests)
 

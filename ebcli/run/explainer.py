@@ -32,7 +32,7 @@ from ebcli.run.network_description import NetworkDescription, chosen_classes, cl
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import NetworkInput
-from ebcli.run.tasks.task import REGISTRY, ImageRequest, Pieces, check_options, scores_of
+from ebcli.run.tasks.task import REGISTRY, ImageRequest, Pieces, check_options, class_scores
 
 Targets = Tensor | Callable[[Tensor], Tensor]
 Batch = Sequence[NDArray[np.uint8]]  # of pieces
@@ -232,7 +232,7 @@ class Explainer:
 
         def targets(first: int, logits: Tensor) -> Tensor:
             if not findings:  # outputs beyond the images only fill the batch
-                findings.extend(map(self._find, scores_of(self.loaded, logits), requests))
+                findings.extend(map(self._find, class_scores(self.loaded, logits), requests))
             rows = [row[first : first + self._width] or row[:1] for _, row, _ in findings]
             return priors(rows, min_width, logits)
 
@@ -313,7 +313,7 @@ class Explainer:
         """The scores (pieces, ..., num_classes) of the pieces of an image."""
         with torch.no_grad():
             outputs = [self.loaded.net(part) for part in self._unless_stopping(batches)]
-        return torch.cat([scores_of(self.loaded, single_tensor(output, "the output")).float() for output in outputs])
+        return torch.cat([class_scores(self.loaded, single_tensor(output, "the output")).float() for output in outputs])
 
     def _unless_stopping(self, batches: Iterable[Batch]) -> Iterator[Tensor]:
         for batch in batches:

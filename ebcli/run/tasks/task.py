@@ -78,7 +78,7 @@ class Pieces(NamedTuple):
     join: Callable[[ArrayLike, Sequence[Map]], Map]
 
 
-def scores_of(model: LoadedModel, logits: Tensor) -> Tensor:
+def class_scores(model: LoadedModel, logits: Tensor) -> Tensor:
     """The scores (B, ..., num_classes) of logits (B, num_classes, ...)."""
     return model.to_scores(logits.detach().movedim(1, -1))
 
@@ -86,7 +86,7 @@ def scores_of(model: LoadedModel, logits: Tensor) -> Tensor:
 def run_network(inputs: Tensor, requests: Requests) -> Sequence[Any]:
     """The scores of each of the inputs (B, C, ...)."""
     model = requests[0].model
-    return [*scores_of(model, single_tensor(model.net(inputs), "the output"))]
+    return [*class_scores(model, single_tensor(model.net(inputs), "the output"))]
 
 
 @dataclass(frozen=True)
