@@ -70,9 +70,7 @@ def cost(count: int) -> None:
         with folder:
             for source, one, explanation in zip(sources, loaded, explanations, strict=True):
                 drawn = render(source, one, prepared.reader, prepared.options, explanation, None)
-                maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
-                names = prepared.options.names.relpaths(source.relpath, maps)
-                folder.add(dict(zip(names, drawn.files, strict=True)), prepared.record(source, "done"))
+                folder.add(drawn.files, prepared.record(source, "done"))
         end = time.process_time()
     g, p = (computed - decoded) / len(sources), (end - computed + decoded - start) / len(sources)
     print(f"EfficientNet-Lite0, one photo of 500 pixels: g = {g:.4f} s, p = {p:.4f} s of a CPU", flush=True)

@@ -7,7 +7,8 @@ ValueError.
 import difflib
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
@@ -118,6 +119,15 @@ def sides(shape: Iterable[int]) -> str:
 def reason(error: BaseException) -> str:
     """Why something failed, in the words of the system if it has any."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+@contextmanager
+def as_output_error(action: str) -> Iterator[None]:
+    """Raise OutputError, which says what cannot be done, for any OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot {action}: {reason(error)}") from error
 
 
 _CLOSE = 0.7  # of 1; below, difflib finds likeness in any two words

@@ -21,7 +21,7 @@ from ebcli.cli.execution import execute
 from ebcli.cli.options import OPTIONS, Options, option
 from ebcli.cli.settings import parameters, read_settings
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError, import_optional, plural
+from ebcli.errors import ConfigurationError, as_output_error, import_optional, plural
 from ebcli.files.naming import SETTINGS
 from ebcli.files.paths import path_of, safe_open
 from ebcli.models.sources import is_network_file
@@ -77,7 +77,7 @@ def check(options: Options) -> int:
     Exit status: 0 if all maps agree, 1 if some do not.
     """
     from ebcli.evaluate import rank_correlation
-    from ebcli.files.ownership import private_directory
+    from ebcli.files.private import private_directory
     from ebcli.files.sink import check_file
     from ebcli.gallery.comparison import Limits, changes, comparison_of, latest_records, read_pairs, write_comparison
 
@@ -220,7 +220,6 @@ def audit(options: Options) -> int:
     """
     from ebcli.files.directory import refuse_foreign_files
     from ebcli.files.naming import AUDIT
-    from ebcli.files.ownership import as_output_error
     from ebcli.files.records import append_lines
     from ebcli.gallery.audit import candidates, read_boxes, read_photos, write_audit
 

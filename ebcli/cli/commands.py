@@ -198,7 +198,7 @@ def verify(options: Options) -> int:
 
     Prints the results in DIRECTORY that are missing or altered.
     """
-    from ebcli.files.ownership import verify
+    from ebcli.files.results import verify
 
     directory: Path = options["directory"]
     results = verify(directory)

@@ -12,7 +12,7 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from ebcli.errors import DISTRIBUTION, EbcliError, in_words
-from ebcli.files.ownership import private_directory
+from ebcli.files.private import private_directory
 from ebcli.models.keywords import INPUT
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ExecutionOptions, OutputOptions

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from ebcli.errors import ConfigurationError, ImageError, LayerError
+from ebcli.errors import ConfigurationError, ImageError, LayerError, as_output_error
 from ebcli.evaluate.data_sets import LabeledImages
-from ebcli.files.ownership import as_output_error
 from ebcli.files.records import append_lines
 from ebcli.models import ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
-from os.path import lexists
 from pathlib import Path
 
 from ebcli.datatypes.explanation import JsonObject
-from ebcli.errors import ConfigurationError, OutputError, reason
-from ebcli.files.naming import MARKER, RECORDS, SETTINGS, output_relpath, parse_result_name, sha256
-from ebcli.files.ownership import OwnFiles, as_output_error, finish_killed_runs, private_directory, stored_name
-from ebcli.files.paths import FileState, first_link
-from ebcli.files.records import Record, Result, append_lines, read_records
+from ebcli.errors import ConfigurationError, OutputError, as_output_error, reason
+from ebcli.files.naming import MARKER, RECORDS, SETTINGS, parse_result_name, sha256
+from ebcli.files.paths import first_link
+from ebcli.files.private import finish_killed_runs, private_directory, stored_name
+from ebcli.files.records import Record, append_lines
+from ebcli.files.results import Results
 from ebcli.files.sink import Files, IsImage, IsResult, Sink, check_writable
 from ebcli.files.sources import Source
 
@@ -51,9 +49,9 @@ def refuse_foreign_files(
     result_names: dict[Path, set[str]] = defaultdict(set)
     for relpath in relpaths:
         result_names[relpath.parent].add(relpath.name)
-    own_files = OwnFiles(directory)
-    foreign = [path for path in map(directory.joinpath, files) if lexists(path) and path not in own_files]
-    foreign += sorted(itertools.islice(_foreign(directory, result_names, is_result, own_files), 4))
+    results = Results(directory)
+    foreign = [path for path in map(directory.joinpath, files) if results.is_foreign(path)]
+    foreign += sorted(itertools.islice(_foreign(results, result_names, is_result), 4))
     if not foreign:
         return
     examples = ", ".join(f"'{path}'" for path in foreign[:3])
@@ -63,21 +61,20 @@ def refuse_foreign_files(
     raise ConfigurationError(f"{examples} would be replaced, but this program did not write {pronoun}: {_ADVICE}")
 
 
-def _foreign(
-    directory: Path, result_names: Mapping[Path, set[str]], is_result: IsResult, own_files: OwnFiles
-) -> Iterator[Path]:
+def _foreign(results: Results, result_names: Mapping[Path, set[str]], is_result: IsResult) -> Iterator[Path]:
+    """Files of others with the names of results, which follow those of inputs."""
+    directory = results.directory
     for folder, names in result_names.items():
         link = first_link(directory, folder)
         if link:
             raise ConfigurationError(f"'{link}' is a symbolic link, but results stay inside --output: remove the link")
-        entries = list[os.DirEntry[str]]()
+        paths: list[Path] = []
         with as_output_error(f"write to '{directory / folder}'"), suppress(FileNotFoundError):
-            entries = list(os.scandir(directory / folder))
-        for entry in entries:
-            path = folder / entry.name
+            paths += (directory / folder).iterdir()
+        for path in paths:
             origin = parse_result_name(path)
-            if origin and origin[0].name in names and is_result(path) and directory / path not in own_files:
-                yield directory / path
+            if origin and origin[0].name in names and is_result(path) and results.is_foreign(path):
+                yield path
 
 
 class OutputFolder(Sink):
@@ -107,7 +104,6 @@ class OutputFolder(Sink):
     def __init__(self, directory: Path, overwrite: bool) -> None:
         self.directory = directory
         self._overwrite = overwrite
-        self._own_files = OwnFiles(directory)
 
     def __enter__(self) -> OutputFolder:
         with as_output_error(f"write to '{self.directory}'"):
@@ -128,11 +124,11 @@ class OutputFolder(Sink):
         finish_killed_runs(self.directory)
 
     @cached_property
-    def _history(self) -> History:
-        return History.read(self.directory)
+    def _results(self) -> Results:
+        return Results.read(self.directory)
 
     def has_finished(self, source: Source, configuration: str) -> bool:
-        return self._history.is_finished(self.directory, source, configuration)
+        return self._results.is_finished(source, configuration)
 
     def refuse(
         self, sources: Sequence[Source], accepts: IsImage, is_result: IsResult, extra_files: Iterable[Path]
@@ -149,7 +145,7 @@ class OutputFolder(Sink):
                 )
             if self._overwrite:
                 continue
-            before = self._history.other_input(source, relpath)
+            before = self._results.other_input(source)
             if before is not None and accepts(source):
                 raise ConfigurationError(
                     f"'{self.directory / relpath}' has results of '{before}', "
@@ -220,7 +216,7 @@ class OutputFolder(Sink):
         link = first_link(self.directory, relative.parent)
         if link:
             raise OutputError(f"cannot write '{path}': '{link}' is a symbolic link")
-        if not self._overwrite and lexists(path) and path not in self._own_files:
+        if not self._overwrite and self._results.is_foreign(path):
             raise OutputError(
                 f"'{path}' appeared during this run, and this program did not write it: "
                 "move it away, or pass --overwrite"
@@ -234,61 +230,3 @@ class OutputFolder(Sink):
         """
         with as_output_error(f"write the records in '{self.directory}'"):
             append_lines(self.directory / RECORDS, *(record.line() for record in records))
-
-
-@dataclass(frozen=True)
-class History:
-    """What earlier runs did in an output directory, according to its records.
-
-    Attributes:
-        outputs: each result file, relative to the directory, and the configuration that last wrote it.
-        results: for each input's path below the directory and configuration: the input's state and the results.
-        inputs: by their paths below the directory, the input that was last explained there, and its state.
-    """
-
-    outputs: dict[str, str] = field(default_factory=dict)
-    results: dict[tuple[str, str], tuple[FileState, list[Result]]] = field(default_factory=dict)
-    inputs: dict[str, tuple[str, FileState]] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, directory: Path) -> History:
-        """The history of a directory, which need not exist.
-
-        Raises:
-            OutputError: its records cannot be read.
-        """
-        history = cls()
-        with as_output_error(f"read '{directory / RECORDS}'"), suppress(FileNotFoundError, NotADirectoryError):
-            for record in read_records(directory):
-                configuration = sys.intern(record.configuration)
-                results = record.results
-                key = (record.place, configuration)
-                if record.status == "failed" or record.stamp is None:
-                    history.results.pop(key, None)
-                else:
-                    history.results[key] = record.stamp, results
-                    history.inputs[record.place] = record.input, record.stamp
-                    history.outputs.update((result.path, configuration) for result in results)
-        return history
-
-    def is_finished(self, directory: Path, source: Source, configuration: str) -> bool:
-        """Whether all results of a file exist, and were made from its present state with an equal configuration."""
-        with suppress(OSError):
-            # earlier, a file in a directory that the user named had a place as if its own path had been named
-            for place in dict.fromkeys((source.relpath, output_relpath(source.path))):
-                stamp, results = self.results.get((str(place), configuration), (None, []))
-                if stamp is not None and stamp == source.stamp():
-                    return all(
-                        self.outputs[path] == configuration and (directory / path).stat().st_size == size
-                        for path, size, _ in results
-                    )
-        return False
-
-    def other_input(self, source: Source, relpath: Path) -> str | None:
-        """Another input whose results stand at a file's place; None if there is none."""
-        name, stamp = self.inputs.get(str(relpath), (source.name, None))
-        if name == source.name or output_relpath(Path(name)) == output_relpath(source.path):
-            return None
-        with suppress(OSError):
-            return None if stamp == source.stamp() else name  # the same file, named from somewhere else
-        return None

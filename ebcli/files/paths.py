@@ -4,6 +4,7 @@ Remote files are fetched with limits on time and size.
 """
 
 import errno
+import hashlib
 import os
 import re
 import stat
@@ -60,6 +61,12 @@ def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> Buff
         return os.fdopen(number, "rb")
     os.close(number)
     raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def file_digest(path: Path, *, follow: bool = False) -> str:
+    """The SHA-256 of a regular file. Raises OSError for other files, and for links unless they are followed."""
+    with safe_open(path, follow=follow) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def first_link(directory: Path, relpath: Path) -> Path | None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import KW_ONLY, asdict, dataclass, fields
 from itertools import repeat
@@ -25,11 +26,18 @@ _decoder = json.JSONDecoder(parse_constant=lambda _: None)  # NaN and Infinity a
 
 
 class Result(NamedTuple):
-    """A result file: its path below the output directory, its size in bytes, and its SHA-256."""
+    """A result file.
+
+    Attributes:
+        path: its path below the output directory.
+        bytes, sha256: its size and checksum.
+        configuration: a hash of the settings that it was made with.
+    """
 
     path: str
     bytes: int
     sha256: str
+    configuration: str
 
 
 @dataclass(frozen=True)
@@ -213,7 +221,8 @@ class Record:
         """The result files. They are beside the input's path below the output directory, which may have moved."""
         folder, separator, _ = self.place.rpartition(os.sep)
         paths = [folder + separator + name for name in self._names]
-        return list(map(Result, paths, self.output_bytes, self.output_sha256))
+        configuration = sys.intern(self.configuration)  # which all results of a run share
+        return list(map(Result, paths, self.output_bytes, self.output_sha256, repeat(configuration)))
 
     @property
     def _names(self) -> list[str]:

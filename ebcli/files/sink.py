@@ -12,9 +12,9 @@ from dataclasses import replace
 from os.path import isdir, lexists
 from pathlib import Path
 
-from ebcli.errors import ConfigurationError, OutputError
+from ebcli.errors import ConfigurationError, OutputError, as_output_error
 from ebcli.files.naming import AUTO
-from ebcli.files.ownership import as_output_error, private_directory
+from ebcli.files.private import private_directory
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from ebcli.errors import ImageError, plural, reason
 from ebcli.files.media.medium import INPUT_FORMATS, InputFormat
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath
-from ebcli.files.ownership import OwnResults
 from ebcli.files.paths import DEFAULT, FileState, RemoteOptions, url_of, without_secrets
+from ebcli.files.results import OwnResults
 from ebcli.files.storage import Span, list_remote, read, stamp_of, tar_members, without_file_scheme
 
 Shard = tuple[int, int]

@@ -23,6 +23,7 @@ from ebcli.files.images import decode, decoding_memory
 from ebcli.files.naming import PAGE, is_raw, with_numbers
 from ebcli.files.paths import first_link
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
+from ebcli.files.results import Results
 from ebcli.files.sources import Source
 from ebcli.gallery.comparison import Files, Json, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
@@ -87,26 +88,22 @@ def read_entries(directory: Path) -> list[Entry]:
         ConfigurationError: there are no records, or they cannot be read.
     """
     latest: dict[str, dict[tuple[str, str], Record]] = {}
-    writers: dict[str, Record] = {}
+    results = Results(directory)
     for record in records_of_run(directory):
         of_input = latest.setdefault(record.place, {})
         key = record.layer, record.method
         of_input.pop(key, None)
         of_input[key] = record
-        writers.update((result.path, record) for result in record.results)
+        results.update([record])
 
-    def is_there(result: Result, record: Record) -> bool:
-        path = Path(result.path)
-        if writers[result.path] is record:
-            with suppress(OSError):
-                return not first_link(directory, path) and (directory / path).stat().st_size == result.bytes
-        return False
+    def is_there(result: Result) -> bool:
+        return results.has(result) and not first_link(directory, Path(result.path))
 
     entries = []
     for of_input in latest.values():
         outcomes: dict[tuple[str, str], Outcome] = {}
         for record in of_input.values():
-            existing = {Path(result.path) for result in record.results if is_there(result, record)}
+            existing = {Path(result.path) for result in filter(is_there, record.results)}
             for outcome in _outcomes(record, existing):
                 outcomes.pop((outcome.layer, record.method), None)
                 outcomes[outcome.layer, record.method] = outcome

@@ -13,7 +13,7 @@ from PIL import Image
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
-from ebcli.files.ownership import file_digest
+from ebcli.files.paths import file_digest
 from ebcli.imports import installed_version
 from ebcli.models.classes import printable
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DEFAULT, RAW, SIGMOID, SOFTMAX, UNTRAINED

@@ -4,7 +4,6 @@ Sufficiency is how small a part of an image, in the order of its map, keeps half
 """
 
 import contextlib
-import hashlib
 import os
 import zlib
 from collections.abc import Callable, Sequence
@@ -16,21 +15,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ebcli.datatypes.explanation import Box, Map, Sufficiency
-from ebcli.drawing.overlay import covered_pixels, interpolate, ranks
+from ebcli.datatypes.arrays import DoubleArray
+from ebcli.datatypes.explanation import Box, Map, Size, Sufficiency
+from ebcli.drawing.overlay import Pixels, covered_pixels, interpolate, ranks
 from ebcli.eb import ExcitationResult
 from ebcli.eb.forward import single_tensor
 from ebcli.errors import LayerError, OutputError
+from ebcli.files.naming import sha256
 from ebcli.files.sink import atomic_write
 from ebcli.models import default_layer
 from ebcli.models.methods import center
 from ebcli.models.running import blank, probe, strides_of_cells
-from ebcli.run.maps import compared_maps, priors
+from ebcli.run.maps import Maps, compared_maps, priors
 from ebcli.run.network_description import NetworkDescription, method_in_words
 from ebcli.run.plan_parts import MapOptions
-from ebcli.run.tasks.task import REGISTRY, ImageRequest, class_scores
+from ebcli.run.tasks.task import REGISTRY, ImageRequest, Requests, class_scores
 
-PICTURES, CLASSES = 24, 2  # of noise; in each picture. With fewer, the median depends more on the seed
+PICTURES = 24  # of noise. With fewer, the median depends more on the seed
+CLASSES = 2  # in each picture
 
 Results = Sequence[ExcitationResult]  # one for each layer
 Explain = Callable[[Tensor, Tensor], Results]
@@ -49,8 +51,8 @@ def noise(shape: Sequence[int], seed: int) -> Tensor:
     """
     white = torch.randn(1, *shape, generator=torch.Generator().manual_seed(seed))
     axes = tuple(range(2, white.ndim))
-    longest = max(white.shape[2:])
-    ticks = [torch.fft.fftfreq(length, 1 / longest) for length in white.shape[2:]]
+    lengths = white.shape[2:]
+    ticks = [torch.fft.fftfreq(length, 1 / max(lengths)) for length in lengths]
     frequencies = torch.stack(torch.meshgrid(*ticks, indexing="ij")).square().sum(0).sqrt().clamp(min=1)
     pink: Tensor = torch.fft.ifftn(torch.fft.fftn(white, dim=axes) / frequencies, dim=axes).real
     pink = pink - pink.mean(axes, keepdim=True)
@@ -59,13 +61,13 @@ def noise(shape: Sequence[int], seed: int) -> Tensor:
 
 def _question(network: NetworkDescription, seed: int) -> tuple[Tensor, Tensor]:
     """A picture of noise, and the classes (1, K) to explain in it: any but those that they are contrasted with."""
-    loaded = network.loaded
+    model = network.loaded
     against = network.against or ()
     # how far two classes are apart depends on both
-    possible = network.possible if against else range(loaded.num_classes)
+    possible = network.possible if against else range(model.num_classes)
     free = [index for index in possible if index not in against] or [0]
     order = torch.randperm(len(free), generator=torch.Generator().manual_seed(seed))[:CLASSES].tolist()
-    empty = blank(loaded.net, loaded.transforms)
+    empty = blank(model.net, model.transforms)
     classes = torch.tensor([[free[i] for i in order]], device=empty.device)
     return noise(empty.shape[1:], seed).to(empty), classes
 
@@ -82,10 +84,10 @@ def probe_noise(network: NetworkDescription, maps: MapOptions, explain: Explain)
         LayerError: a layer has no map.
         UnsupportedOpError: operations have no rule.
     """
-    loaded = network.loaded
+    model = network.loaded
     image, classes = _question(network, 0)
-    with strides_of_cells(loaded.net) as by_grid:
-        results = probe(loaded.name, loaded.net, loaded.transforms, lambda _: explain(image, classes))
+    with strides_of_cells(model.net) as by_grid:
+        results = probe(model.name, model.net, model.transforms, lambda _: explain(image, classes))
     strides = {}
     methods = []
     try:
@@ -97,9 +99,9 @@ def probe_noise(network: NetworkDescription, maps: MapOptions, explain: Explain)
             method = method_in_words(maps, network.labels_against, joint=result.joint, over_cells=over_cells)
             methods.append(method)
         for layer in network.layers:
-            compared_maps(loaded.net, maps.beside, image, classes, layer)
+            compared_maps(model.net, maps.beside, image, classes, layer)
     except LayerError as error:
-        raise LayerError(f"{error}, such as {default_layer(loaded)!r}") from error
+        raise LayerError(f"{error}, such as {default_layer(model)!r}") from error
     return replace(network, method="; ".join(dict.fromkeys(methods)), strides=strides), results
 
 
@@ -137,12 +139,12 @@ def _cache_file(result: ExcitationResult) -> Path:
     peaks = result.maps[0].float().flatten(1).amax(1)
     numbers = [*_strengths(result).tolist(), *peaks.tolist(), float(result.logits.float().norm())]
     digits = [f"{number:.4g}" for number in numbers]  # the last digits depend on the number of threads
-    name = hashlib.sha256(repr((PICTURES, CLASSES, digits)).encode()).hexdigest()
+    name = sha256(repr((PICTURES, CLASSES, digits)).encode())
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - never fails
     return Path(caches, "eb-saliency", "noise", name)
 
 
-def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Sequence[ImageRequest]) -> None:
+def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Requests) -> None:
     """Test the first map of each image. Each image passes the network 23 times.
 
     Args:
@@ -154,31 +156,33 @@ def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Seq
     if not indices:
         return
     images = _fill(inputs[indices], inputs)
-    results = sufficiency_of(images, [maps[i][0] for i in indices], [requests[i] for i in indices])
-    for i, sufficiency in zip(indices, results, strict=True):
-        maps[i][0] = replace(maps[i][0], sufficiency=sufficiency)
+    first_maps = [maps[i][0] for i in indices]
+    results = sufficiency_of(images, first_maps, [requests[i] for i in indices])
+    for i, map_, sufficiency in zip(indices, first_maps, results, strict=True):
+        maps[i][0] = replace(map_, sufficiency=sufficiency)
 
 
-def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[ImageRequest]) -> list[Sufficiency]:
+def sufficiency_of(inputs: Tensor, maps: Maps, requests: Requests) -> list[Sufficiency]:
     """Test one map of each image; for the arguments, see ``measure_sufficiency``."""
-    loaded = requests[0].model
-    task = REGISTRY[loaded.task]
+    model = requests[0].model
+    task = REGISTRY[model.task]
     subjects = [map_.subject for map_ in maps]
     easy_maps = replace(requests[0].maps, score=_LEAST_SCORE, where=None)
     easy = [replace(request, maps=easy_maps) for request in requests]
 
-    def measure(images: Tensor) -> list[float]:
+    def measure(images: Tensor) -> DoubleArray:
         """The score of each subject in such images."""
         with torch.no_grad():
-            return [*map(task.score, task.run(images, easy), subjects)]  # outputs beyond the maps only fill the batch
+            outputs = task.run(images, easy)
+        return np.array([*map(task.score, outputs, subjects)])  # outputs beyond the maps only fill the batch
 
     leaf = inputs.detach().requires_grad_()
-    logits = single_tensor(loaded.net(leaf.clone()), "the output")  # layers may modify it in place
+    logits = single_tensor(model.net(leaf.clone()), "the output")  # layers may modify it in place
     starts = priors([[subject] for subject in subjects], 1, logits)[:, 0]
     (slopes,) = torch.autograd.grad(logits, leaf, starts)
-    full_scores = [subject.score for subject in subjects]
+    full_scores = np.array([subject.score for subject in subjects])
     if not task.has_own_pass:
-        full_scores = [*map(task.score, class_scores(loaded, logits), subjects)]
+        full_scores = np.array([*map(task.score, class_scores(model, logits), subjects)])
     blurry = _blur(inputs)
     orders, sizes = _orders(inputs, slopes.abs().sum(1), maps, requests)
 
@@ -193,8 +197,7 @@ def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[Image
         high = low + len(_PARTS) - 1
         for _ in range(_STEPS):
             middle = (low + high) // 2
-            scores = measure(torch.where(first(order, middle), inputs, blurry))
-            is_enough = np.array(scores) >= np.array(full_scores) / 2
+            is_enough = measure(torch.where(first(order, middle), inputs, blurry)) >= full_scores / 2
             low = np.where(is_enough, low, middle + 1)
             high = np.where(is_enough, middle, high)
         return high
@@ -202,9 +205,9 @@ def sufficiency_of(inputs: Tensor, maps: Sequence[Map], requests: Sequence[Image
     indices = [*map(smallest, orders)]
     scores_without = measure(torch.where(first(orders[0], indices[0]), blurry, inputs))
     names = "part", "shuffled", "center", "gradient", "score", "without", "blurred"
-    parts = _PARTS[np.stack(indices)].tolist()
-    values = zip(*parts, full_scores, scores_without, measure(blurry), strict=True)
-    return [Sufficiency(**dict(zip(names, image_values, strict=True))) for image_values in values]
+    values = [*_PARTS[np.stack(indices)], full_scores, scores_without, measure(blurry)]
+    rows = np.stack(values, 1).tolist()
+    return [Sufficiency(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def _fill(values: Tensor, inputs: Tensor) -> Tensor:
@@ -212,9 +215,7 @@ def _fill(values: Tensor, inputs: Tensor) -> Tensor:
     return values[torch.arange(len(inputs)).clamp(max=len(values) - 1)]
 
 
-def _orders(
-    inputs: Tensor, slopes: Tensor, maps: Sequence[Map], requests: Sequence[ImageRequest]
-) -> tuple[list[Tensor], list[int]]:
+def _orders(inputs: Tensor, slopes: Tensor, maps: Maps, requests: Requests) -> tuple[list[Tensor], list[int]]:
     """The ranks (B, H, W) of the pixels by the map, by it shuffled, a blob and the gradient; and how many there are."""
     height, width = inputs.shape[2:]
     blob = center(torch.nn.Identity(), inputs, torch.zeros(1, 1), None)[0].numpy()
@@ -223,12 +224,13 @@ def _orders(
     for i, (map_, request) in enumerate(zip(maps, requests, strict=True)):
         generator = np.random.default_rng(zlib.crc32(inputs[i].float().cpu().numpy().tobytes()))
         region, box = _regions(map_, request, (width, height))
-        place = np.s_[box[1] : box[3], box[0] : box[2]]
+        left, top, right, bottom = box
+        place = np.s_[top:bottom, left:right]
         cells = map_.display_values
         permutation = generator.permutation(cells.ravel()).reshape(cells.shape)
         fine = [interpolate(values, region, box) for values in (cells, permutation)]
         fine += [blob[place], slopes[i].float().cpu().numpy()[place]]
-        orders[:, i, place[0], place[1]] = [ranks(values, generator) for values in fine]
+        orders[:, i, *place] = [ranks(values, generator) for values in fine]
         sizes.append(fine[0].size)
     return [_fill(torch.from_numpy(order).to(inputs.device), inputs) for order in orders], sizes
 
@@ -243,7 +245,7 @@ def _blur(images: Tensor) -> Tensor:
     return images
 
 
-def _regions(map_: Map, request: ImageRequest, size: tuple[int, int]) -> tuple[Box, tuple[int, int, int, int]]:
+def _regions(map_: Map, request: ImageRequest, size: Size) -> tuple[Box, Pixels]:
     """What the map covers, and the pixels of the image, in a network's input of a size (width, height)."""
     region = request.crop
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import io
 import os
 import reprlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from PIL import Image
 from torch import Tensor, nn
 
+from ebcli.datatypes.arrays import AnyArray, FloatArray
 from ebcli.datatypes.explanation import Box, Explanation
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.overlay import heatmap
@@ -32,14 +32,15 @@ from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
 from ebcli.models.running import default_batch_size, resolve_device
 from ebcli.models.sources.in_memory import FunctionOfTensor
-from ebcli.run.explainer import Explainer
+from ebcli.run.explainer import Explainer, Results
 from ebcli.run.network_description import in_a_sentence
 from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import Values
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.run.saliency import Saliency
 
 File = str | os.PathLike[str] | IO[bytes] | Image.Image
-Array = NDArray[Any] | Tensor
+Array = AnyArray | Tensor
 Frame = tuple[NetworkInput, DisplayFrame]  # what the network gets, and what its maps are drawn over
 Targets = str | int | Sequence[str | int] | None
 Layers = str | nn.Module | Sequence[str | nn.Module] | None
@@ -147,7 +148,8 @@ def explain(
         >>> [one.heatmap().shape for one in ebcli.explain(net, torch.rand(2, 3, 64, 64), target=3)]
         [(1, 64, 64), (1, 64, 64)]
     """
-    all_images, is_list = as_list(images)
+    is_list = isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4  # or a batch
+    all_images = [*images] if is_list else [images]
     shapes = [tuple(image.shape) if is_input(image) else None for image in all_images]
     if None not in shapes and fit is not None:
         raise ConfigurationError("a tensor of floats is the network's input as it is: drop fit")
@@ -174,9 +176,10 @@ def explain(
             spec = InputSpec.as_is(shape[-2:], channels)
         plan, network = _make_plan(model, transform, categories, layers, spec, values)
         numbers = [i for i, input_shape in enumerate(shapes) if input_shape == shape]
-        saliencies = _explain(plan, network, [all_images[i] for i in numbers], places[1:])
-        results |= zip(numbers, saliencies, strict=True)
-    return [results[i] for i in range(len(all_images))] if is_list else results[0]
+        group = _explain(plan, network, [all_images[i] for i in numbers], places[1:])
+        results |= zip(numbers, group, strict=True)
+    saliencies = [results[i] for i in sorted(results)]
+    return saliencies if is_list else saliencies[0]
 
 
 def _flat(*targets: Targets) -> tuple[str, ...]:
@@ -191,12 +194,12 @@ def _flat(*targets: Targets) -> tuple[str, ...]:
 
 
 def _make_plan(
-    model: Any, transform: Any, categories: Any, layers: Sequence[Any], spec: InputSpec | None, values: dict[str, Any]
+    model: Any, transform: Any, categories: Any, layers: Sequence[Any], spec: InputSpec | None, values: Values
 ) -> tuple[RunPlan, LoadedModel]:
     """The plan, and the network with its preprocessing; with a `spec` if it gets inputs of that size as they are."""
     modules = [layer for layer in layers if isinstance(layer, nn.Module)]
     network = _load(model, modules, transform, categories, spec)
-    settings: dict[str, Any] = {"model": model}
+    settings: Values = {"model": model}
     names: dict[Any, str] = {}
     if network is not None:  # texts that are its classes are so already
         settings = {"model": network.name, "class_names": (), **vars(network.preprocessing)}
@@ -205,7 +208,8 @@ def _make_plan(
             raise ConfigurationError("transform says how images are fitted: drop fit")
     for module in modules:
         if module not in names:
-            raise LayerError(f"this {type(module).__name__} is not a module of the network: give the layer's name")
+            problem = f"this {type(module).__name__} is not a module of the network"
+            raise LayerError(f"{problem}: give the layer's name")
     settings |= {name: value for name, value in values.items() if value is not None}
     if spec is not None:
         settings["fit"] = CROP
@@ -223,50 +227,44 @@ def _load(
     """The network; None if it is a name, which the plan's settings load."""
     if isinstance(model, LoadedModel):
         if transform is not None or categories is not None:
-            raise ConfigurationError(f"{model.name} is loaded already: pass transform and categories to load_model()")
+            advice = "pass transform and categories to load_model()"
+            raise ConfigurationError(f"{model.name} is loaded already: {advice}")
         return model
     if isinstance(model, str):
         return None if categories is None else load_model(model, class_names=categories, transform=transform)
-    is_pipeline = isinstance(model, nn.Module) or hasattr(model, "image_processor")
-    if modules and callable(model) and not is_pipeline:
+    is_function = callable(model) and not isinstance(model, nn.Module) and not hasattr(model, "image_processor")
+    if modules and is_function:
         model = FunctionOfTensor(model, modules)
     return load_model(model, class_names=categories, transform=spec or transform)
 
 
-def _explain(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]) -> list[Saliency]:
-    pairs = read_all(images, loaded.transforms)
+def _explain(plan: RunPlan, network: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]) -> list[Saliency]:
+    pairs = read_all(images, network.transforms)
     inputs = [item for item, _ in pairs]
     # the number of images that can share a batch
     largest = max(Counter(item.form for item in inputs).values())
-    device = next(loaded.net.parameters(), torch.empty(0)).device
+    device = next(network.net.parameters(), torch.empty(0)).device
     plan = plan.replace(batch_size=min(largest, default_batch_size(str(device))))
-    explainer = Explainer(plan, len(images), loaded)
+    explainer = Explainer(plan, len(images), network)
     explainers = [explainer, *(explainer.with_options(replace(plan.maps, where=box)) for box in other_boxes)]
     order = sorted(range(len(inputs)), key=lambda i: repr(inputs[i].form))
-    by_image = defaultdict[int, list[Explanation | ImageError]](list)
+    by_image: list[Results] = [[] for _ in inputs]
     for box_explainer in explainers:
         for i, explanation in zip(order, box_explainer.explain([inputs[i] for i in order]), strict=True):
             by_image[i].append(explanation)
     subtitle = in_a_sentence(explainer.network.provenance_of_picture())
     results = []
-    for i, (_, frame) in enumerate(pairs):
-        prefix = f"image {i + 1} of {len(pairs)}: " if len(pairs) > 1 else ""
-        explanations: list[Explanation] = []
-        for explanation in by_image[i]:
+    for number, (explanations, (_, frame)) in enumerate(zip(by_image, pairs, strict=True), start=1):
+        prefix = f"image {number} of {len(pairs)}: " if len(pairs) > 1 else ""
+        joined = Explanation(maps=[], seconds=0)
+        for explanation in explanations:
             if isinstance(explanation, ImageError):
                 raise ImageError(f"{prefix}{explanation}") from explanation
-            explanations.append(explanation)
-        maps = [*chain.from_iterable(explanation.maps for explanation in explanations)]
-        if not maps:
-            raise ImageError(f"{prefix}{loaded.name} finds nothing to explain: name a class")
-        results.append(Saliency(replace(explanations[0], maps=maps), frame, plan, subtitle))
+            joined = replace(explanation, maps=[*joined.maps, *explanation.maps])
+        if not joined.maps:
+            raise ImageError(f"{prefix}{network.name} finds nothing to explain: name a class")
+        results.append(Saliency(joined, frame, plan, subtitle))
     return results
-
-
-def as_list(images: Any) -> tuple[list[Any], bool]:
-    """Each image, and whether these are several: a list, a tuple or a batch."""
-    is_list = isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4
-    return [*images] if is_list else [images], is_list
 
 
 def is_input(image: Any) -> bool:
@@ -308,25 +306,29 @@ def _read(image: Any, spec: InputSpec) -> Frame:
         if is_input(image):
             image = image.float()
         values = image.detach().cpu().numpy()
-        return _of_array(values[None] if values.ndim == 2 else values, spec, values.dtype.kind == "f")
+        if values.ndim == 2:
+            values = values[None]
+        return _of_array(values, spec, values.dtype.kind == "f")
     if isinstance(image, np.ndarray):
         return _of_array(_channels_first(image, spec), spec)
     if hasattr(image, "read"):
         image = decode(image)
     if not isinstance(image, Image.Image):
-        raise ConfigurationError(f"image is {reprlib.repr(image)}, but explain() takes {_KINDS}, or a list of these")
+        problem = f"image is {reprlib.repr(image)}"
+        raise ConfigurationError(f"{problem}, but explain() takes {_KINDS}, or a list of these")
     upright = to_rgb(image)
     return NetworkInput.from_image(upright, spec), DisplayFrame(upright)
 
 
-def _channels_first(values: NDArray[Any], spec: InputSpec) -> NDArray[Any]:
+def _channels_first(values: AnyArray, spec: InputSpec) -> AnyArray:
     if values.ndim < 3:
         return np.atleast_3d(values.T).T
-    is_first = len(values) == spec.channels and values.shape[-1] not in (*_COLORS, len(values))
-    return values if is_first else np.moveaxis(values, -1, 0)
+    if len(values) == spec.channels and values.shape[-1] not in (*_COLORS, len(values)):
+        return values
+    return np.moveaxis(values, -1, 0)
 
 
-def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> Frame:
+def _of_array(values: AnyArray, spec: InputSpec, is_input: bool = False) -> Frame:
     """The same of an array (C, H, W)."""
     if not is_input and len(values) in _COLORS and spec.channels in _COLORS:
         values = _as_colors(values, spec)
@@ -344,7 +346,7 @@ def _of_array(values: NDArray[Any], spec: InputSpec, is_input: bool = False) -> 
     return NetworkInput(pixels=pixels, size=size), frame
 
 
-def _as_colors(values: NDArray[Any], spec: InputSpec) -> NDArray[Any]:
+def _as_colors(values: AnyArray, spec: InputSpec) -> AnyArray:
     """An array of colors, in 8 bits if that is what the preprocessing takes."""
     if spec.range is None and values.dtype not in (np.uint8, np.uint16) and values.max(initial=0) > 1:
         raise ImageError(
@@ -364,7 +366,7 @@ def quantus_explain(
     contrastive: bool = True,
     device: Any = None,
     **_extras: Any,
-) -> NDArray[np.float32]:
+) -> FloatArray:
     """Maps as Quantus' ``explain_func`` returns them: the positive parts at the size of the inputs, (B, 1, H, W).
 
     Args:

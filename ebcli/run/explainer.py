@@ -2,15 +2,15 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, takewhile
 from threading import Event, Lock
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,35 +28,44 @@ from ebcli.models.keywords import INPUT
 from ebcli.models.running import is_out_of_memory, resolve_device
 from ebcli.run import controls
 from ebcli.run.maps import batch_sizes, maps_of, priors
-from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, describe, method_in_words
+from ebcli.run.network_description import (
+    Indices,
+    NetworkDescription,
+    chosen_classes,
+    class_labels,
+    describe,
+    method_in_words,
+)
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import REGISTRY, ImageRequest, Pieces, check_options, class_scores
 
 Targets = Tensor | Callable[[Tensor], Tensor]
-Batch = Sequence[NDArray[np.uint8]]  # of pieces
 Images = Sequence[NetworkInput]
 MapRows = list[list[Map]]  # of each image
 Results = list[Explanation | ImageError]
 
 
-class ImageFindings(NamedTuple):
+@dataclass(frozen=True)
+class ImageFindings:
     """What the network finds in an image.
 
     Attributes:
         request: what is asked of the image.
         row: the subjects to explain.
         best: the most likely class, if the true one is known.
+        maps: the maps that were computed so far.
     """
 
     request: ImageRequest
     row: list[Subject]
     best: int | None
+    maps: list[Map] = field(default_factory=list)
 
-    def explanation(self, maps: Sequence[Map], seconds: float) -> Explanation:
-        """The maps as the explanation of the image, which took so long."""
-        return Explanation(maps=maps, seconds=seconds, label=self.request.label, predicted=self.best)
+    def explanation(self, seconds: float) -> Explanation:
+        """The explanation of the image, which took so long."""
+        return Explanation(maps=self.maps, seconds=seconds, label=self.request.label, predicted=self.best)
 
 
 class Explainer:
@@ -76,7 +85,6 @@ class Explainer:
 
     Attributes:
         loaded: the network.
-        network: its description.
         device: the name of the device.
         batch_size: images per batch, halved when memory runs out; videos are explained one by one.
     """
@@ -92,32 +100,45 @@ class Explainer:
             self.device = str(parameter.device)
             self._dtype = parameter.dtype
             self.loaded = loaded.with_preprocessing(plan.model.preprocessing)
-        if self.loaded.task not in REGISTRY:
-            raise ConfigurationError(f"{plan.model.name} is for {self.loaded.task}, but there is no such task")
-        self._task = REGISTRY[self.loaded.task]
+        task_name = self.loaded.task
+        if task_name not in REGISTRY:
+            raise ConfigurationError(f"{plan.model.name} is for {task_name}, but there is no such task")
+        task = REGISTRY[task_name]
+        self._task = task
         self._keep_relevance = plan.output.raw and self.loaded.transforms.frames is None
         self.batch_size, self._piece_batch_size = batch_sizes(
-            self.loaded, execution.batch_size, self.device, total, self._task.in_batches
+            self.loaded, execution.batch_size, self.device, total, task.in_batches
         )
-        self._joint = self._task.joint
+        self._joint = task.joint
         self._lock = Lock()
         self._stopping = Event()
         check_options(plan, self.loaded)
-        self.network = describe(plan, self.loaded, self._task.layer, may_be_bundled=loaded is None)
-        if not self.network.method:
-            self.network = self._probe(plan.maps)
+        network = None
+        if loaded is None:
+            network = NetworkDescription.of_bundled(plan)
+        if network is None or network.against:
+            network = describe(plan, self.loaded, task.layer)
+        else:  # the first picture need not wait for what is known
+            network = replace(network, loaded=self.loaded)
         is_labeled = plan.inputs.labels is not None
-        self._request_template = ImageRequest(self.network, plan.maps, labeled=is_labeled, words=plan.words)
+        self._request_template = ImageRequest(network, plan.maps, labeled=is_labeled, words=plan.words)
+        if not network.method:
+            self._probe()
 
     def with_options(self, maps: MapOptions) -> "Explainer":
         """The same network at the same layers, asked about other classes."""
         other = copy(self)
         classes, against = chosen_classes(maps, self.loaded)
-        other.network = replace(self.network, classes=classes, against=against)
+        network = replace(self.network, classes=classes, against=against)
+        other._request_template = replace(self._request_template, network=network, maps=maps)
         if against:  # how strong maps of noise are depends on both
-            other.network = other._probe(maps)
-        other._request_template = replace(self._request_template, network=other.network, maps=maps)
+            other._probe()
         return other
+
+    @property
+    def network(self) -> NetworkDescription:
+        """The description of the network."""
+        return self._request_template.network
 
     @property
     def _maps_asked(self) -> MapOptions:
@@ -136,7 +157,7 @@ class Explainer:
             if pieces is None:
                 (output,) = self._task.run(self._inputs(image.pixels[None]), [request])
             else:
-                output = self._scores_of(self._batches(pieces)).mean(0)
+                output = self._scores_of(pieces).mean(0)
             return self._task.subjects(output, request)
 
     def explain(self, images: Images, stopping: Event | None = None) -> Results:
@@ -228,32 +249,31 @@ class Explainer:
         pixels += pixels[-1:] * (self.batch_size - len(images))
         inputs = self._inputs(np.stack(pixels))
         findings: list[ImageFindings] = []
-        min_width = self._width if self._task.in_batches else 1
+        width = self._width
+        min_width = width if self._task.in_batches else 1
 
         def targets(first: int, logits: Tensor) -> Tensor:
             if not findings:  # outputs beyond the images only fill the batch
                 findings.extend(map(self._find, class_scores(self.loaded, logits), requests))
-            rows = [row[first : first + self._width] or row[:1] for _, row, _ in findings]
+            rows = [finding.row[first : first + width] or finding.row[:1] for finding in findings]
             return priors(rows, min_width, logits)
 
         if self._task.has_own_pass:
             findings += map(self._find, self._task.run(inputs, requests), requests)
-        maps: MapRows = [[] for _ in images]
         first = 0
-        while not findings or first < max(len(row) for _, row, _ in findings):
-            results = self._backprop(inputs, partial(targets, first), self._maps_asked)
-            rows = [row[first : first + self._width] for _, row, _ in findings]
-            new_maps = maps_of(requests, inputs, results, rows, self._keep_relevance)
-            for of_image, new in zip(maps, new_maps, strict=True):
-                of_image.extend(new)
-            first += self._width
+        while not findings or first < max(len(finding.row) for finding in findings):
+            results = self._backprop(inputs, partial(targets, first))
+            rows = [finding.row[first : first + width] for finding in findings]
+            maps = maps_of(requests, inputs, results, rows, self._keep_relevance)
+            for finding, image_maps in zip(findings, maps, strict=True):
+                finding.maps.extend(image_maps)
+            first += width
         if self._maps_asked.sufficiency:
-            controls.measure_sufficiency(inputs, maps, requests)
-        for i, finding in enumerate(findings):
-            maps[i] += chain(*self._against_label(inputs[i : i + 1], finding))
+            controls.measure_sufficiency(inputs, [finding.maps for finding in findings], requests)
+        for finding, image in zip(findings, inputs.split(1), strict=False):
+            finding.maps.extend(chain(*self._against_label(image, finding)))
         seconds = (perf_counter() - start) / len(images)
-        pairs = zip(findings, maps, strict=True)
-        return [finding.explanation(image_maps, seconds) for finding, image_maps in pairs]
+        return [finding.explanation(seconds) for finding in findings]
 
     def _find(self, output: Any, request: ImageRequest) -> ImageFindings:
         """What is explained in an image, given what the task needs of it."""
@@ -264,69 +284,66 @@ class Explainer:
         """The maps of one video or photo: scores averaged over its clips or tiles choose the subjects.
 
         Each piece is then explained for these. Torchvision's evaluation of videos averages scores, too.
-
         """
         start = perf_counter()
-        batches = self._batches(pieces)
-        piece_scores = self._scores_of(batches)
+        piece_scores = self._scores_of(pieces)
         finding = self._find(piece_scores.mean(0), self._request(image))
-        scores = piece_scores.cpu().numpy()
-        maps: list[Map] = []
+        join_maps = partial(pieces.join, piece_scores.cpu().numpy())
 
         def add_maps(explain: Callable[[Tensor], MapRows]) -> None:
             """Join the maps that a function computes of each piece."""
-            of_pieces = chain(*map(explain, self._unless_stopping(batches)))
-            maps.extend(map(partial(pieces.join, scores), zip(*of_pieces, strict=True)))
+            of_pieces = chain(*map(explain, self._batches(pieces)))
+            finding.maps.extend(map(join_maps, zip(*of_pieces, strict=True)))
 
-        for first in range(0, len(finding.row), self._width):
-            chosen = finding.row[first : first + self._width]
+        width = self._width
+        for first in range(0, len(finding.row), width):
+            chosen = finding.row[first : first + width]
             add_maps(partial(self._maps, subjects=chosen, request=finding.request))
         add_maps(partial(self._against_label, finding=finding))
-        explanation = finding.explanation(maps, perf_counter() - start)
-        return replace(explanation, tiles=len(pieces.pixels)) if pieces.unit == "tile" else explanation
+        explanation = finding.explanation(perf_counter() - start)
+        if pieces.unit == "tile":
+            return replace(explanation, tiles=len(pieces.pixels))
+        return explanation
 
     def _against_label(self, inputs: Tensor, finding: ImageFindings) -> MapRows:
         """Of a wrong prediction, what tells it from the true class in each of the inputs, layer by layer; else none."""
         label = finding.request.label
         if label is None or label == finding.best or self.network.against or not self._maps_asked.contrastive:
             return []
-        predicted = next(subject for subject in finding.row if subject.index == finding.best)
-        subject = replace(predicted)  # one of its own
+        # one of its own
+        (subject,) = (replace(subject) for subject in finding.row if subject.index == finding.best)
         rows = self._maps(inputs, [subject], finding.request, [label])
         name = class_labels(self.loaded, [label])[0]
         changes: dict[str, Any] = {"against": name, "is_two_sided": True, "noise": None, "method_maps": {}}
         return [[replace(map_, **changes) for map_ in row] for row in rows]
 
     def _maps(
-        self, inputs: Tensor, subjects: Sequence[Subject], request: ImageRequest, against: list[int] | None = None
+        self, inputs: Tensor, subjects: Sequence[Subject], request: ImageRequest, against: Indices = None
     ) -> MapRows:
         """The maps of the same subjects in each of the inputs."""
-        results = self._backprop(inputs, partial(priors, [subjects], 1), self._maps_asked, against)
+        results = self._backprop(inputs, partial(priors, [subjects], 1), against)
         count = len(inputs)
         return maps_of([request] * count, inputs, results, [subjects] * count, self._keep_relevance)
 
-    def _batches(self, pieces: Pieces) -> list[Batch]:
+    def _batches(self, pieces: Pieces) -> Iterator[Tensor]:
+        """The pieces of an image in batches, as the network gets them. Raises CancelledError after a stop."""
         size = self._piece_batch_size
-        return [pieces.pixels[first : first + size] for first in range(0, len(pieces.pixels), size)]
-
-    def _scores_of(self, batches: Iterable[Batch]) -> Tensor:
-        """The scores (pieces, ..., num_classes) of the pieces of an image."""
-        with torch.no_grad():
-            outputs = [self.loaded.net(part) for part in self._unless_stopping(batches)]
-        return torch.cat([class_scores(self.loaded, single_tensor(output, "the output")).float() for output in outputs])
-
-    def _unless_stopping(self, batches: Iterable[Batch]) -> Iterator[Tensor]:
-        for batch in batches:
+        for first in range(0, len(pieces.pixels), size):
             if self._stopping.is_set():
                 raise CancelledError
-            yield self._inputs(np.stack(batch))
+            yield self._inputs(np.stack(pieces.pixels[first : first + size]))
+
+    def _scores_of(self, pieces: Pieces) -> Tensor:
+        """The scores (pieces, ..., num_classes) of the pieces of an image."""
+        with torch.no_grad():
+            outputs = [single_tensor(self.loaded.net(batch), "the output") for batch in self._batches(pieces)]
+        return torch.cat([class_scores(self.loaded, logits).float() for logits in outputs])
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
 
-    def _backprop(
-        self, inputs: Tensor, targets: Targets, maps: MapOptions, against: list[int] | None = None
-    ) -> tuple[ExcitationResult, ...]:
+    def _backprop(self, inputs: Tensor, targets: Targets, against: Indices = None) -> tuple[ExcitationResult, ...]:
+        maps = self._maps_asked
         return excitation_backprop(
             self.loaded.net,
             inputs,
@@ -339,22 +356,24 @@ class Explainer:
             track_lost_mass=maps.track_lost_mass,
         )
 
-    def _probe(self, maps: MapOptions) -> NetworkDescription:
-        """The network's description after noise was explained; for errors, see ``controls.probe_noise``."""
+    def _probe(self) -> None:
+        """Explain noise to complete the network's description; for errors, see ``controls.probe_noise``."""
         network = self.network
+        maps = self._maps_asked
         if self._task.has_own_pass:  # noise has no detections
             method = method_in_words(maps, network.labels_against, joint=bool(self._joint))
-            return replace(network, method=method)
-        explain = partial(self._backprop, maps=maps)
-        description, first = controls.probe_noise(network, maps, explain)
-        joint = {result.joint for result in first}
-        self._joint = None
-        if len(joint) == 1:  # saves a forward pass
-            self._joint = joint.pop()
-        noise = {}
-        if maps.contrastive and self._task.in_batches and self.loaded.trained:
-            noise = controls.references(network, first, explain)
-        return replace(description, noise=noise)
+            description = replace(network, method=method)
+        else:
+            description, first = controls.probe_noise(network, maps, self._backprop)
+            joint = {result.joint for result in first}
+            self._joint = None
+            if len(joint) == 1:  # saves a forward pass
+                self._joint = joint.pop()
+            noise = {}
+            if maps.contrastive and self._task.in_batches and self.loaded.trained:
+                noise = controls.references(network, first, self._backprop)
+            description = replace(description, noise=noise)
+        self._request_template = replace(self._request_template, network=description)
 
 
 def _load(plan: RunPlan, device: str, dtype: torch.dtype) -> LoadedModel:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from ebcli.datatypes.arrays import AnyArray, DoubleArray, FloatArray
 from ebcli.datatypes.explanation import Map, Subject
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import ExcitationResult
@@ -25,10 +26,11 @@ from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.running import default_batch_size
 
 if TYPE_CHECKING:
-    from ebcli.run.tasks.task import ImageRequest
+    from ebcli.run.tasks.task import Requests
 
 Rows = Sequence[Sequence[Subject]]  # of each image
-Cells = NDArray[np.float32]  # of a map
+Maps = Sequence[Map]
+Fields = dict[str, Any]
 Size = tuple[int, int]  # height and width
 _LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/evidence.md
 
@@ -51,19 +53,16 @@ def priors(rows: Rows, count: int, logits: Tensor) -> Tensor:
     for i, image_starts in enumerate(starts):
         row = [*rows[min(i, len(rows) - 1)]] or [Subject(0, None, 0.0)]
         for subject, prior in zip(row + row[:1] * count, image_starts, strict=False):
-            if isinstance(subject.where, tuple):
-                prior[subject.index][subject.where] = 1
+            where = subject.where
+            if isinstance(where, tuple):
+                prior[subject.index][where] = 1
             else:
-                prior[subject.index] = torch.from_numpy(subject.where).to(prior) / int(subject.where.sum())
+                prior[subject.index] = torch.from_numpy(where).to(prior) / int(where.sum())
     return starts.to(logits.device)
 
 
 def maps_of(
-    requests: Sequence[ImageRequest],
-    inputs: Tensor,
-    results: Sequence[ExcitationResult],
-    rows: Rows,
-    keep_relevance: bool,
+    requests: Requests, inputs: Tensor, results: Sequence[ExcitationResult], rows: Rows, keep_relevance: bool
 ) -> list[list[Map]]:
     """The maps of each image, subject by subject and layer by layer, with those of other methods beside them.
 
@@ -80,10 +79,10 @@ def maps_of(
         return [[] for _ in rows]
     targets = _targets(rows)
     against = ", ".join(network.labels_against)
+    images = inputs[: len(rows)]
     maps: list[list[list[Map]]] = [[[] for _ in row] for row in rows]
     for layer, result in zip(network.layers, results, strict=True):
         fields = _batch_fields(result, layer, keep_relevance)
-        images = inputs[: len(rows)]
         fields["method_maps"] = compared_maps(network.loaded.net, options.beside, images, targets, layer)
         for i, request in enumerate(requests):
             for k, subject in enumerate(rows[i]):
@@ -108,17 +107,18 @@ def _targets(rows: Rows) -> Tensor:
     return torch.tensor([(row + (row[:1] or [0]) * width)[:width] for row in indices])
 
 
-def _batch_fields(result: ExcitationResult, layer: str, keep_relevance: bool) -> dict[str, Any]:
+def _batch_fields(result: ExcitationResult, layer: str, keep_relevance: bool) -> Fields:
     """The fields of the maps at a layer by name, each for all images (B, K, ...)."""
-    fields: dict[str, Any] = {"values": result.maps.float().cpu().numpy(), "mass": None}
+    fields: Fields = {"values": result.maps.float().cpu().numpy(), "mass": None}
+    relevance = result.relevance
     if result.mass is not None:
         fields["mass"] = result.mass.tolist()
     if result.lost_mass is not None:
         fields["lost_mass"] = {name: losses.tolist() for name, losses in result.lost_mass.items()}
     if keep_relevance:
-        fields["relevance"] = result.relevance.float().cpu().numpy()
-    if layer == INPUT and result.relevance.shape[2] > 3:  # others are colors
-        sums = result.relevance.float().clamp(min=0).flatten(3).sum(3)
+        fields["relevance"] = relevance.float().cpu().numpy()
+    if layer == INPUT and relevance.shape[2] > 3:  # others are colors
+        sums = relevance.float().clamp(min=0).flatten(3).sum(3)
         shares = sums / sums.sum(2, keepdim=True).clamp(min=torch.finfo().tiny)
         fields["channels"] = [[tuple(subject_shares) for subject_shares in row] for row in shares.tolist()]
     return fields
@@ -133,7 +133,7 @@ def _item(values: Any, i: int, k: int) -> Any:
 
 def compared_maps(
     net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str
-) -> dict[str, Cells]:
+) -> dict[str, FloatArray]:
     """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
     by_method = {}
     layer_name = None if layer == INPUT else layer
@@ -148,41 +148,42 @@ def compared_maps(
     return by_method
 
 
-def batch_sizes(loaded: LoadedModel, chosen: int | None, device: str, total: int, in_batches: bool) -> tuple[int, int]:
+def batch_sizes(model: LoadedModel, chosen: int | None, device: str, total: int, in_batches: bool) -> tuple[int, int]:
     """The images of a batch, and how many clips or tiles of one image the network gets at a time.
 
     Args:
-        loaded: the network.
+        model: the network.
         chosen: what the user chose; None for what suits the device.
         device: the device's name.
         total: the images of the run.
         in_batches: whether the network's task takes several images at a time.
     """
     default = default_batch_size(device)
-    if loaded.one_by_one:
+    if model.one_by_one:
         chosen = 1
     if not in_batches:
         return 1, chosen or max(1, default // _FRAMES)
-    if loaded.transforms.depth is not None:
+    if model.transforms.depth is not None:
         default = 1
     limit = total  # a batch is never larger than the run
     # of few images that differ in size, most batches would be half empty
-    if chosen is None and loaded.transforms.fit == WHOLE:
+    if chosen is None and model.transforms.fit == WHOLE:
         limit = min(total, max(2, total // 4))
     batch_size = chosen or default
     return min(batch_size, limit), batch_size
 
 
-def in_sequence(_scores: ArrayLike, clips: Sequence[Map]) -> Map:
+def in_sequence(_scores: ArrayLike, clips: Maps) -> Map:
     """The map of a video: its clips one after another, each with an equal share of the probability."""
     if clips[0].values.ndim != 3:
         problem = f"the map of layer {clips[0].layer!r} has no time"
         raise ConfigurationError(f"{problem}: choose a layer that keeps all frames")
-    values = np.concatenate([clip.values / np.float32(len(clips)) for clip in clips])
-    return _mix(clips, [1 / len(clips)] * len(clips), values)
+    count = len(clips)
+    values = np.concatenate([clip.values / np.float32(count) for clip in clips])
+    return _mix(clips, [1 / count] * count, values)
 
 
-def _mix(maps: Sequence[Map], shares: Sequence[float], values: Cells) -> Map:
+def _mix(maps: Maps, shares: Sequence[float], values: FloatArray) -> Map:
     """A map with these values; of the maps that it is made of, each has a share of its mass, and of what was lost."""
     first = maps[0]
     mass = 0.0
@@ -191,7 +192,7 @@ def _mix(maps: Sequence[Map], shares: Sequence[float], values: Cells) -> Map:
         mass += share * (map_.mass or 0)
         for name, amount in (map_.lost_mass or {}).items():
             lost_mass[name] += share * amount
-    changes: dict[str, Any] = {"values": values}
+    changes: Fields = {"values": values}
     if first.mass is not None:
         changes["mass"] = mass
     if first.lost_mass is not None:
@@ -208,7 +209,7 @@ class Tiles(NamedTuple):
         size: the height and width of the resized photo.
     """
 
-    corners: list[tuple[int, int]]
+    corners: list[Size]
     side: int
     size: Size
 
@@ -217,9 +218,9 @@ class Tiles(NamedTuple):
         """The tiles in which pixels of a shape (height, width, ...) are explained; None if they are at once."""
         height, width = shape[:2]
         is_long = max(height, width) > _LONGEST * min(height, width)
-        if spec.fit != WHOLE or not (spec.tiles or is_long):
-            return None
-        return cls.covering((height, width), spec.shape[0], spec.step)
+        if spec.fit == WHOLE and (spec.tiles or is_long):
+            return cls.covering((height, width), spec.shape[0], spec.step)
+        return None
 
     @classmethod
     def covering(cls, size: Size, side: int, step: int) -> Tiles:
@@ -227,11 +228,11 @@ class Tiles(NamedTuple):
         rows, columns = (_starts(length, side, step) for length in size)
         return cls([(row, column) for row in rows for column in columns], side, size)
 
-    def cut(self, pixels: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
+    def cut(self, pixels: AnyArray) -> list[AnyArray]:
         """The tiles (side, side, 3) of the resized photo (height, width, 3), without a copy."""
         return [pixels[top : top + self.side, left : left + self.side] for top, left in self.corners]
 
-    def join(self, scores: ArrayLike, maps: Sequence[Map]) -> Map:
+    def join(self, scores: ArrayLike, maps: Maps) -> Map:
         """The map of a photo from the maps of its tiles for one subject.
 
         The score of the photo is the mean over its tiles, so by Equation 4 of Zhang et al. each tile gets its share of
@@ -245,24 +246,30 @@ class Tiles(NamedTuple):
         first = maps[0]
         tile_scores = np.maximum(np.asarray(scores)[:, first.subject.index], 0)
         total = tile_scores.sum()
-        shares = tile_scores / total if total > 0 else np.full(len(maps), 1 / len(maps))
+        shares = np.full(len(maps), 1 / len(maps))
+        if total > 0:
+            shares = tile_scores / total
         photo_map = _mix(maps, shares.tolist(), self._average(shares, [map_.values for map_ in maps]))
         method_maps = {}
         for name in first.method_maps:
             method_maps[name] = self._average(shares, [map_.method_maps[name] for map_ in maps])
-        channels = tuple(shares @ [map_.channels for map_ in maps]) if first.channels else ()
+        channels: tuple[float, ...] = ()
+        if first.channels:
+            channels = tuple(shares @ [map_.channels for map_ in maps])
         return replace(photo_map, relevance=None, channels=channels, method_maps=method_maps)
 
-    def _average(self, shares: NDArray[np.float64], maps: Sequence[Cells]) -> Cells:
+    def _average(self, shares: DoubleArray, maps: Sequence[FloatArray]) -> FloatArray:
         """Maps (h, w) of tiles as one map (H, W) that sums to about as much as they do, each times its share."""
         height, width = maps[0].shape
-        rows = round(self.size[0] * height / self.side)
-        columns = round(self.size[1] * width / self.side)
-        total, weights = np.zeros((2, rows, columns))
+
+        def cell(y: int, x: int) -> Size:
+            """The row and the column of a pixel."""
+            return round(y * height / self.side), round(x * width / self.side)
+
+        total, weights = np.zeros((2, *cell(*self.size)))
         window = np.outer(_window(height), _window(width))
-        for (top, left), share, map_ in zip(self.corners, shares, maps, strict=True):
-            row = round(top * height / self.side)
-            column = round(left * width / self.side)
+        for corner, share, map_ in zip(self.corners, shares, maps, strict=True):
+            row, column = cell(*corner)
             place = np.s_[row : row + height, column : column + width]
             total[place] += share * window * map_
             weights[place] += window
@@ -277,7 +284,7 @@ def _starts(length: int, side: int, step: int) -> list[int]:
     return [round(remaining // step * i / max(1, count)) * step for i in range(count + 1)]
 
 
-def _window(cells: int) -> NDArray[np.float64]:
+def _window(cells: int) -> DoubleArray:
     """Hann's window at the centers of cells, nowhere 0."""
-    window: NDArray[np.float64] = np.sin(np.pi * (np.arange(cells) + 0.5) / cells) ** 2
+    window: DoubleArray = np.sin(np.pi * (np.arange(cells) + 0.5) / cells) ** 2
     return window

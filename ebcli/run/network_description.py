@@ -14,9 +14,10 @@ from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, SOFTMAX, WHOLE
 from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
 from ebcli.models.names import imagenet_classes
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import MapOptions, WordOptions
+from ebcli.run.plan_parts import MapOptions, Names, Values, WordOptions
 
 Classes = list[tuple[int, ...]] | None  # see ``NetworkDescription``
+Indices = list[int] | None  # of classes
 
 _NOT_LOADED: Any = None
 
@@ -38,10 +39,10 @@ class NetworkDescription:
     """
 
     loaded: LoadedModel
-    layers: tuple[str, ...]
+    layers: Names
     default_layer: str | None = None
     classes: Classes = None
-    against: list[int] | None = None
+    against: Indices = None
     method: str = ""
     noise: Mapping[str, float] = field(default_factory=dict)
     strides: Mapping[str, int] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class NetworkDescription:
         return class_labels(self.loaded, self.against)
 
     @property
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Values:
         """How maps are made, as records have it: the model, its weights, the layer, the method and the fit."""
         model = self.loaded
         return {
@@ -70,7 +71,7 @@ class NetworkDescription:
             "fit": model.transforms.fit if model.transforms.size else WHOLE,
         }
 
-    def provenance_of_picture(self, other_methods: Sequence[str] = ()) -> dict[str, Any]:
+    def provenance_of_picture(self, other_methods: Sequence[str] = ()) -> Values:
         """The same in the words of a picture, with other methods whose maps are in it."""
         provenance = self.provenance
         if other_methods:
@@ -88,21 +89,23 @@ class NetworkDescription:
         """
         model = plan.model
         maps = plan.maps
-        if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME) or model.class_names or model.like:
+        if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME):
             return None
-        loaded = _without_network(BUNDLED, NAME, model.scores, tuple(imagenet_classes()))
-        classes, against = chosen_classes(maps, loaded)
+        if model.class_names or model.like:
+            return None
+        network = _without_network(BUNDLED, NAME, model.scores, tuple(imagenet_classes()))
+        classes, against = chosen_classes(maps, network)
         if maps.layers or maps.beside or model.preprocessing.crop is not None:
             return None
         preprocessing = model.preprocessing
-        loaded = replace(loaded, transforms=preprocessing.apply(PRESET), preprocessing=preprocessing)
+        network = replace(network, transforms=preprocessing.apply(PRESET), preprocessing=preprocessing)
         return cls(
-            loaded=loaded,
+            loaded=network,
             layers=(DEFAULT_LAYER,),
             default_layer=DEFAULT_LAYER,
             classes=classes,
             against=against,
-            method=method_in_words(maps, class_labels(loaded, against)),
+            method=method_in_words(maps, class_labels(network, against)),
             noise={DEFAULT_LAYER: STRENGTH_ON_NOISE} if maps.contrastive and not against else {},
         )
 
@@ -110,14 +113,12 @@ class NetworkDescription:
     def of_plan(cls, plan: RunPlan) -> "NetworkDescription":
         """As the user named it, for records of files that cannot be read."""
         model = plan.model
-        against = plan.maps.against
-        if model.descriptions:
-            against = tuple(model.descriptions[int(index)] for index in against)
-        loaded = _without_network(model.name, model.weights, model.scores)
-        return cls(loaded=loaded, layers=plan.maps.layers, method=method_in_words(plan.maps, against))
+        network = _without_network(model.name, model.weights, model.scores)
+        method = method_in_words(plan.maps, plan.values["against"])
+        return cls(loaded=network, layers=plan.maps.layers, method=method)
 
 
-def _without_network(name: str, weights: str, scores: str | None, names: tuple[str, ...] = ()) -> LoadedModel:
+def _without_network(name: str, weights: str, scores: str | None, names: Names = ()) -> LoadedModel:
     return LoadedModel(
         name,
         _NOT_LOADED,
@@ -134,28 +135,30 @@ def in_a_sentence(provenance: Mapping[str, str]) -> str:
     return "{model} ({weights}), layer {layer}, {method}".format(**provenance)
 
 
-def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[Classes, list[int] | None]:
+def chosen_classes(maps: MapOptions, model: LoadedModel) -> tuple[Classes, Indices]:
     """The classes to explain, and those to contrast with, each once; see ``NetworkDescription``.
 
     Raises:
         ConfigurationError: a class does not exist or is contrasted with.
     """
-    names = loaded.categories
-    count = loaded.num_classes
+    names = model.categories
+    count = model.num_classes
     against = [*dict.fromkeys(models.resolve_class(names, name, count) for name in maps.against)]
     # two names can mean the same
     meant = dict.fromkeys(models.matching_classes(names, name, count) for name in maps.targets)
-    groups = [tuple(index for index in group if index not in against) for group in meant]
-    for group, remaining in zip(meant, groups, strict=True):
+    groups = []
+    for group in meant:
+        remaining = tuple(index for index in group if index not in against)
         if not remaining:
-            problem = f"{class_labels(loaded, group)[0]} is both --target and --against"
+            problem = f"{class_labels(model, group)[0]} is both --target and --against"
             raise ConfigurationError(f"{problem}: choose another class to contrast with")
+        groups.append(remaining)
     return groups or None, against or None
 
 
-def class_labels(loaded: LoadedModel, indices: Sequence[int] | None) -> list[str]:
+def class_labels(model: LoadedModel, indices: Sequence[int] | None) -> list[str]:
     """The names of classes, or their indices in words."""
-    return [loaded.category(index) or f"class {index}" for index in indices or ()]
+    return [model.category(index) or f"class {index}" for index in indices or ()]
 
 
 def method_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = False, over_cells: bool = False) -> str:
@@ -173,44 +176,40 @@ def method_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = F
     words = f"contrastive {rule}"
     if against:
         words += f" against {', '.join(against)}"
-    return f"{words}, over the cells of the map" if over_cells else words
+    if over_cells:
+        words += ", over the cells of the map"
+    return words
 
 
-def describe(plan: RunPlan, loaded: LoadedModel, own_layer: str | None, may_be_bundled: bool) -> NetworkDescription:
+def describe(plan: RunPlan, model: LoadedModel, own_layer: str | None) -> NetworkDescription:
     """What is asked of a network: its layers, or its task's own one, and classes; without the method if that varies."""
-    bundled = NetworkDescription.of_bundled(plan) if may_be_bundled else None
-    if bundled is not None and not bundled.against:  # the first picture need not wait for what is known
-        return replace(bundled, loaded=loaded)
     if own_layer is not None:
         method = (plan.words or WordOptions()).method
-        return NetworkDescription(loaded=loaded, layers=(own_layer,), default_layer=own_layer, method=method)
-    layers = chosen_layers(plan.maps.layers, loaded)
+        return NetworkDescription(loaded=model, layers=(own_layer,), default_layer=own_layer, method=method)
+    layers = chosen_layers(plan.maps.layers, model)
     counts = Counter(map(slug, layers))
     same_slugs = [repr(name) for name in layers if counts[slug(name)] > 1]
     if same_slugs and not plan.output.panel:
         names = " and ".join(same_slugs)
         raise ConfigurationError(f"the layers {names} share a file name: run them one at a time")
-    classes, against = chosen_classes(plan.maps, loaded)
-    default: str | None = layers[0]
-    if plan.maps.layers:
-        default = _default_layer(loaded) if len(layers) == 1 else None
-    return NetworkDescription(loaded=loaded, layers=layers, default_layer=default, classes=classes, against=against)
+    classes, against = chosen_classes(plan.maps, model)
+    default = None
+    if not plan.maps.layers:
+        default = layers[0]
+    elif len(layers) == 1:
+        with suppress(LayerError):  # another layer may do nevertheless
+            default = models.default_layer(model)
+    return NetworkDescription(loaded=model, layers=layers, default_layer=default, classes=classes, against=against)
 
 
-def _default_layer(loaded: LoadedModel) -> str | None:
-    with suppress(LayerError):  # another layer may do nevertheless
-        return models.default_layer(loaded)
-    return None
-
-
-def chosen_layers(names: Sequence[str], loaded: LoadedModel) -> tuple[str, ...]:
+def chosen_layers(names: Sequence[str], model: LoadedModel) -> Names:
     """The layers that are asked for, each once; the model's default layer if none are."""
     chosen: list[str] = []
-    for name in names or (models.default_layer(loaded),):
+    for name in names or (models.default_layer(model),):
         if name == ALL:
-            chosen += [*models.layer_per_resolution(loaded), INPUT]
+            chosen += [*models.layer_per_resolution(model), INPUT]
         elif name == INPUT:
             chosen.append(INPUT)
         else:
-            chosen.append(models.resolve_layer(loaded, name))
+            chosen.append(models.resolve_layer(model, name))
     return tuple(dict.fromkeys(chosen))

@@ -9,7 +9,6 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from threading import Event
@@ -20,8 +19,9 @@ import numpy as np
 
 from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
-from ebcli.errors import EbcliError, ImageError, OutputError
+from ebcli.errors import EbcliError, ImageError, OutputError, in_words
 from ebcli.files.images import decoding_memory
+from ebcli.files.naming import sha256
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source
@@ -38,7 +38,7 @@ _BATCHES_BEHIND = 2  # rendered and written meanwhile
 _BATCHES_APART = 8  # an image waits no longer for others of its size, as records come in order
 _LARGE = 1 << 23  # bytes; larger images do not wait at all
 _Loading = tuple[int, Source, Future[NetworkInput | Record]]
-_Futures = Iterator[tuple[int, Future[Record]]]
+_Rendering = tuple[int, Future[Any]]  # of a record
 
 
 class _NumberedInput(NamedTuple):
@@ -110,7 +110,7 @@ class Run:
     def process(self, sources: Iterable[Source]) -> Iterator[Record]:
         """The record of each file, in order; none for files that were not started before a stop. See ``results``."""
         error: Exception | None = None
-        waiting = deque[tuple[int, Future[Record]]]()
+        waiting = deque[_Rendering]()
         ready: dict[int, Record] = {}
         following = 0
         limit = _BATCHES_BEHIND * self._batch_size
@@ -141,18 +141,17 @@ class Run:
         if error is not None:
             raise error
 
-    def _submit(self, sources: Iterable[Source]) -> _Futures:
+    def _submit(self, sources: Iterable[Source]) -> Iterator[_Rendering]:
         """The number and the future of each image, as soon as the network is done with it.
 
         An image waits for others of its size, so that the network gets full batches.
         """
         batch_size = self._batch_size
         groups: dict[tuple[object, ...], list[_NumberedInput]] = {}
-        for number, source, item in self._read(sources):
+        for number, source, loading in self._read(sources):
+            item = loading.result()
             if isinstance(item, Record):
-                record = Future[Record]()
-                record.set_result(item)
-                yield number, record
+                yield number, loading
                 continue
             groups.setdefault(item.form, []).append(_NumberedInput(number, source, item))
             oldest = number - _BATCHES_APART * batch_size
@@ -163,8 +162,8 @@ class Run:
         for group in groups.values():
             yield from self._explain(group)
 
-    def _read(self, sources: Iterable[Source]) -> Iterator[tuple[int, Source, NetworkInput | Record]]:
-        """Each image and its number, in order."""
+    def _read(self, sources: Iterable[Source]) -> Iterator[_Loading]:
+        """Each image that is loaded, in order."""
         remaining = iter(enumerate(sources))
         ahead = deque[list[_Loading]]()
         while True:
@@ -175,17 +174,17 @@ class Run:
                 ahead.append([(n, source, self.workers.submit(self._load, source)) for n, source in batch])
             if not ahead:
                 return
-            for number, source, future in ahead.popleft():
+            for loading in ahead.popleft():
                 # failures are recorded already, so they must be reported
-                if not (self.stopping.is_set() and future.cancel()):
-                    yield number, source, future.result()
+                if not (self.stopping.is_set() and loading[-1].cancel()):
+                    yield loading
 
-    def _explain(self, images: Sequence[_NumberedInput]) -> _Futures:
+    def _explain(self, images: Sequence[_NumberedInput]) -> Iterator[_Rendering]:
         # without a network, these have appeared since, and are left to the next run
         if self.stopping.is_set() or self.explainer is None:
             return
         try:
-            explanations = self.explainer.explain([item for *_, item in images], self.stopping)
+            explanations = self.explainer.explain([image.item for image in images], self.stopping)
         except CancelledError:
             return
         for (number, source, item), explanation in zip(images, explanations, strict=True):
@@ -202,19 +201,17 @@ class Run:
             network_input: NetworkInput | None = self.workers.call(self.reader.load, source)
         except Exception as error:
             return self._failed(source, error, perf_counter() - start)
-        return self.record(source, "not an image") if network_input is None else network_input
+        return network_input or self.record(source, "not an image")
 
     def _render(self, source: Source, network_input: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
-        start = perf_counter()
-        seconds = network_input.seconds
         if isinstance(explanation, ImageError):
-            return self._failed(source, explanation, seconds)
-        seconds += explanation.seconds
+            return self._failed(source, explanation, network_input.seconds)
+        start = perf_counter() - network_input.seconds - explanation.seconds
         stamp = network_input.stamp
         common = self.record(source, "done", input_bytes=stamp.bytes, input_mtime_ns=stamp.mtime_ns)
         if not explanation.maps:  # no class scores above the threshold
-            return self._store({}, replace(common, seconds=round(seconds, 4)))
+            return self._store({}, replace(common, seconds=round(perf_counter() - start, 4)))
         names = None
         if self.plan.output.report:
             names = ThumbnailNames(common.place, stamp, common.configuration, common.method)
@@ -223,39 +220,38 @@ class Run:
         try:
             rendered = self.workers.call(render, *arguments)
         except Exception as error:
-            return self._failed(source, error, seconds + perf_counter() - start)
-        maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
-        results = self.options.names.relpaths(source.relpath, maps, rendered.coordinate_suffix)
-        clips = network_input.video_clips
+            return self._failed(source, error, perf_counter() - start)
+        files = rendered.files
+        if self.options.regions is not None:
+            common = replace(common, image_size=network_input.size)
+        if network_input.video_clips is not None:
+            common = replace(common, clips=asdict(network_input.video_clips))
         record = replace(
             common,
-            output=tuple(map(str, results)),
-            output_bytes=tuple(map(len, rendered.files)),
-            output_sha256=tuple(sha256(content).hexdigest() for content in rendered.files),
+            output=tuple(map(str, files)),
+            output_bytes=tuple(map(len, files.values())),
+            output_sha256=tuple(map(sha256, files.values())),
             classes=rendered.classes,
-            seconds=round(seconds + perf_counter() - start, 4),
-            image_size=None if self.options.regions is None else network_input.size,
+            seconds=round(perf_counter() - start, 4),
             label=explanation.label,
             predicted=explanation.predicted,
-            clips=None if clips is None else asdict(clips),
             tiles=explanation.tiles,
             seen=round(explanation.maps[0].placement.share_of(network_input.size), 4),
             pages=network_input.pages,
             question=explanation.question,
             answer=explanation.answer,
         )
-        return self._store(dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails, record)
+        return self._store(files | rendered.thumbnails, record)
 
     def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
         if isinstance(error, (OutputError, CancelledError)):
             raise error
-        reason = f"{type(error).__name__}: {error}"
+        reason = in_words(error)
         if isinstance(error, EbcliError):
-            reason = str(error)
+            reason = " ".join(str(error).split())
         elif isinstance(error, MemoryError):
             reason = "not enough memory to decode and draw it"
-        record = self.record(source, "failed", error=" ".join(reason.split()), seconds=round(seconds, 4))
-        return self._store({}, record)
+        return self._store({}, self.record(source, "failed", error=reason, seconds=round(seconds, 4)))
 
     def _store(self, files: Mapping[Path, bytes], record: Record) -> Record:
         stored_record = self.sink.write(files, record)
@@ -266,7 +262,9 @@ class Run:
 def workers_for(plan: RunPlan, files: int) -> Workers:
     """The processes that load and render so many files."""
     execution = plan.execution
-    count = 0
-    if files:
-        count = enough_for(files) if execution.workers is None else execution.workers
+    count = execution.workers
+    if not files:
+        count = 0
+    elif count is None:
+        count = enough_for(files)
     return Workers(count, execution.image_timeout, decoding_memory(plan.inputs.max_pixels))

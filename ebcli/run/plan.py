@@ -23,7 +23,15 @@ from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO, WHOLE
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, Preprocessing, as_classes
-from ebcli.run.plan_parts import PICTURES, ExecutionOptions, InputOptions, MapOptions, OutputOptions, WordOptions
+from ebcli.run.plan_parts import (
+    PICTURES,
+    ExecutionOptions,
+    InputOptions,
+    MapOptions,
+    OutputOptions,
+    Values,
+    WordOptions,
+)
 
 T = TypeVar("T")
 
@@ -56,14 +64,18 @@ _SEPARATORS = {"shard": "/", "threshold": ":"}
 
 def values_of(*parts: type[Any]) -> dict[str, Field[Any]]:
     """The names of the values of some parts of a plan, each with its field."""
-    names = [(part, item) for part in parts for item in fields(part) if item.name not in _PART_FIELDS]
-    return {_OPTION_OF.get((part, item.name), item.name): item for part, item in names}
+    values = {}
+    for part in parts:
+        for item in fields(part):
+            if item.name not in _PART_FIELDS:
+                values[_OPTION_OF.get((part, item.name), item.name)] = item
+    return values
 
 
 def part_of(kind: type[T], values: Mapping[str, Any], **parts: Any) -> T:
     """A part of a plan, with those of some values that are its own."""
-    arguments = {item.name: values[value] for value, item in values_of(kind).items() if value in values}
-    return kind(**{**arguments, **parts})
+    parts |= {item.name: values[name] for name, item in values_of(kind).items() if name in values}
+    return kind(**parts)
 
 
 @dataclass(frozen=True)
@@ -122,15 +134,14 @@ class RunPlan:
         )
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """All values of the plan; `of` makes the same plan of them."""
         model = self.model
-        values = {
-            name: getattr(part, item.name)
-            for part in self._parts
-            for name, item in values_of(type(part)).items()
-            if name not in _HIDDEN
-        }
+        values: Values = {}
+        for part in self._parts:
+            for name, item in values_of(type(part)).items():
+                if name not in _HIDDEN:
+                    values[name] = getattr(part, item.name)
         values["scale"] = self._scale
         if not model.descriptions:
             return values
@@ -168,15 +179,16 @@ class RunPlan:
         output = self.output
         if self.inputs.stdin is not None and self.execution.engine == "ray":
             raise ConfigurationError("other machines cannot read stdin: name a file, or drop --engine ray")
-        if self.style.signed and not self.maps.contrastive:
+        style = self.style
+        if style.signed and not self.maps.contrastive:
             raise ConfigurationError("a marginal map has no negative values: drop signed, or choose contrastive maps")
         self._check_figure()
-        if self.style.name == ATLAS:
+        if style.name == ATLAS:
             _check_atlas(self.maps)
         elif output.format == HTML:
-            raise ConfigurationError(f"an interactive page shows an atlas: drop the style {self.style.name}")
+            raise ConfigurationError(f"an interactive page shows an atlas: drop the style {style.name}")
         elif self.maps.at is not None:
-            raise ConfigurationError(f"--at ranks the classes of an atlas: drop the style {self.style.name}")
+            raise ConfigurationError(f"--at ranks the classes of an atlas: drop the style {style.name}")
         if output.is_file:
             self._check_one_picture()
 
@@ -215,7 +227,8 @@ class RunPlan:
             return f"there are several maps: add --panel to draw them in one figure, or {advice}"
         for name in ("raw", "report", "annotations", "records", "skip_existing"):
             if getattr(self.output, name):
-                return f"--{_option(name)} needs a directory: drop --{_option(name)}, or {advice}"
+                option = f"--{_option(name)}"
+                return f"{option} needs a directory: drop {option}, or {advice}"
         if self.maps.at is not None and self.output.directory == STDOUT:
             return "--at prints shares there: drop one of them"
         return None
@@ -236,10 +249,11 @@ class RunPlan:
 
 def _check_atlas(maps: MapOptions) -> None:
     """Raise ConfigurationError if the maps cannot be those of an atlas."""
-    if not maps.contrastive or maps.against:
-        name = "against" if maps.contrastive else "marginal"
-        requirement = "contrastive maps against their duals"
-        raise ConfigurationError(f"an atlas compares classes by {requirement}: drop --{name}")
+    requirement = "an atlas compares classes by contrastive maps against their duals"
+    if not maps.contrastive:
+        raise ConfigurationError(f"{requirement}: drop --marginal")
+    if maps.against:
+        raise ConfigurationError(f"{requirement}: drop --against")
     if len(maps.layers) > 1 or ALL in maps.layers:
         raise ConfigurationError("an atlas shows one layer: name one with --layer")
     if maps.beside:
@@ -250,7 +264,7 @@ FIELDS = values_of(*map(type, RunPlan(InputOptions((Path(),)))._parts))  # of al
 VALUES = FIELDS.keys() - _HIDDEN
 
 
-def _check_choice(values: Mapping[str, Any]) -> bool:
+def _check_choice(values: Values) -> bool:
     """Whether classes are chosen. Raises ConfigurationError if they are in two ways."""
     choosing = [_option(name) for name in CHOOSING if values.get(name, ()) != ()]
     if len(choosing) > 1:
@@ -259,7 +273,7 @@ def _check_choice(values: Mapping[str, Any]) -> bool:
     return bool(choosing)
 
 
-def _derive_style(values: dict[str, Any]) -> None:
+def _derive_style(values: Values) -> None:
     """Add the style of an atlas, its classes and its figure, and whether negative values are drawn."""
     is_chosen = _check_choice(values)
     style = values.get("style", DrawingStyle.name)
@@ -275,7 +289,7 @@ def _derive_style(values: dict[str, Any]) -> None:
     values.setdefault("signed", is_two_sided)
 
 
-def _derive_classes(values: dict[str, Any]) -> None:
+def _derive_classes(values: Values) -> None:
     """Make classes of texts or pictures to compare images with."""
     pictures = values.get("similar_to")
     descriptions = pictures or values.get("target")
@@ -291,7 +305,7 @@ def _derive_classes(values: dict[str, Any]) -> None:
         values["class_names"] = classes
 
 
-def _format(values: Mapping[str, Any]) -> str:
+def _format(values: Values) -> str:
     """The format of pictures; that of a single one by the name of its file."""
     format_: str = values.get("format", AUTO)
     path: Path = values.get("output", OutputOptions.directory)
@@ -310,7 +324,7 @@ def _format(values: Mapping[str, Any]) -> str:
     return PICTURES[suffix]
 
 
-def _may_be_video(values: Mapping[str, Any]) -> bool:
+def _may_be_video(values: Values) -> bool:
     """Whether pictures may be videos: the network may be one for video, and there is no figure."""
     model = values.get("model", ModelSpec.name)
     return not values.get("panel") and (model.lower() in torchvision_names(VIDEO) or ":" in model)
@@ -357,11 +371,12 @@ def _option_words(name: str, value: Any) -> list[str]:
     return [word for item in value for word in (flag, str(item))]
 
 
-def _without(plan: RunPlan, names: Iterable[str]) -> dict[str, Any]:
+def _without(plan: RunPlan, names: Iterable[str]) -> Values:
     """The values of a plan without those of some that follow from the others, or are the default."""
     all_values = values = plan.values
     for name in names:
-        fewer = {other: value for other, value in values.items() if other != name}
+        fewer = {**values}
+        del fewer[name]
         with suppress(ConfigurationError):
             if RunPlan.from_values(**fewer).values == all_values:
                 values = fewer

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ebcli.datatypes.explanation import Box
+from ebcli.datatypes.explanation import Box, Size
 from ebcli.errors import ConfigurationError, check_at_least, check_value
 from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML, STDOUT
@@ -23,6 +23,8 @@ BOXES, MASKS, HEATMAPS = "boxes", "masks", "heatmaps"
 ANNOTATIONS = {BOXES: (COCO,), MASKS: (COCO,), HEATMAPS: FIFTYONE_FILES}  # and their files
 ENGINES = ("local", "ray")
 Names = tuple[str, ...]
+Shard = tuple[int, int]  # its number, from 1, and how many there are
+Values = dict[str, Any]  # of options
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class InputOptions:
     _: KW_ONLY
     include: Names = ()
     exclude: Names = ()
-    shard: tuple[int, int] | None = None
+    shard: Shard | None = None
     remote: RemoteOptions = field(default_factory=RemoteOptions)
     clips: ClipOptions = field(default_factory=ClipOptions)
     max_pixels: int | None = None
@@ -60,8 +62,8 @@ class InputOptions:
             raise ConfigurationError("no images given: name some, as in eb-saliency photo.jpg; -h lists options")
         if not all((*self.include, *self.exclude)):
             raise ConfigurationError("a pattern is empty: drop it, or give one such as '*.jpg'")
-        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
-            i, n = self.shard
+        i, n = self.shard or (1, 1)
+        if not 1 <= i <= n:
             raise ConfigurationError(f"shard {i}/{n} does not exist: choose 1/{n} to {n}/{n}")
         check_at_least(1, max_pixels=self.max_pixels)
 
@@ -98,13 +100,13 @@ class MapOptions:
     top_k: int | None = None
     above: float | None = None
     score: float = 0.5
-    where: tuple[int, int] | Box | Path | None = None
+    where: Size | Box | Path | None = None
     layers: Names = ()
     contrastive: bool = True
     beside: Names = ()
     allow_unsupported: bool = False
     track_lost_mass: bool = False
-    at: tuple[int, int] | None = None
+    at: Size | None = None
     sufficiency: bool = False
 
     @property
@@ -116,7 +118,8 @@ class MapOptions:
         check_at_least(1, top_k=self.top_k)
         check_value("--score", self.score, lambda it: 0 <= it <= 1, "from 0 to 1")
         if isinstance(self.where, Box) and not self.where.area > 0:
-            raise ConfigurationError("--where is an empty box: give X,Y,WIDTH,HEIGHT with a width and height above 0")
+            advice = "give X,Y,WIDTH,HEIGHT with a width and height above 0"
+            raise ConfigurationError(f"--where is an empty box: {advice}")
         if self.contrastive:
             return
         if self.against:
@@ -158,7 +161,9 @@ class WordOptions:
         words = "contrastive EB"
         if self.against is not None:
             words += f" against {self.against}"
-        return words if self.answer is None else f"{words}, given answer"
+        if self.answer is not None:
+            words += ", given answer"
+        return words
 
 
 @dataclass(frozen=True)
@@ -202,8 +207,9 @@ class OutputOptions:
     @property
     def is_file(self) -> bool:
         """Whether the only picture goes to a file of this name, or to stdout, and not to a directory."""
-        is_picture = self.directory.suffix.lower() in PICTURES.keys() | _OTHER_PICTURES
-        return self.directory == STDOUT or (is_picture and not os.path.isdir(self.directory))
+        path = self.directory
+        is_picture = path.suffix.lower() in PICTURES.keys() | _OTHER_PICTURES
+        return path == STDOUT or (is_picture and not os.path.isdir(path))
 
     def __post_init__(self) -> None:
         check_at_least(1, max_side=self.max_side)
@@ -211,13 +217,13 @@ class OutputOptions:
             object.__setattr__(self, "raw", True)
 
     @staticmethod
-    def of_scale(text: str) -> dict[str, Any]:
+    def of_scale(text: str) -> Values:
         """The values of a scale: ``image``, ``run``, its upper end, or a percentile such as ``99%``.
 
         A lower end may stand in front of it: ``0.5,run``.
         """
         low, _, end = text.rpartition(",")
-        values: dict[str, Any] = {"vmax": None, "percentile": None, "scale": IMAGE}
+        values: Values = {"vmax": None, "percentile": None, "scale": IMAGE}
         try:
             values["vmin"] = float(low or 0)
             if end in SCALES:
@@ -272,4 +278,5 @@ class ExecutionOptions:
         if self.workers == 0:
             raise ConfigurationError("on Ray, at least one worker must hold the network")
         if self.device not in ("auto", "cpu", "cuda"):
-            raise ConfigurationError(f"Ray assigns the GPUs: instead of the device {self.device!r}, give cuda or cpu")
+            advice = f"instead of the device {self.device!r}, give cuda or cpu"
+            raise ConfigurationError(f"Ray assigns the GPUs: {advice}")

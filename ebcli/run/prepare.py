@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ebcli.drawing.painters import palette, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
-from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, ImageError
+from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, ImageError, plural
 from ebcli.files.clips import ClipOptions
 from ebcli.files.encoding import video_format
 from ebcli.files.images import limit_pixels
@@ -38,11 +37,13 @@ from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions, OutputOptions
 from ebcli.run.reading import NetworkInput, Reader, medium_of
-from ebcli.run.rendering import RenderOptions, render
+from ebcli.run.rendering import Arrays, RenderOptions, render
 from ebcli.workers import warm
 
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
+
+Sources = Sequence[Source]
 
 _MAX_NAMES = 5  # classes in a message
 # options of the output that change no picture, record or array
@@ -76,13 +77,13 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     listing = partial(
         find_sources, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
-
-    sources = listing(shard=inputs.shard)
+    sources: Sources = listing(shard=inputs.shard)
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
     is_work = any(map(_may_be_work, sources))
+    has_scale = plan.output.scale == RUN
     if is_work and style.cmap is not None:
         palette(style.cmap)  # may import matplotlib
-    if is_work and (network is None or plan.output.scale == RUN):
+    if is_work and (network is None or has_scale):
         explainer = _load_explainer(plan, len(sources))
         network = explainer.network
     network = network or NetworkDescription.of_plan(plan)
@@ -93,7 +94,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         listing = partial(listing, as_one=reader.formats)
         sources = listing(shard=inputs.shard)
     sources = with_labels(sources, inputs, model, reader)
-    if plan.output.scale == RUN and explainer is not None:
+    if has_scale and explainer is not None:
         all_sources = sources if inputs.shard is None else with_labels(listing(), inputs, model, reader)
         with workers_for(plan, 1) as workers:
             load = partial(workers.call, reader.load)
@@ -106,16 +107,19 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         against=tuple(network.against or ()),
         **network.provenance,
     )
-    remaining_sources, skipped_sources = list[Source](), list[Source]()
+    remaining: list[Source] = []
+    skipped: list[Path] = []
     for source in sources:
-        is_finished = plan.output.skip_existing and sink.has_finished(source, common.configuration)
-        (skipped_sources if is_finished else remaining_sources).append(source)
+        if plan.output.skip_existing and sink.has_finished(source, common.configuration):
+            skipped.append(source.path)
+        else:
+            remaining.append(source)
     options = render_options(plan, network, style)
     extra_files = [SETTINGS, *ANNOTATIONS.get(plan.output.annotations or "", ())]
     class_names = {index: model.category(index) for index in network.possible}
     is_result = partial(options.names.matches, class_names=class_names)
-    sink.refuse(remaining_sources, reader.accepts, is_result, extra_files)
-    if explainer is None and not is_dry and any(map(_may_be_work, remaining_sources)):
+    sink.refuse(remaining, reader.accepts, is_result, extra_files)
+    if explainer is None and not is_dry and any(map(_may_be_work, remaining)):
         explainer = _load_explainer(plan, len(sources))
     return Run(
         plan=plan,
@@ -124,8 +128,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         reader=reader,
         options=options,
         common=common,
-        sources=remaining_sources,
-        skipped=[source.path for source in skipped_sources],
+        sources=remaining,
+        skipped=skipped,
         task=model.task,
         device=explainer.device if explainer else plan.execution.device,
     )
@@ -158,7 +162,7 @@ def _load_explainer(plan: RunPlan, total: int) -> Explainer:
 
 
 def run_vmax(
-    explainer: Explainer, sources: Sequence[Source], load: Callable[[Source], NetworkInput | None], style: DrawingStyle
+    explainer: Explainer, sources: Sources, load: Callable[[Source], NetworkInput | None], style: DrawingStyle
 ) -> float:
     """The end of a run's shared color scale, in units of a uniform map: the largest value in a sample of its maps.
 
@@ -173,8 +177,9 @@ def run_vmax(
         style: whether maps are drawn signed.
     """
     images = [*filter(_is_probably_image, sources)]
+    count = len(images)
     sample: list[NetworkInput] = []
-    for i in np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int):
+    for i in np.linspace(0, count - 1, min(SAMPLE, count)).round().astype(int):
         with suppress(EbcliError, MemoryError):
             sample += filter(None, [load(images[i])])
     sample.sort(key=lambda image: (len(image.form), image.form))
@@ -187,13 +192,15 @@ def run_vmax(
                 finite = visible(np.nan_to_num(values, nan=0, posinf=0, neginf=0), style)
                 # in units of a uniform map
                 largest = max(largest, float(finite.max(initial=0)) * values.size)
-    return _rounded_up(largest) if largest else 1.0
+    return _rounded_up(largest or 1.0)
 
 
 def _is_probably_image(source: Source) -> bool:
     """Whether the user named a file, or its name says that it is of some kind of data, or it is a directory."""
-    has_suffix = source.is_explicit or any(medium.has_suffix(source.path) for medium in INPUT_FORMATS)
-    return has_suffix or os.path.isdir(source.path)
+    path = source.path
+    if source.is_explicit or os.path.isdir(path):
+        return True
+    return any(medium.has_suffix(path) for medium in INPUT_FORMATS)
 
 
 def _rounded_up(value: float) -> float:
@@ -210,24 +217,25 @@ def _region_options(output: OutputOptions) -> RegionOptions | None:
 
 def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
     """Say what its maps may not be taken for."""
-    loaded = network.loaded
-    doubts = caveat(loaded.name)
-    if not loaded.trained:
-        doubts = f"{loaded.name} is untrained: its maps are meaningless"
+    model = network.loaded
+    doubts = caveat(model.name)
+    if not model.trained:
+        doubts = f"{model.name} is untrained: its maps are meaningless"
     if doubts:
         warnings.warn(doubts, stacklevel=2)
     if network.classes is None:
         return
     words = {}  # in the order of the classes
     for word in targets:
-        words[matching_classes(loaded.categories, word, loaded.num_classes)] = word
+        words[matching_classes(model.categories, word, model.num_classes)] = word
     for word, group in zip(words.values(), network.classes, strict=True):
-        if len(group) > 1:
-            names = class_labels(loaded, group[:_MAX_NAMES])
-            if len(group) > _MAX_NAMES:
-                names.append("...")
+        count = len(group)
+        names = class_labels(model, group[:_MAX_NAMES])
+        if count > _MAX_NAMES:
+            names.append("...")
+        if count > 1:
             warnings.warn(
-                f"{word!r} means {len(group)} classes ({', '.join(names)}): of these, the one that scores highest is "
+                f"{word!r} means {count} classes ({', '.join(names)}): of these, the one that scores highest is "
                 "explained",
                 stacklevel=2,
             )
@@ -235,21 +243,23 @@ def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
 
 def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> dict[str, object]:
     """Everything that results depend on: all options but those that only say where and how fast they are made."""
+    model = network.loaded
     maps = asdict(plan.maps)
     del maps["track_lost_mass"]  # which changes records only
     # by their own names
     maps |= {"layers": network.layers, "targets": network.classes, "against": network.against}
-    if maps["top_k"] == 1 and network.loaded.task in (CLASSIFICATION, VIDEO):
+    if maps["top_k"] == 1 and model.task in (CLASSIFICATION, VIDEO):
         maps["top_k"] = None
-    if isinstance(plan.maps.where, Path):
-        maps["where"] = content_hash(plan.maps.where)
+    if isinstance(maps["where"], Path):
+        maps["where"] = content_hash(maps["where"])
     labels = plan.inputs.labels
+    labels_hash = str(FOLDERS) if labels == FOLDERS else labels and content_hash(labels)
     regions = _region_options(plan.output)
     settings = {
-        **network_settings(network.loaded),
+        **network_settings(model),
         "method": network.method,
         "dtype": plan.execution.dtype,
-        "labels": labels and (str(labels) if labels == FOLDERS else content_hash(labels)),
+        "labels": labels_hash,
         "clips": asdict(plan.inputs.clips),
         "maps": maps,
         "style": {**asdict(style), "cmap": style.colormap},
@@ -265,18 +275,23 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     """How the results of a run are rendered."""
     output = plan.output
     provenance = network.provenance_of_picture(plan.maps.beside)
-    needs_transparency = plan.style.name == "mask" and not output.panel
+    format_ = output.format
+    if format_ == AUTO and plan.style.name == "mask" and not output.panel:  # JPEG has no transparency
+        format_ = "png"
+    video = ""
+    if network.loaded.task == VIDEO:
+        video = video_format(output.format)
     names = ResultNames(
-        format="png" if output.format == AUTO and needs_transparency else output.format,
+        format=format_,
         figure=_figure_kind(plan),
         raw=output.raw,
         layers=network.layers,
         default_layer=network.default_layer,
         method=_method_mark(plan, network),
         described=bool(plan.model.descriptions),
-        video=video_format(output.format) if network.loaded.task == VIDEO else "",
+        video=video,
         volumes=network.loaded.transforms.depth is not None,
-        question=None if plan.words is None else plan.words.question,
+        question=getattr(plan.words, "question", None),
     )
     return RenderOptions(
         style=style,
@@ -296,73 +311,81 @@ def _figure_kind(plan: RunPlan) -> str:
         return ""
     if plan.maps.layers == (ALL,):
         return "layers"
-    return ATLAS if plan.style.name == ATLAS else "panel"
+    if plan.style.name == ATLAS:
+        return ATLAS
+    return "panel"
 
 
 def _method_mark(plan: RunPlan, network: NetworkDescription) -> str:
     """The method as file names have it; empty for contrastive maps against duals."""
+    if not plan.maps.contrastive:
+        return "marginal"
     if not network.against:
-        return "" if plan.maps.contrastive else "marginal"
+        return ""
     names = map(str, network.against)
     if plan.model.descriptions:
         names = map(distinct_slug, network.labels_against)
-    return f"against {' '.join(names)}"
+    return " ".join(["against", *names])
 
 
-def _raw_provenance(network: NetworkDescription) -> dict[str, NDArray[np.str_]]:
-    """What raw files say about their making, as arrays."""
+def _raw_provenance(network: NetworkDescription) -> Arrays:
+    """What raw files say about their making."""
     from importlib.metadata import version
 
     fields = network.provenance
     if len(network.layers) > 1:
         fields["layer"] = network.layers
     fields["versions"] = [f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]
-    return {name: np.array(value) for name, value in fields.items()}
+    return fields
 
 
-def with_labels(sources: list[Source], inputs: InputOptions, loaded: LoadedModel, reader: Reader) -> list[Source]:
+def with_labels(sources: Sources, inputs: InputOptions, model: LoadedModel, reader: Reader) -> Sources:
     """The same files, each with its true class as ``label``; with warnings if images have none, or labels no image.
 
     Args:
         sources: the files.
         inputs: their ``labels``, if there are any, are a CSV file of two columns, a file and its class by index or
             name; or ``FOLDERS``. A file is named by any number of the last parts of its path.
-        loaded: the network, for its classes; without any, there is nothing for it to do.
+        model: the network, for its classes; without any, there is nothing for it to do.
         reader: says whether a file is worked on; others need no label.
 
     Raises:
         ConfigurationError: the file cannot be read, a class does not exist, or no image has a label.
     """
     labels = inputs.labels
-    if labels is None or not loaded.num_classes:
+    if labels is None or not model.num_classes:
         return sources
     if labels == FOLDERS:
-        by_folder = _folders([*filter(reader.accepts, sources)], loaded)
+        by_folder = _folders([*filter(reader.accepts, sources)], model)
         return [replace(source, label=by_folder.get(_folder(source.path))) for source in sources]
-    table = read_labels(labels, loaded.categories, loaded.num_classes)
+    table = read_labels(labels, model.categories, model.num_classes)
     unused_rows = {**table}
-    result = []
+    labeled_sources = []
+    missing = []
     for source in sources:
         key = _key(source.path, table)
-        result.append(replace(source, label=None if key is None else table[key].label))
-        unused_rows.pop(key or (), None)
-    missing = [source for source in result if source.label is None and reader.accepts(source)]
+        if key is not None:
+            labeled_sources.append(replace(source, label=table[key].label))
+            unused_rows.pop(key, None)
+            continue
+        labeled_sources.append(source)
+        if reader.accepts(source):
+            missing.append(source.name)
     if missing and len(unused_rows) == len(table):
         raise ConfigurationError(
-            f"'{labels}' names none of the images, such as '{missing[0].name}': name files by the end of their paths"
+            f"'{labels}' names none of the images, such as '{missing[0]}': name files by the end of their paths"
         )
     if missing:
-        images = f"{len(missing)} images have"
-        if len(missing) == 1:
-            images = "1 image has"
-        warnings.warn(f"{images} no label in '{labels}', such as '{missing[0].name}'", stacklevel=2)
+        verb = "has" if len(missing) == 1 else "have"
+        images = plural(len(missing), "image")
+        warnings.warn(f"{images} {verb} no label in '{labels}', such as '{missing[0]}'", stacklevel=2)
     if unused_rows and sources and inputs.shard is None:
-        rows = f"{len(unused_rows)} rows of '{labels}' match"
-        if len(unused_rows) == 1:
-            rows = f"1 row of '{labels}' matches"
+        verb = "matches" if len(unused_rows) == 1 else "match"
+        rows = plural(len(unused_rows), "row")
         key, (number, _) = next(iter(unused_rows.items()))
-        warnings.warn(f"{rows} no image, such as '{Path(*key)}' in line {number}", stacklevel=2)
-    return result
+        example = f"'{Path(*key)}' in line {number}"
+        warnings.warn(f"{rows} of '{labels}' {verb} no image, such as {example}", stacklevel=2)
+    return labeled_sources
 
 
 def _key(path: Path, table: Labels) -> tuple[str, ...] | None:
@@ -377,16 +400,16 @@ def _folder(path: Path) -> str:
     return name if name not in ("", "..") else path.parent.resolve().name
 
 
-def _folders(sources: Sequence[Source], loaded: LoadedModel) -> dict[str, int]:
+def _folders(sources: Sources, model: LoadedModel) -> dict[str, int]:
     """The class of each directory by its name; without class names, in sorted order, as torchvision's ImageFolder."""
     names = sorted({_folder(source.path) for source in sources})
-    if loaded.categories is None and len(names) == loaded.num_classes and not all(map(str.isdecimal, names)):
+    if model.categories is None and len(names) == model.num_classes and not all(map(str.isdecimal, names)):
         return {name: index for index, name in enumerate(names)}
     by_name = {}
     for name in names:
         class_name = name.replace("_", " ")
         try:
-            by_name[name] = resolve_class(loaded.categories, class_name, loaded.num_classes)
+            by_name[name] = resolve_class(model.categories, class_name, model.num_classes)
         except ConfigurationError as error:
             reason = str(error).replace(repr(class_name), repr(name))
             raise ConfigurationError(f"the directory '{name}' is not named after a class ({reason})") from error

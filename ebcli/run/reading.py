@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
-from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.arrays import AnyArray
+from ebcli.datatypes.explanation import Size
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions, Clips, Slices
@@ -34,8 +34,8 @@ class NetworkInput:
         pages: the number of pages or frames of an image file, of which this is the first.
     """
 
-    pixels: NDArray[Any]
-    size: tuple[int, int]
+    pixels: AnyArray
+    size: Size
     stamp: FileState = FileState(0, 0)  # noqa: RUF009 - it is frozen
     seconds: float = 0.0
     label: int | None = None
@@ -102,8 +102,9 @@ class Reader:
         stamp, file = source.open_content()
         for other in self.media:
             if other.network and not other.supports(self.spec) and other.has_suffix(source.path):
-                article = "an" if medium.unit[0] in "aeiou" else "a"
-                raise ImageError(f"it is a {other.unit}, not {article} {medium.unit}: choose {other.network}")
+                unit = medium.unit
+                article = "an" if unit[0] in "aeiou" else "a"
+                raise ImageError(f"it is a {other.unit}, not {article} {unit}: choose {other.network}")
         pixels, size, clips = medium.read(file, self.spec, self.part)
         return NetworkInput(
             pixels=pixels,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Explanation, Interval, Map, Subject
+from ebcli.datatypes.explanation import Explanation, Interval, Map, Size, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
 from ebcli.drawing.legend import scale_labels
 from ebcli.drawing.overlay import downscale
@@ -30,7 +30,8 @@ from ebcli.models.classes import printable
 from ebcli.run.reading import NetworkInput, Reader
 
 Arrays = dict[str, ArrayLike]
-Size = tuple[int, int]  # width and height
+Facts = Mapping[str, str]
+Shares = Mapping[Subject, float]
 _OF_MAP = "mass layer peak strength times_noise evidence share channels".split()  # which its record has, too
 
 
@@ -43,7 +44,7 @@ class RenderOptions:
         names: the names of the result files, and so what is rendered: pictures or a panel, and in which format.
         subtitle: the subtitle of panels: model, layer and method.
         provenance: what pictures say about their making; see ``ebcli.files.encoding.FACTS``.
-        raw_provenance: the same as arrays by name, for raw files; None if none are written.
+        raw_provenance: the same for raw files; None if none are written.
         regions: how regions are found; None if they are not.
         max_side: pictures are drawn over photos reduced to this longest side; panels have a size of their own.
         at: the pixel at which classes are ranked; None for none.
@@ -52,11 +53,11 @@ class RenderOptions:
     style: DrawingStyle
     names: ResultNames
     subtitle: str
-    provenance: Mapping[str, str]
-    raw_provenance: Mapping[str, NDArray[np.str_]] | None
+    provenance: Facts
+    raw_provenance: Arrays | None
     regions: RegionOptions | None = None
     max_side: int | None = None
-    at: tuple[int, int] | None = None
+    at: Size | None = None
 
 
 class _Drawing(NamedTuple):
@@ -73,16 +74,14 @@ class RenderedFiles:
     """One image's results in memory.
 
     Attributes:
-        files: the contents of the result files.
+        files: the contents of the result files by path below the output directory.
         classes: the record of each map.
-        thumbnails: their contents by path, and that of the page of an answer.
-        coordinate_suffix: the suffix of the last files, the maps with coordinates; empty if there are none.
+        thumbnails: the same of thumbnails, and of the page of an answer.
     """
 
-    files: list[bytes]
+    files: dict[Path, bytes]
     classes: tuple[ClassRecord, ...]
     thumbnails: dict[Path, bytes]
-    coordinate_suffix: str = ""
 
 
 def render(
@@ -109,7 +108,8 @@ def render(
     facts = {**options.provenance, "input": file_name(source)}
     if explanation.tiles:
         facts["tiles"] = str(explanation.tiles)
-    suffix = options.names.suffix(source.relpath)
+    relpath = source.relpath
+    suffix = options.names.suffix(relpath)
     writers: list[_MapFile] = []
     figures = [maps]
     if not options.names.figure:
@@ -132,22 +132,23 @@ def render(
     if explanation.answer is not None:
         from ebcli.drawing.pages import answer_page
 
-        for path in options.names.pages(source.relpath):
+        for path in options.names.pages(relpath):
             pages[path] = answer_page(explanation, frames, maps, source.name, options.subtitle)
     for rows in figures:
         drawing = _Drawing(frames, rows, source.name, options.subtitle)
         files.append(_figure(options, explanation, drawing, suffix, facts | metadata(rows)))
     coordinate_suffix = ""
     if options.raw_provenance is not None:
-        arrays = {**options.raw_provenance, **arrays_of(explanation, network_input)}
-        files.append(encode_arrays(arrays))
+        files.append(encode_arrays(options.raw_provenance | arrays_of(explanation, network_input)))
         coordinates = clips.affine if isinstance(clips, Slices) else reader.coordinates(source)
         if coordinates is not None:
             coordinate_suffix = coordinates.suffix
             files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
-    shares = None if options.at is None else _shares(explanation, options.at, size)
+    shares = _shares(explanation, options.at, size)
     records = tuple(class_record(map_, options.regions, shares) for map_ in maps)
-    return RenderedFiles(files, records, pages, coordinate_suffix)
+    named_maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
+    paths = options.names.relpaths(relpath, named_maps, coordinate_suffix)
+    return RenderedFiles(dict(zip(paths, files, strict=True)), records, pages)
 
 
 def _chosen_frames(maps: FrameMaps, clips: Clips | None) -> tuple[list[int], int]:
@@ -168,9 +169,7 @@ def frame_maps_of(explanation: Explanation, size: Size, clips: Clips | None, sty
     return [FrameMaps.from_map(map_, size, clips, style, number(map_.subject)) for map_ in explanation.maps]
 
 
-def _figure(
-    options: RenderOptions, explanation: Explanation, drawing: _Drawing, suffix: str, facts: Mapping[str, str]
-) -> bytes:
+def _figure(options: RenderOptions, explanation: Explanation, drawing: _Drawing, suffix: str, facts: Facts) -> bytes:
     """The content of the figure of some frames and maps."""
     if suffix == HTML:
         from ebcli.drawing.pages import atlas_page
@@ -188,8 +187,10 @@ def _figure(
     return draw(*drawing).encode(suffix, facts)
 
 
-def _shares(explanation: Explanation, pixel: tuple[int, int], size: Size) -> dict[Subject, float]:
-    """The shares of the classes at a pixel of an image (width, height)."""
+def _shares(explanation: Explanation, pixel: Size | None, size: Size) -> Shares | None:
+    """The shares of the classes at a pixel of an image (width, height); None without a pixel."""
+    if pixel is None:
+        return None
     x, y = pixel
     width, height = size
     if x >= width or y >= height:
@@ -203,36 +204,37 @@ def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
     return [(left, right), (top, bottom), (0, clips.total if clips else 1)][: map_.values.ndim]
 
 
-def class_record(
-    maps: FrameMaps, options: RegionOptions | None = None, shares: Mapping[Subject, float] | None = None
-) -> ClassRecord:
+def class_record(maps: FrameMaps, options: RegionOptions | None = None, shares: Shares | None = None) -> ClassRecord:
     """The record of a map; with options, also the region that it marks; with shares at a pixel, also its own."""
     map_ = maps.map
     subject = map_.subject
-    region = None
-    if options is not None and not map_.is_two_sided:
+    fields = {name: getattr(map_, name) for name in _OF_MAP}
+    if map_.is_two_sided:
+        fields["against"] = map_.against
+    elif options is not None:
         region = largest_region(map_.values, map_.placement, maps.size, options)
+        fields["region"] = region and asdict(region)
+    if map_.sufficiency is not None:
+        fields["sufficiency"] = map_.sufficiency.record_fields
+    if shares is not None:
+        fields["share_at"] = round(shares.get(subject, 0.0), 4)
     return ClassRecord(
         subject.index,
         subject.name,
         subject.score,
         blank=maps.is_blank,
         losses=map_.lost_mass,
-        region=None if region is None else asdict(region),
         at_border=maps.at_border,
         box=subject.box,
-        sufficiency=None if map_.sufficiency is None else map_.sufficiency.record_fields,
-        share_at=None if shares is None else round(shares.get(subject, 0.0), 4),
         position=subject.position,
-        against=map_.against if map_.is_two_sided else None,
-        **{name: getattr(map_, name) for name in _OF_MAP},
+        **fields,
     )
 
 
 class _MapFile:
     """The file of a map: drawn over each frame, or over three slices of a volume."""
 
-    def __init__(self, options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> None:
+    def __init__(self, options: RenderOptions, suffix: str, maps: FrameMaps, facts: Facts) -> None:
         clips = maps.clips
         test = maps.map.sufficiency
         if test is not None and not test.suffices:  # without words, the picture would convince
@@ -283,8 +285,9 @@ def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
     strengths = [", ".join(map_.evidence_words).removeprefix("strength ") for map_ in maps]
     if all(strengths):
         facts["strength"] = "; ".join(strengths)
-    if maps[0].sufficiency is not None:
-        facts["sufficiency"] = maps[0].sufficiency.words
+    sufficiency = maps[0].sufficiency
+    if sufficiency is not None:
+        facts["sufficiency"] = sufficiency.words
     return facts | {
         "scale": f"{low} to {high}",
         "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),
@@ -296,22 +299,21 @@ def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
 def arrays_of(explanation: Explanation, network_input: NetworkInput) -> Arrays:
     """An explanation as arrays, for the raw file; with several layers, the arrays' names end with the layer's."""
     subjects = explanation.subjects
-    arrays: Arrays = {"image_size": np.array(network_input.size)}
+    arrays: Arrays = {"image_size": network_input.size}
     if explanation.tiles:
         arrays["tiles"] = str(explanation.tiles)
     arrays |= {
-        "crop": np.array(explanation.maps[0].placement),
-        "classes": np.array([subject.index for subject in subjects]),
-        "names": np.array([subject.name or "" for subject in subjects]),
+        "crop": explanation.maps[0].placement,
+        "classes": [subject.index for subject in subjects],
+        "names": [subject.name or "" for subject in subjects],
         "scores": np.array([subject.score for subject in subjects], np.float32),
     }
     if subjects[0].box is not None:
         arrays["boxes"] = np.array([subject.box for subject in subjects], np.float32)
     by_layer = explanation.by_layer
     for layer, maps in by_layer.items():
-        suffix = f"@{layer}" if len(by_layer) > 1 else ""
         for name, array in _layer_arrays(maps, network_input.video_clips).items():
-            arrays[name + suffix] = array
+            arrays[name if len(by_layer) == 1 else f"{name}@{layer}"] = array
     return arrays
 
 
@@ -327,5 +329,5 @@ def _layer_arrays(maps: Sequence[Map], clips: Clips | None) -> Arrays:
         depth = len(maps[0].values) // len(clips.starts)
         centers = (np.arange(depth) + 0.5) * clips.frames / depth - 0.5
         frames = np.add.outer(clips.starts, centers).ravel()
-        arrays["times"] = np.array([*map(clips.time, frames)])
+        arrays["times"] = [*map(clips.time, frames)]
     return arrays

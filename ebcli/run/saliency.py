@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.arrays import AnyArray, FloatArray
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Box, Explanation, Subject
+from ebcli.datatypes.explanation import Box, Explanation, Map, Size, Subject
 from ebcli.drawing.atlas import atlas_figure
 from ebcli.drawing.figure import panel
 from ebcli.drawing.frame_maps import FrameMaps
@@ -57,20 +59,24 @@ class Saliency:
         return self.plan.style
 
     @property
-    def maps(self) -> NDArray[np.float32]:
+    def _maps(self) -> Sequence[Map]:
+        return self.explanation.maps
+
+    @property
+    def maps(self) -> FloatArray:
         """The maps (K, h, w), signed: one per class, and of several layers one per class and layer.
 
         Raises:
             ConfigurationError: the layers' maps differ in size; those of each layer are in ``explanation.by_layer``.
         """
-        maps = [map_.values for map_ in self.explanation.maps]
+        maps = [map_.values for map_ in self._maps]
         if len({values.shape for values in maps}) > 1:
             raise ConfigurationError(
                 "the layers' maps differ in size: take them from explanation.by_layer, or at one size from heatmap()"
             )
         return np.stack(maps)
 
-    def heatmap(self, size: tuple[int, int] | None = None) -> NDArray[np.float32]:
+    def heatmap(self, size: Size | None = None) -> FloatArray:
         """The maps as they are drawn, (K, height, width), aligned with the photo; 0 where the network did not look.
 
         Values are those of the map's cells, interpolated; negative ones are 0 unless they are drawn (``signed``).
@@ -81,26 +87,26 @@ class Saliency:
         photo_size = self.photo.image.size
         size = size or photo_size
         heatmaps = []
-        for map_ in self.explanation.maps:
+        for map_ in self._maps:
             region = map_.placement.rescale(photo_size, size)
             heatmaps.append(heatmap(map_.display_values, region, size, self.style.signed))
         return np.stack(heatmaps)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:
         return self.heatmap().astype(dtype or np.float32, copy=False)
 
     def boxes(self, threshold: float = 0.5) -> list[Box | None]:
         """The box around the largest region above a share of each map's maximum, in pixels; None if a map is blank."""
         options = RegionOptions("max", threshold, masks=False)
         boxes = []
-        for map_ in self.explanation.maps:
+        for map_ in self._maps:
             region = largest_region(map_.display_values, map_.placement, self.photo.image.size, options)
-            boxes.append(None if region is None else region.box)
+            boxes.append(getattr(region, "box", None))
         return boxes
 
     @cached_property
     def _atlas(self) -> Atlas:
-        return Atlas.from_maps(self.explanation.maps)
+        return Atlas.from_maps(self._maps)
 
     def at(self, x: float, y: float) -> list[tuple[str, float]]:
         """The classes with evidence at a pixel of the photo, each with its share of it, 0 to 1, best first.
@@ -117,7 +123,7 @@ class Saliency:
         """
         return [(_label(subject), share) for subject, share in self._atlas.classes_at(x, y)]
 
-    def regions(self) -> tuple[NDArray[np.str_], NDArray[np.float32]]:
+    def regions(self) -> tuple[NDArray[np.str_], FloatArray]:
         """The class with the most evidence at each cell, and this evidence.
 
         Returns:
@@ -136,9 +142,10 @@ class Saliency:
         Their ``data`` has ``class_name`` and ``strength``.
         """
         boxes = {}
-        for map_, box in zip(self.explanation.maps, self.boxes(threshold), strict=True):
-            if map_.subject.box or box:
-                boxes[map_] = map_.subject.box or box
+        for map_, region_box in zip(self._maps, self.boxes(threshold), strict=True):
+            box = map_.subject.box or region_box
+            if box:
+                boxes[map_] = box
         subjects = [map_.subject for map_ in boxes]
         names = [subject.name for subject in subjects]
         return import_optional("supervision").Detections(
@@ -151,32 +158,32 @@ class Saliency:
     @property
     def classes(self) -> list[str]:
         """The name of each map's class."""
-        return [_label(map_.subject) for map_ in self.explanation.maps]
+        return [_label(map_.subject) for map_ in self._maps]
 
     @property
     def scores(self) -> list[float]:
         """The score of each map's class, detection or segment, 0 to 1."""
-        return [map_.subject.score for map_ in self.explanation.maps]
+        return [map_.subject.score for map_ in self._maps]
 
     @property
     def mass(self) -> list[float | None]:
         """The sum of each marginal map, 0 to 1; None where it was not computed."""
-        return [map_.mass for map_ in self.explanation.maps]
+        return [map_.mass for map_ in self._maps]
 
     @property
     def channels(self) -> list[tuple[float, ...]]:
         """Each channel's share of each map, for maps at the input of a network with more than three channels."""
-        return [map_.channels for map_ in self.explanation.maps]
+        return [map_.channels for map_ in self._maps]
 
     @property
     def strength(self) -> list[float | None]:
         """How strong each map is, 0 to 1; None for marginal maps."""
-        return [map_.strength for map_ in self.explanation.maps]
+        return [map_.strength for map_ in self._maps]
 
     @property
     def evidence(self) -> list[str | None]:
         """How much each map rests on: ``clear``, ``weak`` or ``hardly any``; None if that is unknown."""
-        return [map_.evidence for map_ in self.explanation.maps]
+        return [map_.evidence for map_ in self._maps]
 
     @cached_property
     def picture(self) -> Image.Image:
@@ -200,7 +207,7 @@ class Saliency:
             ConfigurationError: there is no such style, or the format cannot hold it.
         """
         is_jpeg = Path(path).suffix.lower() in (".jpg", ".jpeg")
-        values: dict[str, Any] = {"format": None, "panel": len(self.explanation.maps) > 1}
+        values: dict[str, Any] = {"format": None, "panel": len(self._maps) > 1}
         if is_jpeg:
             values["format"] = "jpg"
         if style is not None:
@@ -211,7 +218,7 @@ class Saliency:
         return notebook_view(self._frame_maps(self.style), self.photo, self.about)
 
     def __repr__(self) -> str:
-        titles = ", ".join(dict.fromkeys(map_.subject.title for map_ in self.explanation.maps))
+        titles = ", ".join(dict.fromkeys(map_.subject.title for map_ in self._maps))
         return f"<Saliency of {titles}; {self.about}>"
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.arrays import FloatArray
 from ebcli.drawing.figure import COLUMNS, lay_out, map_tile, small_frame, split_rows
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import scale_labels
@@ -18,7 +18,7 @@ from ebcli.pages.shell import page
 from ebcli.run.saliency import Saliency
 
 _LEAST = 1e-12  # of a map's sum, so that blank maps do not divide by 0
-Heatmap = NDArray[np.float32]
+Curves = dict[str, float]
 
 
 class Watch:
@@ -69,14 +69,14 @@ class Watch:
         if isinstance(to, (str, os.PathLike)):
             to = Path(to)
         self._to = to
-        self._before: list[Heatmap] = []
+        self._before: list[FloatArray] = []
         self._calls = 0
         self._rows: list[dict[str, Any]] = []
         if isinstance(self._to, Path):
             index = self._to / "index.html"
             check_file(index, False, lambda: f'content="{DISTRIBUTION}"'.encode() in index.read_bytes(), "to")
 
-    def __call__(self, net: Any, epoch: int | None = None, to: Any = None) -> dict[str, float] | None:
+    def __call__(self, net: Any, epoch: int | None = None, to: Any = None) -> Curves | None:
         """Explain the images and log the result.
 
         Args:
@@ -121,13 +121,13 @@ class Watch:
 
         return WatchCallback()
 
-    def _log(self, to: Any, epoch: int, curves: dict[str, float], picture: Image.Image) -> None:
-        values = {f"saliency/{name}": value for name, value in curves.items()}
+    def _log(self, to: Any, epoch: int, curves: Curves, picture: Image.Image) -> None:
         if hasattr(to, "add_scalar"):
             to.add_image("saliency/maps", np.asarray(picture), epoch, dataformats="HWC")
-            for name, value in values.items():
-                to.add_scalar(name, value, epoch)
+            for name, value in curves.items():
+                to.add_scalar(f"saliency/{name}", value, epoch)
         elif hasattr(to, "log"):
+            values = {f"saliency/{name}": value for name, value in curves.items()}
             to.log(values | {"saliency/maps": import_optional("wandb").Image(picture)}, step=epoch)
         elif isinstance(to, Path):
             name = f"epoch-{epoch:04d}.png"
@@ -140,14 +140,14 @@ class Watch:
             raise ConfigurationError(f"cannot log to {to!r}: give a folder, or a writer of TensorBoard or wandb")
 
 
-def _correlation(first: Heatmap, other: Heatmap) -> float:
+def _correlation(first: FloatArray, other: FloatArray) -> float:
     """Pearson's; 0 if a map is flat."""
     first = first - first.mean()
     other = other - other.mean()
     return float((first * other).sum() / max(_LEAST, float(np.sqrt((first**2).sum() * (other**2).sum()))))
 
 
-def _inside(values: Heatmap, box: Sequence[float]) -> float:
+def _inside(values: FloatArray, box: Sequence[float]) -> float:
     left, top, right, bottom = (round(edge) for edge in box)
     return float(values[top:bottom, left:right].sum() / max(_LEAST, float(values.sum())))
 

@@ -180,7 +180,8 @@ class Network:
         plan = plan.replace(format="png")
         options = render_options(plan, self._explainer(plan).network, plan.style)
         network_input = self._input(source)
-        return self._workers.call(render, source, network_input, self._reader, options, explanation, None).files[0]
+        rendered = self._workers.call(render, source, network_input, self._reader, options, explanation, None)
+        return next(iter(rendered.files.values()))
 
     def command(self, plan: RunPlan, name: str) -> str:
         """The command line that makes the picture of a plan for the photo at a path."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from runs import Forked, photos
 
-from ebcli.files.ownership import private_directory
+from ebcli.files.private import private_directory
 
 NET = """
 import os

@@ -16,10 +16,10 @@ import pytest
 
 from ebcli.datatypes.explanation import Box
 from ebcli.errors import OutputError
-from ebcli.files.directory import History
 from ebcli.files.naming import RECORDS
 from ebcli.files.paths import FileState
 from ebcli.files.records import ClassRecord, Record, Result, append_lines
+from ebcli.files.results import Results
 from ebcli.files.sources import Source
 from ebcli.models.loaded import configuration_hash, content_hash
 
@@ -121,7 +121,7 @@ def test_a_record_reads_what_it_wrote() -> None:
     assert (found.classes[0].region, found.against, found.results) == (
         {"box": Box(1, 2, 4, 6), "area": 5.5, "polygon": [1, 2, 3.5, 4]},
         (7,),
-        [Result("a.jpg.1-cat.png", 4, "")],
+        [Result("a.jpg.1-cat.png", 4, "", "A")],
     )
 
 
@@ -137,7 +137,7 @@ def test_finished_takes_the_record_and_the_file_and_the_configuration_and_the_sa
     append(done("a.jpg", "A", OUT), done("d/b.jpg", "A", OUT))
 
     def finished(name: str, configuration: str = "A") -> bool:
-        return History.read(OUT).is_finished(OUT, Source(Path(name)), configuration)
+        return Results.read(OUT).is_finished(Source(Path(name)), configuration)
 
     assert finished("a.jpg")
     assert finished("d/b.jpg")
@@ -157,22 +157,22 @@ def test_finished_takes_the_record_and_the_file_and_the_configuration_and_the_sa
 def test_a_failure_undoes_what_was_finished() -> None:
     first = done("a.jpg", "A", OUT)
     append(first, Record("a.jpg", "failed", place="a.jpg", configuration="A", error="it is broken"))
-    history = History.read(OUT)
-    assert not history.is_finished(OUT, Source(Path("a.jpg")), "A")
-    assert "a.jpg.1-cat.png" in history.outputs  # the file is still ours
+    results = Results.read(OUT)
+    assert not results.is_finished(Source(Path("a.jpg")), "A")
+    assert "a.jpg.1-cat.png" in results.files  # the file is still ours
 
 
 def test_a_file_belongs_to_the_configuration_that_wrote_it_last() -> None:
     append(done("a.jpg", "A", OUT), done("a.jpg", "B", OUT), done("a.jpg", "C", OUT, suffix="1-cat.jpg"))
-    history = History.read(OUT)
-    assert [history.is_finished(OUT, Source(Path("a.jpg")), name) for name in "ABC"] == [False, True, True]
+    results = Results.read(OUT)
+    assert [results.is_finished(Source(Path("a.jpg")), name) for name in "ABC"] == [False, True, True]
 
 
 def test_an_output_directory_may_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append(done("a.jpg", "A", OUT))
     (tmp_path / "far").mkdir()
     OUT.rename("far/moved")
-    assert History.read(Path("far/moved")).is_finished(Path("far/moved"), Source(Path("a.jpg")), "A")
+    assert Results.read(Path("far/moved")).is_finished(Source(Path("a.jpg")), "A")
 
 
 def test_half_a_line_of_a_killed_run_costs_no_other_line() -> None:
@@ -183,8 +183,8 @@ def test_half_a_line_of_a_killed_run_costs_no_other_line() -> None:
     first, torn, third = (OUT / RECORDS).read_bytes().splitlines()
     assert torn == b'{"schema": 1, "input": "b.j'
     assert [json.loads(line)["input"] for line in (first, third)] == ["a.jpg", "c.jpg"]
-    history = History.read(OUT)
-    finished = [history.is_finished(OUT, Source(Path(name)), "A") for name in ("a.jpg", "b.jpg", "c.jpg")]
+    results = Results.read(OUT)
+    finished = [results.is_finished(Source(Path(name)), "A") for name in ("a.jpg", "b.jpg", "c.jpg")]
     assert finished == [True, False, True]
 
 
@@ -208,7 +208,7 @@ GOOD: dict[str, object] = {
 def test_a_true_line_is_read() -> None:
     record = Record.parse(json.dumps(GOOD).encode())
     assert record is not None
-    assert record.results == [Result("d/b.jpg.1-cat.png", 4, "ab"), Result("d/b.jpg.npz", 5, "cd")]
+    assert record.results == [Result("d/b.jpg.1-cat.png", 4, "ab", "A"), Result("d/b.jpg.npz", 5, "cd", "A")]
     assert (record.stamp, record.status, record.seconds) == (FileState(1, 2), "done", 0.5)
     failed = GOOD | {"status": "failed", "error": "broken", "output": [], "output_bytes": [], "output_sha256": []}
     failed |= {"classes": [], "input_bytes": None}
@@ -259,9 +259,9 @@ def test_a_line_that_cannot_be_true_is_as_if_it_were_not_there(line: bytes) -> N
     assert Record.parse(line) is None
     (OUT / RECORDS).write_bytes(line + b"\n")
     append(done("a.jpg", "A", OUT))
-    history = History.read(OUT)
-    assert set(history.outputs) == {"a.jpg.1-cat.png"}
-    assert history.is_finished(OUT, Source(Path("a.jpg")), "A")
+    results = Results.read(OUT)
+    assert set(results.files) == {"a.jpg.1-cat.png"}
+    assert results.is_finished(Source(Path("a.jpg")), "A")
 
 
 @pytest.mark.release
@@ -272,24 +272,24 @@ def test_a_line_too_long_to_be_true_is_skipped_without_being_held() -> None:
         file.write(b"\n")
     append(done("a.jpg", "A", OUT))
     tracemalloc.start()
-    history = History.read(OUT)
+    results = Results.read(OUT)
     assert tracemalloc.get_traced_memory()[1] < 200 << 20
     tracemalloc.stop()
-    assert history.is_finished(OUT, Source(Path("a.jpg")), "A")
+    assert results.is_finished(Source(Path("a.jpg")), "A")
 
 
 def test_records_are_a_regular_file_or_an_error() -> None:
     Path("mine.txt").write_text("mine\n")
     (OUT / RECORDS).symlink_to(Path("mine.txt").absolute())
     with pytest.raises(OutputError, match=r"records\.jsonl': it is a symbolic link"):
-        History.read(OUT)
+        Results.read(OUT)
     with pytest.raises(OSError, match="symbolic link"):
         append(Record("a.jpg", "failed"))
     assert Path("mine.txt").read_text() == "mine\n"
     (OUT / RECORDS).unlink()
     os.mkfifo(OUT / RECORDS)
     with pytest.raises(OutputError, match="not a regular file"):
-        History.read(OUT)
+        Results.read(OUT)
     with pytest.raises(OSError, match="not a regular file"):
         append(Record("a.jpg", "failed"))
 
@@ -300,8 +300,8 @@ def test_reading_records_takes_few_steps() -> None:
     with (OUT / RECORDS).open("w") as file:
         file.writelines(template.replace("00000000", f"{number:08}") + "\n" for number in range(1000))
     with cProfile.Profile() as profile:
-        history = History.read(OUT)
-    assert len(history.results) == len(history.outputs) == 1000
+        results = Results.read(OUT)
+    assert len(results.files) == 1000
     assert pstats.Stats(profile).total_calls < 100 * 1000  # type: ignore[attr-defined]
 
 

@@ -8,7 +8,7 @@ import pytest
 from runs import invoke, photos
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.ownership import verify
+from ebcli.files.results import verify
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 

@@ -85,7 +85,7 @@ def test_numbers_that_json_lacks_are_none(maps: Path) -> None:
 def test_results_are_those_that_the_line_wrote(maps: Path) -> None:
     """Not those of a later line, of another size, or gone."""
     source = photo(Path("dir/a.png"))
-    add(maps, source, keep=("raw",), common=replace(COMMON, layer="features.9"))
+    add(maps, source, keep=("raw",), common=replace(COMMON, layer="features.9", configuration="another"))
     add(maps, source, keep=("raw",))
     replaced, kept = read_entries(maps)[0].outcomes
     assert [shown.result for shown in replaced.maps] == [None, None]

@@ -18,8 +18,8 @@ import ebcli.run.explainer
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.naming import RECORDS, SETTINGS
-from ebcli.files.ownership import OwnFiles
 from ebcli.files.records import Record
+from ebcli.files.results import Results
 from ebcli.files.sources import Source
 from ebcli.run import engine, ray_process
 from ebcli.run.pipeline import Run
@@ -66,7 +66,7 @@ def test_a_task_writes_files_that_count_as_ours_and_leaves_the_records_to_the_dr
         assert [record.input for record in records] == [source.name for source in sources]
         assert sorted(record.status for record in records) == ["done"] * 4 + ["failed"]
         assert not (OUT / RECORDS).exists()
-        assert all(Path(path) in OwnFiles(OUT) for record in records for path in record.output)
+        assert all(Path(path) in Results(OUT) for record in records for path in record.output)
         again, _ = explain_part(Path.cwd(), job, sources)  # as after the death of another process
         assert [record.output_sha256 for record in again] == [record.output_sha256 for record in records]
         SharedEvent(folder.private / "running").set()
