@@ -264,7 +264,6 @@ class Explainer:
         """The maps of one video or photo: scores averaged over its clips or tiles choose the subjects.
 
         Each piece is then explained for these. Torchvision's evaluation of videos averages scores, too.
-
         """
         start = perf_counter()
         batches = self._batches(pieces)
