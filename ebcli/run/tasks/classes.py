@@ -75,7 +75,10 @@ def _clips(_model: LoadedModel, image: NetworkInput) -> Pieces:
 
 _OPTIONS = "above", "labels"
 _IMAGE_OPTIONS = *_OPTIONS, "at", "compare_with", "sufficiency"
-_TASK = Task(subjects, "classifiers", options=_IMAGE_OPTIONS, width=width, pieces=_tiles, in_batches=True, score=_score)
-register(CLASSIFICATION, _TASK)
+_IMAGES = Task(
+    subjects, "classifiers", options=_IMAGE_OPTIONS, width=width, pieces=_tiles, in_batches=True, score=_score
+)
+register(CLASSIFICATION, _IMAGES)
 # the joint rule was better on trained networks, see docs/evidence.md
-register(VIDEO, Task(subjects, "networks for video", options=_OPTIONS, width=width, pieces=_clips, joint=True))
+_VIDEOS = Task(subjects, "networks for video", options=_OPTIONS, width=width, pieces=_clips, joint=True)
+register(VIDEO, _VIDEOS)

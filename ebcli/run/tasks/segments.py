@@ -99,10 +99,10 @@ def _polygons(mask: Mask, region: Box) -> list[DoubleArray]:
     """The outlines of a mask (H, W), in pixels of the image."""
     from contourpy import contour_generator
 
-    padded = np.pad(mask.astype(float), 1)
+    values = np.pad(mask.astype(float), 1)
     cell = np.divide(region.size, mask.shape[::-1])
     corner = region[:2] - cell / 2
-    return [corner + cell * np.asarray(line) for line in contour_generator(z=padded).lines(0.5)]
+    return [corner + cell * np.asarray(line) for line in contour_generator(z=values).lines(0.5)]
 
 
 def _score(scores: Tensor, subject: Subject) -> float:

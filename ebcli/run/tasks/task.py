@@ -151,7 +151,6 @@ def register(name: str, task: Task) -> None:
 
 def check_options(plan: RunPlan, model: LoadedModel) -> None:
     """Raise ConfigurationError if the plan has options that the network's task does not have."""
-    task = REGISTRY[model.task]
     maps = plan.maps
     for option, field in values_of(MapOptions).items():
         value = getattr(maps, field.name)
@@ -159,6 +158,15 @@ def check_options(plan: RunPlan, model: LoadedModel) -> None:
             _check_option("where X,Y,W,H" if isinstance(value, Box) else option, model)
     if plan.inputs.labels is not None:
         _check_option("labels", model)
+    _check_data(plan, model)
+    if maps.sufficiency:
+        _check_scores(model)
+
+
+def _check_data(plan: RunPlan, model: LoadedModel) -> None:
+    """Raise ConfigurationError if the plan has options that are for other kinds of data than the network's."""
+    task = REGISTRY[model.task]
+    maps = plan.maps
     spec = model.transforms
     style = plan.style.name
     is_image = spec.axes == "HW"
@@ -178,8 +186,6 @@ def check_options(plan: RunPlan, model: LoadedModel) -> None:
     for limit, is_asked, is_possible in limits:
         if is_asked and not is_possible:
             raise ConfigurationError(f"{limit}, but {model.name} is for {kind}: drop it")
-    if maps.sufficiency:
-        _check_scores(model)
 
 
 def _check_scores(model: LoadedModel) -> None:

@@ -31,11 +31,11 @@ Token = tuple[int, int]  # its place in the answer, and its number in the vocabu
 _WORDS = re.compile(r"\w+(?:['’.-]\w+)*")
 # which have no map unless they are asked for
 _FUNCTION_WORDS = frozenset(
-    "a an the this that these those there here it its he him his she her they them their i me my you your "
-    "we us our who whom whose which what is am are was were be been being has have had do does did can could "
-    "may might must shall should will would of in on at to from by with for about into onto upon over as than "
-    "and or but nor so if then because while when where how not no yes also just very some any each every both "
-    "all such".split()
+    "a an the this that these those there here it its he him his she her they them their i me my you "
+    "your we us our who whom whose which what is am are was were be been being has have had do does "
+    "did can could may might must shall should will would of in on at to from by with for about into "
+    "onto upon over as than and or but nor so if then because while when where how not no yes also "
+    "just very some any each every both all such".split()
 )
 
 
@@ -79,7 +79,8 @@ class AnswerNetwork(nn.Module):
         self.texts = 0
         decoder_blocks = _block_lists(self.net.get_decoder())[0]
         self._first = decoder_blocks[0]
-        self.blocks = [*next(blocks for blocks in _block_lists(self.net) if self._first not in blocks)]
+        encoder_lists = (blocks for blocks in _block_lists(self.net) if self._first not in blocks)
+        self.blocks = [*next(encoder_lists)]
 
     def forward(self, pixels: Tensor) -> Tensor:
         logits = self._run(self._merge, pixels).logits[0]
@@ -121,8 +122,9 @@ class AnswerNetwork(nn.Module):
         bound, text, photo, is_photo = self._decoder_input(*call)
         self.texts = text.shape[1]
         common = photo.mean(1, keepdim=True)
-        states = self.merge_point(torch.cat([text, common, photo - common], 1))
-        text, common, deviations = states.split([self.texts, 1, photo.shape[1]], 1)
+        states = torch.cat([text, common, photo - common], 1)
+        counts = [self.texts, 1, photo.shape[1]]
+        text, common, deviations = self.merge_point(states).split(counts, 1)
         photo = deviations + common
         if is_photo is None:
             bound.arguments |= {"hidden_states": text, "encoder_hidden_states": photo}
@@ -175,16 +177,16 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
         rivals = [_rival(model, answer, word, options.against) for word in words]
     net = AnswerNetwork(model, answer, tokens + rivals)
     targets = torch.zeros(len(words), len(tokens + rivals))
-    others = torch.zeros_like(targets)
+    duals = torch.zeros_like(targets)
     for k, word in enumerate(words):
         if rivals:
             place, _ = rivals[k]
             targets[k, place] = 1
-            others[k, len(tokens) + k] = 1
+            duals[k, len(tokens) + k] = 1
         else:  # jointly, a negative prior is that of the dual
             targets[k, word.places] = 1 / len(word.places)
-            others[k, word.places] = -1 / len(word.places)
-    starts = torch.cat([targets, others])[None].to(answer.pixels)
+            duals[k, word.places] = -1 / len(word.places)
+    starts = torch.cat([targets, duals])[None].to(answer.pixels)
     result = excitation_backprop(net, answer.pixels, starts, "merge_point", joint=True)
 
     def photo_tokens(pixels: Tensor) -> Tensor:
@@ -194,8 +196,8 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
     relevance = result.relevance[0].sum(2).double()
     photo_relevance = relevance[:, net.texts + 1 :]
     shares = photo_relevance.sum(1, keepdim=True)
-    target, other = (photo_relevance / shares.clamp(min=1e-30)).chunk(2)
-    values = patches.map(target - other).float().cpu().numpy()
+    of_targets, of_duals = (photo_relevance / shares.clamp(min=1e-30)).chunk(2)
+    values = patches.map(of_targets - of_duals).float().cpu().numpy()
     scores = net.logits.detach().float().softmax(1)
     maps = []
     for k, word in enumerate(words):
