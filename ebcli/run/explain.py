@@ -348,10 +348,10 @@ def _of_array(values: AnyArray, spec: InputSpec, is_input: bool = False) -> Fram
 
 def _as_colors(values: AnyArray, spec: InputSpec) -> AnyArray:
     """An array of colors, in 8 bits if that is what the preprocessing takes."""
-    if spec.range is None and values.dtype not in (np.uint8, np.uint16) and values.max(initial=0) > 1:
-        raise ImageError(
-            f"it is {values.dtype} with values up to {values.max():g}: pass integers of 8 bits, or floats from 0 to 1"
-        )
+    maximum = values.max(initial=0)
+    if spec.range is None and values.dtype not in (np.uint8, np.uint16) and maximum > 1:
+        problem = f"it is {values.dtype} with values up to {maximum:g}"
+        raise ImageError(f"{problem}: pass integers of 8 bits, or floats from 0 to 1")
     if values.dtype == np.uint8 or spec.function is None:
         return values
     return (255 * spec.to_unit_range(values).clip(0, 1)).round().astype(np.uint8)

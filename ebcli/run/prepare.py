@@ -391,7 +391,8 @@ def with_labels(sources: Sources, inputs: InputOptions, model: LoadedModel, read
 def _key(path: Path, table: Labels) -> tuple[str, ...] | None:
     """The longest end of a path that the table has."""
     parts = path.parts
-    return next((parts[start:] for start in range(len(parts)) if parts[start:] in table), None)
+    ends = (parts[start:] for start in range(len(parts)))
+    return next((end for end in ends if end in table), None)
 
 
 def _folder(path: Path) -> str:

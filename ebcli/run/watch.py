@@ -142,9 +142,9 @@ class Watch:
 
 def _correlation(first: FloatArray, other: FloatArray) -> float:
     """Pearson's; 0 if a map is flat."""
-    first = first - first.mean()
-    other = other - other.mean()
-    return float((first * other).sum() / max(_LEAST, float(np.sqrt((first**2).sum() * (other**2).sum()))))
+    if not (np.ptp(first) and np.ptp(other)):
+        return 0.0
+    return float(np.corrcoef(first.ravel(), other.ravel())[0, 1])
 
 
 def _inside(values: FloatArray, box: Sequence[float]) -> float:
