@@ -40,6 +40,11 @@ class Box(NamedTuple):
         return round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
 
     @property
+    def size(self) -> tuple[float, float]:
+        """The width and height."""
+        return self.right - self.left, self.bottom - self.top
+
+    @property
     def sides(self) -> tuple[Interval, Interval]:
         """Where it begins and ends along x, and along y."""
         return (self.left, self.right), (self.top, self.bottom)
@@ -55,7 +60,8 @@ class Box(NamedTuple):
     @property
     def area(self) -> float:
         """In square pixels; 0 if it is empty."""
-        return max(self.right - self.left, 0.0) * max(self.bottom - self.top, 0.0)
+        width, height = self.size
+        return max(width, 0.0) * max(height, 0.0)
 
     def rescale(self, old_size: tuple[float, float], new_size: tuple[float, float]) -> Box:
         """The same rectangle after the image was resized from one size (width, height) to another."""

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,10 +26,10 @@ from ebcli.heads import single_tensor
 from ebcli.models import default_layer
 from ebcli.models.methods import center
 from ebcli.models.running import blank, probe, strides_of_cells
-from ebcli.run.maps import Maps, Requests, class_scores, compared_maps, priors
+from ebcli.run.maps import Maps, compared_maps, priors
 from ebcli.run.network_description import NetworkDescription, method_in_words
 from ebcli.run.plan_parts import MapOptions
-from ebcli.run.tasks.task import REGISTRY, ImageRequest
+from ebcli.run.tasks.task import REGISTRY, ImageRequest, Requests, class_scores
 
 PICTURES = 24  # of noise. With fewer, the median depends more on the seed
 CLASSES = 2  # in each picture
@@ -165,19 +164,16 @@ def measure_sufficiency(inputs: Tensor, maps: Sequence[list[Map]], requests: Req
 
 def sufficiency_of(inputs: Tensor, maps: Maps, requests: Requests) -> list[Sufficiency]:
     """Test one map of each image; for the arguments, see ``measure_sufficiency``."""
-    model = requests[0].network.loaded
+    model = requests[0].model
     task = REGISTRY[model.task]
     subjects = [map_.subject for map_ in maps]
     easy_maps = replace(requests[0].maps, score=_LEAST_SCORE, where=None)
     easy = [replace(request, maps=easy_maps) for request in requests]
 
-    def scores_of(images: Tensor) -> DoubleArray:
-        outputs: Sequence[Any] | Tensor
+    def measure(images: Tensor) -> DoubleArray:
+        """The score of each subject in such images."""
         with torch.no_grad():
-            if task.run is not None:
-                outputs = task.run(images, easy)
-            else:
-                outputs = class_scores(model, single_tensor(model.net(images), "the output"))
+            outputs = task.run(images, easy)
         return np.array([*map(task.score, outputs, subjects)])  # outputs beyond the maps only fill the batch
 
     leaf = inputs.detach().requires_grad_()
@@ -185,7 +181,7 @@ def sufficiency_of(inputs: Tensor, maps: Maps, requests: Requests) -> list[Suffi
     starts = priors([[subject] for subject in subjects], 1, logits)[:, 0]
     (slopes,) = torch.autograd.grad(logits, leaf, starts)
     full_scores = np.array([subject.score for subject in subjects])
-    if task.run is None:
+    if not task.has_own_pass:
         full_scores = np.array([*map(task.score, class_scores(model, logits), subjects)])
     blurry = _blur(inputs)
     orders, sizes = _orders(inputs, slopes.abs().sum(1), maps, requests)
@@ -201,15 +197,15 @@ def sufficiency_of(inputs: Tensor, maps: Maps, requests: Requests) -> list[Suffi
         high = low + len(_PARTS) - 1
         for _ in range(_STEPS):
             middle = (low + high) // 2
-            is_enough = scores_of(torch.where(first(order, middle), inputs, blurry)) >= full_scores / 2
+            is_enough = measure(torch.where(first(order, middle), inputs, blurry)) >= full_scores / 2
             low = np.where(is_enough, low, middle + 1)
             high = np.where(is_enough, middle, high)
         return high
 
     indices = [*map(smallest, orders)]
-    scores_without = scores_of(torch.where(first(orders[0], indices[0]), blurry, inputs))
+    scores_without = measure(torch.where(first(orders[0], indices[0]), blurry, inputs))
     names = "part", "shuffled", "center", "gradient", "score", "without", "blurred"
-    values = [*_PARTS[np.stack(indices)], full_scores, scores_without, scores_of(blurry)]
+    values = [*_PARTS[np.stack(indices)], full_scores, scores_without, measure(blurry)]
     rows = np.stack(values, 1).tolist()
     return [Sufficiency(**dict(zip(names, row, strict=True))) for row in rows]
 
@@ -251,9 +247,9 @@ def _blur(images: Tensor) -> Tensor:
 
 def _regions(map_: Map, request: ImageRequest, size: Size) -> tuple[Box, Pixels]:
     """What the map covers, and the pixels of the image, in a network's input of a size (width, height)."""
-    left, top, right, bottom = request.network.loaded.transforms.place(request.size)
+    region = request.crop
 
     def inside(place: Box) -> Box:
-        return place.shift(-left, -top).rescale((right - left, bottom - top), size)
+        return place.shift(-region.left, -region.top).rescale(region.size, size)
 
     return inside(map_.placement), covered_pixels(inside(Box(0, 0, *request.size)), size)

@@ -7,10 +7,10 @@ appends the records. Images stay with the tasks.
 import math
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from ebcli.run.pipeline import Run
 from ebcli.run.plan import RunPlan, as_settings
 from ebcli.run.plan_parts import ExecutionOptions
 from ebcli.run.prepare import prepare
+from ebcli.run.ray_process import Allocation, PartResult, SharedEvent
 from ebcli.workers import DiedError, Process
 
 # Of a part, enough batches to make Ray's overhead small, few enough to repeat when a machine is lost.
 _BATCHES_PER_PART = 8
-_STOP_TIMEOUT, _END_TIMEOUT = 5, 10  # seconds for the images in progress, and for Ray to end its processes
+_STOP_TIMEOUT = 5  # seconds for the images in progress
+_END_TIMEOUT = 10  # seconds for Ray to end its processes
 
 
 def run(plan: RunPlan, sink: Sink | None = None) -> Run:
@@ -54,17 +56,19 @@ def run(plan: RunPlan, sink: Sink | None = None) -> Run:
     cluster = Cluster(execution)
     # this machine may have no GPU
     work = prepare(replace(plan, execution=replace(execution, device="cpu")), sink)
-    device = "cuda" if cluster.gpus else "cpu"
+    count, gpus, cpus = cluster.allocation
+    device = "cuda" if gpus else "cpu"
+    work.plan = plan
+    work.explainer = None  # each worker loads its own
+    work.device = f"{count} x {device}"
     maximum = max(1, len(work.sources) + len(work.skipped))
     batch_size = min(execution.batch_size or default_batch_size(device), maximum)
-    workers = max(1, cluster.cpus - 1)  # the network takes one
-    execution = replace(execution, device=device, batch_size=batch_size, workers=workers)
-    # tasks need none of the images, which can be millions, and load the network themselves
-    work.explainer = None
-    plan = replace(plan, inputs=replace(plan.inputs, images=(Path(),)), execution=execution)
-    job = replace(work, plan=plan, sources=(), skipped=())
-    fields = vars(work) | {"plan": plan, "device": f"{cluster.count} x {device}"}
-    return ClusterRun(**fields, cluster=cluster, job=job)
+    # the network takes one CPU
+    execution = replace(execution, device=device, batch_size=batch_size, workers=max(1, cpus - 1))
+    # workers need none of the images, which can be millions
+    inputs = replace(plan.inputs, images=(Path(),))
+    job = replace(work, plan=replace(plan, inputs=inputs, execution=execution), sources=(), skipped=())
+    return ClusterRun(**vars(work), cluster=cluster, job=job)
 
 
 class Cluster:
@@ -74,14 +78,13 @@ class Cluster:
         ConfigurationError: there is no such cluster, or it has too few CPUs or GPUs.
 
     Attributes:
-        count: the number of tasks at a time.
-        gpus, cpus: those of each task.
+        allocation: the workers, each of which explains a part of the list at a time.
     """
 
     def __init__(self, execution: ExecutionOptions) -> None:
-        self._ray = Process(_END_TIMEOUT)
-        self.close = weakref.finalize(self, self._ray.end)
-        self.count, self.gpus, self.cpus = self.call(ray_process.connect, execution)
+        self._process = Process(_END_TIMEOUT)
+        self.close = weakref.finalize(self, self._process.end)
+        self.allocation: Allocation = self.call(ray_process.connect, execution)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function returns in Ray's process.
@@ -90,7 +93,7 @@ class Cluster:
             UnfinishedError: the cluster is lost.
         """
         try:
-            return self._ray.call(function, arguments)
+            return self._process.call(function, arguments)
         except DiedError as death:
             raise ray_process.lost(death) from death
 
@@ -118,38 +121,43 @@ class ClusterRun(Run):
             UnfinishedError: the cluster is lost.
             EbcliError: the network cannot continue; likewise.
         """
-        total = len(self.sources)
-        count = self.cluster.count
-        batch_size = self.job.plan.execution.batch_size or 1
-        # at least four parts per network, so that all finish at about the same time
-        size = batch_size * max(1, min(_BATCHES_PER_PART, total // (4 * count * batch_size)))
-        parts = deque(self.sources[start : start + size] for start in range(0, total, size))
-        num_running = 0
-        deadline = math.inf
         error = None
-        with self.sink as folder, closing(self.cluster) as cluster:
+        with self.sink as folder, closing(self.cluster):
             folder.start(as_settings(self.plan))
-            running = folder.private / "running"
-            running.touch()
-            stop = ray_process.StopFile(running)
-            setup = cluster.cpus, cluster.gpus, Path.cwd(), replace(self.job, stopping=stop)
-            while (parts or num_running) and time.monotonic() < deadline:
-                if deadline == math.inf and (self.stopping.is_set() or stop.is_set()):
-                    deadline = time.monotonic() + _STOP_TIMEOUT
-                    self.stopping.set()
+            stop = SharedEvent(folder.private / "running")
+            for records, failure in self._part_results(stop):
+                for record in records:
+                    if record.status != "not an image":
+                        folder.record(record)
+                        self.counts[record.status] += 1
+                    yield record
+                if failure is not None:
+                    error = error or failure
                     stop.set()
-                    parts.clear()
-                new = [parts.popleft() for _ in range(min(len(parts), count - num_running))]
-                done = cluster.call(ray_process.start_parts, *setup, new)
-                num_running += len(new) - len(done)
-                for records, failure in done:
-                    for record in records:
-                        if record.status != "not an image":
-                            folder.record(record)
-                            self.counts[record.status] += 1
-                        yield record
-                    if failure is not None:
-                        error = error or failure
-                        stop.set()
         if error is not None:
             raise error
+
+    def _part_results(self, stop: SharedEvent) -> Iterator[PartResult]:
+        """The results of the parts of the list as they finish; after a stop, only of those that finish soon."""
+        allocation = self.cluster.allocation
+        setup = allocation, Path.cwd(), replace(self.job, stopping=stop)
+        batch_size = self.job.plan.execution.batch_size or 1
+        total = len(self.sources)
+        # at least four parts per worker, so that all finish at about the same time
+        size = batch_size * max(1, min(_BATCHES_PER_PART, total // (4 * allocation.workers * batch_size)))
+        parts = (self.sources[start : start + size] for start in range(0, total, size))
+        num_running = 0
+        deadline = math.inf
+        while time.monotonic() < deadline:
+            if deadline == math.inf and (self.stopping.is_set() or stop.is_set()):
+                deadline = time.monotonic() + _STOP_TIMEOUT
+                self.stopping.set()
+                stop.set()
+                parts.close()
+            new_parts = [*islice(parts, allocation.workers - num_running)]
+            num_running += len(new_parts)
+            if not num_running:
+                return
+            results = self.cluster.call(ray_process.start_parts, *setup, new_parts)
+            num_running -= len(results)
+            yield from results

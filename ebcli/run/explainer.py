@@ -25,10 +25,10 @@ from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_l
 from ebcli.heads import single_tensor
 from ebcli.imports import guard_user_code
 from ebcli.models import LoadedModel, load_model
-from ebcli.models.keywords import INPUT, VIDEO
+from ebcli.models.keywords import INPUT
 from ebcli.models.running import is_out_of_memory, resolve_device
 from ebcli.run import controls
-from ebcli.run.maps import Tiles, batch_sizes, class_scores, in_sequence, maps_of, priors
+from ebcli.run.maps import batch_sizes, maps_of, priors
 from ebcli.run.network_description import (
     Indices,
     NetworkDescription,
@@ -40,14 +40,12 @@ from ebcli.run.network_description import (
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import NetworkInput
-from ebcli.run.tasks.task import REGISTRY, ImageRequest, check_options
+from ebcli.run.tasks.task import REGISTRY, ImageRequest, Pieces, check_options, class_scores
 
 Targets = Tensor | Callable[[Tensor], Tensor]
-Pieces = Sequence[NDArray[np.uint8]]
 Images = Sequence[NetworkInput]
 MapRows = list[list[Map]]  # of each image
 Results = list[Explanation | ImageError]
-Join = Callable[[NDArray[np.float32], Sequence[Map]], Map]
 
 
 @dataclass(frozen=True)
@@ -108,9 +106,8 @@ class Explainer:
             raise ConfigurationError(f"{plan.model.name} is for {task_name}, but there is no such task")
         task = REGISTRY[task_name]
         self._task = task
-        self._is_video = task_name == VIDEO
-        self._keep_relevance = plan.output.raw and not self._is_video
-        self.batch_size, self._pieces = batch_sizes(
+        self._keep_relevance = plan.output.raw and self.loaded.transforms.frames is None
+        self.batch_size, self._piece_batch_size = batch_sizes(
             self.loaded, execution.batch_size, self.device, total, task.in_batches
         )
         self._joint = task.joint
@@ -156,12 +153,11 @@ class Explainer:
     def subjects(self, image: NetworkInput) -> list[Subject]:
         """What the maps of an image are about, before they are computed."""
         request = self._request(image)
-        tiles = self._tiles(image)
+        pieces = self._task.pieces(self.loaded, image)
         with self._lock, evaluating(self.loaded.net), guard_user_code(self.loaded.name), torch.no_grad():
-            if self._task.run is not None:
+            if pieces is None:
                 (output,) = self._task.run(self._inputs(image.pixels[None]), [request])
             else:
-                pieces = [image.pixels] if tiles is None else tiles.cut(image.pixels)
                 output = self._scores_of(pieces).mean(0)
             return self._task.subjects(output, request)
 
@@ -190,30 +186,25 @@ class Explainer:
 
     def _halve_batches(self, image: NetworkInput) -> None:
         """After memory ran out at an image. Raises ConfigurationError if a batch has only one already."""
-        piece = "image"
+        unit = "image"
         size = self.batch_size
-        if self._is_video or self._tiles(image) is not None:
-            piece = "clip" if self._is_video else "tile"
-            size = self._pieces
+        pieces = self._task.pieces(self.loaded, image)
+        if pieces is not None:
+            unit = pieces.unit
+            size = self._piece_batch_size
         if size == 1:
-            problem = f"{self.device} has not enough memory for a single {piece}"
+            problem = f"{self.device} has not enough memory for a single {unit}"
             raise ConfigurationError(f"{problem}: try another --device")
-        self._pieces = max(1, self._pieces // 2)
+        self._piece_batch_size = max(1, self._piece_batch_size // 2)
         self.batch_size = max(1, self.batch_size // 2)
         warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size // 2}", stacklevel=3)
 
     def _next(self, images: Images) -> Images:
-        """The first images that the network gets together: those of one size, or one that is explained in tiles."""
-        if self._tiles(images[0]) is not None:
+        """The first images that the network gets together: those of one size, or one that is explained in pieces."""
+        if self._task.pieces(self.loaded, images[0]) is not None:
             return images[:1]
         form = images[0].form
         return [*takewhile(lambda image: image.form == form, images[: self.batch_size])]
-
-    def _tiles(self, image: NetworkInput) -> Tiles | None:
-        """The tiles in which an image is explained; None if it is explained at once."""
-        if not self._task.in_batches:
-            return None
-        return Tiles.if_needed(self.loaded.transforms, image.pixels.shape)
 
     def _request(self, image: NetworkInput) -> ImageRequest:
         request = replace(self._request_template, label=image.label, size=image.size)
@@ -239,19 +230,13 @@ class Explainer:
 
     def _explain_or_split(self, images: Images) -> Results:
         """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
-        image = images[0]
-        tiles = self._tiles(image)
-        is_single = len(images) == 1
+        pieces = self._task.pieces(self.loaded, images[0])
         try:
-            if tiles is not None:
-                explanation = self._explain_in_pieces(image, tiles.cut(image.pixels), tiles.join)
-                return [replace(explanation, tiles=len(tiles.corners))]
-            if self._is_video and is_single:
-                return [self._explain_in_pieces(image, [*image.pixels], in_sequence)]
-            if self._task.in_batches or is_single:
-                return [*self._explain_batch(images)]
+            if pieces is not None:
+                return [self._explain_in_pieces(images[0], pieces)]
+            return [*self._explain_batch(images)]
         except (ImageError, NonFiniteError) as error:
-            if is_single:
+            if len(images) == 1:
                 return [ImageError(str(error))]
         return [result for image in images for result in self._explain_or_split([image])]
 
@@ -262,8 +247,7 @@ class Explainer:
         if self._task.explain is not None:
             return [*map(self._task.explain, images, requests)]
         pixels = [image.pixels for image in images]
-        if self._task.in_batches:
-            pixels += pixels[-1:] * (self.batch_size - len(images))
+        pixels += pixels[-1:] * (self.batch_size - len(images))
         inputs = self._inputs(np.stack(pixels))
         findings: list[ImageFindings] = []
         width = self._width
@@ -275,7 +259,7 @@ class Explainer:
             rows = [finding.row[first : first + width] or finding.row[:1] for finding in findings]
             return priors(rows, min_width, logits)
 
-        if self._task.run is not None:
+        if self._task.has_own_pass:
             findings += map(self._find, self._task.run(inputs, requests), requests)
         first = 0
         while not findings or first < max(len(finding.row) for finding in findings):
@@ -297,20 +281,15 @@ class Explainer:
         best = None if request.label is None else int(output.argmax())
         return ImageFindings(request, self._task.subjects(output, request), best)
 
-    def _explain_in_pieces(self, image: NetworkInput, pieces: Pieces, join: Join) -> Explanation:
+    def _explain_in_pieces(self, image: NetworkInput, pieces: Pieces) -> Explanation:
         """The maps of one video or photo: scores averaged over its clips or tiles choose the subjects.
 
         Each piece is then explained for these. Torchvision's evaluation of videos averages scores, too.
-
-        Args:
-            image: the video or photo.
-            pieces: what the network gets of each piece.
-            join: makes one map of the maps of all pieces, given their scores (pieces, num_classes).
         """
         start = perf_counter()
         piece_scores = self._scores_of(pieces)
         finding = self._find(piece_scores.mean(0), self._request(image))
-        join_maps = partial(join, piece_scores.cpu().numpy())
+        join_maps = partial(pieces.join, piece_scores.cpu().numpy())
 
         def add_maps(explain: Callable[[Tensor], MapRows]) -> None:
             """Join the maps that a function computes of each piece."""
@@ -322,7 +301,10 @@ class Explainer:
             chosen = finding.row[first : first + width]
             add_maps(partial(self._maps, subjects=chosen, request=finding.request))
         add_maps(partial(self._against_label, finding=finding))
-        return finding.explanation(perf_counter() - start)
+        explanation = finding.explanation(perf_counter() - start)
+        if pieces.unit == "tile":
+            return replace(explanation, tiles=len(pieces.pixels))
+        return explanation
 
     def _against_label(self, inputs: Tensor, finding: ImageFindings) -> MapRows:
         """Of a wrong prediction, what tells it from the true class in each of the inputs, layer by layer; else none."""
@@ -346,10 +328,11 @@ class Explainer:
 
     def _batches(self, pieces: Pieces) -> Iterator[Tensor]:
         """The pieces of an image in batches, as the network gets them. Raises CancelledError after a stop."""
-        for first in range(0, len(pieces), self._pieces):
+        size = self._piece_batch_size
+        for first in range(0, len(pieces.pixels), size):
             if self._stopping.is_set():
                 raise CancelledError
-            yield self._inputs(np.stack(pieces[first : first + self._pieces]))
+            yield self._inputs(np.stack(pieces.pixels[first : first + size]))
 
     def _scores_of(self, pieces: Pieces) -> Tensor:
         """The scores (pieces, ..., num_classes) of the pieces of an image."""
@@ -378,7 +361,7 @@ class Explainer:
         """Explain noise to complete the network's description; for errors, see ``controls.probe_noise``."""
         network = self.network
         maps = self._maps_asked
-        if self._task.run is not None:  # noise has no detections
+        if self._task.has_own_pass:  # noise has no detections
             method = method_in_words(maps, network.labels_against, joint=bool(self._joint))
             description = replace(network, method=method)
         else:

@@ -1,12 +1,14 @@
 """Results of the engine as maps: of a batch, of clips of a video and tiles of a photo, and of other methods."""
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,14 +21,15 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import ExcitationResult
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
-from ebcli.models.keywords import INPUT, VIDEO, WHOLE
+from ebcli.models.keywords import INPUT, WHOLE
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.running import default_batch_size
-from ebcli.run.tasks.task import ImageRequest
+
+if TYPE_CHECKING:
+    from ebcli.run.tasks.task import Requests
 
 Rows = Sequence[Sequence[Subject]]  # of each image
 Maps = Sequence[Map]
-Requests = Sequence[ImageRequest]  # of each image
 Fields = dict[str, Any]
 Size = tuple[int, int]  # height and width
 _LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/evidence.md
@@ -56,11 +59,6 @@ def priors(rows: Rows, count: int, logits: Tensor) -> Tensor:
             else:
                 prior[subject.index] = torch.from_numpy(where).to(prior) / int(where.sum())
     return starts.to(logits.device)
-
-
-def class_scores(model: LoadedModel, logits: Tensor) -> Tensor:
-    """The scores (B, ..., num_classes) of logits (B, num_classes, ...)."""
-    return model.to_scores(logits.detach().movedim(1, -1))
 
 
 def maps_of(
@@ -163,9 +161,9 @@ def batch_sizes(model: LoadedModel, chosen: int | None, device: str, total: int,
     default = default_batch_size(device)
     if model.one_by_one:
         chosen = 1
-    if model.task == VIDEO:
+    if not in_batches:
         return 1, chosen or max(1, default // _FRAMES)
-    if model.transforms.depth is not None or not in_batches:
+    if model.transforms.depth is not None:
         default = 1
     limit = total  # a batch is never larger than the run
     # of few images that differ in size, most batches would be half empty
@@ -216,7 +214,7 @@ class Tiles(NamedTuple):
     size: Size
 
     @classmethod
-    def if_needed(cls, spec: InputSpec, shape: Sequence[int]) -> "Tiles | None":
+    def if_needed(cls, spec: InputSpec, shape: Sequence[int]) -> Tiles | None:
         """The tiles in which pixels of a shape (height, width, ...) are explained; None if they are at once."""
         height, width = shape[:2]
         is_long = max(height, width) > _LONGEST * min(height, width)
@@ -225,7 +223,7 @@ class Tiles(NamedTuple):
         return None
 
     @classmethod
-    def covering(cls, size: Size, side: int, step: int) -> "Tiles":
+    def covering(cls, size: Size, side: int, step: int) -> Tiles:
         """Tiles that overlap by about half; their corners are multiples of a step, so that cells coincide."""
         rows, columns = (_starts(length, side, step) for length in size)
         return cls([(row, column) for row in rows for column in columns], side, size)

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Event
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError, import_optional
 from ebcli.files.directory import OutputFolder
@@ -31,19 +32,21 @@ PartResult = tuple[list[Record], EbcliError | None]  # of a part of the list, an
 
 
 class Allocation(NamedTuple):
-    """The number of tasks at a time, and the GPUs and CPUs of each."""
+    """The number of workers, and the GPUs and CPUs of each."""
 
-    tasks: int
+    workers: int
     gpus: float
     cpus: int
 
 
 _RETRIES = 2  # of a part whose process or machine is lost
-_CONNECT_TIMEOUT, _POLL = 30, 0.1  # seconds
-_HEAD_TIMEOUT, _OWN_HEAD_TIMEOUT = "30", "2"  # seconds; an own head is not started again
+_CONNECT_TIMEOUT = 30  # seconds
+_POLL = 0.1
+_HEAD_TIMEOUT = "30"
+_OWN_HEAD_TIMEOUT = "2"  # an own head is not started again
 _LONGEST_REASON = 200  # characters
 
-_tasks: list[Any] = []  # those that are waited for
+_started_parts: list[Any] = []  # those that are waited for
 _jobs: list[Run] = []  # that of this process, which Ray keeps for other parts
 
 
@@ -55,23 +58,22 @@ def connect(execution: ExecutionOptions) -> Allocation:
     """
     address = os.environ.get("RAY_ADDRESS") or "local"
     _check_address(address)
-    is_own = address == "local"
-    # no reports to Ray's developers; when the cluster's head has been away for so long, Ray ends its processes
-    os.environ |= {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_gcs_rpc_server_reconnect_timeout_s": _OWN_HEAD_TIMEOUT if is_own else _HEAD_TIMEOUT,
-    }
     options: dict[str, Any] = {}
-    if is_own:  # two CPUs, as there must be more than tasks
-        options = {"num_cpus": max(2, processors()), "include_dashboard": False}
+    timeout = _HEAD_TIMEOUT
+    problem = f"no Ray cluster answers at '{address}'"
+    if address == "local":
+        options = {"num_cpus": max(2, processors()), "include_dashboard": False}  # one CPU more than workers
+        timeout = _OWN_HEAD_TIMEOUT
+        problem = "Ray does not start on this machine"
+    # no reports to Ray's developers; when the cluster's head has been away for so long, Ray ends its processes
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": timeout}
     ray = import_optional("ray")
-    with Path(os.devnull).open("wb") as nowhere:  # for Ray's logs
-        os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # for Ray's logs
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
     except Exception as error:  # Ray also raises plain ones
-        problem = "Ray does not start on this machine" if is_own else f"no Ray cluster answers at '{address}'"
         raise ConfigurationError(f"{problem}: {' '.join(str(error).split())}") from error
     import psutil  # that of Ray
 
@@ -85,12 +87,12 @@ def _check_address(address: str) -> None:
         raise ConfigurationError(
             f"RAY_ADDRESS is '{address}', an address of Ray Client: give the cluster's own, such as host:6379"
         )
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdecimal():
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT).close()
-        except (OSError, OverflowError) as error:
-            raise ConfigurationError(f"no Ray cluster answers at '{address}': {error}") from error
+    url = urlsplit(f"//{address}")
+    try:
+        if url.port is not None:
+            socket.create_connection((url.hostname, url.port), timeout=_CONNECT_TIMEOUT).close()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"no Ray cluster answers at '{address}': {error}") from error
 
 
 def _leave(processes: Sequence[Any]) -> None:
@@ -104,55 +106,59 @@ def _leave(processes: Sequence[Any]) -> None:
 
 
 def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -> Allocation:
-    """What each task gets of machines with such resources.
+    """What each worker gets of machines with such resources.
 
     Raises:
         ConfigurationError: the cluster is too small.
     """
-    machines = [(int(node.get("CPU", 0)), node.get("GPU", 0.0)) for node in nodes]
-    cpus, all_gpus = map(sum, zip(*machines, strict=True))
+    cpus = int(sum(node.get("CPU", 0) for node in nodes))
+    all_gpus = sum(node.get("GPU", 0) for node in nodes)
     gpus = execution.gpus_per_worker
     if execution.device == "cpu":
         gpus = 0.0
     elif gpus is None:
         gpus = float(all_gpus > 0 or execution.device == "cuda")
+    maximum = min(cpus - 1, _room(nodes, gpus, 1))
     # without GPUs, the networks take about as long as everything else
-    default = max(1, cpus // 2)
-    maximum = cpus - 1
-    if gpus:
-        maximum = default = min(maximum, math.floor(all_gpus / gpus))
-    count = execution.workers or default
+    count = execution.workers or (maximum if gpus else max(1, cpus // 2))
     if not 0 < count <= maximum:
         raise ConfigurationError(
-            f"the cluster has {cpus} CPUs and {all_gpus:g} GPUs, but {max(1, count)} workers need {gpus:g} GPUs each "
-            "and at least one more CPU than workers: lower --workers or EB_SALIENCY_GPUS_PER_WORKER"
+            f"the cluster has {cpus} CPUs and {all_gpus:g} GPUs, but {max(1, count)} workers need "
+            f"{gpus:g} GPUs each and at least one more CPU than workers: "
+            "lower --workers or EB_SALIENCY_GPUS_PER_WORKER"
         )
+    share = cpus // count
+    while _room(nodes, gpus, share) < count:
+        share -= 1
+    return Allocation(count, gpus, share)
 
-    def has_room(share: int) -> bool:
-        """Whether all fit with so many CPUs each."""
-        places = 0
-        for node_cpus, node_gpus in machines:
-            by_gpus = math.floor(node_gpus / gpus) if gpus else node_cpus
-            places += min(node_cpus // share, by_gpus)
-        return places >= count
 
-    return Allocation(count, gpus, next(filter(has_room, range(cpus // count, 1, -1)), 1))
+def _room(nodes: Sequence[dict[str, float]], gpus: float, cpus: int) -> int:
+    """The number of workers with so many GPUs and CPUs each that fit on machines with such resources."""
+    count = 0
+    for node in nodes:
+        limit = node.get("CPU", 0) // cpus
+        if gpus:
+            limit = min(limit, math.floor(node.get("GPU", 0) / gpus))
+        count += int(limit)
+    return count
 
 
 @cache
-def _task(cpus: int, gpus: float) -> Any:
+def _remote(allocation: Allocation) -> Any:
+    """``explain_part`` as a task of Ray; a part whose process or machine is lost is repeated wherever there is room."""
     import ray
 
-    # a part whose process or machine is lost is repeated wherever there is room
+    _, gpus, cpus = allocation
     remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")
     return remote(explain_part)
 
 
-def start_parts(cpus: int, gpus: float, cwd: Path, job: Run, parts: Sequence[Sequence[Source]]) -> list[PartResult]:
+def start_parts(allocation: Allocation, cwd: Path, job: Run, parts: Iterable[Sequence[Source]]) -> list[PartResult]:
     """Start some parts of the list, and wait a moment for any that were started.
 
     Args:
-        cpus, gpus: those of each.
+        allocation: what each gets.
         cwd, job: see ``explain_part``.
         parts: their files.
 
@@ -165,11 +171,9 @@ def start_parts(cpus: int, gpus: float, cwd: Path, job: Run, parts: Sequence[Seq
     import ray
 
     try:
-        _tasks.extend(_task(cpus, gpus).remote(cwd, job, sources) for sources in parts)
-        if not _tasks:
-            return []
-        done, _tasks[:] = ray.wait(_tasks, timeout=_POLL)
-        return list(ray.get(done))
+        _started_parts.extend(_remote(allocation).remote(cwd, job, sources) for sources in parts)
+        finished, _started_parts[:] = ray.wait(_started_parts, timeout=_POLL)
+        return list(ray.get(finished))
     except ray.exceptions.RayTaskError:  # unexpected, like any such error in this process
         raise
     except ray.exceptions.RayError as error:
@@ -180,16 +184,19 @@ def lost(error: Exception) -> UnfinishedError:
     """The error for a cluster that is lost, or a part that ends all processes that work on it."""
     reason = " ".join(str(error).split())[:_LONGEST_REASON]
     return UnfinishedError(
-        f"the Ray cluster is lost ({reason}): repeat the command with --skip-existing, and with fewer --workers if "
-        "memory was short"
+        f"the Ray cluster is lost ({reason}): repeat the command with --skip-existing, "
+        "and with fewer --workers if memory was short"
     )
 
 
 @dataclass(frozen=True)
-class StopFile(Event):
-    """An event for all machines: it is set when a file is gone. Network file systems may hide a new file for long."""
+class SharedEvent(Event):
+    """An event for all machines. Its file exists until it is set: network file systems may hide a new file for long."""
 
     path: Path
+
+    def __post_init__(self) -> None:
+        self.path.touch()
 
     def is_set(self) -> bool:
         try:
@@ -224,7 +231,7 @@ def explain_part(cwd: Path, job: Run, sources: Sequence[Source]) -> PartResult:
 
 
 def _ready(cwd: Path, job: Run) -> Run:
-    """The run with its network and the processes of this task.
+    """The run with its network and its processes.
 
     Raises:
         ConfigurationError: this machine lacks one of the directories, or the network cannot be loaded.
@@ -239,8 +246,8 @@ def _ready(cwd: Path, job: Run) -> Run:
         TemporaryFile(dir=job.sink.private).close()
     except OSError as error:
         raise ConfigurationError(
-            f"the machine {socket.gethostname()} cannot use '{cwd}' and write to '{job.sink.directory}' in it "
-            f"({error.strerror}): all machines of the cluster must share these directories"
+            f"the machine {socket.gethostname()} cannot use '{cwd}' and write to '{job.sink.directory}' "
+            f"in it ({error.strerror}): all machines of the cluster must share these directories"
         ) from error
     torch.set_num_threads(1)  # the other CPUs decode and draw
     torch.manual_seed(0)  # an untrained network must be the same on all machines

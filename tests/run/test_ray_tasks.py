@@ -17,7 +17,7 @@ from runs import records as recorded
 import ebcli.run.explainer
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.directory import OutputFolder
-from ebcli.files.naming import RECORDS
+from ebcli.files.naming import RECORDS, SETTINGS
 from ebcli.files.records import Record
 from ebcli.files.results import Results
 from ebcli.files.sources import Source
@@ -25,7 +25,7 @@ from ebcli.run import engine, ray_process
 from ebcli.run.pipeline import Run
 from ebcli.run.plan_parts import ExecutionOptions
 from ebcli.run.prepare import prepare
-from ebcli.run.ray_process import StopFile, allocation, explain_part
+from ebcli.run.ray_process import Allocation, SharedEvent, allocation, explain_part
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 OUT = Path("out")
@@ -49,9 +49,8 @@ def folder() -> OutputFolder:
 def job_for(folder: OutputFolder) -> Run:
     """What is sent to a task."""
     plan = make_plan(Path("photos"), output=OUT, layer=("2",), batch_size=2)
-    running = folder.private / "running"
-    running.touch()
-    job = replace(prepare(plan, folder), explainer=None, sources=(), skipped=(), stopping=StopFile(running))
+    stop = SharedEvent(folder.private / "running")
+    job = replace(prepare(plan, folder), explainer=None, sources=(), skipped=(), stopping=stop)
     sent: Run = pickle.loads(pickle.dumps(job))
     return sent
 
@@ -70,7 +69,7 @@ def test_a_task_writes_files_that_count_as_ours_and_leaves_the_records_to_the_dr
         assert all(Path(path) in Results(OUT) for record in records for path in record.output)
         again, _ = explain_part(Path.cwd(), job, sources)  # as after the death of another process
         assert [record.output_sha256 for record in again] == [record.output_sha256 for record in records]
-        StopFile(folder.private / "running").set()
+        SharedEvent(folder.private / "running").set()
         assert explain_part(Path.cwd(), job, sources) == ([], None)
 
 
@@ -98,15 +97,15 @@ def test_errors_are_returned_with_what_came_before(folder: OutputFolder, monkeyp
 
 
 def test_a_stop_is_seen_by_all_that_know_the_file(tmp_path: Path) -> None:
-    (tmp_path / "running").touch()
-    one = StopFile(tmp_path / "running")
-    other = pickle.loads(pickle.dumps(one))
-    assert not one.is_set()
-    assert not other.is_set()
-    other.set()
-    assert one.is_set()
-    one.set()  # again
-    assert other.is_set()
+    stop = SharedEvent(tmp_path / "running")
+    remote_stop = pickle.loads(pickle.dumps(stop))
+    assert not stop.is_set()
+    assert not remote_stop.is_set()
+    remote_stop.set()
+    assert stop.is_set()
+    stop.set()  # again
+    assert remote_stop.is_set()
+    assert pickle.loads(pickle.dumps(stop)).is_set()
 
 
 @pytest.mark.parametrize(
@@ -120,6 +119,7 @@ def test_a_stop_is_seen_by_all_that_know_the_file(tmp_path: Path) -> None:
         ({}, [(8, 2), (8, 2)], (4, 1, 4)),
         ({"gpus_per_worker": 0.5}, [(8, 2)], (4, 0.5, 2)),
         ({"device": "cpu"}, [(8, 2)], (4, 0, 2)),
+        ({"gpus_per_worker": 0.6}, [(8, 1), (8, 1)], (2, 0.6, 8)),  # one on each machine, whatever their sum
     ],
 )
 def test_tasks_get_equal_shares_of_the_machines(
@@ -145,10 +145,8 @@ def cluster_run(monkeypatch: pytest.MonkeyPatch, *ends: EbcliError | None, **opt
 
     def call(_: object, function: object, *arguments: Any) -> Any:
         if function is ray_process.connect:
-            return 2, 0, 1  # networks, and GPUs and CPUs of each
+            return Allocation(workers=2, gpus=0, cpus=1)
         waiting.extend(arguments[-1])
-        if not waiting:
-            return []
         sources, error = waiting.pop(0), next(errors)
         done = sources[: 1 if error else None]
         return [([Record(source.name, "done", place=str(source.relpath)) for source in done], error)]
@@ -188,6 +186,9 @@ def test_a_run_on_ray_yields_each_photo_once(monkeypatch: pytest.MonkeyPatch) ->
     assert error is None
     assert sorted(record.input for record in found) == sorted(str(path) for path in Path("photos").rglob("*.jpg"))
     assert not list(OUT.glob(".eb-saliency-*"))
+    settings = (OUT / SETTINGS).read_text()  # those of the command, not those of the workers
+    assert 'images = ["photos"]' in settings
+    assert 'device = "auto"' in settings
 
 
 def test_a_stop_on_ray_lets_the_parts_in_hand_end_and_starts_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,11 @@ from ebcli.datatypes.explanation import Explanation
 from ebcli.errors import ConfigurationError
 from ebcli.models.sources.vision_language import KINDS, VisionLanguage
 from ebcli.run.network_description import NetworkDescription
+from ebcli.run.patches import Patches, find_patches
 from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import ImageRequest
-from ebcli.run.tasks.words import LAYER, AnswerNetwork, Patches, explain, patches
+from ebcli.run.tasks.words import LAYER, AnswerNetwork, explain
 
 ANSWER = "a red cup on the table"
 SIZE = (60, 40)
@@ -142,20 +143,22 @@ def test_each_token_lies_where_its_patches_do(
     models: dict[str, VisionLanguage], photo: Image.Image, family: str
 ) -> None:
     found = _patches(models[family], photo)
-    scale = torch.tensor(SIZE * 2)
+    scale = torch.tensor(SIZE)
     for token, expected in enumerate(PLACES[family]):
-        corners = found.corners[found.tokens == token] / scale
-        whole = torch.cat([corners[:, :2].amin(0), corners[:, 2:].amax(0)])
+        starts, ends = found.corners[:, found.tokens == token] / scale
+        whole = torch.cat([starts.amin(0), ends.amax(0)])
         torch.testing.assert_close(whole, torch.tensor(expected), atol=0.01, rtol=0)
         # and no other patch is there
-        area = ((corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])).sum()
+        area = (ends - starts).prod(1).sum()
         assert float(area) == pytest.approx((expected[2] - expected[0]) * (expected[3] - expected[1]), rel=0.05)
 
 
 def test_a_token_counts_once_however_many_patches_it_has() -> None:
     """The first token has the two cells at the left, the other one a single cell at the upper right."""
     corners = torch.tensor([(0.0, 0, 4, 4), (0, 4, 4, 8), (4, 0, 8, 4)])
-    found = Patches(corners, torch.tensor([0, 0, 1])).map(torch.tensor([[0.5, 0.25], [-1.0, 2.0]]))
+    found = Patches(torch.stack(corners.split(2, 1)), torch.tensor([0, 0, 1])).map(
+        torch.tensor([[0.5, 0.25], [-1.0, 2.0]])
+    )
     expected = torch.tensor([[[0.25, 0.25], [0.25, 0.0]], [[-0.5, 2.0], [-0.5, 0.0]]])
     torch.testing.assert_close(found.float(), expected)
 
@@ -164,7 +167,7 @@ def test_tokens_of_tiles_beside_padding(models: dict[str, VisionLanguage], photo
     """60 x 40 pixels fill 64 x 43 pixels of LLaVA-NeXT's tiles, in patches of 8: six rows, of which two are cut."""
     found = _patches(models["llava_next"], photo)
     assert found.tokens.max() == 16 + 6 * 8 - 1  # the whole photo first; newlines between the rows are no tokens of it
-    corners = [found.corners[found.tokens == token][0] for token in (16, 16 + 8 + 7, 16 + 5 * 8)]
+    corners = [found.corners[:, found.tokens == token][:, 0].flatten() for token in (16, 16 + 8 + 7, 16 + 5 * 8)]
     expected = [(0, 0, 7.5, 5), (52.5, 5, 60, 12.5), (0, 35, 7.5, 40)]
     torch.testing.assert_close(torch.stack(corners), torch.tensor(expected), atol=0.8, rtol=0)
     values = torch.zeros(1, 16 + 6 * 8)
@@ -176,7 +179,7 @@ def test_tokens_of_tiles_beside_padding(models: dict[str, VisionLanguage], photo
 
 def _patches(model: VisionLanguage, photo: Image.Image) -> Any:
     net = AnswerNetwork(model, model.exchange(photo, "what", ANSWER, 5))
-    return patches(
+    return find_patches(
         lambda image: net.photo_tokens(model.read(image, "what")["pixel_values"]), model.net, net.blocks, photo.size
     )
 

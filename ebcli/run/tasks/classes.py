@@ -1,13 +1,15 @@
 """Classification, of images and of videos: the subjects are classes."""
 
 import math
-from dataclasses import replace
 
 from torch import Tensor
 
 from ebcli.datatypes.explanation import Subject
+from ebcli.models import LoadedModel
 from ebcli.models.keywords import CLASSIFICATION, SOFTMAX, VIDEO
-from ebcli.run.tasks.task import ImageRequest, Task, register
+from ebcli.run.maps import Tiles, in_sequence
+from ebcli.run.reading import NetworkInput
+from ebcli.run.tasks.task import ImageRequest, Pieces, Task, register
 
 _UNLIKELY = 0.01  # probability; with more than 100 classes, that of a class chosen at random
 _WIDTH_ABOVE = 4  # classes at a time if images have different numbers of them
@@ -18,7 +20,7 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
 
     With labels, these are the true class, if it is known, and the most likely one.
     """
-    model = request.network.loaded
+    model = request.model
     scores = scores.cpu()
     chosen = _chosen(scores, request)
     minimum = -math.inf
@@ -51,7 +53,7 @@ def width(request: ImageRequest) -> int:
         return 2
     if request.network.classes is not None:
         return len(request.network.classes)
-    count = request.network.loaded.num_classes - len(request.network.against or ())
+    count = request.model.num_classes - len(request.network.against or ())
     maximum = request.maps.max_classes if request.maps.above is None else _WIDTH_ABOVE
     return min(maximum, count)
 
@@ -61,9 +63,22 @@ def _score(scores: Tensor, subject: Subject) -> float:
     return float(scores[subject.index])
 
 
-_OPTIONS = frozenset({"above", "at", "labels", "compare_with", "sufficiency"})
-_IMAGES = Task(subjects, "classifiers", options=_OPTIONS, width=width, in_batches=True, score=_score)
+def _tiles(model: LoadedModel, image: NetworkInput) -> Pieces | None:
+    """The tiles of a photo, if it needs some."""
+    tiles = Tiles.if_needed(model.transforms, image.pixels.shape)
+    return tiles and Pieces("tile", tiles.cut(image.pixels), tiles.join)
+
+
+def _clips(_model: LoadedModel, image: NetworkInput) -> Pieces:
+    return Pieces("clip", [*image.pixels], in_sequence)
+
+
+_OPTIONS = "above", "labels"
+_IMAGE_OPTIONS = *_OPTIONS, "at", "compare_with", "sufficiency"
+_IMAGES = Task(
+    subjects, "classifiers", options=_IMAGE_OPTIONS, width=width, pieces=_tiles, in_batches=True, score=_score
+)
 register(CLASSIFICATION, _IMAGES)
-_CLIPS = replace(_IMAGES, networks="networks for video", in_batches=False)
 # the joint rule was better on trained networks, see docs/evidence.md
-register(VIDEO, replace(_CLIPS, options=frozenset({"above", "labels"}), joint=True))
+_VIDEOS = Task(subjects, "networks for video", options=_OPTIONS, width=width, pieces=_clips, joint=True)
+register(VIDEO, _VIDEOS)

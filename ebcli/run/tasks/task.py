@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ebcli.datatypes.explanation import Box, Explanation, Subject
+from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
 from ebcli.drawing.style import ATLAS
+from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
@@ -44,9 +46,47 @@ class ImageRequest:
     place: Box = Box(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
     words: WordOptions | None = None
 
+    @property
+    def model(self) -> LoadedModel:
+        """The network, as it was loaded."""
+        return self.network.loaded
+
+    @property
+    def crop(self) -> Box:
+        """The rectangle of the image that the preprocessing keeps."""
+        return self.model.transforms.place(self.size)
+
     def subject(self, index: int, score: float, **fields: Any) -> Subject:
         """A subject of a class; for the other arguments, see ``Subject``."""
-        return Subject(index, self.network.loaded.category(index), score, **fields)
+        return Subject(index, self.model.category(index), score, **fields)
+
+
+Requests = Sequence[ImageRequest]
+
+
+class Pieces(NamedTuple):
+    """The tiles of a photo or the clips of a video, each of which is explained for the same subjects.
+
+    Attributes:
+        unit: what one of them is called.
+        pixels: what the network gets of each.
+        join: makes one map of the maps of all, given their scores (pieces, num_classes).
+    """
+
+    unit: str
+    pixels: Sequence[NDArray[Any]]
+    join: Callable[[ArrayLike, Sequence[Map]], Map]
+
+
+def class_scores(model: LoadedModel, logits: Tensor) -> Tensor:
+    """The scores (B, ..., num_classes) of logits (B, num_classes, ...)."""
+    return model.to_scores(logits.detach().movedim(1, -1))
+
+
+def run_network(inputs: Tensor, requests: Requests) -> Sequence[Any]:
+    """The scores of each of the inputs (B, C, ...)."""
+    model = requests[0].model
+    return [*class_scores(model, single_tensor(model.net(inputs), "the output"))]
 
 
 @dataclass(frozen=True)
@@ -54,13 +94,13 @@ class Task:
     """A task.
 
     Attributes:
-        subjects: what is explained in an image, in order, given what the network returns for it: scores (num_classes,)
-            or (..., num_classes), unless there is a ``run``.
+        subjects: what is explained in an image, in order, given what ``run`` returns for it.
         networks: what networks for the task are called, for messages.
-        options: the options on maps that only some tasks have, and of these ``labels``.
-        run: runs the network once more on inputs (B, C, ...), given what is asked of each image, and returns for each
-            what ``subjects`` needs.
-        place: the rectangle of an image that its maps cover; by default, as the preprocessing tells.
+        options: its options among those that only some tasks have, as messages name them.
+        run: what the network finds in inputs (B, C, ...), given what is asked of each image; by default, the scores
+            (num_classes,) or (..., num_classes) of each, which need no pass of their own.
+        place: the rectangle of an image that its maps cover; by default, what the preprocessing keeps.
+        pieces: the tiles or clips in which an image is explained; None if it is explained at once.
         width: the number of subjects that are explained at a time.
         in_batches: whether images with any numbers of subjects share a batch.
         joint: whether winning neurons are explained jointly; None if the network decides.
@@ -73,15 +113,21 @@ class Task:
     subjects: Callable[[Any, ImageRequest], list[Subject]]
     networks: str
     _: KW_ONLY
-    options: frozenset[str] = frozenset()
-    run: Callable[[Tensor, Sequence[ImageRequest]], Sequence[Any]] | None = None
-    place: Callable[[ImageRequest], Box] = lambda request: request.network.loaded.transforms.place(request.size)
+    options: Collection[str] = ()
+    run: Callable[[Tensor, Requests], Sequence[Any]] = run_network
+    place: Callable[[ImageRequest], Box] = lambda request: request.crop
+    pieces: Callable[[LoadedModel, NetworkInput], Pieces | None] = lambda *_: None
     width: Callable[[ImageRequest], int] = lambda request: 1 if request.network.against else _WIDTH
     in_batches: bool = False
     joint: bool | None = None
     score: Callable[[Any, Subject], float] = lambda _output, subject: subject.score
     layer: str | None = None
     explain: Callable[[NetworkInput, ImageRequest], Explanation] | None = None
+
+    @property
+    def has_own_pass(self) -> bool:
+        """Whether the network runs once more to find the subjects."""
+        return self.run is not run_network
 
 
 # a detector's output has millions of elements; classes to contrast with share their subject's place
@@ -103,52 +149,63 @@ def register(name: str, task: Task) -> None:
     OWN_TASKS.add(name)
 
 
-def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
+def check_options(plan: RunPlan, model: LoadedModel) -> None:
     """Raise ConfigurationError if the plan has options that the network's task does not have."""
-    task = REGISTRY[loaded.task]
-    defaults = MapOptions()
+    maps = plan.maps
     for option, field in values_of(MapOptions).items():
-        value = getattr(plan.maps, field.name)
-        if value != getattr(defaults, field.name):
-            _check_option("box" if isinstance(value, Box) else option, loaded)
+        value = getattr(maps, field.name)
+        if value != field.default:
+            _check_option("where X,Y,W,H" if isinstance(value, Box) else option, model)
     if plan.inputs.labels is not None:
-        _check_option("labels", loaded)
-    spec = loaded.transforms
-    is_image = spec.axes == "HW"
+        _check_option("labels", model)
+    _check_data(plan, model)
+    if maps.sufficiency:
+        _check_scores(model)
+
+
+def _check_data(plan: RunPlan, model: LoadedModel) -> None:
+    """Raise ConfigurationError if the plan has options that are for other kinds of data than the network's."""
+    task = REGISTRY[model.task]
+    maps = plan.maps
+    spec = model.transforms
     style = plan.style.name
+    is_image = spec.axes == "HW"
+    is_volume = spec.depth is not None
+    has_atlas = is_image and "at" in task.options
     dtype = plan.execution.dtype
-    sufficiency = plan.maps.sufficiency
-    for_task = f"but {loaded.name} is for {loaded.task if spec.depth is None else 'volumes'}: drop it"
-    problems = {
-        f"--annotations marks regions of images, {for_task}": plan.output.annotations and not is_image,
-        f"--compare-with compares maps of images, {for_task}": plan.maps.beside and spec.depth is not None,
-        f"--style atlas or --format html compares the classes of images, {for_task}": style == ATLAS
-        and not ("at" in task.options and is_image),
-        f"--sufficiency blurs parts of images, {for_task}": sufficiency and not is_image,
-        f"--style mask needs transparency, which videos lack, {for_task}": style == "mask" and spec.frames is not None,
-        f"--tiles works only with classifiers, {for_task}": spec.tiles and not task.in_batches,
-        "--sufficiency needs the score of a whole image, but --tiles cuts it: drop one of them": sufficiency
-        and spec.tiles,
-        f"--sufficiency halves probabilities, but the scores of {loaded.name} are raw: add --scores softmax or "
-        "sigmoid": sufficiency and loaded.scores == RAW,
-        f"dtype {dtype} has no non-maximum suppression, {for_task}": loaded.task == DETECTION and dtype != "float32",
-    }
-    for sentence, is_refused in problems.items():
-        if is_refused:
-            raise ConfigurationError(sentence)
+    limits = [
+        ("--annotations marks regions of images", plan.output.annotations, is_image),
+        ("--compare-with compares maps of images", maps.beside, not is_volume),
+        ("--style atlas or --format html compares the classes of images", style == ATLAS, has_atlas),
+        ("--sufficiency blurs parts of images", maps.sufficiency, is_image),
+        ("--style mask needs transparency, which videos lack", style == "mask", spec.frames is None),
+        ("--tiles works only with classifiers", spec.tiles, task.in_batches),
+        (f"dtype {dtype} has no non-maximum suppression", dtype != "float32", model.task != DETECTION),
+    ]
+    kind = "volumes" if is_volume else model.task
+    for limit, is_asked, is_possible in limits:
+        if is_asked and not is_possible:
+            raise ConfigurationError(f"{limit}, but {model.name} is for {kind}: drop it")
 
 
-def _check_option(option: str, loaded: LoadedModel) -> None:
+def _check_scores(model: LoadedModel) -> None:
+    """Raise ConfigurationError if it has no meaning to halve a score."""
+    if model.transforms.tiles:
+        problem = "--sufficiency needs the score of a whole image, but --tiles cuts it"
+        raise ConfigurationError(f"{problem}: drop one of them")
+    if model.scores == RAW:
+        problem = f"--sufficiency halves probabilities, but the scores of {model.name} are raw"
+        raise ConfigurationError(f"{problem}: add --scores softmax or sigmoid")
+
+
+def _check_option(option: str, model: LoadedModel) -> None:
     """Raise ConfigurationError if other tasks have an option, and that of the network does not."""
-    options = REGISTRY[loaded.task].options
+    options = REGISTRY[model.task].options
     networks = [task.networks for task in REGISTRY.values() if option in task.options]
     if not networks or option in options:
         return
-    flag = option.replace("_", "-")
     hint = "drop it"
-    if option == "box":
-        flag = "where X,Y,W,H"
-    elif option == "above" and "score" in options:
+    if option == "above" and "score" in options:
         hint = "use --score, or drop it"
-    problem = f"{loaded.name} is for {loaded.task}: {hint}"
-    raise ConfigurationError(f"--{flag} works only with {', '.join(networks)}, but {problem}")
+    problem = f"--{option.replace('_', '-')} works only with {', '.join(networks)}"
+    raise ConfigurationError(f"{problem}, but {model.name} is for {model.task}: {hint}")

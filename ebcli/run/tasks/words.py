@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
+from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.eb import excitation_backprop
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import WORDS
-from ebcli.models.running import ReachedLayer, hook_modules
+from ebcli.run.patches import find_patches
 from ebcli.run.plan_parts import WordOptions
 from ebcli.run.tasks.task import ImageRequest, Task, register
 
@@ -28,17 +27,16 @@ if TYPE_CHECKING:
 
 LAYER = "photo tokens"  # of the decoder
 
+Token = tuple[int, int]  # its place in the answer, and its number in the vocabulary
 _WORDS = re.compile(r"\w+(?:['’.-]\w+)*")
 # which have no map unless they are asked for
 _FUNCTION_WORDS = frozenset(
-    "a an the this that these those there here it its he him his she her they them their i me my you your we us our "
-    "who whom whose which what is am are was were be been being has have had do does did can could may might must "
-    "shall should will would of in on at to from by with for about into onto upon over as than and or but nor so if "
-    "then because while when where how not no yes also just very some any each every both all such".split()
+    "a an the this that these those there here it its he him his she her they them their i me my you "
+    "your we us our who whom whose which what is am are was were be been being has have had do does "
+    "did can could may might must shall should will would of in on at to from by with for about into "
+    "onto upon over as than and or but nor so if then because while when where how not no yes also "
+    "just very some any each every both all such".split()
 )
-_INSIDE = 0.75  # of what is white in the photo; padding is darker
-_EDGE = 0.002  # of the photo's size, by which interpolation moves its edges
-_MOST_CELLS = 512  # of a map, along a side
 
 
 class DecoderInput(NamedTuple):
@@ -69,7 +67,7 @@ class AnswerNetwork(nn.Module):
         blocks: those of the encoder.
     """
 
-    def __init__(self, model: VisionLanguage, exchange: QuestionAnswer, tokens: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(self, model: VisionLanguage, exchange: QuestionAnswer, tokens: Sequence[Token] = ()) -> None:
         super().__init__()
         self.net = model.net
         self.merge_point = nn.Identity()
@@ -79,11 +77,14 @@ class AnswerNetwork(nn.Module):
         self._image_token = model.image_token
         self.logits = torch.empty(0)
         self.texts = 0
-        self._first = _block_lists(self.net.get_decoder())[0][0]
-        self.blocks = next(list(blocks) for blocks in _block_lists(self.net) if self._first not in blocks)
+        decoder_blocks = _block_lists(self.net.get_decoder())[0]
+        self._first = decoder_blocks[0]
+        encoder_lists = (blocks for blocks in _block_lists(self.net) if self._first not in blocks)
+        self.blocks = [*next(encoder_lists)]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        self.logits = self._run(self._merge, pixels).logits[0, -self._count - 1 : -1]
+        logits = self._run(self._merge, pixels).logits[0]
+        self.logits = logits[-self._count - 1 : -1]
         places, tokens = torch.tensor(self._tokens).T
         return self.logits[places, tokens][None]
 
@@ -121,13 +122,14 @@ class AnswerNetwork(nn.Module):
         bound, text, photo, is_photo = self._decoder_input(*call)
         self.texts = text.shape[1]
         common = photo.mean(1, keepdim=True)
-        states = self.merge_point(torch.cat([text, common, photo - common], 1))
-        text, common, deviations = states.split([self.texts, 1, photo.shape[1]], 1)
+        states = torch.cat([text, common, photo - common], 1)
+        counts = [self.texts, 1, photo.shape[1]]
+        text, common, deviations = self.merge_point(states).split(counts, 1)
         photo = deviations + common
         if is_photo is None:
             bound.arguments |= {"hidden_states": text, "encoder_hidden_states": photo}
         else:
-            order = torch.cat([(~is_photo).nonzero(), is_photo.nonzero()])[:, 0].argsort()
+            order = is_photo.int().argsort(stable=True).argsort()
             bound.arguments["hidden_states"] = torch.cat([text, photo], 1)[:, order]
         return bound.args, bound.kwargs
 
@@ -140,6 +142,22 @@ def _block_lists(net: nn.Module) -> list[nn.ModuleList]:
     return [module for module in net.modules() if isinstance(module, nn.ModuleList)]
 
 
+class Word(NamedTuple):
+    """A word of an answer.
+
+    Attributes:
+        number: counted from 1.
+        text: the word.
+        span: where in the answer it begins and ends.
+        places: those of its tokens in the answer.
+    """
+
+    number: int
+    text: str
+    span: tuple[int, int]
+    places: range
+
+
 def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
     """The maps of the words of an answer, by one forward pass with all of it.
 
@@ -147,61 +165,69 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
         ConfigurationError: the network answers nothing, or the answer lacks a word.
         UnsupportedOpError: the network has operations without an excitation rule.
     """
-    start = time.perf_counter()
-    words = request.words or WordOptions()
-    model: VisionLanguage = request.network.loaded.net.model  # type: ignore[assignment]
+    start = perf_counter()
+    options = request.words or WordOptions()
+    model: VisionLanguage = request.model.net.model  # type: ignore[assignment]
     photo = Image.fromarray(image.pixels)
-    answer = model.exchange(photo, words.question, words.answer, words.max_tokens)
-    chosen = _chosen(answer.text, words)
-    places = [answer.tokens(*word.span()) for _, word in chosen]
-    tokens = [(place, int(token)) for place, token in enumerate(answer.ids)]
-    rivals = []
-    if words.against is not None:
-        rivals = [_rival(model, answer, word, words.against) for _, word in chosen]
+    answer = model.exchange(photo, options.question, options.answer, options.max_tokens)
+    words = _chosen(answer, options)
+    tokens = [*enumerate(answer.ids.tolist())]
+    rivals: list[Token] = []
+    if options.against is not None:
+        rivals = [_rival(model, answer, word, options.against) for word in words]
     net = AnswerNetwork(model, answer, tokens + rivals)
-    priors = torch.zeros(2, len(chosen), len(tokens) + len(rivals))
-    for k, place in enumerate(places):
+    targets = torch.zeros(len(words), len(tokens + rivals))
+    duals = torch.zeros_like(targets)
+    for k, word in enumerate(words):
         if rivals:
-            priors[0, k, rivals[k][0]] = priors[1, k, len(tokens) + k] = 1
+            place, _ = rivals[k]
+            targets[k, place] = 1
+            duals[k, len(tokens) + k] = 1
         else:  # jointly, a negative prior is that of the dual
-            priors[:, k, place] = torch.tensor([[1.0], [-1.0]]) / len(place)
-    starts = priors.flatten(0, 1)[None].to(answer.pixels)
+            targets[k, word.places] = 1 / len(word.places)
+            duals[k, word.places] = -1 / len(word.places)
+    starts = torch.cat([targets, duals])[None].to(answer.pixels)
     result = excitation_backprop(net, answer.pixels, starts, "merge_point", joint=True)
 
     def photo_tokens(pixels: Tensor) -> Tensor:
-        return net.photo_tokens(model.read(pixels, words.question)["pixel_values"])
+        return net.photo_tokens(model.read(pixels, options.question)["pixel_values"])
 
-    grid = patches(photo_tokens, model.net, net.blocks, photo.size)
-    photo_relevance = result.relevance[0].sum(2).double()[:, net.texts + 1 :]
-    shares = photo_relevance.sum(1)
-    target, other = (photo_relevance / shares.clamp(min=1e-30)[:, None]).chunk(2)
-    values = grid.map(target - other).float().cpu().numpy()
+    patches = find_patches(photo_tokens, model.net, net.blocks, photo.size)
+    relevance = result.relevance[0].sum(2).double()
+    photo_relevance = relevance[:, net.texts + 1 :]
+    shares = photo_relevance.sum(1, keepdim=True)
+    of_targets, of_duals = (photo_relevance / shares.clamp(min=1e-30)).chunk(2)
+    values = patches.map(of_targets - of_duals).float().cpu().numpy()
     scores = net.logits.detach().float().softmax(1)
     maps = []
-    for (number, word), place, cells, share in zip(chosen, places, values, shares.tolist(), strict=False):
-        ids = answer.ids[place]
-        score = float(scores[place, ids].prod())
+    for k, word in enumerate(words):
+        ids = answer.ids[word.places]
+        score = float(scores[word.places, ids].prod())
+        share = float(shares[k])
         map_ = Map(
-            subject=Subject(int(ids[0]), word[0], score, span=word.span(), position=number),
+            subject=Subject(int(ids[0]), word.text, score, span=word.span, position=word.number),
             layer=LAYER,
-            values=cells,
+            values=values[k],
             mass=share,
             share=share,
-            placement=grid.placement,
-            against=words.against or "",
+            placement=patches.placement,
+            against=options.against or "",
         )
         maps.append(map_)
-    seconds = time.perf_counter() - start
-    return Explanation(maps=maps, seconds=seconds, question=words.question, answer=answer.text)
+    seconds = perf_counter() - start
+    return Explanation(maps=maps, seconds=seconds, question=options.question, answer=answer.text)
 
 
-def _chosen(text: str, options: WordOptions) -> list[tuple[int, re.Match[str]]]:
-    """The words of an answer to explain, each with its number from 1."""
-    words = [*enumerate(_WORDS.finditer(text), 1)]
-    spellings = {word[0].lower(): word[0] for _, word in words}
-    problem = f"the answer {text.strip()!r} has no word"
+def _chosen(answer: QuestionAnswer, options: WordOptions) -> list[Word]:
+    """The words of an answer to explain."""
+    words = []
+    for number, match in enumerate(_WORDS.finditer(answer.text), 1):
+        span = match.span()
+        words.append(Word(number, match[0], span, answer.tokens(*span)))
+    problem = f"the answer {answer.text.strip()!r} has no word"
     if not words:
         raise ConfigurationError(f"{problem}: ask another question, or give --answer")
+    spellings = {word.text.lower(): word.text for word in words}
     for word in options.words:
         if word.lower() not in spellings:
             hint = closest(word.lower(), spellings) or "name one of its words"
@@ -209,154 +235,21 @@ def _chosen(text: str, options: WordOptions) -> list[tuple[int, re.Match[str]]]:
     chosen = {*map(str.lower, options.words)}
     if not chosen and not options.all_words:
         chosen = spellings.keys() - _FUNCTION_WORDS
-    return [(number, word) for number, word in words if word[0].lower() in chosen] or words
+    return [word for word in words if word.text.lower() in chosen] or words
 
 
-def _rival(model: VisionLanguage, answer: QuestionAnswer, word: re.Match[str], against: str) -> tuple[int, int]:
+def _rival(model: VisionLanguage, answer: QuestionAnswer, word: Word, against: str) -> Token:
     """Where a word's tokens differ from those of another word in its place: that place, and the other's token there."""
-    before = answer.text[: word.start()]
-    pairs = zip(model.answer_tokens(before + word[0]), model.answer_tokens(before + against), strict=False)
-    for token, rival in pairs:
-        if token == rival:
-            continue
-        for place in answer.tokens(*word.span()):
-            if int(answer.ids[place]) == token:
-                return place, rival
-        break
-    raise ConfigurationError(f"{against!r} cannot be told from {word[0]!r} by a token: give another word")
+    before = answer.text[: word.span[0]]
+    tokens = model.answer_tokens(before + word.text)
+    rivals = model.answer_tokens(before + against)
+    for token, rival in zip(tokens, rivals, strict=False):
+        if token != rival:
+            for place in word.places:
+                if answer.ids[place] == token:
+                    return place, rival
+            break
+    raise ConfigurationError(f"{against!r} cannot be told from {word.text!r} by a token: give another word")
 
 
 register(WORDS, Task(lambda *_: [], "vision-language models", layer=LAYER, explain=explain))
-
-
-class Patches(NamedTuple):
-    """The patches of a photo that a network reads.
-
-    Attributes:
-        corners: (N, 4), left, top, right and bottom in pixels of the photo.
-        tokens: (N,), the token of the photo that each belongs to.
-    """
-
-    corners: Tensor
-    tokens: Tensor
-
-    @property
-    def placement(self) -> Box:
-        """The rectangle that they cover together."""
-        return Box(*self.corners[:, :2].amin(0).tolist(), *self.corners[:, 2:].amax(0).tolist())
-
-    def map(self, values: Tensor) -> Tensor:
-        """A map (K, h, w) of the placement from the values (K, tokens), in cells as small as the smallest patch.
-
-        Each token's value is spread evenly over its patches.
-        """
-        place = self.placement
-        left, top, right, bottom = self.corners.double().T
-        across = _shares(left, right, place.left, place.right)
-        down = _shares(top, bottom, place.top, place.bottom)
-        per_token = values.double() / self.tokens.bincount(minlength=values.shape[1]).clamp(min=1)
-        return (per_token[:, self.tokens][:, None] * down.T) @ across
-
-
-def _shares(low: Tensor, high: Tensor, start: float, end: float) -> Tensor:
-    """Which share of each interval lies in each of the cells, as long as the shortest interval, from start to end."""
-    count = min(_MOST_CELLS, max(1, round((end - start) / float((high - low).min()))))
-    edges = torch.linspace(start, end, count + 1, dtype=low.dtype, device=low.device)
-    overlap = torch.minimum(high[:, None], edges[1:]) - torch.maximum(low[:, None], edges[:-1])
-    return overlap.clamp(min=0) / (high - low)[:, None]
-
-
-def patches(run: Callable[[Tensor], Tensor], net: nn.Module, blocks: Sequence[Any], size: tuple[int, int]) -> Patches:
-    """The patches of a photo, whatever its processor and its encoder do.
-
-    Two experiments tell. The processor gets pictures whose colors are coordinates, so each patch tells by its color
-    where it lies: in tiles, beside padding, packed in any order. And without the encoder's blocks, which mix tokens, a
-    patch reaches only the token that it belongs to, so derivatives tell which patches were merged and which dropped.
-
-    Args:
-        run: from a photo (3, H, W), from 0 to 255, to its tokens (n, D).
-        net: the network.
-        blocks: those of its encoder.
-        size: the photo's width and height.
-
-    Raises:
-        ConfigurationError: no convolution of the network reads an image's three colors, or no patch is in the photo.
-    """
-    for reader in net.modules():
-        if isinstance(reader, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and reader.in_channels == 3:
-            corners = _corners(run, reader, size)
-            tokens = _tokens(lambda: run(torch.rand(3, *size[::-1]) * 255), reader, blocks)
-            is_known = (corners[:, 2:] > corners[:, :2]).all(1) & (tokens >= 0)
-            if not is_known.any():
-                raise ConfigurationError("no patch of the network is in the photo, which is too small or too narrow")
-            return Patches(corners[is_known], tokens[is_known])
-    raise ConfigurationError("the network has no convolution that reads an image's three colors: choose another one")
-
-
-def _corners(run: Callable[[Tensor], Tensor], reader: Any, size: tuple[int, int]) -> Tensor:
-    """The corners (N, 4) of all patches, in the order of the convolution's output; of padding, they coincide."""
-    x, y = torch.meshgrid(*((torch.arange(side) + 0.5) / side for side in size), indexing="xy")
-    white = torch.ones(3, *x.shape)
-    inputs: list[Tensor] = []
-
-    def keep(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        inputs.append(args[0].detach().double())
-        raise ReachedLayer
-
-    dtype = reader.weight.dtype
-    reader.float()  # coordinates need more than the 8 bits of bfloat16
-    try:
-        for colors in (0 * white, white, torch.stack([x, y, white[0]])):
-            with hook_modules([reader], keep, before=True), suppress(ReachedLayer):
-                run(255 * colors)
-    finally:
-        reader.to(dtype)
-    low, high, colors_seen = inputs  # what is black and what is white undo the normalization
-    u = ((colors_seen - low) / (high - low)).where(high > low, 0)  # padding is the same in all
-    weight = (u[:, 2:] > _INSIDE).to(u)
-    pool = F.avg_pool2d if u.ndim == 4 else F.avg_pool3d
-
-    def mean(values: Tensor) -> Tensor:
-        sums, share = (pool(array, reader.kernel_size, reader.stride) for array in (weight * values, weight))
-        return (sums / share.clamp(min=1e-9)).movedim(1, -1).flatten(0, -2)
-
-    center = mean(u[:, :2])
-    pixels = torch.tensor(reader.kernel_size[:-3:-1], device=u.device)
-    # n evenly spaced numbers in an interval of length 1 have the variance (1 - 1 / n²) / 12
-    length = (12 / (1 - 1 / pixels**2) * (mean(u[:, :2] ** 2) - center**2)).clamp(min=0).sqrt()
-    corners = torch.cat([center - length / 2, center + length / 2], 1)
-    for edge in (0, 1):
-        corners = torch.where((corners - edge).abs() < _EDGE, edge, corners)
-    return (corners * torch.tensor(size * 2, device=u.device)).float()
-
-
-def _tokens(run: Callable[[], Tensor], reader: nn.Module, blocks: Sequence[Any]) -> Tensor:
-    """The token (N,) of each patch, in the order of the convolution's output; -1 for those that were dropped."""
-    outputs: list[Tensor] = []
-
-    def start(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-        outputs.append(output.detach().requires_grad_())
-        return outputs[-1] * 1
-
-    for block in blocks:  # which leave all as it is
-        block.forward = lambda hidden_states, *_, **__: hidden_states
-    try:
-        with hook_modules([reader], start), torch.enable_grad():
-            tokens = run()
-    finally:
-        for block in blocks:
-            del block.forward
-    direction = torch.randn_like(tokens)
-
-    def slopes(weights: Tensor) -> Tensor:
-        """How strongly each patch acts on the tokens with such weights."""
-        (gradient,) = torch.autograd.grad(tokens, outputs, direction * weights[:, None], retain_graph=True)
-        return gradient.double().abs().sum(1).flatten()
-
-    # a token's number in binary, one digit at a time: it is doubled where that digit is 1
-    numbers = torch.arange(len(tokens), device=tokens.device)
-    baseline = slopes(1 + 0 * numbers)
-    number = torch.zeros_like(baseline, dtype=torch.long)
-    for place in range(len(tokens).bit_length()):
-        number += (slopes(1 + (numbers >> place & 1)) > 1.5 * baseline).long() << place
-    return torch.where(baseline > 0, number, -1)
