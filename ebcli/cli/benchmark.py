@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -149,11 +149,11 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
             *parameters,
             *_COMMON_OPTIONS,
             options=in_section("Model"),
-            settings=WITHOUT_ENVIRONMENT,
+            group=benchmark,
+            context_settings=WITHOUT_ENVIRONMENT,
             text=text or prepare.__doc__,
-            group=benchmark.commands,
         )
-        def run_test(options: Options) -> int:
+        def run_test(**options: Any) -> int:
             from ebcli.evaluate.benchmark import table
 
             session = Session(options)
@@ -174,13 +174,9 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
 
 
 @_test(
-    _test_option("--voc DIR", "Use PASCAL VOC: the directory that contains VOCdevkit.", type=_FOLDER),
-    _test_option("--year", "Select VOC's year.", default="2007"),
-    _test_option("--split", "Select VOC's list of images in ImageSets/Main.", default="test"),
+    _test_option("--voc DIR", "Use PASCAL VOC 2007: the directory that contains VOCdevkit.", type=_FOLDER),
     _test_option("--coco DIR", "Use COCO: the directory of images, such as val2014.", type=_FOLDER),
     _test_option("--annotations FILE", "Annotations for --coco, such as instances_val2014.json.", type=_FILE),
-    _test_option("--skip-flagged", "Ignore objects that VOC flags as difficult, and COCO's crowds.", is_flag=True),
-    _test_option("--tolerance", "Accept hits this many pixels off the object.", type=click.IntRange(min=0), default=15),
 )
 def pointing(session: Session) -> Benchmark:
     """Pointing game: does a map's maximum lie on the object?
@@ -192,15 +188,14 @@ def pointing(session: Session) -> Benchmark:
     from ebcli.evaluate.localization import pointing as test
 
     data: AnnotatedImages
-    options = session.options
-    voc, coco, annotations, skip_flagged = (options[name] for name in ("voc", "coco", "annotations", "skip_flagged"))
+    voc, coco, annotations = (session.options[name] for name in ("voc", "coco", "annotations"))
     if voc is not None and coco is None:
-        data = Voc(voc, options["year"], options["split"], session.annotated_names(), skip_flagged)
+        data = Voc(voc, session.annotated_names())
     elif coco is not None and voc is None and annotations is not None:
-        data = Coco(coco, annotations, skip_flagged)
+        data = Coco(coco, annotations)
     else:
         raise click.UsageError("pass either --voc DIR, or --coco DIR and --annotations FILE")
-    return test(session.model, session.sample(data), options["tolerance"])
+    return test(session.model, session.sample(data))
 
 
 _mosaics = partial(

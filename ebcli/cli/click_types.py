@@ -36,6 +36,16 @@ class SectionOption(click.Option):
         self.section = section
         self.common = common
 
+    @property
+    def is_setting(self) -> bool:
+        """Whether files can set it. Eager options are the files, and those about information are not of a run."""
+        return self.section != _INFORMATION and not self.is_eager
+
+    @property
+    def long_names(self) -> list[str]:
+        """Its names in files, and so without dashes in front."""
+        return [name[2:] for name in (*self.opts, *self.secondary_opts) if name.startswith("--")]
+
     def make_metavar(self, ctx: click.Context) -> str:
         is_number = isinstance(self.type, (type(click.INT), type(click.FLOAT)))
         return "N" if self.metavar is None and is_number else super().make_metavar(ctx)
@@ -58,7 +68,7 @@ class Setting(SectionOption):
         """Where to set it."""
         hint = f"set {self._variable(ctx)}"
         if any(parameter.name == "config" for parameter in ctx.command.params):
-            hint += f", or {self.opts[0][2:]} in a file for --config"
+            hint += f", or {self.long_names[0]} in a file for --config"
         return hint
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
@@ -143,7 +153,8 @@ class SectionedCommand(click.Command):
         """Run the command; its function returns the exit status."""
         arguments = ctx.params
         with _in_one_line(ctx.info_name or ""), plain_errors(arguments["debug"]), plain_warnings(arguments["quiet"]):
-            note_environment()
+            if arguments["verbose"]:
+                note_environment()
             status = super().invoke(ctx)
         ctx.exit(status)
 

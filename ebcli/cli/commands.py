@@ -2,8 +2,7 @@
 
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from fnmatch import fnmatch
@@ -15,57 +14,74 @@ from typing import Any
 import click
 
 from ebcli.cli.click_types import DIRECTORY, PATH, Input, SectionedCommand, SectionOption
-from ebcli.cli.console import SOME_FAILED, display_path, note, say_error, sign_of_life, write_out
+from ebcli.cli.console import SOME_FAILED, display_path, exit_at_once, note, say_error, sign_of_life, write_out
 from ebcli.cli.options import CONTEXT, OPTIONS, Options, in_section, option
+from ebcli.cli.settings import default_map
 from ebcli.errors import ConfigurationError, LayerError, import_optional
+from ebcli.files.naming import SETTINGS
+from ebcli.files.paths import path_of
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import VALUES, RunPlan
 
-COMMANDS: dict[str, click.Command] = {}
-PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
 # What a run was is not changed by what the environment sets for the next one
 WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
-Does = Callable[[Options], int]
+PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
+
+
+class Main(click.Group):
+    """A group with a command that needs no name: ``eb-saliency photo.jpg``.
+
+    Attributes:
+        nameless: that command.
+    """
+
+    nameless: click.Command
+
+    def make_context(self, info_name: str | None, args: list[str], *arguments: Any, **extra: Any) -> click.Context:
+        if not args or args[0] not in self.commands:
+            return self.nameless.make_context(info_name, args, *arguments, **extra)
+        return super().make_context(info_name, args, *arguments, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+main = Main("eb-saliency")
 
 
 def command(
     name: str,
     *parameters: click.Parameter,
     options: Sequence[str] = (),
-    settings: Mapping[str, Any] = CONTEXT,
+    group: click.Group = main,
+    context_settings: dict[str, Any] = CONTEXT,
     text: str | None = None,
-    group: MutableMapping[str, click.Command] = COMMANDS,
-) -> Callable[[Does], Does]:
+) -> Callable[[Callable[..., int]], click.Command]:
     """Add a command: a function of its arguments and options that returns the exit status.
 
     Args:
         name: the command's name.
         parameters: its arguments, and options of its own.
         options: the names of those options of a run that it has, too.
-        settings: those of its context.
+        group: the group that it belongs to.
+        context_settings: see Click.
         text: its help; None for the function's docstring.
-        group: the commands that it is one of.
     """
-
-    def add(function: Does) -> Does:
-        group[name] = SectionedCommand(
-            name,
-            callback=lambda **arguments: function(arguments),
-            params=[
-                *parameters,
-                *(OPTIONS[option_name] for option_name in (*options, "quiet")),
-                _VERBOSE,
-                OPTIONS["debug"],
-            ],
-            help=text or function.__doc__,
-            context_settings={**settings},
-        )
-        return function
-
-    return add
+    shared = [OPTIONS[option_name] for option_name in (*options, "quiet")]
+    params = [*parameters, *shared, _VERBOSE, OPTIONS["debug"]]
+    return group.command(name, cls=SectionedCommand, params=params, help=text, context_settings=context_settings)
 
 
-of_run = partial(command, settings=WITHOUT_ENVIRONMENT)  # adds a command about an earlier run
+of_run = partial(command, context_settings=WITHOUT_ENVIRONMENT)  # adds a command about an earlier run
+
+
+def plan_of(directory: Path) -> RunPlan:
+    """The plan of an earlier run, of its settings.toml alone."""
+    settings = default_map(directory / SETTINGS, OPTIONS.values())
+    images = tuple(map(path_of, settings.pop("images", ())))
+    context = click.get_current_context()
+    values = {name: OPTIONS[name].type_cast_value(context, value) for name, value in settings.items() if name in VALUES}
+    return RunPlan.from_values(images=images, **values)
 
 
 def alter_option(name: str, **changes: Any) -> SectionOption:
@@ -79,7 +95,7 @@ _VERBOSE = alter_option("verbose", help="Also name the environment variables tha
 
 
 @command("models", click.Argument(["patterns"], nargs=-1))
-def models(options: Options) -> int:
+def models(**options: Any) -> int:
     """List the models by name.
 
     With PATTERNS, such as resnet or 's*n_v2_?', lists only the names that match, also of timm. Exit status: 1 if
@@ -118,7 +134,7 @@ _OF_LAYERS = [*in_section("Model"), "target", "similar_to"]
 
 
 @command("layers", options=_OF_LAYERS)
-def layers(options: Options) -> int:
+def layers(**options: Any) -> int:
     """List the layers of a model.
 
     Prints the name, type, output and stride in pixels of each layer. * marks the default.
@@ -134,7 +150,7 @@ def layers(options: Options) -> int:
     if takes_texts(options["model"]) and not any(options[name] for name in ("target", "similar_to", "class_names")):
         values["target"] = ("a photo",)
     model = RunPlan.from_values(**values).model
-    with sign_of_life(f"Loading {model.name} ...", options["quiet"]):
+    with sign_of_life(f"Loading {model.name} ..."):
         loaded = load_model(device="cpu", **vars(model))
     rows = [("NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT")]
     default = None
@@ -157,20 +173,20 @@ def layers(options: Options) -> int:
     alter_option("output", metavar="DIR", help="Check that a run can write to this directory."),
     alter_option("as_json", help="Print a JSON object per check."),
 )
-def doctor(options: Options) -> int:
+def doctor(**options: Any) -> int:
     """Check the installation with a small run on --device."""
     from ebcli.cli.doctor import examine
 
     is_well = True
-    for finding in examine(options["device"], options["output"]):
-        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {display_path(finding.found)}"
-        write_out(json.dumps(finding._asdict()) if options["as_json"] else line)
-        is_well = is_well and finding.ok
+    for check in examine(options["device"], options["output"]):
+        line = f"{'ok' if check.ok else 'FAILED':<7} {check.check:<32} {display_path(check.found)}"
+        write_out(json.dumps(check._asdict()) if options["as_json"] else line)
+        is_well = is_well and check.ok
     return 0 if is_well else SOME_FAILED
 
 
 @command("info", click.Argument(["file"], type=PATH), alter_option("as_json", help="Print a JSON object."))
-def info(options: Options) -> int:
+def info(**options: Any) -> int:
     """Print how a result was made.
 
     FILE is a picture, a figure or a .npz file of a run.
@@ -193,7 +209,7 @@ def info(options: Options) -> int:
 
 
 @of_run("verify", click.Argument(["directory"], type=DIRECTORY))
-def verify(options: Options) -> int:
+def verify(**options: Any) -> int:
     """Check that the results of a run are intact.
 
     Prints the results in DIRECTORY that are missing or altered.
@@ -220,7 +236,7 @@ def verify(options: Options) -> int:
     alter_option("output", metavar="DIR", help="Write the page to comparison/index.html in this directory."),
     options=["overwrite"],
 )
-def compare(options: Options) -> int:
+def compare(**options: Any) -> int:
     """Write a page that compares two runs.
 
     RUN_A and RUN_B are directories of runs with --raw. The page shows the PHOTOS if they are given.
@@ -240,7 +256,7 @@ def compare(options: Options) -> int:
     PHOTOS,
     options=[*in_section("Appearance"), "workers", "overwrite"],
 )
-def report(options: Options) -> int:
+def report(**options: Any) -> int:
     """Write the gallery page of a run.
 
     DIRECTORY has the results. The page shows the PHOTOS if they are given.
@@ -276,7 +292,7 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
     options=_NETWORK_OPTIONS,
 )
-def serve(options: Options) -> int:
+def serve(**options: Any) -> int:
     """Explain photos on a live page in the browser.
 
     The page shows the PHOTOS and photos that are dropped on it. It opens only at the printed address, which has a
@@ -296,8 +312,7 @@ def serve(options: Options) -> int:
     with suppress(KeyboardInterrupt):
         page = Page(photos, [Network(plan, workers) for plan in plans], workers, say_error)
         run(page, options["host"], options["port"], options["show"], write_out)
-    sys.stdout.flush()
-    os._exit(0)  # at once: a thread may be busy with a map
+    exit_at_once()
 
 
 def _plans(options: Options) -> Iterator[RunPlan]:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
-from ebcli.errors import EbcliError, OutputError, UnfinishedError
+from ebcli.errors import EbcliError, OutputError, UnfinishedError, in_words
 
 _LONGEST = 2000  # characters of a message; names in untrusted files have any number
 
@@ -52,26 +52,31 @@ def say(message: str, color: bool | None = None) -> None:
         _discard(sys.stderr)
 
 
+def is_quiet() -> bool:
+    """Whether ``--quiet`` is given."""
+    return bool(click.get_current_context().params["quiet"])
+
+
 def note(message: str) -> None:
     """Print a line to stderr, unless ``--quiet`` is given."""
-    if not click.get_current_context().params["quiet"]:
+    if not is_quiet():
         say(one_line(message))
 
 
 def note_environment() -> None:
-    """With ``--verbose``, name the environment variables that set options of this command."""
+    """Name the environment variables that set options of this command."""
     context = click.get_current_context()
-    if context.params["verbose"]:
-        names = [parameter.name or "" for parameter in context.command.params]
-        from_environment = [name for name in names if context.get_parameter_source(name) == ParameterSource.ENVIRONMENT]
-        read = ", ".join(f"{context.auto_envvar_prefix}_{name.upper()}" for name in from_environment)
-        note(f"Read from the environment: {read or 'nothing'}")
+    names = [str(parameter.name) for parameter in context.command.params]
+    names = [name for name in names if context.get_parameter_source(name) == ParameterSource.ENVIRONMENT]
+    variables = [f"{context.auto_envvar_prefix}_{name.upper()}" for name in names]
+    note(f"Read from the environment: {', '.join(variables) or 'nothing'}")
 
 
 def say_error(message: str, label: str = "Error") -> None:
     """Print a line about an error to stderr; its label is red on a terminal, unless ``NO_COLOR`` is set."""
     color = False if os.environ.get("NO_COLOR") else None  # None: Click colors on a terminal only
-    say(f"{click.style(f'{label}:', fg='red', bold=True)} {one_line(message)}", color)
+    start = click.style(f"{label}:", fg="red", bold=True)
+    say(f"{start} {one_line(message)}", color)
 
 
 def one_line(message: str) -> str:
@@ -82,11 +87,12 @@ def one_line(message: str) -> str:
 
 
 @contextmanager
-def sign_of_life(message: str, quiet: bool) -> Iterator[None]:
-    """Show a line on the terminal while something takes a moment; it leaves nothing behind."""
+def sign_of_life(message: str) -> Iterator[None]:
+    """Show a line on the terminal while something takes a moment, unless ``--quiet`` is given; it leaves nothing."""
     from tqdm import tqdm
 
-    with tqdm(desc=message, bar_format="{desc}", leave=False, disable=quiet or None):  # None: shown on a terminal only
+    hidden = is_quiet() or None  # None: shown on a terminal only
+    with tqdm(desc=message, bar_format="{desc}", leave=False, disable=hidden):
         yield
 
 
@@ -94,6 +100,16 @@ def display_path(path: Path | str) -> str:
     """A path for messages: line breaks and escape sequences are escaped."""
     name = click.format_filename(path)
     return name if name.isprintable() else repr(name)
+
+
+def exit_at_once() -> NoReturn:
+    """End the process with the exit status 0, whatever its threads do.
+
+    ``sys.exit()`` would wait for them: `ThreadPoolExecutor` joins its threads when Python exits. One may compute
+    a map for minutes, which nothing can stop.
+    """
+    sys.stdout.flush()
+    os._exit(0)
 
 
 class _Signal(KeyboardInterrupt):
@@ -148,21 +164,21 @@ def plain_errors(debug: bool) -> Iterator[None]:
 
             say(traceback.format_exc().rstrip())
         else:
-            say_error(_in_words(error))
+            say_error(_sentence(error))
         sys.exit(UNFINISHED if isinstance(error, UnfinishedError) else MISUSED)
     finally:
         sys.unraisablehook = before
 
 
-def _in_words(error: Exception) -> str:
-    reason = " ".join(str(error).split())
+def _sentence(error: Exception) -> str:
     if isinstance(error, EbcliError):
         return str(error)
     if isinstance(error, MemoryError):
         return "not enough memory: lower --workers or --batch-size, or split the inputs"
     if isinstance(error, ImportError):  # of a package that is broken, or larger than a limit such as ulimit -v
+        reason = " ".join(str(error).split())
         return f"a package cannot be loaded ({reason}): raise the limit of memory, or install it again"
-    return f"{type(error).__name__}: {reason} (unexpected; run with --debug for the traceback)"
+    return f"{in_words(error)} (unexpected; run with --debug for the traceback)"
 
 
 @contextmanager

@@ -84,11 +84,11 @@ def execute(plan: RunPlan, options: Options, out: IO[str], sink: Sink | None = N
         from ebcli.gallery.exports import check_table, write_table
 
         check_table(output.records, output.overwrite)
-    with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
+    with sign_of_life(f"Loading {plan.model.name} ..."):
         from ebcli.run import engine
 
         work = engine.run(plan, sink)
-    status, to_open = print_results(work, plan, options, out)
+    status = print_results(work, plan, options, out)
     if not (work.sources or work.skipped):
         return status
     if output.annotations:
@@ -100,9 +100,6 @@ def execute(plan: RunPlan, options: Options, out: IO[str], sink: Sink | None = N
         workers = plan.execution.workers
         page = write_gallery(output.directory, work.options.style, workers, output.overwrite, plan.inputs.images)
         note(f"Gallery page: {display_path(page)}")
-        to_open = str(page)
-    if options.get("show") and to_open:
-        click.launch(to_open)
     is_watched = out.isatty() and sys.stderr.isatty() and not (options["as_json"] or plan.execution.dry_run)
     hint = next_step(work, plan) if is_watched and status == 0 else ""
     if hint:
@@ -123,12 +120,8 @@ def _write_annotations(output: OutputOptions, configuration: str) -> None:
     note(f"Annotations: {display_path(output.directory / path)}")
 
 
-def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> tuple[int, str | None]:
-    """Print results to ``out`` as they come, as the command's options say.
-
-    Returns:
-        The exit status, and the path of the first result file.
-    """
+def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> int:
+    """Print results to ``out`` as they come, as the command's options say, and return the exit status."""
     from tqdm import tqdm
 
     quiet = options["quiet"]
@@ -169,12 +162,12 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> t
             counts |= work.counts
             _summarize(work, counts, bool(interrupted), quiet and not plan.execution.dry_run, plan.inputs.shard)
     if interrupted:
-        return 128 + interrupted[0], totals.first_output
+        return 128 + interrupted[0]
     if counts["failed"]:
-        return SOME_FAILED, totals.first_output
+        return SOME_FAILED
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
         raise EbcliError(_nothing_found(plan, counts["not an image"], unit))
-    return 0, totals.first_output
+    return 0
 
 
 class _Totals:
@@ -186,14 +179,12 @@ class _Totals:
 
     Attributes:
         counts: how many records have each status.
-        first_output: the path of the first result file.
     """
 
     def __init__(self, unit: str, style: DrawingStyle) -> None:
         self._unit = unit
         self._style = style
         self.counts: Counter[str] = Counter()
-        self.first_output: str | None = None
         self._are_right: list[bool] = []  # whether each prediction is right
         self._faint: list[bool | None] = []  # for each map
         self._suffice: list[bool] = []  # whether each tested map does
@@ -207,8 +198,6 @@ class _Totals:
                 self._faint.append(class_.only_score_is_poor)
             if class_.sufficiency is not None:
                 self._suffice.append(class_.sufficiency["suffices"])
-        if self.first_output is None and record.output:
-            self.first_output = record.output[0]
 
     def print_sufficiency(self) -> None:
         """Print how many maps were not shown to suffice."""

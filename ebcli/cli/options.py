@@ -8,7 +8,7 @@ import click
 
 from ebcli.cli import click_types as kinds
 from ebcli.cli.click_types import PATH, SectionOption, Setting
-from ebcli.cli.settings import PRESETS, use_file, use_preset
+from ebcli.cli.settings import use_file
 from ebcli.drawing.style import ATLAS, STYLES
 from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
 from ebcli.run.plan import FIELDS, SETTINGS_ONLY
@@ -54,16 +54,10 @@ def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOp
     )
 
 
-def _words(preset: str) -> str:
-    """What a preset stands for, as on the command line."""
-    return " ".join(f"--{key}" if value is True else f"--{key} {value}" for key, value in PRESETS[preset].items())
-
-
 _SECTIONS = "Map Model Input Output Appearance Resuming Performance Information".split()
 _map, _model, _input, _output, _appearance, _resuming, _performance, _information = (
     partial(option, section) for section in _SECTIONS
 )
-_base = partial(option, "Input", is_eager=True, expose_value=False)  # which set defaults of the others
 
 _ALL = (
     _map(
@@ -156,12 +150,13 @@ _ALL = (
         "with --resize or --crop, and in benchmark]",
     ),
     _model("--scores", "Turn logits into scores by softmax or sigmoid, or leave them raw. [default: the model's own]"),
-    _base("--config", "Read options from this TOML file, such as a run's settings.toml.", type=PATH, callback=use_file),
-    _base(
-        "--preset",
-        f"Apply a set of options. {'; '.join(f'{name} stands for {_words(name)}' for name in PRESETS)}.",
-        type=click.Choice([*PRESETS]),
-        callback=use_preset,
+    _input(
+        "--config",
+        "Read options from this TOML file, such as a run's settings.toml.",
+        type=PATH,
+        callback=use_file,
+        is_eager=True,  # it sets defaults of the others
+        expose_value=False,
     ),
     _input("--from-file FILE", "Also read paths from FILE, one per line; - is stdin.", type=click.File("rb")),
     _input("-0 --null", "End paths in --from-file and printed ones with NUL, as find -print0.", is_flag=True),
@@ -211,7 +206,6 @@ _ALL = (
     ),
     _output("--records", "Also write a table with a row per map, to a .csv or .parquet file."),
     _output("--json as_json", "Print one JSON record per image instead of paths.", is_flag=True),
-    _output("--open show", "Open the gallery page or the first picture when the run is done.", is_flag=True),
     _appearance(
         "--style", "Drawing style; atlas is one figure of the regions in which each class has the most evidence."
     ),

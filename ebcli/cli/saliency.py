@@ -13,18 +13,20 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from ebcli.cli import check_and_audit  # noqa: F401  it adds its commands
+from ebcli.cli import audit, check  # noqa: F401  they add their commands
 from ebcli.cli.benchmark import benchmark
 from ebcli.cli.click_types import PATH, Input, SectionedCommand
-from ebcli.cli.commands import COMMANDS, alter_option, command
+from ebcli.cli.commands import alter_option, command, main
 from ebcli.cli.console import SOME_FAILED, display_path, note, one_line, say_error, sign_of_life, write_out
 from ebcli.cli.execution import execute, sink_of
-from ebcli.cli.options import CONTEXT, OPTIONS, Options, option
+from ebcli.cli.options import CONTEXT, OPTIONS, option
 from ebcli.errors import DISTRIBUTION, ConfigurationError, closest
 from ebcli.files.naming import STDIN, STDOUT, answer_relpath
 from ebcli.files.paths import path_of
 from ebcli.run.plan import CHOOSING, VALUES, RunPlan, part_of
 from ebcli.run.plan_parts import WordOptions
+
+__all__ = ["main", "run"]
 
 # Unless this is set before PyTorch's threads start, those that wait for others keep their CPUs busy. The processes that
 # decode and draw lack them then: on a busy machine, a run takes several times as long
@@ -45,18 +47,6 @@ the run are written to settings.toml there; --config with that file repeats it.
 Exit status: 0 if all images succeeded, 1 if some failed, 2 on any other error, 75 if a Ray cluster was lost, 130 if
 interrupted (143 by SIGTERM, 129 by SIGHUP), 141 if stdout was closed, as by head.
 """
-
-
-class Main(click.Group):
-    """A group that runs without the name of a command: ``eb-saliency photo.jpg``."""
-
-    def make_context(self, info_name: str | None, args: list[str], *arguments: Any, **extra: Any) -> click.Context:
-        if not args or args[0] not in self.commands:
-            return run.make_context(info_name, args, *arguments, **extra)
-        return super().make_context(info_name, args, *arguments, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
 
 
 def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -183,7 +173,7 @@ _of_answer = partial(option, "Answer")
     alter_option("cmap", show_default="violet"),
     options=["cell_size", "dpi", "overwrite", "device", "dtype"],
 )
-def ask(options: Options) -> int:
+def ask(**options: Any) -> int:
     """Ask a vision-language model about a photo, and see which part made it say each word.
 
     Writes a figure, and a page on which pointing at a word shows its map. Prints the answer, and for each word the
@@ -198,7 +188,7 @@ def ask(options: Options) -> int:
     if plan.output.directory == STDOUT:
         raise ConfigurationError("ask prints the answer to stdout: name a directory or a file with -o")
     sink = sink_of(plan, sys.stdout)
-    with sign_of_life(f"Asking {plan.model.name} ...", options["quiet"]), redirect_stdout(sys.stderr):
+    with sign_of_life(f"Asking {plan.model.name} ..."), redirect_stdout(sys.stderr):
         from ebcli.run import engine
 
         with closing(engine.run(plan, sink).results) as results:
@@ -225,5 +215,7 @@ run.examples = {
     "eb-saliency photos -o maps --skip-existing --report": "a directory, with a gallery page; again, it resumes",
     "eb-saliency serve photos": "a live page in the browser",
 }
-main = Main("eb-saliency", {**COMMANDS, "benchmark": benchmark}, help=run.help)
+main.nameless = run
+main.help = run.help
+main.add_command(benchmark)
 run.commands_beside = main.commands

@@ -29,9 +29,10 @@ POINTING: dict[tuple[str, str, str], str] = {
 }
 
 SIDE = 224  # length of the shorter side in the paper
+TOLERANCE = 15  # pixels of the image, of a hit from the object, in the paper
 
 
-def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) -> Benchmark:
+def pointing(model: ModelUnderTest, data: AnnotatedImages) -> Benchmark:
     """Zhang et al., ECCV 2016, section 4.1.
 
     Every class in an image is one question. The network gets the whole image, its shorter side resized to ``SIDE``;
@@ -41,7 +42,6 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) 
     Args:
         model: the network, with one output per class of the data set.
         data: the images.
-        tolerance: maximum distance of a hit from the object, in pixels of the image.
 
     Raises:
         ConfigurationError: the network has another number of classes, or does not accept such images.
@@ -60,7 +60,7 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) 
             return
         for method_maps in model.explain(model.whole_image(image, SIDE), [*masks], key):
             for (index, mask), saliency in zip(masks.items(), method_maps.maps, strict=True):
-                hit = pointing_hit(resized(saliency, image.size), mask, tolerance)
+                hit = pointing_hit(resized(saliency, image.size), mask, TOLERANCE)
                 difficult = is_difficult(mask, len(masks) - 1)
                 yield method_maps.labels | {"class": data.classes[index], "hit": hit, "difficult": difficult}
 
@@ -72,7 +72,7 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) 
             "others (all / difficult)": POINTING.get((data.name, model.loaded.name, rows[0]["method"])),
         }
 
-    settings = model.settings | data.settings | {"tolerance": tolerance, "side": SIDE}
+    settings = model.settings | data.settings | {"tolerance": TOLERANCE, "side": SIDE}
     return Benchmark("pointing", settings, data.keys, unit="image", measure=measure, columns=columns)
 
 

@@ -20,10 +20,20 @@ from option_values import HOSTILE
 from PIL import Image
 from runs import tree
 
-from ebcli.cli.check_and_audit import Finding, _count_changes
+from ebcli.cli.audit import _count_changes
 from ebcli.cli.saliency import main
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.gallery.audit import CELLS, PLACES, AuditPhoto, Candidate, candidates, read_boxes, read_photos, write_audit
+from ebcli.gallery.audit import (
+    CELLS,
+    PLACES,
+    AuditPhoto,
+    Candidate,
+    Finding,
+    candidates,
+    read_boxes,
+    read_photos,
+    write_audit,
+)
 
 COUNT = 12  # photos of each class
 FOUND = "12 of 12 'horse' maps share the lower left corner; covering it changes the class of 12"
@@ -109,7 +119,7 @@ def test_an_interrupt_leaves_nothing_behind(trained: Path, monkeypatch: pytest.M
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ebcli.cli.check_and_audit._network", interrupted)
+    monkeypatch.setattr("ebcli.cli.audit._network", interrupted)
     assert invoke("audit", "maps").exit_code == 130
     assert tree(Path()) == before
 
@@ -132,13 +142,13 @@ def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.
     with Path("maps/audit/tested.jsonl").open("a") as file:
         file.write('["cut sho')
     with monkeypatch.context() as patched:
-        patched.setattr("ebcli.cli.check_and_audit._network", lambda _: pytest.fail("the network is asked again"))
+        patched.setattr("ebcli.cli.audit._network", lambda _: pytest.fail("the network is asked again"))
         assert invoke("audit", "maps").stdout == first
     for path in Path("photos").rglob("*.png"):  # other photos, although their maps rest on the same corner
         os.utime(path, ns=(1, 1))
     explained(trained / "tagged.pth", "photos", "--overwrite")
     with monkeypatch.context() as patched:
-        patched.setattr("ebcli.cli.check_and_audit._count_changes", lambda *_: (5, 0))
+        patched.setattr("ebcli.cli.audit._count_changes", lambda *_: (5, 0))
         assert "covering it changes the class of 5" in invoke("audit", "maps").stdout
     explained(trained / "plain.pth", "photos", "--overwrite")  # another network
     assert "changes the class" not in invoke("audit", "maps").stdout
@@ -241,8 +251,8 @@ def test_the_opposite_of_a_corner_is_across_the_photo() -> None:
 def test_names_are_data_on_the_page() -> None:
     photo(Path("0.png"))
     one = seen(spot(2, 2))
-    candidate = Candidate("here", [(one, PLACES["upper edge"])], 1)
-    page = write_audit(Path("out"), [("<script>1</script>", candidate)], {"<b>": [one]}).read_text()
+    candidate = Candidate("<script>1</script>", [(one, PLACES["upper edge"])], 1)
+    page = write_audit(Path("out"), [Finding(candidate, 1, 1, None)], {"<b>": [one]}).read_text()
     assert "<b>" not in page
     assert page.count("<script>") == 1  # the page's own
     assert "&lt;script&gt;" in page
