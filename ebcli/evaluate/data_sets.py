@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.datatypes.explanation import Box
-from ebcli.errors import ConfigurationError, ImageError, closest, import_optional
+from ebcli.errors import ConfigurationError, ImageError, closest, import_optional, sides
 from ebcli.files.images import decode, has_image_suffix
 from ebcli.files.sources import find_sources
 from ebcli.models.classes import Names, read_class_names, read_labels
@@ -120,8 +120,7 @@ class AnnotatedImages(Images, ABC):
         """
         annotated_size, objects = self.objects(key)
         if size != annotated_size:
-            pixels, truth = ("{} x {}".format(*numbers) for numbers in (size, annotated_size))
-            raise ImageError(f"the image has {pixels} pixels, but its annotation says {truth}")
+            raise ImageError(f"the image has {sides(size)} pixels, but its annotation says {sides(annotated_size)}")
         masks: dict[int, Mask] = {}
         for index, mask in objects:
             masks[index] = masks.get(index, False) | mask
@@ -149,7 +148,7 @@ class Voc(AnnotatedImages):
                 f"VOC 2007 test is not in '{root}', which must contain VOCdevkit/VOC2007 with JPEGImages, Annotations "
                 "and ImageSets/Main/test.txt"
             ) from error
-        files = {path.stem: path for path in map(Path, data_set.images)}
+        files = {Path(path).stem: Path(path) for path in data_set.images}
         self._annotations = dict(zip(files, map(Path, data_set.targets), strict=True))
         super().__init__("VOC 2007 test", root, class_names or VOC_CLASSES, files)
         if not self.keys:
@@ -223,7 +222,7 @@ def read_voc(path: Path) -> tuple[Size, list[AnnotatedObject]]:
         root = ET.parse(path).getroot()
         objects = []
         for item in root.iter("object"):
-            edges = "xmin", "ymin", "xmax", "ymax"
+            edges = ("xmin", "ymin", "xmax", "ymax")
             left, top, right, bottom = (float(_text(item, f"bndbox/{edge}")) for edge in edges)
             objects.append(AnnotatedObject(_text(item, "name"), Box(left - 1, top - 1, right, bottom)))
         return (int(_text(root, "size/width")), int(_text(root, "size/height"))), objects

@@ -59,10 +59,14 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages) -> Benchmark:
         if not masks:
             return
         for method_maps in model.explain(model.whole_image(image, SIDE), [*masks], key):
-            for (index, mask), saliency in zip(masks.items(), method_maps.maps, strict=True):
-                hit = pointing_hit(resized(saliency, image.size), mask, TOLERANCE)
-                difficult = is_difficult(mask, len(masks) - 1)
-                yield method_maps.labels | {"class": data.classes[index], "hit": hit, "difficult": difficult}
+            for index, saliency in zip(masks, method_maps.maps, strict=True):
+                mask = masks[index]
+                yield {
+                    **method_maps.labels,
+                    "class": data.classes[index],
+                    "hit": pointing_hit(resized(saliency, image.size), mask, TOLERANCE),
+                    "difficult": is_difficult(mask, len(masks) - 1),
+                }
 
     def columns(rows: list[Row]) -> Row:
         return {
@@ -73,15 +77,15 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages) -> Benchmark:
         }
 
     settings = model.settings | data.settings | {"tolerance": TOLERANCE, "side": SIDE}
-    return Benchmark("pointing", settings, data.keys, unit="image", measure=measure, columns=columns)
+    return Benchmark("pointing", settings, data.keys, measure=measure, columns=columns)
 
 
 def _mean_over_classes(rows: list[Row]) -> float | None:
     """Percentage of hits, averaged over classes."""
-    classes = group_rows(rows, "class").values()
-    if not classes:
+    groups = group_rows(rows, "class").values()
+    if not groups:
         return None
-    return 100 * sum(mean(group, "hit") or 0.0 for group in classes) / len(classes)
+    return 100 * sum(mean(group, "hit") for group in groups) / len(groups)
 
 
 def localize(
@@ -132,14 +136,14 @@ def localize(
                 for alpha in alphas:
                     box = bounding_box(fine, alpha)
                     wrong = float(box is None or max(map(box.overlap, boxes[name])) < 0.5)
-                    yield method_maps.labels | {"alpha": alpha, "class": name, "wrong": wrong}
+                    yield {**method_maps.labels, "alpha": alpha, "class": name, "wrong": wrong}
 
     def columns(rows: list[Row]) -> Row:
-        return {"error": 100 * (mean(rows, "wrong") or 0.0), "questions": len(rows)}
+        return {"error": 100 * mean(rows, "wrong"), "questions": len(rows)}
 
     settings = model.settings | images.settings | {"alphas": list(alphas), "side": SIDE}
     settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
-    return Benchmark("localize", settings, images.keys, unit="image", measure=measure, keys=["alpha"], columns=columns)
+    return Benchmark("localize", settings, images.keys, measure=measure, keys=["alpha"], columns=columns)
 
 
 def classify_images(model: ModelUnderTest, images: LabeledImages) -> Benchmark:
@@ -157,7 +161,7 @@ def classify_images(model: ModelUnderTest, images: LabeledImages) -> Benchmark:
         yield {"image": key, "class": target, "right": is_right, "probability": float(scores[target])}
 
     settings = {key: model.settings[key] for key in ("version", "model", "weights")}
-    return Benchmark("classify_images", settings | images.settings, images.keys, unit="image", measure=measure)
+    return Benchmark("classify_images", settings | images.settings, images.keys, measure=measure)
 
 
 class Mosaics:
@@ -216,12 +220,14 @@ class Mosaics:
 
     def make(self, unit: str) -> tuple[torch.Tensor, list[Row]]:
         """The mosaic of a number, (1, 3, H, W), and the rows of its images, from the top left to the bottom right."""
+        n = self.n
         generator = np.random.default_rng([self._seed, int(unit)])
-        chosen = generator.choice(len(self._candidates), self.n**2, replace=False)
-        candidates = [self._candidates[index] for index in chosen]
+        classes = generator.choice(len(self._candidates), n**2, replace=False)
+        candidates = [self._candidates[index] for index in classes]
         rows = [group[generator.integers(len(group))] for group in candidates]
         cells = [self.model.inputs(self._images.read(row["image"]), self._side) for row in rows]
-        return torch.cat([torch.cat(cells[i : i + self.n], 3) for i in range(0, self.n**2, self.n)], 2), rows
+        strips = [torch.cat(cells[start : start + n], 3) for start in range(0, n**2, n)]
+        return torch.cat(strips, 2), rows
 
 
 def grid(mosaics: Mosaics) -> Benchmark:
@@ -235,9 +241,12 @@ def grid(mosaics: Mosaics) -> Benchmark:
         mosaic, rows = mosaics.make(unit)
         for method_maps in mosaics.model.explain(mosaic, [row["class"] for row in rows], unit):
             for index, saliency in enumerate(method_maps.maps):
-                score = grid_score(saliency, index, mosaics.n)
-                hit = grid_hit(saliency, index, mosaics.n)
-                yield method_maps.labels | {"image": rows[index]["image"], "score": score, "hit": hit}
+                yield {
+                    **method_maps.labels,
+                    "image": rows[index]["image"],
+                    "score": grid_score(saliency, index, mosaics.n),
+                    "hit": grid_hit(saliency, index, mosaics.n),
+                }
 
     def columns(rows: list[Row]) -> Row:
         median = statistics.median(row["score"] for row in rows)
@@ -264,13 +273,13 @@ def naming(mosaics: Mosaics, top_k: int = 20) -> Benchmark:
         scores = mosaics.model.probabilities(mosaic)[0].cpu()
         classes = scores.topk(min(top_k, len(scores))).indices.tolist()
         labels = np.array([row["class"] for row in images]).reshape(mosaics.n, mosaics.n)
-        coverage = {"listed": float(np.isin(labels, classes).mean())}
+        listed = float(np.isin(labels, classes).mean())
         for method_maps in mosaics.model.explain(mosaic, classes, unit):
-            pairs = zip(classes, method_maps.maps, strict=True)
-            evidence_maps = np.stack([evidence(values, float(scores[index])) for index, values in pairs])
+            class_scores = scores[classes].tolist()
+            evidence_maps = np.stack([*map(evidence, method_maps.maps, class_scores)])
             for ranking, values in (("evidence", evidence_maps), ("plain", np.maximum(method_maps.maps, 0))):
                 counts = count_named(values, np.array(classes), labels)
-                yield method_maps.labels | {"compared": ranking} | counts | coverage
+                yield {**method_maps.labels, "compared": ranking, **counts, "listed": listed}
 
     def columns(rows: list[Row]) -> Row:
         def share(part: str, total_name: str) -> float | None:
@@ -306,6 +315,11 @@ def count_named(values: NDArray[np.float32], classes: NDArray[np.int_], labels: 
     right = (best == labels.ravel()[places]) & (largest > 0)
     clear = leads(values).max(0) >= max(CLEAR * largest.max(), np.finfo(np.float32).tiny)
     strongest = [np.where(places == image, largest, -1).argmax() for image in range(labels.size)]
-    masks = {"right": right, "clear": clear, "right and clear": right & clear}
-    counts = {name: int(mask.sum()) for name, mask in masks.items()}
-    return {"cells": right.size, **counts, "images": labels.size, "right images": int(right.ravel()[strongest].sum())}
+    return {
+        "cells": right.size,
+        "right": int(right.sum()),
+        "clear": int(clear.sum()),
+        "right and clear": int((right & clear).sum()),
+        "images": labels.size,
+        "right images": int(right.ravel()[strongest].sum()),
+    }
