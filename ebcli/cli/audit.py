@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
+from click import Argument
 
 from ebcli.cli.click_types import DIRECTORY, PATH
 from ebcli.cli.commands import of_run, plan_of
-from ebcli.cli.console import SOME_FAILED, note, one_line, sign_of_life, write_out
+from ebcli.cli.console import SOME_FAILED, note, one_line, sign_of_life, write_out, write_path
 from ebcli.cli.options import option
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, import_optional, plural
-from ebcli.files.paths import safe_open
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ebcli.gallery.audit import Candidate, Finding, Mask
+    from ebcli.gallery.audit import Candidate, Finding
     from ebcli.run.explainer import Explainer
 
 _TESTED_FILE = "tested.jsonl"  # beside the page, what was tested
 
-_Outcome = tuple[int, int | None]  # how many photos change class without the place, and without the opposite one
-
 
 @of_run(
     "audit",
-    click.Argument(["directory"], type=DIRECTORY),
+    Argument(["directory"], type=DIRECTORY),
     option(
         "Input",
         "--annotations FILE",
@@ -45,7 +41,7 @@ _Outcome = tuple[int, int | None]  # how many photos change class without the pl
     option("Output", "--fail-on-findings", "Exit with status 1 if anything is found.", is_flag=True),
     options=["overwrite"],
 )
-def audit(**options: Any) -> int:
+def audit(directory: Path, annotations: Path | None, fail_on_findings: bool, overwrite: bool, **_: Any) -> int:
     """Find image regions that a class depends on.
 
     DIRECTORY is the output of a run with --raw. Looks for classes whose maps share a corner, an edge, or the same thing
@@ -61,10 +57,9 @@ def audit(**options: Any) -> int:
     def clusters(features: Any, count: int) -> Any:
         return cluster.KMeans(count, n_init=3, random_state=0).fit_predict(features)
 
-    directory = options["directory"]
     plan = plan_of(directory)
-    refuse_foreign_files(directory, [AUDIT], options["overwrite"])
-    boxes = {} if options["annotations"] is None else read_boxes(options["annotations"])
+    refuse_foreign_files(directory, [AUDIT], overwrite)
+    boxes = {} if annotations is None else read_boxes(annotations)
     classes = read_photos(directory, plan.inputs.images, boxes)
     if not classes:
         advice = "repeat that run with --raw, and audit it from the same working directory"
@@ -75,46 +70,36 @@ def audit(**options: Any) -> int:
     findings.sort(key=lambda finding: -finding.num_changed * len(finding.candidate.photos))
     for finding in findings:
         write_out(one_line(finding.words))
-    write_out(os.fsencode(write_audit(directory, findings, classes)))
+    write_path(write_audit(directory, findings, classes))
+    num_photos = sum(map(len, classes.values()))
     num_classes = "1 class" if len(classes) == 1 else f"{len(classes)} classes"
-    summary = f"{plural(sum(map(len, classes.values())), 'photo')} of {num_classes}: {plural(len(findings), 'finding')}"
+    summary = f"{plural(num_photos, 'photo')} of {num_classes}: {plural(len(findings), 'finding')}"
     num_dropped = len(all_candidates) - len(findings)
     if num_dropped:
         summary += f"; {num_dropped} more made no difference when covered"
     note(summary)
-    return SOME_FAILED if findings and options["fail_on_findings"] else 0
+    return SOME_FAILED if findings and fail_on_findings else 0
 
 
 def _test(candidates: Sequence[Candidate], plan: RunPlan, file: Path) -> Iterator[Finding]:
     """Cover the place of each candidate, unless an earlier audit has, and save what happens in a file."""
     from ebcli.files.ownership import as_output_error
     from ebcli.files.records import append_lines
-    from ebcli.gallery.audit import Finding
+    from ebcli.gallery.audit import Finding, count_changes, read_outcomes
 
-    outcomes = _earlier_tests(file)
+    outcomes = read_outcomes(file)
     missing = [candidate for candidate in candidates if candidate.key not in outcomes]
     if missing:
         with sign_of_life(f"Loading {plan.model.name} ..."):
             network = _network(plan)
         for candidate in missing:
-            outcome = _count_changes(candidate, network)
+            outcome = count_changes(candidate, partial(_classify, network))
             outcomes[candidate.key] = outcome
             with as_output_error(f"write to '{file}'"):
                 file.parent.mkdir(exist_ok=True)
                 append_lines(file, json.dumps([candidate.key, *outcome]))
     for candidate in candidates:
         yield Finding(candidate, len(candidate.tested), *outcomes[candidate.key])
-
-
-def _earlier_tests(file: Path) -> dict[str, _Outcome]:
-    """What an earlier audit, perhaps an interrupted one, has tested; lines that are something else are ignored."""
-    outcomes: dict[str, _Outcome] = {}
-    with suppress(OSError), safe_open(file, follow=False) as lines:
-        for line in lines:
-            with suppress(ValueError, TypeError):
-                key, num_changed, opposite = json.loads(line)
-                outcomes[str(key)] = int(num_changed), None if opposite is None else int(opposite)
-    return outcomes
 
 
 def _network(plan: RunPlan) -> Explainer:
@@ -127,36 +112,9 @@ def _network(plan: RunPlan) -> Explainer:
     return Explainer(replace(plan, maps=options, style=DrawingStyle(), output=OutputOptions()))
 
 
-def _count_changes(candidate: Candidate, network: Explainer) -> _Outcome:
-    """In how many photos the class changes without the place, and without the opposite one; None if they overlap."""
-    import numpy as np
-
-    from ebcli.drawing.overlay import downscale
-    from ebcli.files.images import decode
-
-    num_changed = 0
-    opposite = 0
-    for photo, mask in candidate.tested:
-        image = downscale(decode(photo.path))
-        full_class = _class(network, image)
-        num_changed += _class(network, _cover(image, mask)) != full_class
-        opposite += _class(network, _cover(image, np.flip(mask))) != full_class
-    overlap = any((mask & np.flip(mask)).any() for _, mask in candidate.photos)
-    return num_changed, None if overlap else opposite
-
-
-def _class(network: Explainer, image: Image.Image) -> int | None:
+def _classify(network: Explainer, image: Image.Image) -> int | None:
     """The class with the highest score; None if nothing is found."""
     from ebcli.run.reading import NetworkInput
 
     subjects = network.subjects(NetworkInput.from_image(image, network.loaded.transforms))
     return max(subjects, key=lambda subject: subject.score).index if subjects else None
-
-
-def _cover(image: Image.Image, cells: Mask) -> Image.Image:
-    """A photo with its mean color in some cells."""
-    from PIL import Image
-
-    mean = image.resize((1, 1), Image.Resampling.BOX)
-    mask = Image.fromarray(cells.astype("uint8") * 255).resize(image.size, Image.Resampling.NEAREST)
-    return Image.composite(mean.resize(image.size), image, mask)

@@ -6,14 +6,15 @@ import os
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
+from click import Argument
 
 from ebcli.cli.click_types import DIRECTORY, PATH
 from ebcli.cli.commands import alter_option, of_run, plan_of
-from ebcli.cli.console import SOME_FAILED, display_path, note, one_line, write_out
+from ebcli.cli.console import SOME_FAILED, display_path, note, one_line, write_out, write_path
 from ebcli.cli.execution import execute
 from ebcli.cli.options import Options, option
 from ebcli.drawing.style import DrawingStyle
@@ -24,19 +25,19 @@ from ebcli.run.plan import RunPlan, values_of
 from ebcli.run.plan_parts import OutputOptions
 
 if TYPE_CHECKING:
-    from ebcli.gallery.comparison import Comparison, Limits
+    from ebcli.gallery.comparison import Comparison
 
 _SUITE = "eb-saliency check"
 _OF_BASELINE = ("model", "weights", "layer", "device", "batch_size", "workers")
 _LIMITS = ("min_correlation", "min_overlap", "max_shift", "max_changed")
-_PATHS_ONLY = {"verbose": False, "as_json": False, "null": False}  # as a run prints them
+_PATHS_ONLY = {"verbose": False, "as_json": False, "null": False}  # of options of a run
 
 _limit = partial(option, "Limits", metavar="N", type=float)
 
 
 @of_run(
     "check",
-    click.Argument(["baseline"], type=DIRECTORY),
+    Argument(["baseline"], type=DIRECTORY),
     _limit("--min-correlation", "Least correlation of two maps.", default=0.9),
     _limit(
         "--min-overlap", "Least overlap (intersection over union) of the strongest fifths of their pixels.", default=0.7
@@ -48,7 +49,7 @@ _limit = partial(option, "Limits", metavar="N", type=float)
     *(alter_option(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
     options=["overwrite"],
 )
-def check(**options: Any) -> int:
+def check(baseline: Path, output: Path | None, junit: Path | None, overwrite: bool, **options: Any) -> int:
     """Repeat a run and compare its maps.
 
     BASELINE is the directory of a run with --raw. Use only runs that you trust, because settings.toml is read like
@@ -57,83 +58,68 @@ def check(**options: Any) -> int:
 
     Exit status: 0 if all maps agree, 1 if some do not.
     """
+    from ebcli.evaluate import rank_correlation
     from ebcli.files.ownership import private_directory
-    from ebcli.gallery.comparison import Limits
+    from ebcli.files.sink import check_file
+    from ebcli.gallery.comparison import Limits, changes, comparison_of, read_pairs, write_comparison
 
-    limits = Limits(*(options[name] for name in _LIMITS))
-    output = options["output"]
-    plan = plan_of(options["baseline"])
-    _check_paths(options)
+    limits = Limits(*map(options.__getitem__, _LIMITS))
+    plan = plan_of(baseline)
+    _check_directories(baseline, output)
+    if junit is not None:
+        check_file(junit, overwrite, lambda: _SUITE.encode() in junit.read_bytes(), "--junit")
+    page = None
     with private_directory() as temporary:
         directory = output or temporary / "maps"
+        repetition = _repeat(plan, options, output=directory, raw=True, overwrite=overwrite)
         with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-            status = execute(_repetition(plan, options, directory), {**options, **_PATHS_ONLY}, nowhere)
+            status = execute(repetition, _PATHS_ONLY, nowhere)
         if status not in (0, SOME_FAILED):
             return status
-        comparisons, page = _compare(plan, directory, limits, options)
+        comparisons = [comparison_of(pair, limits) for pair in read_pairs(baseline, directory)]
+        if comparisons and output is not None:
+            pairs = read_pairs(baseline, directory)  # again: they need much memory
+            page = write_comparison(directory, pairs, rank_correlation, plan.inputs.images, overwrite)
+        comparisons += changes(baseline, directory, limits, {comparison.input for comparison in comparisons})
+    comparisons.sort(key=lambda comparison: (not comparison.problems, comparison.correlation, comparison.input))
     wrong = [comparison for comparison in comparisons if comparison.problems]
     for comparison in wrong:
         write_out(one_line(comparison.words))
     if page is not None:
-        write_out(os.fsencode(page))
+        write_path(page)
     elif output is not None:
         note("No page: no image has maps of one class in both runs; a baseline with --target CLASS has them")
-    if options["junit"] is not None:
-        _write_junit(options["junit"], comparisons)
-    count = len(comparisons)
+    if junit is not None:
+        _write_junit(junit, comparisons)
     equal = sum(comparison.equal for comparison in comparisons)
-    note(f"{count - len(wrong)} of {count} agree, {equal} of them exactly")
+    note(f"{len(comparisons) - len(wrong)} of {len(comparisons)} agree, {equal} of them exactly")
     return SOME_FAILED if wrong else 0
 
 
-def _check_paths(options: Options) -> None:
-    """Raise ConfigurationError if the baseline cannot be compared, or a file would be replaced."""
-    from ebcli.files.sink import check_file
+def _check_directories(baseline: Path, output: Path | None) -> None:
+    """Raise ConfigurationError if the maps of a baseline cannot be compared with those of another directory."""
     from ebcli.gallery.comparison import latest_records
 
-    baseline = options["baseline"]
-    output = options["output"]
-    junit = options["junit"]
-    outputs = [path for record in latest_records(baseline).values() for path in record.output]
+    outputs = chain.from_iterable(record.output for record in latest_records(baseline).values())
     if not any(path.endswith(".npz") for path in outputs):
         raise ConfigurationError(f"'{baseline}' has no raw maps: repeat that run with --raw")
     if output is not None:
         if os.path.realpath(output) == os.path.realpath(baseline):
             raise ConfigurationError(f"'{baseline}' would be compared with itself: choose another --output")
         import_optional("scipy.stats", "scipy")  # for the page
-    if junit is not None:
-        check_file(junit, options["overwrite"], lambda: _SUITE.encode() in junit.read_bytes(), "--junit")
 
 
-def _repetition(plan: RunPlan, options: Options, directory: Path) -> RunPlan:
-    """The plan of a baseline as far as maps depend on it, with other values, and raw maps in a directory."""
-    replacements = {name: options[name] for name in _OF_BASELINE if options[name] not in (None, ())}
-    model = replacements.get("model")
-    if model is not None and "weights" not in replacements:
-        if os.path.isfile(model) and not is_network_file(model):
-            replacements["weights"] = replacements.pop("model")
+def _repeat(plan: RunPlan, options: Options, **changes: Any) -> RunPlan:
+    """The plan of a baseline as far as maps depend on it, with other values."""
+    changes |= {name: options[name] for name in _OF_BASELINE if options[name] not in (None, ())}
+    if "model" in changes and "weights" not in changes:
+        if os.path.isfile(changes["model"]) and not is_network_file(changes["model"]):
+            changes["weights"] = changes.pop("model")
         else:
-            replacements["weights"] = ModelSpec.weights  # those of the baseline are of another network
+            changes["weights"] = ModelSpec.weights  # those of the baseline are of another network
     drawn_or_measured = {*values_of(OutputOptions, DrawingStyle), "scale", "compare_with", "sufficiency"}
     values = {name: value for name, value in plan.values.items() if name not in drawn_or_measured}
-    replacements |= {"output": directory, "raw": True, "overwrite": options["overwrite"]}
-    return RunPlan.from_values(**values | replacements)
-
-
-def _compare(plan: RunPlan, directory: Path, limits: Limits, options: Options) -> tuple[list[Comparison], Path | None]:
-    """The comparisons with the maps of a repetition, worst first; and their page, if results are kept."""
-    from ebcli.evaluate import rank_correlation
-    from ebcli.gallery.comparison import changes, comparison_of, read_pairs, write_comparison
-
-    baseline = options["baseline"]
-    page = None
-    comparisons = [comparison_of(pair, limits) for pair in read_pairs(baseline, directory)]
-    if comparisons and options["output"] is not None:
-        pairs = read_pairs(baseline, directory)  # again: they need much memory
-        page = write_comparison(directory, pairs, rank_correlation, plan.inputs.images, options["overwrite"])
-    comparisons += changes(baseline, directory, limits, {comparison.input for comparison in comparisons})
-    comparisons.sort(key=lambda comparison: (not comparison.problems, comparison.correlation, comparison.input))
-    return comparisons, page
+    return RunPlan.from_values(**values | changes)
 
 
 def _write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from fnmatch import fnmatch
@@ -12,20 +12,32 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click import Argument, IntRange
 
 from ebcli.cli.click_types import DIRECTORY, PATH, Input, SectionedCommand, SectionOption
-from ebcli.cli.console import SOME_FAILED, display_path, exit_at_once, note, say_error, sign_of_life, write_out
-from ebcli.cli.options import CONTEXT, OPTIONS, Options, in_section, option
+from ebcli.cli.console import (
+    SOME_FAILED,
+    display_path,
+    exit_at_once,
+    note,
+    say_error,
+    sign_of_life,
+    write_out,
+    write_path,
+)
+from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option, values_in
 from ebcli.cli.settings import default_map
 from ebcli.errors import ConfigurationError, LayerError, import_optional
 from ebcli.files.naming import SETTINGS
 from ebcli.files.paths import path_of
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import VALUES, RunPlan
+from ebcli.run.plan_parts import Names
 
 # What a run was is not changed by what the environment sets for the next one
 WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
-PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
+Paths = tuple[Path, ...]
+PHOTOS = Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
 
 
 class Main(click.Group):
@@ -67,8 +79,7 @@ def command(
         context_settings: see Click.
         text: its help; None for the function's docstring.
     """
-    shared = [OPTIONS[option_name] for option_name in (*options, "quiet")]
-    params = [*parameters, *shared, _VERBOSE, OPTIONS["debug"]]
+    params = [*parameters, *map(OPTIONS.__getitem__, options), OPTIONS["quiet"], _VERBOSE, OPTIONS["debug"]]
     return group.command(name, cls=SectionedCommand, params=params, help=text, context_settings=context_settings)
 
 
@@ -94,8 +105,8 @@ def alter_option(name: str, **changes: Any) -> SectionOption:
 _VERBOSE = alter_option("verbose", help="Also name the environment variables that set options.")
 
 
-@command("models", click.Argument(["patterns"], nargs=-1))
-def models(**options: Any) -> int:
+@command("models", Argument(["patterns"], nargs=-1))
+def models(patterns: tuple[str, ...], **_: Any) -> int:
     """List the models by name.
 
     With PATTERNS, such as resnet or 's*n_v2_?', lists only the names that match, also of timm. Exit status: 1 if
@@ -104,8 +115,8 @@ def models(**options: Any) -> int:
     from ebcli.models import model_names
     from ebcli.models.keywords import TASKS
 
-    patterns = options["patterns"]
-    globs = [text.lower() if set(text) & set("*?[") else f"*{text.lower()}*" for text in patterns or [""]]
+    globs = [pattern.lower() for pattern in patterns or ("*",)]
+    globs = [glob if set(glob) & set("*?[") else f"*{glob}*" for glob in globs]
     groups = {task.capitalize(): model_names(task) for task in TASKS}
     if patterns:  # timm has too many to list them all
         try:
@@ -130,10 +141,7 @@ def models(**options: Any) -> int:
     return 0 if has_match else SOME_FAILED
 
 
-_OF_LAYERS = [*in_section("Model"), "target", "similar_to"]
-
-
-@command("layers", options=_OF_LAYERS)
+@command("layers", options=[*in_section("Model"), "target", "similar_to"])
 def layers(**options: Any) -> int:
     """List the layers of a model.
 
@@ -144,18 +152,18 @@ def layers(**options: Any) -> int:
     from ebcli.models.sources import takes_texts
 
     # layers depend neither on the weights, so none are downloaded, nor on texts
-    values = {name: options[name] for name in _OF_LAYERS} | {"images": (Path("photo"),)}
+    values = values_in(options) | {"images": (Path("photo"),)}
     if options["weights"] == ModelSpec.weights:
         values["weights"] = UNTRAINED
-    if takes_texts(options["model"]) and not any(options[name] for name in ("target", "similar_to", "class_names")):
+    if takes_texts(options["model"]) and not any(map(options.get, ("target", "similar_to", "class_names"))):
         values["target"] = ("a photo",)
     model = RunPlan.from_values(**values).model
     with sign_of_life(f"Loading {model.name} ..."):
         loaded = load_model(device="cpu", **vars(model))
-    rows = [("NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT")]
     default = None
     with suppress(LayerError):  # none has a map
         default = default_layer(loaded)
+    rows = [("NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT")]
     for layer in layers(loaded):
         stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
         mark = "*" if layer.name == default else ""
@@ -173,70 +181,71 @@ def layers(**options: Any) -> int:
     alter_option("output", metavar="DIR", help="Check that a run can write to this directory."),
     alter_option("as_json", help="Print a JSON object per check."),
 )
-def doctor(**options: Any) -> int:
+def doctor(device: str, output: Path, as_json: bool, **_: Any) -> int:
     """Check the installation with a small run on --device."""
     from ebcli.cli.doctor import examine
 
-    is_well = True
-    for check in examine(options["device"], options["output"]):
+    status = 0
+    for check in examine(device, output):
         line = f"{'ok' if check.ok else 'FAILED':<7} {check.check:<32} {display_path(check.found)}"
-        write_out(json.dumps(check._asdict()) if options["as_json"] else line)
-        is_well = is_well and check.ok
-    return 0 if is_well else SOME_FAILED
+        write_out(json.dumps(check._asdict()) if as_json else line)
+        if not check.ok:
+            status = SOME_FAILED
+    return status
 
 
-@command("info", click.Argument(["file"], type=PATH), alter_option("as_json", help="Print a JSON object."))
-def info(**options: Any) -> int:
+@command("info", Argument(["file"], type=PATH), alter_option("as_json", help="Print a JSON object."))
+def info(file: Path, as_json: bool, **_: Any) -> int:
     """Print how a result was made.
 
     FILE is a picture, a figure or a .npz file of a run.
     """
     from ebcli.files.encoding import read_facts
 
-    path: Path = options["file"]
     try:
-        facts = read_facts(path)
+        facts = read_facts(file)
     except OSError as error:
-        raise ConfigurationError(f"cannot read '{path}': {error.strerror or error}") from error
+        raise ConfigurationError(f"cannot read '{file}': {error.strerror or error}") from error
     if not facts:
-        raise ConfigurationError(f"'{path}' contains no eb-saliency metadata: only its own pictures and .npz files do")
-    if options["as_json"]:
+        raise ConfigurationError(f"'{file}' contains no eb-saliency metadata: only its own pictures and .npz files do")
+    if as_json:
         write_out(json.dumps(facts))
-    else:
-        width = max(map(len, facts)) + 2
-        write_out("\n".join(f"{name + ':':<{width}}{display_path(value)}" for name, value in facts.items()))
+        return 0
+    width = max(map(len, facts)) + 2
+    for name, value in facts.items():
+        write_out(f"{name + ':':<{width}}{display_path(value)}")
     return 0
 
 
-@of_run("verify", click.Argument(["directory"], type=DIRECTORY))
-def verify(**options: Any) -> int:
+@of_run("verify", Argument(["directory"], type=DIRECTORY))
+def verify(directory: Path, **_: Any) -> int:
     """Check that the results of a run are intact.
 
     Prints the results in DIRECTORY that are missing or altered.
     """
     from ebcli.files.ownership import verify
 
-    directory: Path = options["directory"]
     results = verify(directory)
     problems = {path: problem for path, problem in results.items() if problem}
     for path, problem in problems.items():
         write_out(os.fsencode(directory / path) + f": {problem}".encode())
-    wrong = len(problems)
-    note(f"{len(results)} results: {len(results) - wrong} intact, {wrong} altered or missing")
-    if wrong:  # an altered file may have its size still, by which --skip-existing would keep it
-        note("To repair them, delete those that are altered and repeat the run with --skip-existing")
-    return SOME_FAILED if wrong else 0
+    note(f"{len(results)} results: {len(results) - len(problems)} intact, {len(problems)} altered or missing")
+    if not problems:
+        return 0
+    # an altered file may have its size still, by which --skip-existing would keep it
+    note("To repair them, delete those that are altered and repeat the run with --skip-existing")
+    return SOME_FAILED
 
 
 @of_run(
     "compare",
-    click.Argument(["run_a"], type=DIRECTORY),
-    click.Argument(["run_b"], type=DIRECTORY),
+    Argument(["run_a"], type=DIRECTORY),
+    Argument(["run_b"], type=DIRECTORY),
     PHOTOS,
     alter_option("output", metavar="DIR", help="Write the page to comparison/index.html in this directory."),
     options=["overwrite"],
 )
-def compare(**options: Any) -> int:
+def compare(run_a: Path, run_b: Path, images: Paths, output: Path, overwrite: bool, **_: Any) -> int:
     """Write a page that compares two runs.
 
     RUN_A and RUN_B are directories of runs with --raw. The page shows the PHOTOS if they are given.
@@ -244,31 +253,25 @@ def compare(**options: Any) -> int:
     from ebcli.evaluate import rank_correlation
     from ebcli.gallery.comparison import read_pairs, write_comparison
 
-    pairs = read_pairs(options["run_a"], options["run_b"])
-    page = write_comparison(options["output"], pairs, rank_correlation, options["images"], options["overwrite"])
-    write_out(os.fsencode(page))
+    write_path(write_comparison(output, read_pairs(run_a, run_b), rank_correlation, images, overwrite))
     return 0
 
 
 @of_run(
     "report",
-    click.Argument(["directory"], type=DIRECTORY),
+    Argument(["directory"], type=DIRECTORY),
     PHOTOS,
     options=[*in_section("Appearance"), "workers", "overwrite"],
 )
-def report(**options: Any) -> int:
+def report(directory: Path, images: Paths, **options: Any) -> int:
     """Write the gallery page of a run.
 
     DIRECTORY has the results. The page shows the PHOTOS if they are given.
     """
     from ebcli.gallery.page import write_gallery
 
-    directory = options["directory"]
-    images = options["images"]
-    values = {name: options[name] for name in VALUES & options.keys()}
-    plan = RunPlan.from_values(**values | {"images": images or (directory,)})
-    page = write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, images)
-    write_out(os.fsencode(page))
+    plan = RunPlan.from_values(**values_in(options), images=images or (directory,))
+    write_path(write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, images))
     return 0
 
 
@@ -288,11 +291,11 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     _repeatable("model", "Repeatable: several networks.", (ModelSpec.name,)),
     _repeatable("weights", "Repeatable: one for each --model.", ()),
     option("Server", "--host ADDRESS", "Listen at this address.", default="127.0.0.1"),
-    option("Server", "--port", "Listen at this port; 0 for a free one.", type=click.IntRange(0, 65535), default=_PORT),
+    option("Server", "--port", "Listen at this port; 0 for a free one.", type=IntRange(0, 65535), default=_PORT),
     option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
     options=_NETWORK_OPTIONS,
 )
-def serve(**options: Any) -> int:
+def serve(images: Paths, model: Names, weights: Names, host: str, port: int, show: bool, **options: Any) -> int:
     """Explain photos on a live page in the browser.
 
     The page shows the PHOTOS and photos that are dropped on it. It opens only at the printed address, which has a
@@ -305,21 +308,15 @@ def serve(**options: Any) -> int:
     from ebcli.serve.server import serve as run
     from ebcli.workers import Workers, enough_for
 
-    plans = [*_plans(options)]
+    if len(weights) > len(model):
+        raise click.UsageError(f"there are {len(weights)} --weights for {len(model)} --model: drop some")
+    values = values_in(options) | {"images": (Path("photo"),)}
+    networks = zip_longest(model, weights, fillvalue=ModelSpec.weights)
+    plans = [RunPlan.from_values(**values, model=name, weights=state) for name, state in networks]
     inputs = plans[0].inputs
     workers = Workers(enough_for(1), plans[0].execution.image_timeout, decoding_memory(inputs.max_pixels))
-    photos = Photos(options["images"], workers, inputs.remote, inputs.max_pixels)
+    photos = Photos(images, workers, inputs.remote, inputs.max_pixels)
     with suppress(KeyboardInterrupt):
         page = Page(photos, [Network(plan, workers) for plan in plans], workers, say_error)
-        run(page, options["host"], options["port"], options["show"], write_out)
+        run(page, host, port, show, write_out)
     exit_at_once()
-
-
-def _plans(options: Options) -> Iterator[RunPlan]:
-    """The networks, each as a run of it."""
-    weights = options["weights"]
-    if len(weights) > len(options["model"]):
-        raise click.UsageError(f"there are {len(weights)} --weights for {len(options['model'])} --model: drop some")
-    common = {name: options[name] for name in _NETWORK_OPTIONS} | {"images": (Path("photo"),)}
-    for name, chosen in zip_longest(options["model"], weights, fillvalue=ModelSpec.weights):
-        yield RunPlan.from_values(**common, model=name, weights=chosen)

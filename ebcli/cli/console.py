@@ -38,6 +38,11 @@ def write_out(content: str | bytes, out: IO[str] | None = None, nl: bool = True)
         raise OutputError(f"cannot write to stdout: {error.strerror}") from error
 
 
+def write_path(path: Path | str) -> None:
+    """Print the path of a result, byte by byte: not every file name is valid text."""
+    write_out(os.fsencode(path))
+
+
 def _discard(stream: IO[str]) -> None:
     """Make what a stream still holds, and all that follows, go nowhere: Python would fail to flush it at its exit."""
     with suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
@@ -149,12 +154,13 @@ def plain_errors(debug: bool) -> Iterator[None]:
         else:
             before(event)
 
-    before, sys.unraisablehook = sys.unraisablehook, unraisable
+    before = sys.unraisablehook
+    sys.unraisablehook = unraisable
     try:
         with handle_signals(interrupt):
             yield
-    except KeyboardInterrupt as interrupted:
-        say(" ".join(("Interrupted", *map(str, interrupted.args))) + ".")
+    except KeyboardInterrupt as interruption:
+        say(f"{' '.join(map(str, ('Interrupted', *interruption.args)))}.")
         sys.exit(128 + (caught or [signal.SIGINT])[0])
     except (click.exceptions.Exit, click.ClickException, click.Abort):
         raise

@@ -6,12 +6,28 @@ from typing import Any
 
 import click
 
-from ebcli.cli import click_types as kinds
-from ebcli.cli.click_types import PATH, SectionOption, Setting
+from ebcli.cli.click_types import (
+    DIRECTORY,
+    INTEGERS,
+    NUMBERS,
+    OUTPUT,
+    PATH,
+    PIXEL,
+    PLACE,
+    SHARD,
+    THRESHOLD,
+    ClassName,
+    Method,
+    SectionOption,
+    Setting,
+    complete_colormap,
+    complete_model,
+    complete_weights,
+)
 from ebcli.cli.settings import use_file
 from ebcli.drawing.style import ATLAS, STYLES
 from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
-from ebcli.run.plan import FIELDS, SETTINGS_ONLY
+from ebcli.run.plan import FIELDS, SETTINGS_ONLY, VALUES
 from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS
 
 Options = Mapping[str, Any]  # the values of a command's arguments and options, by their names
@@ -20,10 +36,10 @@ CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_conte
 CONTEXT |= {"help_option_names": ["-h", "--help"]}
 _COMMON = {"target", "layer", "contrastive", "against", "top_k", "model", "weights", "config", "labels", "output"}
 _COMMON |= {"panel", "report", "style", "skip_existing", "verbose"}  # which -h lists
-_TYPES = {"int": click.INT, "float": click.FLOAT, "Path": PATH, "Sequence[int]": kinds.INTEGERS}
-_TYPES |= dict.fromkeys(("Sequence[float]", "Channels"), kinds.NUMBERS)  # by the types of plans; or else by name
-_TYPES |= {"where": kinds.PLACE, "at": kinds.PIXEL, "shard": kinds.SHARD, "threshold": kinds.THRESHOLD}
-_TYPES |= {"output": kinds.OUTPUT, "similar_to": PATH, **dict.fromkeys(("target", "against"), kinds.ClassName())}
+_TYPES = {"int": click.INT, "float": click.FLOAT, "Path": PATH, "Sequence[int]": INTEGERS}
+_TYPES |= dict.fromkeys(("Sequence[float]", "Channels"), NUMBERS)  # by the types of plans; or else by name
+_TYPES |= {"where": PLACE, "at": PIXEL, "shard": SHARD, "threshold": THRESHOLD}
+_TYPES |= {"output": OUTPUT, "similar_to": PATH, **dict.fromkeys(("target", "against"), ClassName())}
 _WORDS = {"fit": FITS, "scores": SCORES, "format": FORMATS, "annotations": ANNOTATIONS, "style": (*STYLES, ATLAS)}
 _WORDS |= {"dtype": DTYPES, "engine": ENGINES}
 _TYPES |= {name: click.Choice([*words], case_sensitive=False) for name, words in _WORDS.items()}
@@ -38,8 +54,8 @@ def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOp
         text: what it does, and perhaps in brackets what is used without it.
         settings: what Click does not know by the value of plans or by `_TYPES`.
     """
-    *words, last = spelling.split()
-    words, metavar = ([*words, last], None) if last.islower() else (words, last)
+    words = spelling.split()
+    metavar = None if words[-1].islower() else words.pop()
     name = words[-1].partition("/")[0].lstrip("-").replace("-", "_")
     text, _, default_words = text.partition(" [default: ")
     field = FIELDS.get(name)
@@ -77,7 +93,7 @@ _ALL = (
         "--similar-to, compare with this picture. Repeatable. [default: the class's own classifier weights, "
         "negated]",
     ),
-    _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=kinds.Method(COMPARED_METHODS)),
+    _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=Method(COMPARED_METHODS)),
     _map(
         "--similar-to PICTURE",
         "Explain the similarity to this picture, by the features below the classifier. Repeatable.",
@@ -121,12 +137,12 @@ _ALL = (
         "Model to load: a torchvision name, timm/NAME, hf/NAME, ultralytics/FILE.pt, clip/NAME or "
         "open_clip/NAME for texts, a network in FILE.onnx or FILE.pt2, or your own code as FILE.py:FACTORY "
         "or MODULE:FACTORY.",
-        shell_complete=kinds.complete_model,
+        shell_complete=complete_model,
     ),
     _model(
         "--weights NAME|FILE|none",
         "Load these weights: DEFAULT, another name, a checkpoint file, or none.",
-        shell_complete=kinds.complete_weights,
+        shell_complete=complete_weights,
     ),
     _model(
         "--class-names",
@@ -178,7 +194,7 @@ _ALL = (
         "-o --output PATH",
         "Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, a .pdf or .svg "
         "file for a single figure, or an .html file for a page; - for stdout.",
-        shell_complete=kinds.DIRECTORY.shell_complete,
+        shell_complete=DIRECTORY.shell_complete,
     ),
     _output(
         "--format",
@@ -213,7 +229,7 @@ _ALL = (
         "--cmap NAME",
         "Use this matplotlib colormap. [default: violet for overlays; jet for --style paper; otherwise "
         "inferno, or vanimo_r if signed]",
-        shell_complete=kinds.complete_colormap,
+        shell_complete=complete_colormap,
     ),
     _appearance("--alpha", "Set an overlay's opacity at the upper end of the scale, 0 to 1."),
     _appearance(
@@ -261,6 +277,11 @@ _ALL = (
 )
 # Of a run; other commands share some
 OPTIONS = {option.name or "": option for option in sorted(_ALL, key=lambda option: isinstance(option, Setting))}
+
+
+def values_in(options: Options) -> dict[str, Any]:
+    """The options of a command that are values of a plan."""
+    return {name: options[name] for name in VALUES & options.keys()}
 
 
 def in_section(*sections: str) -> list[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ebcli.datatypes.explanation import Box
-from ebcli.drawing.overlay import heatmap, picture, resize, side_by_side
+from ebcli.drawing.overlay import downscale, heatmap, picture, resize, side_by_side
 from ebcli.drawing.painters import Size, Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
@@ -21,6 +21,7 @@ from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT, sha256
+from ebcli.files.paths import safe_open
 from ebcli.gallery.comparison import Files, Json, class_label, latest_records, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 
@@ -108,6 +109,18 @@ class Candidate(NamedTuple):
         """A hash of everything that the outcome of that test depends on."""
         photos = [(photo.input, *photo.state, mask.tobytes().hex()) for photo, mask in self.tested]
         return sha256(json.dumps(photos).encode())
+
+
+class Outcome(NamedTuple):
+    """What happens if a place is covered.
+
+    Attributes:
+        num_changed: how many photos change class.
+        opposite: how many do if the opposite place is covered; None if they overlap.
+    """
+
+    num_changed: int
+    opposite: int | None
 
 
 class Finding(NamedTuple):
@@ -271,6 +284,42 @@ def _core(values: Values) -> Mask:
     core[order[:count]] = True
     neighborhoods = np.lib.stride_tricks.sliding_window_view(np.pad(core.reshape(_GRID), 1), (3, 3))
     return np.any(neighborhoods, axis=(2, 3))
+
+
+def read_outcomes(file: Path) -> dict[str, Outcome]:
+    """What an earlier audit, perhaps an interrupted one, has tested; lines that are something else are ignored."""
+    outcomes: dict[str, Outcome] = {}
+    with suppress(OSError), safe_open(file, follow=False) as lines:
+        for line in lines:
+            with suppress(ValueError, TypeError):
+                key, num_changed, opposite = json.loads(line)
+                outcomes[str(key)] = Outcome(int(num_changed), None if opposite is None else int(opposite))
+    return outcomes
+
+
+def count_changes(candidate: Candidate, classify: Callable[[Image.Image], int | None]) -> Outcome:
+    """Cover the place in the photos of a candidate, and then the opposite one.
+
+    Args:
+        candidate: the photos.
+        classify: the class of a photo.
+    """
+    num_changed = 0
+    opposite = 0
+    for photo, mask in candidate.tested:
+        image = downscale(decode(photo.path))
+        full_class = classify(image)
+        num_changed += classify(_cover(image, mask)) != full_class
+        opposite += classify(_cover(image, np.flip(mask))) != full_class
+    overlap = any((mask & np.flip(mask)).any() for _, mask in candidate.photos)
+    return Outcome(num_changed, None if overlap else opposite)
+
+
+def _cover(image: Image.Image, cells: Mask) -> Image.Image:
+    """A photo with its mean color in some cells."""
+    mean = image.resize((1, 1), Image.Resampling.BOX)
+    mask = Image.fromarray(cells.astype("uint8") * 255).resize(image.size, Image.Resampling.NEAREST)
+    return Image.composite(mean.resize(image.size), image, mask)
 
 
 _MAX_PHOTOS = 8  # photos of a finding

@@ -7,6 +7,7 @@ import html
 import json
 import os
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from option_values import HOSTILE
 from PIL import Image
 from runs import tree
 
-from ebcli.cli.audit import _count_changes
+from ebcli.cli.audit import _classify
 from ebcli.cli.saliency import main
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.gallery.audit import (
@@ -30,6 +31,7 @@ from ebcli.gallery.audit import (
     Candidate,
     Finding,
     candidates,
+    count_changes,
     read_boxes,
     read_photos,
     write_audit,
@@ -148,7 +150,7 @@ def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.
         os.utime(path, ns=(1, 1))
     explained(trained / "tagged.pth", "photos", "--overwrite")
     with monkeypatch.context() as patched:
-        patched.setattr("ebcli.cli.audit._count_changes", lambda *_: (5, 0))
+        patched.setattr("ebcli.gallery.audit.count_changes", lambda *_: (5, 0))
         assert "covering it changes the class of 5" in invoke("audit", "maps").stdout
     explained(trained / "plain.pth", "photos", "--overwrite")  # another network
     assert "changes the class" not in invoke("audit", "maps").stdout
@@ -229,7 +231,7 @@ def test_a_place_that_overlaps_with_its_opposite_in_any_photo_is_compared_with_n
         pairs.append((seen(spot(2, 2), number=number), middle if number < overlapping else corner))
     spec, nothing = InputSpec.as_is((64, 96)), list[Any]()
     network: Any = SimpleNamespace(loaded=SimpleNamespace(transforms=spec), subjects=lambda _: nothing)
-    assert _count_changes(Candidate("here", pairs, 2), network) == (0, None if overlapping else 0)
+    assert count_changes(Candidate("here", pairs, 2), partial(_classify, network)) == (0, None if overlapping else 0)
 
 
 def test_the_opposite_of_a_corner_is_across_the_photo() -> None:
@@ -245,7 +247,8 @@ def test_the_opposite_of_a_corner_is_across_the_photo() -> None:
     spec = InputSpec.as_is((64, 96))
     network: Any = SimpleNamespace(loaded=SimpleNamespace(transforms=spec), subjects=subjects)
     for corner, counted in (("upper left", (0, 1)), ("lower right", (1, 0)), ("upper right", (0, 0))):
-        assert _count_changes(Candidate("here", [(one, PLACES[f"{corner} corner"])], 1), network) == counted
+        candidate = Candidate("here", [(one, PLACES[f"{corner} corner"])], 1)
+        assert count_changes(candidate, partial(_classify, network)) == counted
 
 
 def test_names_are_data_on_the_page() -> None:
