@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ def audit(directory: Path, annotations: Path | None, fail_on_findings: bool, ove
     if not classes:
         advice = "repeat that run with --raw, and audit it from the same working directory"
         raise ConfigurationError(f"'{directory}' has no raw maps of photos that are there: {advice}")
-    all_candidates = [candidate for photos in classes.values() for candidate in candidates(photos, clusters)]
+    all_candidates = [*chain.from_iterable(candidates(photos, clusters) for photos in classes.values())]
     tests = _test(all_candidates, plan, directory / AUDIT.with_name(_TESTED_FILE))
     findings = [finding for finding in tests if finding.holds]
     findings.sort(key=lambda finding: -finding.num_changed * len(finding.candidate.photos))

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from ebcli.evaluate.localization import Mosaics
 
 EPILOG = """
-Each test is a command with its own options: see, for example, eb-saliency benchmark grid --help. Options can also be
-set by environment variables: --layer of grid by EB_SALIENCY_BENCHMARK_GRID_LAYER.
+Each test is a command with its own options: see, for example, eb-saliency benchmark grid --help. Options
+can also be set by environment variables: --layer of grid by EB_SALIENCY_BENCHMARK_GRID_LAYER.
 
-Measurements are saved in the directory of --output, one line per image. Repeat a command to resume an interrupted run.
+Measurements are saved in the directory of --output, one line per image. Repeat a command to resume an
+interrupted run.
 
-Exit status: 0 success, 1 some images failed and are missing from the table, 2 wrong usage or unwritable files, 130
-interrupted (143 by SIGTERM, 129 by SIGHUP).
+Exit status: 0 success, 1 some images failed and are missing from the table, 2 wrong usage or unwritable
+files, 130 interrupted (143 by SIGTERM, 129 by SIGHUP).
 """
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -128,9 +129,10 @@ class Session:
         """A sample of the images in the directory IMAGES."""
         from ebcli.evaluate.data_sets import LabeledImages
 
-        labels = self.options.get("labels")
-        names = self.model.loaded.categories
-        return self.sample(LabeledImages(self.options["images"], labels, names, self.model.num_classes))
+        model = self.model
+        options = self.options
+        names = model.loaded.categories
+        return self.sample(LabeledImages(options["images"], options.get("labels"), names, model.num_classes))
 
     def annotated_names(self) -> list[str] | None:
         """The names of ``--class-names`` as annotations spell them; None without that option."""
@@ -167,9 +169,10 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
                 state = f"with measurements saved in '{options['output']}': repeat the command to resume"
                 raise KeyboardInterrupt(state) from None
             write_out("\n".join(map(json.dumps, rows)) if as_json else table(rows))
-            if session.num_failed:
-                say(f"{session.num_failed} could not be measured")
-            return SOME_FAILED if session.num_failed else 0
+            if not session.num_failed:
+                return 0
+            say(f"{session.num_failed} could not be measured")
+            return SOME_FAILED
 
         return prepare
 

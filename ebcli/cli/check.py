@@ -81,7 +81,7 @@ def check(baseline: Path, output: Path | None, junit: Path | None, overwrite: bo
             pairs = read_pairs(baseline, directory)  # again: they need much memory
             page = write_comparison(directory, pairs, rank_correlation, plan.inputs.images, overwrite)
         comparisons += changes(baseline, directory, limits, {comparison.input for comparison in comparisons})
-    comparisons.sort(key=lambda comparison: (not comparison.problems, comparison.correlation, comparison.input))
+    comparisons.sort(key=lambda item: (not item.problems, item.correlation, item.input))
     wrong = [comparison for comparison in comparisons if comparison.problems]
     for comparison in wrong:
         write_out(one_line(comparison.words))
@@ -131,8 +131,9 @@ def _write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
     suites = ElementTree.Element("testsuites", name=_SUITE, tests=str(len(comparisons)), failures=str(failures))
     suite = ElementTree.SubElement(suites, "testsuite", suites.attrib)
     for comparison in comparisons:
+        path_name = one_line(display_path(comparison.input))
         name = one_line(comparison.subject or "first class")
-        case = ElementTree.SubElement(suite, "testcase", classname=one_line(display_path(comparison.input)), name=name)
+        case = ElementTree.SubElement(suite, "testcase", classname=path_name, name=name)
         if comparison.problems:
             ElementTree.SubElement(case, "failure", message=one_line(comparison.words))
     with atomic_write(path) as temporary:

@@ -26,6 +26,7 @@ _INFORMATION = "Information"
 _COMMANDS = "Commands"
 _ORDER = {_SETTINGS: 1, _INFORMATION: 2, _COMMANDS: 3}  # of sections, after all others
 
+_HelpRecord = tuple[str, str]
 _Parameter = Parameter | None
 _Context = Context | None
 
@@ -75,7 +76,7 @@ class Setting(SectionOption):
         hint = f"set {self._variable(ctx)}"
         return f"{hint}, or {self.long_names[0]} in a file for --config" if "config" in names else hint
 
-    def get_help_record(self, ctx: Context) -> tuple[str, str] | None:
+    def get_help_record(self, ctx: Context) -> _HelpRecord | None:
         if ctx.auto_envvar_prefix is None:
             return None
         words = str(self.help)
@@ -94,7 +95,8 @@ def _in_one_line(command: str) -> Iterator[None]:
     try:
         yield
     except click.NoSuchOption as error:
-        say_error(f"no such option {error.option_name}: {_instead(error) or f'{command} --help lists all options'}")
+        hint = _instead(error) or f"{command} --help lists all options"
+        say_error(f"no such option {error.option_name}: {hint}")
     except click.UsageError as error:
         say_error(error.format_message())
     except OSError as error:  # of a path that an option names
@@ -159,25 +161,26 @@ class SectionedCommand(click.Command):
     def invoke(self, ctx: Context) -> None:
         """Run the command; its function returns the exit status."""
         arguments = ctx.params
-        with _in_one_line(ctx.info_name or ""), plain_errors(arguments["debug"]), plain_warnings(arguments["quiet"]):
+        quiet = arguments["quiet"]
+        with _in_one_line(ctx.info_name or ""), plain_errors(arguments["debug"]), plain_warnings(quiet):
             if arguments["verbose"]:
                 note_environment()
             status = super().invoke(ctx)
         ctx.exit(status)
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
+        is_short = ctx.meta[_IS_SHORT]
+        sections: dict[str, list[_HelpRecord]] = {}
         for option, record in self._help_lines(ctx):
             section = getattr(option, "section", _INFORMATION)
-            if ctx.meta[_IS_SHORT]:
-                section = "Common options" if getattr(option, "common", False) else ""
+            if is_short:
+                section = "Common options"
             elif isinstance(option, Setting):
                 section = _SETTINGS
-            sections.setdefault(section, []).append(record)
-        sections.pop("", None)
-        if self.commands_beside:
-            commands = self.commands_beside.items()
-            sections[_COMMANDS] = [(name, command.get_short_help_str(100)) for name, command in commands]
+            if not is_short or getattr(option, "common", False):
+                sections.setdefault(section, []).append(record)
+        for name, command in self.commands_beside.items():
+            sections.setdefault(_COMMANDS, []).append((name, command.get_short_help_str(100)))
         for section in sorted(sections, key=lambda name: _ORDER.get(name, 0)):
             with formatter.section(section):
                 formatter.write_dl(sections[section])
@@ -191,7 +194,7 @@ class SectionedCommand(click.Command):
         else:
             super().format_epilog(ctx, formatter)
 
-    def _help_lines(self, ctx: Context) -> list[tuple[click.Option, tuple[str, str]]]:
+    def _help_lines(self, ctx: Context) -> list[tuple[Parameter, _HelpRecord]]:
         """The options, each with its line of the help."""
         options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
         records = ((option, option.get_help_record(ctx)) for option in options)
@@ -215,6 +218,9 @@ class ClassName(click.ParamType):
 
     name = "class"
     envvar_list_splitter = ";"
+
+
+CLASS = ClassName()
 
 
 class Input(click.Path):
@@ -258,8 +264,8 @@ class ParsedText(click.ParamType):
 
 
 def _shard(text: str) -> tuple[int, int]:
-    i, n = text.split("/")
-    return int(i), int(n)
+    i, n = map(int, text.split("/"))
+    return i, n
 
 
 def _threshold(text: str) -> tuple[str, float]:

@@ -91,7 +91,8 @@ def plan_of(directory: Path) -> RunPlan:
     settings = default_map(directory / SETTINGS, OPTIONS.values())
     images = tuple(map(path_of, settings.pop("images", ())))
     context = click.get_current_context()
-    values = {name: OPTIONS[name].type_cast_value(context, value) for name, value in settings.items() if name in VALUES}
+    names = VALUES & settings.keys()
+    values = {name: OPTIONS[name].type_cast_value(context, settings[name]) for name in names}
     return RunPlan.from_values(images=images, **values)
 
 
@@ -115,8 +116,8 @@ def models(patterns: tuple[str, ...], **_: Any) -> int:
     from ebcli.models import model_names
     from ebcli.models.keywords import TASKS
 
-    globs = [pattern.lower() for pattern in patterns or ("*",)]
-    globs = [glob if set(glob) & set("*?[") else f"*{glob}*" for glob in globs]
+    words = map(str.lower, patterns or ("*",))
+    globs = [word if set(word) & set("*?[") else f"*{word}*" for word in words]
     groups = {task.capitalize(): model_names(task) for task in TASKS}
     if patterns:  # timm has too many to list them all
         try:
@@ -152,12 +153,12 @@ def layers(**options: Any) -> int:
     from ebcli.models.sources import takes_texts
 
     # layers depend neither on the weights, so none are downloaded, nor on texts
-    values = values_in(options) | {"images": (Path("photo"),)}
+    values = values_in(options)
     if options["weights"] == ModelSpec.weights:
         values["weights"] = UNTRAINED
     if takes_texts(options["model"]) and not any(map(options.get, ("target", "similar_to", "class_names"))):
         values["target"] = ("a photo",)
-    model = RunPlan.from_values(**values).model
+    model = RunPlan.from_values(**values, images=(Path("photo"),)).model
     with sign_of_life(f"Loading {model.name} ..."):
         loaded = load_model(device="cpu", **vars(model))
     default = None
@@ -310,11 +311,12 @@ def serve(images: Paths, model: Names, weights: Names, host: str, port: int, sho
 
     if len(weights) > len(model):
         raise click.UsageError(f"there are {len(weights)} --weights for {len(model)} --model: drop some")
-    values = values_in(options) | {"images": (Path("photo"),)}
+    values = values_in(options)
     networks = zip_longest(model, weights, fillvalue=ModelSpec.weights)
-    plans = [RunPlan.from_values(**values, model=name, weights=state) for name, state in networks]
+    photo = (Path("photo"),)
+    plans = [RunPlan.from_values(**values, images=photo, model=name, weights=state) for name, state in networks]
     inputs = plans[0].inputs
-    workers = Workers(enough_for(1), plans[0].execution.image_timeout, decoding_memory(inputs.max_pixels))
+    workers = Workers(enough_for(1), options["image_timeout"], decoding_memory(inputs.max_pixels))
     photos = Photos(images, workers, inputs.remote, inputs.max_pixels)
     with suppress(KeyboardInterrupt):
         page = Page(photos, [Network(plan, workers) for plan in plans], workers, say_error)

@@ -127,8 +127,10 @@ def handle_signals(handler: Callable[[int, object], None]) -> Iterator[None]:
     ending = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
     if threading.current_thread() is not threading.main_thread():  # the only one that gets signals
         ending = set()
-    numbers = [number for number in ending if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {number: signal.signal(number, handler) for number in numbers}
+    before = {}
+    for number in ending:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            before[number] = signal.signal(number, handler)
     try:
         yield
     finally:
@@ -149,7 +151,8 @@ def plain_errors(debug: bool) -> Iterator[None]:
         raise _Signal
 
     def unraisable(event: Any) -> None:
-        if isinstance(event.exc_value, _Signal):  # in a destructor, where Python drops exceptions: once more, after it
+        # in a destructor, where Python drops exceptions: once more, after it
+        if isinstance(event.exc_value, _Signal):
             threading.Timer(0.01, os.kill, (os.getpid(), caught[0])).start()
         else:
             before(event)
@@ -181,7 +184,8 @@ def _sentence(error: Exception) -> str:
         return str(error)
     if isinstance(error, MemoryError):
         return "not enough memory: lower --workers or --batch-size, or split the inputs"
-    if isinstance(error, ImportError):  # of a package that is broken, or larger than a limit such as ulimit -v
+    # of a package that is broken, or larger than a limit such as ulimit -v
+    if isinstance(error, ImportError):
         reason = " ".join(str(error).split())
         return f"a package cannot be loaded ({reason}): raise the limit of memory, or install it again"
     return f"{in_words(error)} (unexpected; run with --debug for the traceback)"
@@ -196,7 +200,9 @@ def plain_warnings(quiet: bool) -> Iterator[None]:
         else:
             # Pillow warns at half the size it refuses, without naming the file
             warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
-            warnings.filterwarnings("ignore", message="Using a non-tuple|Truncating the start")  # onnx2torch's slices
-            warn_once = lru_cache(lambda message: say(f"Warning: {one_line(message)}"))  # again only after many others
+            # of onnx2torch's slices
+            warnings.filterwarnings("ignore", message="Using a non-tuple|Truncating the start")
+            # the same one again only after many others
+            warn_once = lru_cache(lambda message: say(f"Warning: {one_line(message)}"))
             warnings.showwarning = lambda message, *_, **__: warn_once(str(message))
         yield

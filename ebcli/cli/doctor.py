@@ -55,13 +55,16 @@ def examine(device: str, output: Path) -> Iterator[Check]:
         "torch.hub cache": (_cache, reinstall),
         "output directory": (lambda: _room(output, OUTPUT_ROOM, advice_output), advice_output),
     }
-    for check, (inspect, advice) in checks.items():
+    for name, (inspect, advice) in checks.items():
+        is_ok = False
         try:
-            yield Check(check, True, inspect())
+            words = inspect()
+            is_ok = True
         except EbcliError as error:
-            yield Check(check, False, str(error))
+            words = str(error)
         except Exception as error:  # a broken package can raise anything
-            yield Check(check, False, f"{in_words(error)}: {advice}")
+            words = f"{in_words(error)}: {advice}"
+        yield Check(name, is_ok, words)
 
 
 def _versions() -> str:

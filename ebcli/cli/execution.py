@@ -47,9 +47,10 @@ def sink_of(plan: RunPlan, out: IO[str]) -> Sink | None:
         return Stdout(partial(write_out, out=out, nl=False), output.format)
     if not output.is_file:
         return None
-    if output.directory.exists() and any(map(output.directory.samefile, filter(os.path.exists, plan.inputs.images))):
-        raise ConfigurationError(f"'{output.directory}' is the image that is explained: choose another --output")
-    file = OneFile(output.directory, output.format, output.overwrite)
+    path = output.directory
+    if path.exists() and any(map(path.samefile, filter(os.path.exists, plan.inputs.images))):
+        raise ConfigurationError(f"'{path}' is the image that is explained: choose another --output")
+    file = OneFile(path, output.format, output.overwrite)
     file.check()
     return file
 
@@ -67,10 +68,10 @@ def execute(plan: RunPlan, options: Options, out: IO[str], sink: Sink | None = N
     if is_dry_run or not (work.sources or work.skipped):
         return status
     _write_summaries(work, plan)
-    is_watched = out.isatty() and sys.stderr.isatty() and not options["as_json"]
-    hint = next_step(work, plan) if is_watched and status == 0 else ""
-    if hint:
-        note(hint)
+    if status == 0 and out.isatty() and sys.stderr.isatty() and not options["as_json"]:
+        hint = next_step(work, plan)
+        if hint:
+            note(hint)
     return status
 
 
@@ -132,7 +133,7 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> i
             say(f"{display_path(path)}: up to date, skipped")
     _print_choices(work, plan)
     printer = RecordPrinter(plan, options, out, is_only=total == 1)
-    totals = _Totals(unit, plan.style)
+    totals = _Totals(unit=unit, style=plan.style)
     counts = totals.counts
     start = time.perf_counter()
     hidden = is_quiet() or total < 2 or None  # None: tqdm shows the bar on a terminal only
@@ -169,7 +170,7 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> i
     return 0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Totals:
     """What is said of all records together.
 
@@ -229,7 +230,8 @@ class _Totals:
         count = self.predictions.total()
         if count:
             right = self.predictions[True]
-            note(f"Accuracy {right / count:.3f}: {right} of {count} labeled {self.unit}s classified correctly")
+            share = f"{right} of {count} labeled {self.unit}s"
+            note(f"Accuracy {right / count:.3f}: {share} classified correctly")
 
 
 def _note_speed(count: int, unit: str, seconds: float) -> None:
@@ -245,7 +247,8 @@ def _print_choices(work: Run, plan: RunPlan) -> None:
     end = work.options.style.vmax
     if common.weights == FACTORY:
         note(f"{common.model} has the weights that its factory returns; --weights FILE loads a checkpoint")
-    if plan.model.preprocessing.fit == WHOLE and common.fit == PAD and work.task != DETECTION:  # which was trained so
+    # detectors were trained on padded images
+    if plan.model.preprocessing.fit == WHOLE and common.fit == PAD and work.task != DETECTION:
         tiles = "--tiles 1 explains long ones in squares"
         note(f"{common.model} takes images of one size only, so they are padded (--fit pad); {tiles}")
     if end is not None and end != plan.style.vmax:
@@ -254,14 +257,14 @@ def _print_choices(work: Run, plan: RunPlan) -> None:
 
 def _nothing_found(plan: RunPlan, num_others: int, unit: str) -> str:
     """That there are no images or videos, and what to do about it."""
-    images = plan.inputs.images
-    place = f"the {len(images)} inputs"
-    if len(images) == 1:
-        place = f"'{display_path(without_secrets(images[0])[0])}'"
+    inputs = plan.inputs
+    place = f"the {len(inputs.images)} inputs"
+    if len(inputs.images) == 1:
+        place = f"'{display_path(without_secrets(inputs.images[0])[0])}'"
     problem = f"no {unit}s found in {place}"
     if num_others:
         problem += f", only {plural(num_others, 'other file')}"
-    if plan.inputs.include or plan.inputs.exclude:
+    if inputs.include or inputs.exclude:
         return f"{problem}: change --include or --exclude"
     if unit != "image":
         return f"{problem}: name a {unit}, or a directory that holds some, or frames numbered without gaps"
@@ -317,7 +320,8 @@ def next_step(work: Run, plan: RunPlan) -> str:
     is_classified = work.task == CLASSIFICATION and not model.descriptions
     if len(work.sources) + len(work.skipped) > 1:
         if not output.report:
-            return f"All maps on one page: {shlex.join(['eb-saliency', 'report', str(output.directory), *names])}"
+            words = ["eb-saliency", "report", str(output.directory), *names]
+            return f"All maps on one page: {shlex.join(words)}"
         if plan.inputs.labels is None and is_classified:
             return "Which predictions are wrong? Add --labels FILE, or --labels folders"
     elif is_classified and not any(plan.values.get(name) for name in CHOOSING):

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ebcli.cli.click_types import (
+    CLASS,
     DIRECTORY,
     INTEGERS,
     NUMBERS,
@@ -16,7 +17,6 @@ from ebcli.cli.click_types import (
     PLACE,
     SHARD,
     THRESHOLD,
-    ClassName,
     Method,
     SectionOption,
     Setting,
@@ -32,17 +32,42 @@ from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS
 
 Options = Mapping[str, Any]  # the values of a command's arguments and options, by their names
 
-CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_content_width": 110}
-CONTEXT |= {"help_option_names": ["-h", "--help"]}
-_COMMON = {"target", "layer", "contrastive", "against", "top_k", "model", "weights", "config", "labels", "output"}
-_COMMON |= {"panel", "report", "style", "skip_existing", "verbose"}  # which -h lists
-_TYPES = {"int": click.INT, "float": click.FLOAT, "Path": PATH, "Sequence[int]": INTEGERS}
-_TYPES |= dict.fromkeys(("Sequence[float]", "Channels"), NUMBERS)  # by the types of plans; or else by name
-_TYPES |= {"where": PLACE, "at": PIXEL, "shard": SHARD, "threshold": THRESHOLD}
-_TYPES |= {"output": OUTPUT, "similar_to": PATH, **dict.fromkeys(("target", "against"), ClassName())}
-_WORDS = {"fit": FITS, "scores": SCORES, "format": FORMATS, "annotations": ANNOTATIONS, "style": (*STYLES, ATLAS)}
-_WORDS |= {"dtype": DTYPES, "engine": ENGINES}
-_TYPES |= {name: click.Choice([*words], case_sensitive=False) for name, words in _WORDS.items()}
+CONTEXT = {
+    "auto_envvar_prefix": "EB_SALIENCY",
+    "show_default": True,
+    "max_content_width": 110,
+    "help_option_names": ["-h", "--help"],
+}
+# which -h lists
+_COMMON = (
+    "target layer contrastive against top_k model weights config labels output panel report style skip_existing verbose"
+).split()
+_CHOICES = {
+    "fit": FITS,
+    "scores": SCORES,
+    "format": FORMATS,
+    "annotations": ANNOTATIONS,
+    "style": (*STYLES, ATLAS),
+    "dtype": DTYPES,
+    "engine": ENGINES,
+}
+_TYPES: dict[str, click.ParamType] = {  # by the types of values of plans, or by their names
+    "int": click.INT,
+    "float": click.FLOAT,
+    "Path": PATH,
+    "Sequence[int]": INTEGERS,
+    "Sequence[float]": NUMBERS,
+    "Channels": NUMBERS,
+    "where": PLACE,
+    "at": PIXEL,
+    "shard": SHARD,
+    "threshold": THRESHOLD,
+    "output": OUTPUT,
+    "similar_to": PATH,
+    "target": CLASS,
+    "against": CLASS,
+}
+_TYPES |= {name: click.Choice([*words], case_sensitive=False) for name, words in _CHOICES.items()}
 
 
 def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOption:
@@ -64,10 +89,10 @@ def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOp
     kind = _TYPES.get(name) or _TYPES.get(type_name.removeprefix("pathlib.").partition(" | ")[0])
     defaults = {"is_flag": True} if default is False else {"default": default, "multiple": isinstance(default, tuple)}
     defaults |= {"type": kind, "metavar": metavar, "show_default": default_words.removesuffix("]") or None}
-    option_class = Setting if name in SETTINGS_ONLY else SectionOption
-    return option_class(
-        words, section=section, help=text, common=name in _COMMON, hidden=option_class is Setting, **defaults | settings
-    )
+    defaults |= {"section": section, "help": text, "common": name in _COMMON}
+    if name in SETTINGS_ONLY:
+        return Setting(words, hidden=True, **defaults | settings)
+    return SectionOption(words, **defaults | settings)
 
 
 _SECTIONS = "Map Model Input Output Appearance Resuming Performance Information".split()
@@ -284,6 +309,6 @@ def values_in(options: Options) -> dict[str, Any]:
     return {name: options[name] for name in VALUES & options.keys()}
 
 
-def in_section(*sections: str) -> list[str]:
-    """The names of the options of some sections."""
-    return [name for name, option in OPTIONS.items() if option.section in sections]
+def in_section(section: str) -> list[str]:
+    """The names of the options of a section."""
+    return [name for name, option in OPTIONS.items() if option.section == section]

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from ebcli.cli.console import display_path, note, one_line, say, say_error, write_out
 from ebcli.models.keywords import CROP
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ebcli.files.records import ClassRecord, Record
     from ebcli.run.plan import RunPlan
     from ebcli.run.plan_parts import MapOptions
+
+_ByIndex = dict[int | None, str]  # of classes
 
 _LOST_SHOWN = 3
 _LOST_LEAST = 0.0005  # of a probability of 1
@@ -45,8 +47,8 @@ class RecordPrinter:
     topics: set[str] = field(default_factory=set)
 
     @property
-    def verbose(self) -> bool:
-        return bool(self.options["verbose"])
+    def verbose(self) -> Any:
+        return self.options["verbose"]
 
     def print(self, record: Record) -> None:
         """Print what is known of an image, and its files."""
@@ -187,10 +189,7 @@ def _losses(class_: ClassRecord) -> list[str]:
 
 def _misclassification(record: Record) -> str:
     """The true class and the predicted one, with its score if its map was asked for."""
-    classes = {class_.index: class_ for class_ in record.classes}
-    label, prediction = (
-        _label(classes[index]) if index in classes else f"class {index}" for index in (record.label, record.predicted)
-    )
-    if record.predicted in classes:
-        prediction += f" ({classes[record.predicted].score:.3f})"
-    return f"labeled {label}, predicted {prediction}"
+    labels: _ByIndex = {class_.index: _label(class_) for class_ in record.classes}
+    scores: _ByIndex = {class_.index: f" ({class_.score:.3f})" for class_ in record.classes}
+    label, prediction = (labels.get(index, f"class {index}") for index in (record.label, record.predicted))
+    return f"labeled {label}, predicted {prediction}{scores.get(record.predicted, '')}"

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Mapping
 from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -39,30 +38,30 @@ EPILOG = """
 Without --model, the bundled EfficientNet-Lite0 and its ImageNet weights are used; nothing is downloaded.
 
 Options can be set in files, which --config names, and in the environment:
-EB_SALIENCY_TOP_K for --top-k, EB_SALIENCY_CONTRASTIVE=0 for --marginal, EB_SALIENCY_TARGET="tabby;tiger cat" for
-several targets. The command line takes precedence over the environment, which takes precedence over files.
+EB_SALIENCY_TOP_K for --top-k, EB_SALIENCY_CONTRASTIVE=0 for --marginal, EB_SALIENCY_TARGET="tabby;tiger cat"
+for several targets. The command line takes precedence over the environment, which takes precedence over files.
 
-Each image's record is also appended to records.jsonl in the output directory, one JSON object per line. The settings of
-the run are written to settings.toml there; --config with that file repeats it.
+Each image's record is also appended to records.jsonl in the output directory, one JSON object per line. The
+settings of the run are written to settings.toml there; --config with that file repeats it.
 
-Exit status: 0 if all images succeeded, 1 if some failed, 2 on any other error, 75 if a Ray cluster was lost, 130 if
-interrupted (143 by SIGTERM, 129 by SIGHUP), 141 if stdout was closed, as by head.
+Exit status: 0 if all images succeeded, 1 if some failed, 2 on any other error, 75 if a Ray cluster was lost,
+130 if interrupted (143 by SIGTERM, 129 by SIGHUP), 141 if stdout was closed, as by head.
 """
 
 
 def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of commands, where one can be, and files."""
-    has_options = any(ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ctx.params)
-    names = [
-        CompletionItem(name) for name in main.commands if incomplete and name.startswith(incomplete) and not has_options
-    ]
-    return [CompletionItem(incomplete, type="file"), *names]  # bash forgets what comes before files
+    is_first = incomplete and ParameterSource.COMMANDLINE not in map(ctx.get_parameter_source, ctx.params)
+    names = [name for name in main.commands if is_first and name.startswith(incomplete)]
+    # bash forgets what comes before files
+    return [CompletionItem(incomplete, type="file"), *map(CompletionItem, names)]
 
 
 @click.command(
     cls=SectionedCommand,
     params=[
-        Argument(["images"], nargs=-1, type=Input(readable=False), shell_complete=complete_first),  # others fail
+        # inputs that cannot be read fail on their own, later
+        Argument(["images"], nargs=-1, type=Input(readable=False), shell_complete=complete_first),
         *OPTIONS.values(),
     ],
     context_settings=CONTEXT,
@@ -86,7 +85,7 @@ def run(images: Paths, from_file: IO[bytes] | None, **options: Any) -> int:
             raise click.UsageError("stdin is either an image or a list: drop - or --from-file -")
         images += _read_list(from_file, options["null"])
     values = values_in(options) | {"images": images, "track_lost_mass": options["verbose"]}
-    values["shard"] = options["shard"] or _rank(os.environ)
+    values["shard"] = options["shard"] or _rank()
     # stdout is for results: networks print, and so does Ray
     out = sys.stdout
     is_named = context.get_parameter_source("output") != ParameterSource.DEFAULT
@@ -149,10 +148,10 @@ def _read_list(file: IO[bytes], null: bool) -> tuple[Path, ...]:
     return tuple(path_of(os.fsdecode(name)) for name in names if name)
 
 
-def _rank(environment: Mapping[str, str]) -> tuple[int, int] | None:
+def _rank() -> tuple[int, int] | None:
     """The shard of one process among many, as torchrun and others number them from 0."""
-    rank = environment.get("RANK", "")
-    size = environment.get("WORLD_SIZE", "")
+    rank = os.environ.get("RANK", "")
+    size = os.environ.get("WORLD_SIZE", "")
     if not (rank.isdecimal() and size.isdecimal()) or int(size) < 2:
         return None
     note(f"Processing shard {int(rank) + 1}/{size}, from RANK={rank} and WORLD_SIZE={size}")

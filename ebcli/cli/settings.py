@@ -28,9 +28,8 @@ def default_map(path: Path, parameters: Iterable[click.Parameter]) -> dict[str, 
     for option in parameters:
         if isinstance(option, SectionOption) and option.is_setting:
             options |= dict.fromkeys(option.long_names, option)
-    table = read_settings(path)
     try:
-        return dict(_defaults(table, options))
+        return dict(_defaults(read_settings(path), options))
     except ConfigurationError as error:
         raise click.UsageError(f"'{path}': {error}") from error
 

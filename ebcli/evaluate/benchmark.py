@@ -91,9 +91,8 @@ def run_benchmark(
     """
     from tqdm import tqdm
 
-    name = benchmark.name
     settings = benchmark.settings
-    path = folder / f"{name}-{configuration_hash(settings)}.jsonl"
+    path = folder / f"{benchmark.name}-{configuration_hash(settings)}.jsonl"
     with as_output_error(f"write to '{path}'"):
         folder.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -103,7 +102,7 @@ def run_benchmark(
         remaining = [unit for unit in benchmark.units if unit not in rows_by_unit]
         total = len(benchmark.units)
         num_done = total - len(remaining)
-        bar = tqdm(remaining, name, initial=num_done, total=total, unit=benchmark.unit, disable=quiet or None)
+        bar = tqdm(remaining, benchmark.name, initial=num_done, total=total, unit=benchmark.unit, disable=quiet or None)
         for unit in bar:
             try:
                 rows_by_unit[unit] = [*benchmark.measure(unit)]
@@ -150,9 +149,9 @@ def mean(rows: Sequence[Row], key: str) -> float:
 
 
 def _format(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return "-" if value is None else str(value)
 
 
 def _read(path: Path) -> dict[str, list[Row]]:

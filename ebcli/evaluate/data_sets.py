@@ -4,7 +4,7 @@ import contextlib
 import io
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
@@ -23,10 +23,11 @@ from ebcli.models.loaded import configuration_hash
 Mask = NDArray[np.bool_]  # (height, width)
 Size = tuple[int, int]  # width, height
 MaskedObject = tuple[int, Mask]  # class index, mask
+Annotation = tuple[Size, Iterable[MaskedObject]]  # of an image
 
 VOC_CLASSES = tuple(
-    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
-    "sofa train tvmonitor".split()
+    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant "
+    "sheep sofa train tvmonitor".split()
 )
 
 
@@ -84,7 +85,8 @@ class LabeledImages(Images):
         self.keys = [key for key in self.files if self.labels is None or key in self.labels]
         if not self.keys:
             raise ConfigurationError(f"there are no images in '{folder}'")
-        self.settings = {"data": str(folder.absolute()), "labels": configuration_hash({"labels": self.labels})}
+        labels_hash = configuration_hash({"labels": self.labels})
+        self.settings = {"data": str(folder.absolute()), "labels": labels_hash}
 
 
 class AnnotatedImages(Images, ABC):
@@ -105,7 +107,7 @@ class AnnotatedImages(Images, ABC):
         self.settings = {"data": name, "source": str(source.absolute()), "classes": list(classes)}
 
     @abstractmethod
-    def objects(self, key: str) -> tuple[Size, Iterator[MaskedObject]]:
+    def objects(self, key: str) -> Annotation:
         """The size (width, height) of an image; and the objects in it, each with its class's index and its mask.
 
         Raises:
@@ -145,16 +147,16 @@ class Voc(AnnotatedImages):
             data_set = VOCDetection(str(root), "2007", "test")
         except (RuntimeError, OSError, ValueError) as error:
             raise ConfigurationError(
-                f"VOC 2007 test is not in '{root}', which must contain VOCdevkit/VOC2007 with JPEGImages, Annotations "
-                "and ImageSets/Main/test.txt"
+                f"VOC 2007 test is not in '{root}', which must contain VOCdevkit/VOC2007 with JPEGImages, "
+                "Annotations and ImageSets/Main/test.txt"
             ) from error
         files = {Path(path).stem: Path(path) for path in data_set.images}
         self._annotations = dict(zip(files, map(Path, data_set.targets), strict=True))
         super().__init__("VOC 2007 test", root, class_names or VOC_CLASSES, files)
         if not self.keys:
-            raise ConfigurationError(f"{self.name} in '{root}' is empty: ImageSets/Main/test.txt lists no images")
+            raise ConfigurationError(f"VOC 2007 test in '{root}' is empty: ImageSets/Main/test.txt lists no images")
 
-    def objects(self, key: str) -> tuple[Size, Iterator[MaskedObject]]:
+    def objects(self, key: str) -> Annotation:
         size, objects = read_voc(self._annotations[key])
         return size, (self._mask(item, size) for item in objects)
 
@@ -194,11 +196,12 @@ class Coco(AnnotatedImages):
             raise ConfigurationError(f"'{annotations}' is not a file of COCO annotations: {error}") from error
         files = {name: images / name for name in self._images}
         super().__init__(f"COCO {annotations.stem}", annotations, classes, files)
-        for noun, names in (("images", self.keys), ("categories", self.classes)):
-            if not names:
-                raise ConfigurationError(f"'{annotations}' lists no {noun}")
+        if not files:
+            raise ConfigurationError(f"'{annotations}' lists no images")
+        if not classes:
+            raise ConfigurationError(f"'{annotations}' lists no categories")
 
-    def objects(self, key: str) -> tuple[Size, Iterator[MaskedObject]]:
+    def objects(self, key: str) -> Annotation:
         image = self._images[key]
         return (image["width"], image["height"]), map(self._mask, self._coco.imgToAnns[image["id"]])
 

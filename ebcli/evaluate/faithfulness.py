@@ -40,7 +40,7 @@ def noise(image: Tensor) -> Tensor:
     return standard * image.std((1, 2), keepdim=True) + image.mean((1, 2), keepdim=True)
 
 
-_FILLS: dict[str, Callable[[Tensor], Tensor]] = dict(zip(BASELINES, (blur, mean_color, noise), strict=True))
+_FILLS = dict(zip(BASELINES, (blur, mean_color, noise), strict=True))
 
 
 def perturbation(
@@ -68,10 +68,10 @@ def perturbation(
             return model.probabilities(batch)[:, target]
 
         def curve(saliency: NDArray[np.float32], baseline: str) -> list[float]:
-            pair = [inputs[0], _FILLS[baseline](inputs[0])]
+            start = inputs[0]
+            end = _FILLS[baseline](start)
             if kind == "insertion":
-                pair.reverse()
-            start, end = pair
+                start, end = end, start
             fine = resized(saliency, (inputs.shape[3], inputs.shape[2]))
             scores = perturbation_curve(score, start, end, fine, steps, generator)
             return [round(value, 6) for value in scores.tolist()]
@@ -185,8 +185,7 @@ def sanity(model: ModelUnderTest, images: LabeledImages, steps: int = 8) -> Benc
             }
 
     def columns(rows: list[Row]) -> Row:
-        names = ("rank correlation", "SSIM")
-        return {**{name: mean(rows, name) for name in names}, "images": len(rows)}
+        return {"rank correlation": mean(rows, "rank correlation"), "SSIM": mean(rows, "SSIM"), "images": len(rows)}
 
     keys = "randomized", "down to"
     settings = model.settings | images.settings | {"steps": counts}

@@ -20,7 +20,7 @@ from ebcli.models.loaded import configuration_hash
 
 # Published results in percent, for all questions and for the difficult ones, by data set, network and method.
 # *Paper* is Zhang et al., ECCV 2016; *TorchRay* is Fong et al., ICCV 2019, who measured both methods again.
-POINTING: dict[tuple[str, str, str], str] = {
+POINTING = {
     ("VOC 2007 test", "vgg16", "marginal"): "paper 76.9 / 55.1, TorchRay 77.1 / 56.6",
     ("VOC 2007 test", "vgg16", "contrastive"): "paper 80.0 / 66.8, TorchRay 79.9 / 66.5",
     ("VOC 2007 test", "resnet50", "contrastive"): "TorchRay 90.7 / 82.1",
@@ -48,8 +48,8 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages) -> Benchmark:
     """
     if model.num_classes != len(data.classes):
         raise ConfigurationError(
-            f"{model.loaded.name} has {model.num_classes} classes, but {data.name} has {len(data.classes)}: pass "
-            "--weights of a network trained on it"
+            f"{model.loaded.name} has {model.num_classes} classes, but {data.name} has {len(data.classes)}: "
+            "pass --weights of a network trained on it"
         )
     model.probe(SIDE, SIDE * 4 // 3)
 
@@ -119,11 +119,11 @@ def localize(
             raise ImageError(f"annotation: {error}; --class-names sets the names that annotations use") from error
 
     def measure(key: str) -> Iterator[Row]:
-        annotation = files.get(Path(key).stem)
-        if annotation is None:
-            raise ImageError(f"its annotation {Path(key).stem}.xml does not exist")
+        stem = Path(key).stem
+        if stem not in files:
+            raise ImageError(f"its annotation {stem}.xml does not exist")
         image = images.read(key)
-        _, objects = read_voc(annotation)
+        _, objects = read_voc(files[stem])
         boxes: dict[str, list[Box]] = {}
         for item in objects:
             boxes.setdefault(item.name, []).append(item.box)
@@ -209,8 +209,8 @@ class Mosaics:
         by_class = group_rows(correct_rows, "class")
         if len(by_class) < size**2:
             raise ConfigurationError(
-                f"a mosaic needs images of {size**2} classes recognized with a probability of at least {confidence:g}, "
-                f"but there are only {len(by_class)}: add images, or lower --confidence"
+                f"a mosaic needs images of {size**2} classes recognized with a probability of at least "
+                f"{confidence:g}, but there are only {len(by_class)}: add images, or lower --confidence"
             )
         self._candidates = list(by_class.values())
         model.probe(size * self._side, size * self._side)
@@ -249,8 +249,12 @@ def grid(mosaics: Mosaics) -> Benchmark:
                 }
 
     def columns(rows: list[Row]) -> Row:
-        median = statistics.median(row["score"] for row in rows)
-        return {"score": mean(rows, "score"), "median": median, "hits": mean(rows, "hit"), "questions": len(rows)}
+        return {
+            "score": mean(rows, "score"),
+            "median": statistics.median(row["score"] for row in rows),
+            "hits": mean(rows, "hit"),
+            "questions": len(rows),
+        }
 
     return Benchmark("grid", mosaics.settings, mosaics.units, unit="mosaic", measure=measure, columns=columns)
 

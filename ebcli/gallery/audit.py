@@ -111,7 +111,7 @@ class Candidate(NamedTuple):
         return sha256(json.dumps(photos).encode())
 
 
-class Outcome(NamedTuple):
+class ClassChanges(NamedTuple):
     """What happens if a place is covered.
 
     Attributes:
@@ -286,18 +286,18 @@ def _core(values: Values) -> Mask:
     return np.any(neighborhoods, axis=(2, 3))
 
 
-def read_outcomes(file: Path) -> dict[str, Outcome]:
+def read_outcomes(file: Path) -> dict[str, ClassChanges]:
     """What an earlier audit, perhaps an interrupted one, has tested; lines that are something else are ignored."""
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, ClassChanges] = {}
     with suppress(OSError), safe_open(file, follow=False) as lines:
         for line in lines:
             with suppress(ValueError, TypeError):
                 key, num_changed, opposite = json.loads(line)
-                outcomes[str(key)] = Outcome(int(num_changed), None if opposite is None else int(opposite))
+                outcomes[str(key)] = ClassChanges(int(num_changed), None if opposite is None else int(opposite))
     return outcomes
 
 
-def count_changes(candidate: Candidate, classify: Callable[[Image.Image], int | None]) -> Outcome:
+def count_changes(candidate: Candidate, classify: Callable[[Image.Image], int | None]) -> ClassChanges:
     """Cover the place in the photos of a candidate, and then the opposite one.
 
     Args:
@@ -312,7 +312,7 @@ def count_changes(candidate: Candidate, classify: Callable[[Image.Image], int | 
         num_changed += classify(_cover(image, mask)) != full_class
         opposite += classify(_cover(image, np.flip(mask))) != full_class
     overlap = any((mask & np.flip(mask)).any() for _, mask in candidate.photos)
-    return Outcome(num_changed, None if overlap else opposite)
+    return ClassChanges(num_changed, None if overlap else opposite)
 
 
 def _cover(image: Image.Image, cells: Mask) -> Image.Image:
