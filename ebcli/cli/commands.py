@@ -35,7 +35,7 @@ from ebcli.run.plan import VALUES, RunPlan
 from ebcli.run.plan_parts import Names
 
 # What a run was is not changed by what the environment sets for the next one
-WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
+WITHOUT_ENVIRONMENT = {**CONTEXT, "auto_envvar_prefix": None}
 Paths = tuple[Path, ...]
 PHOTOS = Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
 
@@ -276,7 +276,6 @@ def report(directory: Path, images: Paths, **options: Any) -> int:
     return 0
 
 
-_PORT = 8722
 _NETWORK_OPTIONS = [name for name in in_section("Model") if name not in ("model", "weights")]
 _NETWORK_OPTIONS += ["layer", "device", "dtype", "max_pixels", "max_bytes", "image_timeout"]
 
@@ -292,7 +291,7 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     _repeatable("model", "Repeatable: several networks.", (ModelSpec.name,)),
     _repeatable("weights", "Repeatable: one for each --model.", ()),
     option("Server", "--host ADDRESS", "Listen at this address.", default="127.0.0.1"),
-    option("Server", "--port", "Listen at this port; 0 for a free one.", type=IntRange(0, 65535), default=_PORT),
+    option("Server", "--port", "Listen at this port; 0 for a free one.", type=IntRange(0, 65535), default=8722),
     option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
     options=_NETWORK_OPTIONS,
 )

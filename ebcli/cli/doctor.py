@@ -20,7 +20,7 @@ HEAD = "features.17"  # the bundled network's last layer before the pooling and 
 TOLERANCE = 0.01  # above rounding errors, even those of TF32, and below real ones
 
 GB = 1e9
-CACHE_ROOM = 1 * GB  # for most weights
+CACHE_ROOM = GB  # for most weights
 OUTPUT_ROOM = 0.1 * GB  # for some hundred pictures
 
 

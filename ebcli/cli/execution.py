@@ -111,13 +111,16 @@ def _write_annotations(output: OutputOptions, configuration: str) -> None:
     from ebcli.files.directory import OutputFolder
     from ebcli.gallery.exports import coco_files, fiftyone_files
 
-    is_dataset = output.annotations == HEATMAPS
-    files = fiftyone_files if is_dataset else coco_files
-    with OutputFolder(output.directory, overwrite=True) as folder:
+    directory = output.directory
+    files = coco_files
+    path = COCO
+    if output.annotations == HEATMAPS:
+        files = fiftyone_files
+        path = FIFTYONE_FILES[0].parent
+    with OutputFolder(directory, overwrite=True) as folder:
         folder.record()  # there may be no records yet
-        folder.add(files(output.directory, configuration))
-    path = FIFTYONE_FILES[0].parent if is_dataset else COCO
-    note(f"Annotations: {display_path(output.directory / path)}")
+        folder.add(files(directory, configuration))
+    note(f"Annotations: {display_path(directory / path)}")
 
 
 def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> int:

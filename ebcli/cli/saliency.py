@@ -84,8 +84,11 @@ def run(images: Paths, from_file: IO[bytes] | None, **options: Any) -> int:
         if STDIN in images and getattr(from_file, "name", "<stdin>") == "<stdin>":
             raise click.UsageError("stdin is either an image or a list: drop - or --from-file -")
         images += _read_list(from_file, options["null"])
-    values = values_in(options) | {"images": images, "track_lost_mass": options["verbose"]}
-    values["shard"] = options["shard"] or _rank()
+    values = values_in(options) | {
+        "images": images,
+        "shard": options["shard"] or _rank(),
+        "track_lost_mass": options["verbose"],
+    }
     # stdout is for results: networks print, and so does Ray
     out = sys.stdout
     is_named = context.get_parameter_source("output") != ParameterSource.DEFAULT
