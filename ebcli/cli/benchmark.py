@@ -6,17 +6,19 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
+from click import Argument, FloatRange, IntRange
 
 from ebcli.cli.click_types import Method
 from ebcli.cli.commands import WITHOUT_ENVIRONMENT, alter_option, command
-from ebcli.cli.console import SOME_FAILED, say, write_out
+from ebcli.cli.console import SOME_FAILED, is_quiet, say, write_out
 from ebcli.cli.options import CONTEXT, OPTIONS, Options, in_section, option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.models.keywords import BASELINES, METHODS, WHOLE
 from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import Names
 
 if TYPE_CHECKING:
     from ebcli.evaluate.benchmark import Benchmark, Row
@@ -24,19 +26,20 @@ if TYPE_CHECKING:
     from ebcli.evaluate.localization import Mosaics
 
 EPILOG = """
-Each test is a command with its own options: see, for example, eb-saliency benchmark grid --help. Options can also be
-set by environment variables: --layer of grid by EB_SALIENCY_BENCHMARK_GRID_LAYER.
+Each test is a command with its own options: see, for example, eb-saliency benchmark grid --help. Options
+can also be set by environment variables: --layer of grid by EB_SALIENCY_BENCHMARK_GRID_LAYER.
 
-Measurements are saved in the directory of --output, one line per image. Repeat a command to resume an interrupted run.
+Measurements are saved in the directory of --output, one line per image. Repeat a command to resume an
+interrupted run.
 
-Exit status: 0 success, 1 some images failed and are missing from the table, 2 wrong usage or unwritable files, 130
-interrupted (143 by SIGTERM, 129 by SIGHUP).
+Exit status: 0 success, 1 some images failed and are missing from the table, 2 wrong usage or unwritable
+files, 130 interrupted (143 by SIGTERM, 129 by SIGHUP).
 """
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-_COUNT = click.IntRange(min=1)
-_SHARE = click.FloatRange(0, 1)
+_COUNT = IntRange(min=1)
+_SHARE = FloatRange(0, 1)
 
 
 @click.group(context_settings=CONTEXT | {"auto_envvar_prefix": "EB_SALIENCY_BENCHMARK"}, epilog=EPILOG)
@@ -45,7 +48,7 @@ def benchmark() -> None:
 
 
 _test_option = partial(option, "Test")
-_IMAGES = click.Argument(["images"], type=_FOLDER)
+_IMAGES = Argument(["images"], type=_FOLDER)
 _COMMON_OPTIONS = (
     alter_option(
         "layer",
@@ -64,7 +67,7 @@ _COMMON_OPTIONS = (
         help="Save measurements in this directory, and resume from it.",
     ),
     _test_option("--limit", "Use a random sample of this size. [default: all]", type=_COUNT),
-    _test_option("--seed", "Seed for random choices.", type=click.IntRange(min=0), default=0),
+    _test_option("--seed", "Seed for random choices.", type=IntRange(min=0), default=0),
     alter_option("as_json", help="Print the rows of the table as JSON, one object per line."),
 )
 _LABELS = _test_option(
@@ -88,9 +91,9 @@ class Session:
 
         if options["fit"] == WHOLE:
             raise ConfigurationError("benchmarks need images of one size: choose --fit crop, squash or pad")
-        values = {name: options[name] for name in (*in_section("Model"), "layer", "device")}
-        plan = RunPlan.from_values(usual_fit=None, images=(Path("photo"),), **values)
-        self.model = ModelUnderTest(plan.model, plan.maps.layers, options["method"], plan.execution.device)
+        values = {name: options[name] for name in in_section("Model")}
+        model = RunPlan.from_values(usual_fit=None, images=(Path("photo"),), **values).model
+        self.model = ModelUnderTest(model, options["layer"], options["method"], options["device"])
         self.options = options
         self.num_failed = 0
 
@@ -106,7 +109,7 @@ class Session:
             self.num_failed += 1
             say(f"{unit}: {error}")
 
-        rows = run_benchmark(test, self.options["output"], report_failure, self.options["quiet"])
+        rows = run_benchmark(test, self.options["output"], report_failure, is_quiet())
         if not rows:
             raise EbcliError(f"nothing was measured: none of {len(test.units)} {test.unit}s gave a result")
         return rows
@@ -117,27 +120,29 @@ class Session:
 
         limit: int | None = self.options["limit"]
         if limit is not None and limit < len(images.keys):
-            chosen = np.random.default_rng(self.options["seed"]).choice(len(images.keys), limit, replace=False)
-            images.keys = [images.keys[index] for index in sorted(chosen)]
+            generator = np.random.default_rng(self.options["seed"])
+            indices = generator.choice(len(images.keys), limit, replace=False)
+            images.keys = [images.keys[index] for index in sorted(indices)]
         return images
 
     def images(self) -> LabeledImages:
         """A sample of the images in the directory IMAGES."""
         from ebcli.evaluate.data_sets import LabeledImages
 
-        folder = self.options["images"]
-        labels = self.options.get("labels")
-        loaded = self.model.loaded
-        return self.sample(LabeledImages(folder, labels, loaded.categories, self.model.num_classes))
+        model = self.model
+        options = self.options
+        names = model.loaded.categories
+        return self.sample(LabeledImages(options["images"], options.get("labels"), names, model.num_classes))
 
     def annotated_names(self) -> list[str] | None:
         """The names of ``--class-names`` as annotations spell them; None without that option."""
         from ebcli.evaluate.data_sets import read_annotated_names
 
-        return self.options["class_names"] and read_annotated_names(self.options["class_names"])
+        path = self.options["class_names"]
+        return path and read_annotated_names(path)
 
 
-Prepare = Callable[[Session], "Benchmark"]
+Prepare = Callable[..., "Benchmark"]  # of a session, and of options by name
 
 
 def _test(*parameters: click.Parameter, name: str = "", text: str | None = None) -> Callable[[Prepare], Prepare]:
@@ -149,24 +154,25 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
             *parameters,
             *_COMMON_OPTIONS,
             options=in_section("Model"),
-            settings=WITHOUT_ENVIRONMENT,
+            group=benchmark,
+            context_settings=WITHOUT_ENVIRONMENT,
             text=text or prepare.__doc__,
-            group=benchmark.commands,
         )
-        def run_test(options: Options) -> int:
+        def run_test(as_json: bool, **options: Any) -> int:
             from ebcli.evaluate.benchmark import table
 
             session = Session(options)
             try:
-                test = prepare(session)
+                test = prepare(session, **options)
                 rows = test.summarize(session.measure(test))
             except KeyboardInterrupt:
                 state = f"with measurements saved in '{options['output']}': repeat the command to resume"
                 raise KeyboardInterrupt(state) from None
-            write_out("\n".join(map(json.dumps, rows)) if options["as_json"] else table(rows))
-            if session.num_failed:
-                say(f"{session.num_failed} could not be measured")
-            return SOME_FAILED if session.num_failed else 0
+            write_out("\n".join(map(json.dumps, rows)) if as_json else table(rows))
+            if not session.num_failed:
+                return 0
+            say(f"{session.num_failed} could not be measured")
+            return SOME_FAILED
 
         return prepare
 
@@ -174,15 +180,11 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
 
 
 @_test(
-    _test_option("--voc DIR", "Use PASCAL VOC: the directory that contains VOCdevkit.", type=_FOLDER),
-    _test_option("--year", "Select VOC's year.", default="2007"),
-    _test_option("--split", "Select VOC's list of images in ImageSets/Main.", default="test"),
+    _test_option("--voc DIR", "Use PASCAL VOC 2007: the directory that contains VOCdevkit.", type=_FOLDER),
     _test_option("--coco DIR", "Use COCO: the directory of images, such as val2014.", type=_FOLDER),
     _test_option("--annotations FILE", "Annotations for --coco, such as instances_val2014.json.", type=_FILE),
-    _test_option("--skip-flagged", "Ignore objects that VOC flags as difficult, and COCO's crowds.", is_flag=True),
-    _test_option("--tolerance", "Accept hits this many pixels off the object.", type=click.IntRange(min=0), default=15),
 )
-def pointing(session: Session) -> Benchmark:
+def pointing(session: Session, voc: Path | None, coco: Path | None, annotations: Path | None, **_: Any) -> Benchmark:
     """Pointing game: does a map's maximum lie on the object?
 
     Zhang et al., ECCV 2016. Needs VOC or COCO, and a network with one output for each of their classes. If VOC's
@@ -192,32 +194,29 @@ def pointing(session: Session) -> Benchmark:
     from ebcli.evaluate.localization import pointing as test
 
     data: AnnotatedImages
-    options = session.options
-    voc, coco, annotations, skip_flagged = (options[name] for name in ("voc", "coco", "annotations", "skip_flagged"))
     if voc is not None and coco is None:
-        data = Voc(voc, options["year"], options["split"], session.annotated_names(), skip_flagged)
+        data = Voc(voc, session.annotated_names())
     elif coco is not None and voc is None and annotations is not None:
-        data = Coco(coco, annotations, skip_flagged)
+        data = Coco(coco, annotations)
     else:
         raise click.UsageError("pass either --voc DIR, or --coco DIR and --annotations FILE")
-    return test(session.model, session.sample(data), options["tolerance"])
+    return test(session.model, session.sample(data))
 
 
 _mosaics = partial(
     _test,
     _IMAGES,
     _LABELS,
-    _test_option("-n --size", "Put N x N images in a mosaic.", type=click.IntRange(min=2), default=2),
+    _test_option("-n --size", "Put N x N images in a mosaic.", type=IntRange(min=2), default=2),
     _test_option("--mosaics", "Number of mosaics.", type=_COUNT, default=100),
     _test_option("--confidence", "Use images recognized with at least this probability.", type=_SHARE, default=0.5),
     _test_option("--cell PIXELS", "Side of each image. [default: the model's crop]", type=_COUNT),
 )
 
 
-def _make_mosaics(session: Session) -> Mosaics:
+def _make_mosaics(session: Session, options: Options) -> Mosaics:
     from ebcli.evaluate.localization import Mosaics, classify_images
 
-    options = session.options
     images = session.images()
     classifications = session.measure(classify_images(session.model, images))
     arguments = {name: options[name] for name in ("size", "confidence", "cell", "seed")}
@@ -225,18 +224,18 @@ def _make_mosaics(session: Session) -> Mosaics:
 
 
 @_mosaics()
-def grid(session: Session) -> Benchmark:
+def grid(session: Session, **options: Any) -> Benchmark:
     """Grid pointing game: does a map of a mosaic highlight the right image?
 
     Böhle et al., CVPR 2021. Mosaics are made of the images in the directory IMAGES.
     """
     from ebcli.evaluate.localization import grid as test
 
-    return test(_make_mosaics(session))
+    return test(_make_mosaics(session, options))
 
 
 @_mosaics()
-def naming(session: Session) -> Benchmark:
+def naming(session: Session, **options: Any) -> Benchmark:
     """Naming game: does the class with the most evidence at a place name the image there?
 
     The 20 most likely classes are compared, as in --style atlas. Mosaics are made of the images in the directory
@@ -244,7 +243,7 @@ def naming(session: Session) -> Benchmark:
     """
     from ebcli.evaluate.localization import naming as test
 
-    return test(_make_mosaics(session))
+    return test(_make_mosaics(session, options))
 
 
 def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None:
@@ -263,11 +262,10 @@ def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None
         name=kind,
         text=f"{kind.capitalize()}: {question}\n\nPetsiuk et al., BMVC 2018. Uses the images in the directory IMAGES.",
     )
-    def prepare(session: Session) -> Benchmark:
+    def prepare(session: Session, baseline: Names, steps: int, **_: Any) -> Benchmark:
         from ebcli.evaluate.faithfulness import perturbation
 
-        options = session.options
-        return perturbation(kind, session.model, session.images(), options["baseline"], options["steps"])
+        return perturbation(kind, session.model, session.images(), baseline, steps)
 
 
 _perturbation("deletion", "how fast does the class probability fall as highlighted pixels are removed?")
@@ -277,27 +275,27 @@ _perturbation("insertion", "how fast does the class probability rise as highligh
 @_test(
     _IMAGES, _LABELS, _test_option("--steps", "Compare maps this many times on the way down.", type=_COUNT, default=8)
 )
-def sanity(session: Session) -> Benchmark:
+def sanity(session: Session, steps: int, **_: Any) -> Benchmark:
     """Sanity check: do maps change as the parameters are shuffled from the classifier down?
 
     Adebayo et al., NeurIPS 2018. Uses the images in the directory IMAGES.
     """
     from ebcli.evaluate.faithfulness import sanity as test
 
-    return test(session.model, session.images(), session.options["steps"])
+    return test(session.model, session.images(), steps)
 
 
 @_test(
     _IMAGES,
-    click.Argument(["annotations"], type=_FOLDER),
+    Argument(["annotations"], type=_FOLDER),
     _test_option(
         "--alpha",
         "Draw the box around values above this many times the map's mean. Repeatable.",
-        type=click.FloatRange(min=0),
+        type=FloatRange(min=0),
         default=(1.0,),
     ),
 )
-def localize(session: Session) -> Benchmark:
+def localize(session: Session, annotations: Path, alpha: tuple[float, ...], **_: Any) -> Benchmark:
     """Localization: does the box around a map's bright region match the object's box?
 
     Zhang et al., ECCV 2016. Uses the images in the directory IMAGES; the boxes of NAME.JPEG are in NAME.xml in the
@@ -306,5 +304,4 @@ def localize(session: Session) -> Benchmark:
     """
     from ebcli.evaluate.localization import localize as test
 
-    options = session.options
-    return test(session.model, session.images(), options["annotations"], session.annotated_names(), options["alpha"])
+    return test(session.model, session.images(), annotations, session.annotated_names(), alpha)

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
+from click import Context, HelpFormatter, Parameter
 from click.shell_completion import CompletionItem
 
 from ebcli.cli.console import MISUSED, note_environment, plain_errors, plain_warnings, say_error
@@ -23,6 +24,11 @@ _IS_SHORT = "ebcli.cli.click_types.is_short"  # in a context's meta: whether the
 _SETTINGS = "Settings without an option"
 _INFORMATION = "Information"
 _COMMANDS = "Commands"
+_ORDER = {_SETTINGS: 1, _INFORMATION: 2, _COMMANDS: 3}  # of sections, after all others
+
+_HelpRecord = tuple[str, str]
+_Parameter = Parameter | None
+_Context = Context | None
 
 
 class SectionOption(click.Option):
@@ -36,11 +42,21 @@ class SectionOption(click.Option):
         self.section = section
         self.common = common
 
-    def make_metavar(self, ctx: click.Context) -> str:
+    @property
+    def is_setting(self) -> bool:
+        """Whether files can set it. Eager options are the files, and those about information are not of a run."""
+        return self.section != _INFORMATION and not self.is_eager
+
+    @property
+    def long_names(self) -> list[str]:
+        """Its names in files, and so without dashes in front."""
+        return [name[2:] for name in (*self.opts, *self.secondary_opts) if name.startswith("--")]
+
+    def make_metavar(self, ctx: Context) -> str:
         is_number = isinstance(self.type, (type(click.INT), type(click.FLOAT)))
         return "N" if self.metavar is None and is_number else super().make_metavar(ctx)
 
-    def get_help_extra(self, ctx: click.Context) -> Any:
+    def get_help_extra(self, ctx: Context) -> Any:
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)  # an error names it
         if isinstance(self.show_default, str):
@@ -51,24 +67,25 @@ class SectionOption(click.Option):
 class Setting(SectionOption):
     """A setting of files and the environment that is not an option of the command line."""
 
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+    def add_to_parser(self, parser: Any, ctx: Context) -> None:
         """Keep it off the command line."""
 
-    def hint(self, ctx: click.Context) -> str:
+    def hint(self, ctx: Context) -> str:
         """Where to set it."""
+        names = [parameter.name for parameter in ctx.command.params]
         hint = f"set {self._variable(ctx)}"
-        if any(parameter.name == "config" for parameter in ctx.command.params):
-            hint += f", or {self.opts[0][2:]} in a file for --config"
-        return hint
+        return f"{hint}, or {self.long_names[0]} in a file for --config" if "config" in names else hint
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+    def get_help_record(self, ctx: Context) -> _HelpRecord | None:
         if ctx.auto_envvar_prefix is None:
             return None
-        value = self.show_default if isinstance(self.show_default, str) else self.get_default(ctx)
-        default = "" if value is None or value is False else f"  [default: {value}]"
-        return self._variable(ctx), f"{self.help}{default}"
+        words = str(self.help)
+        default = self.get_help_extra(ctx).get("default")
+        if default:
+            words += f"  [default: {default}]"
+        return self._variable(ctx), words
 
-    def _variable(self, ctx: click.Context) -> str:
+    def _variable(self, ctx: Context) -> str:
         return f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
 
 
@@ -78,7 +95,8 @@ def _in_one_line(command: str) -> Iterator[None]:
     try:
         yield
     except click.NoSuchOption as error:
-        say_error(f"no such option {error.option_name}: {_instead(error) or f'{command} --help lists all options'}")
+        hint = _instead(error) or f"{command} --help lists all options"
+        say_error(f"no such option {error.option_name}: {hint}")
     except click.UsageError as error:
         say_error(error.format_message())
     except OSError as error:  # of a path that an option names
@@ -92,9 +110,9 @@ def _instead(error: click.NoSuchOption) -> str:
     """What to write in place of an option that there is not."""
     name = error.option_name
     context = error.ctx
-    if context is not None:
+    if context is not None and context.auto_envvar_prefix is not None:
         for parameter in context.command.params:
-            if isinstance(parameter, Setting) and name in parameter.opts and context.auto_envvar_prefix is not None:
+            if isinstance(parameter, Setting) and name in parameter.opts:
                 return parameter.hint(context)
     return HINTS.get(name) or closest(name, error.possibilities or ())
 
@@ -109,16 +127,16 @@ class SectionedCommand(click.Command):
         examples: command lines, and what they do.
     """
 
-    commands_beside: Mapping[str, click.Command] = MappingProxyType({})
-    examples: Mapping[str, str] = MappingProxyType({})
+    commands_beside: Mapping[str, click.Command] = {}
+    examples: Mapping[str, str] = {}
 
-    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+    def get_help_option(self, ctx: Context) -> click.Option | None:
         option = super().get_help_option(ctx)
         if option is not None and self.examples:
             option.help = "Show the most common options (-h) or all options (--help), and exit."
         return option
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         if self.examples:
             with formatter.section("Try"):
                 formatter.write_dl([*self.examples.items()])
@@ -129,41 +147,45 @@ class SectionedCommand(click.Command):
         with _in_one_line(info_name or ""):
             return super().make_context(info_name, *args, **extra)
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         ctx.meta[_IS_SHORT] = bool(self.examples) and "--help" not in args
         ctx.allow_extra_args = True  # Click's error would say nothing of what to do
         extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
-            takes_model = any(parameter.name == "model" for parameter in self.params)
-            hint = f"use --model {extra[0]}" if takes_model else f"{ctx.command_path} --help says what it takes"
+            hint = f"{ctx.command_path} --help says what it takes"
+            if "model" in ctx.params:
+                hint = f"use --model {extra[0]}"
             raise click.UsageError(f"unexpected argument '{extra[0]}': {hint}")
         return extra
 
-    def invoke(self, ctx: click.Context) -> None:
+    def invoke(self, ctx: Context) -> None:
         """Run the command; its function returns the exit status."""
         arguments = ctx.params
-        with _in_one_line(ctx.info_name or ""), plain_errors(arguments["debug"]), plain_warnings(arguments["quiet"]):
-            note_environment()
+        quiet = arguments["quiet"]
+        with _in_one_line(ctx.info_name or ""), plain_errors(arguments["debug"]), plain_warnings(quiet):
+            if arguments["verbose"]:
+                note_environment()
             status = super().invoke(ctx)
         ctx.exit(status)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        is_short = ctx.meta[_IS_SHORT]
+        sections: dict[str, list[_HelpRecord]] = {}
         for option, record in self._help_lines(ctx):
-            section = _SETTINGS if isinstance(option, Setting) else getattr(option, "section", _INFORMATION)
-            if not ctx.meta[_IS_SHORT]:
+            section = getattr(option, "section", _INFORMATION)
+            if is_short:
+                section = "Common options"
+            elif isinstance(option, Setting):
+                section = _SETTINGS
+            if not is_short or getattr(option, "common", False):
                 sections.setdefault(section, []).append(record)
-            elif getattr(option, "common", False):
-                sections.setdefault("Common options", []).append(record)
-        if self.commands_beside:
-            commands = self.commands_beside.items()
-            sections[_COMMANDS] = [(name, command.get_short_help_str(100)) for name, command in commands]
-        last = (_SETTINGS, _INFORMATION, _COMMANDS)
-        for section in sorted(sections, key=lambda name: last.index(name) if name in last else -1):
+        for name, command in self.commands_beside.items():
+            sections.setdefault(_COMMANDS, []).append((name, command.get_short_help_str(100)))
+        for section in sorted(sections, key=lambda name: _ORDER.get(name, 0)):
             with formatter.section(section):
                 formatter.write_dl(sections[section])
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_epilog(self, ctx: Context, formatter: HelpFormatter) -> None:
         if ctx.meta[_IS_SHORT]:
             count = sum(not isinstance(option, Setting) for option, _ in self._help_lines(ctx))
             formatter.write_paragraph()
@@ -172,7 +194,7 @@ class SectionedCommand(click.Command):
         else:
             super().format_epilog(ctx, formatter)
 
-    def _help_lines(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
+    def _help_lines(self, ctx: Context) -> list[tuple[Parameter, _HelpRecord]]:
         """The options, each with its line of the help."""
         options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
         records = ((option, option.get_help_record(ctx)) for option in options)
@@ -182,9 +204,13 @@ class SectionedCommand(click.Command):
 class Method(click.Choice[str]):
     """A method by its name, however it is spelt: Grad-CAM, gradcam and grad_cam are grad-cam."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        by_letters = {"".join(filter(str.isalnum, choice)): choice for choice in self.choices}
-        return super().convert(by_letters.get("".join(filter(str.isalnum, value.lower())), value), param, ctx)
+    def convert(self, value: Any, param: _Parameter, ctx: _Context) -> str:
+        choices = {_letters(choice): choice for choice in self.choices}
+        return super().convert(choices.get(_letters(value), value), param, ctx)
+
+
+def _letters(word: str) -> str:
+    return "".join(filter(str.isalnum, word.lower()))
 
 
 class ClassName(click.ParamType):
@@ -194,17 +220,20 @@ class ClassName(click.ParamType):
     envvar_list_splitter = ";"
 
 
+CLASS = ClassName()
+
+
 class Input(click.Path):
     """A local path or a URL."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, param: _Parameter, ctx: _Context) -> Any:
         return value if isinstance(value, Path) else path_of(str(super().convert(value, param, ctx)))
 
 
 class Output(click.Path):
     """A local path to write to."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, param: _Parameter, ctx: _Context) -> Any:
         if url_of(Path(value)) is not None:
             self.fail("it is a URL: name a local directory, and copy it there when the run is done", param, ctx)
         return super().convert(value, param, ctx)
@@ -227,7 +256,7 @@ class ParsedText(click.ParamType):
         self._wrong = wrong
         self.name = name
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, param: _Parameter, ctx: _Context) -> Any:
         try:
             return self._read(str(value))
         except ValueError:
@@ -235,8 +264,8 @@ class ParsedText(click.ParamType):
 
 
 def _shard(text: str) -> tuple[int, int]:
-    i, n = text.split("/")
-    return int(i), int(n)
+    i, n = map(int, text.split("/"))
+    return i, n
 
 
 def _threshold(text: str) -> tuple[str, float]:
@@ -275,20 +304,21 @@ NUMBERS = ParsedText(_numbers(float), "is neither a number nor numbers separated
 INTEGERS = ParsedText(_numbers(int), "is neither a whole number nor whole numbers separated by commas")
 
 
-def complete_model(_context: click.Context, _option: click.Parameter, typed: str) -> list[str]:
+def complete_model(_context: Context, _option: Parameter, prefix: str) -> list[str]:
     from ebcli.models import model_names
     from ebcli.models.keywords import TASKS
 
-    return [name for task in TASKS for name in model_names(task) if name.startswith(typed)]
+    names = chain.from_iterable(map(model_names, TASKS))
+    return [name for name in names if name.startswith(prefix)]
 
 
-def complete_colormap(_context: click.Context, _option: click.Parameter, typed: str) -> list[str]:
+def complete_colormap(_context: Context, _option: Parameter, prefix: str) -> list[str]:
     """The names of matplotlib's colormaps; reversed ones only after an underscore."""
     from matplotlib import colormaps
 
-    return [name for name in colormaps if name.startswith(typed) and ("_" in typed or not name.endswith("_r"))]
+    return [name for name in colormaps if name.startswith(prefix) and ("_" in prefix or not name.endswith("_r"))]
 
 
-def complete_weights(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    words = [CompletionItem(word) for word in ("DEFAULT", "none") if word.startswith(typed)]
-    return words or PATH.shell_complete(context, option, typed)
+def complete_weights(context: Context, option: Parameter, prefix: str) -> list[CompletionItem]:
+    words = [CompletionItem(word) for word in ("DEFAULT", "none") if word.startswith(prefix)]
+    return words or PATH.shell_complete(context, option, prefix)

@@ -2,8 +2,7 @@
 
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from fnmatch import fnmatch
@@ -13,59 +12,88 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click import Argument, IntRange
 
 from ebcli.cli.click_types import DIRECTORY, PATH, Input, SectionedCommand, SectionOption
-from ebcli.cli.console import SOME_FAILED, display_path, note, say_error, sign_of_life, write_out
-from ebcli.cli.options import CONTEXT, OPTIONS, Options, in_section, option
+from ebcli.cli.console import (
+    SOME_FAILED,
+    display_path,
+    exit_at_once,
+    note,
+    say_error,
+    sign_of_life,
+    write_out,
+    write_path,
+)
+from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option, values_in
+from ebcli.cli.settings import default_map
 from ebcli.errors import ConfigurationError, LayerError, import_optional
+from ebcli.files.naming import SETTINGS
+from ebcli.files.paths import path_of
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import VALUES, RunPlan
+from ebcli.run.plan_parts import Names
 
-COMMANDS: dict[str, click.Command] = {}
-PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
 # What a run was is not changed by what the environment sets for the next one
-WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
-Does = Callable[[Options], int]
+WITHOUT_ENVIRONMENT = {**CONTEXT, "auto_envvar_prefix": None}
+Paths = tuple[Path, ...]
+PHOTOS = Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
+
+
+class Main(click.Group):
+    """A group with a command that needs no name: ``eb-saliency photo.jpg``.
+
+    Attributes:
+        nameless: that command.
+    """
+
+    nameless: click.Command
+
+    def make_context(self, info_name: str | None, args: list[str], *arguments: Any, **extra: Any) -> click.Context:
+        if not args or args[0] not in self.commands:
+            return self.nameless.make_context(info_name, args, *arguments, **extra)
+        return super().make_context(info_name, args, *arguments, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+main = Main("eb-saliency")
 
 
 def command(
     name: str,
     *parameters: click.Parameter,
     options: Sequence[str] = (),
-    settings: Mapping[str, Any] = CONTEXT,
+    group: click.Group = main,
+    context_settings: dict[str, Any] = CONTEXT,
     text: str | None = None,
-    group: MutableMapping[str, click.Command] = COMMANDS,
-) -> Callable[[Does], Does]:
+) -> Callable[[Callable[..., int]], click.Command]:
     """Add a command: a function of its arguments and options that returns the exit status.
 
     Args:
         name: the command's name.
         parameters: its arguments, and options of its own.
         options: the names of those options of a run that it has, too.
-        settings: those of its context.
+        group: the group that it belongs to.
+        context_settings: see Click.
         text: its help; None for the function's docstring.
-        group: the commands that it is one of.
     """
-
-    def add(function: Does) -> Does:
-        group[name] = SectionedCommand(
-            name,
-            callback=lambda **arguments: function(arguments),
-            params=[
-                *parameters,
-                *(OPTIONS[option_name] for option_name in (*options, "quiet")),
-                _VERBOSE,
-                OPTIONS["debug"],
-            ],
-            help=text or function.__doc__,
-            context_settings={**settings},
-        )
-        return function
-
-    return add
+    params = [*parameters, *map(OPTIONS.__getitem__, options), OPTIONS["quiet"], _VERBOSE, OPTIONS["debug"]]
+    return group.command(name, cls=SectionedCommand, params=params, help=text, context_settings=context_settings)
 
 
-of_run = partial(command, settings=WITHOUT_ENVIRONMENT)  # adds a command about an earlier run
+of_run = partial(command, context_settings=WITHOUT_ENVIRONMENT)  # adds a command about an earlier run
+
+
+def plan_of(directory: Path) -> RunPlan:
+    """The plan of an earlier run, of its settings.toml alone."""
+    settings = default_map(directory / SETTINGS, OPTIONS.values())
+    images = tuple(map(path_of, settings.pop("images", ())))
+    context = click.get_current_context()
+    names = VALUES & settings.keys()
+    values = {name: OPTIONS[name].type_cast_value(context, settings[name]) for name in names}
+    return RunPlan.from_values(images=images, **values)
 
 
 def alter_option(name: str, **changes: Any) -> SectionOption:
@@ -78,8 +106,8 @@ def alter_option(name: str, **changes: Any) -> SectionOption:
 _VERBOSE = alter_option("verbose", help="Also name the environment variables that set options.")
 
 
-@command("models", click.Argument(["patterns"], nargs=-1))
-def models(options: Options) -> int:
+@command("models", Argument(["patterns"], nargs=-1))
+def models(patterns: tuple[str, ...], **_: Any) -> int:
     """List the models by name.
 
     With PATTERNS, such as resnet or 's*n_v2_?', lists only the names that match, also of timm. Exit status: 1 if
@@ -88,8 +116,8 @@ def models(options: Options) -> int:
     from ebcli.models import model_names
     from ebcli.models.keywords import TASKS
 
-    patterns = options["patterns"]
-    globs = [text.lower() if set(text) & set("*?[") else f"*{text.lower()}*" for text in patterns or [""]]
+    words = map(str.lower, patterns or ("*",))
+    globs = [word if set(word) & set("*?[") else f"*{word}*" for word in words]
     groups = {task.capitalize(): model_names(task) for task in TASKS}
     if patterns:  # timm has too many to list them all
         try:
@@ -114,11 +142,8 @@ def models(options: Options) -> int:
     return 0 if has_match else SOME_FAILED
 
 
-_OF_LAYERS = [*in_section("Model"), "target", "similar_to"]
-
-
-@command("layers", options=_OF_LAYERS)
-def layers(options: Options) -> int:
+@command("layers", options=[*in_section("Model"), "target", "similar_to"])
+def layers(**options: Any) -> int:
     """List the layers of a model.
 
     Prints the name, type, output and stride in pixels of each layer. * marks the default.
@@ -128,18 +153,18 @@ def layers(options: Options) -> int:
     from ebcli.models.sources import takes_texts
 
     # layers depend neither on the weights, so none are downloaded, nor on texts
-    values = {name: options[name] for name in _OF_LAYERS} | {"images": (Path("photo"),)}
+    values = values_in(options)
     if options["weights"] == ModelSpec.weights:
         values["weights"] = UNTRAINED
-    if takes_texts(options["model"]) and not any(options[name] for name in ("target", "similar_to", "class_names")):
+    if takes_texts(options["model"]) and not any(map(options.get, ("target", "similar_to", "class_names"))):
         values["target"] = ("a photo",)
-    model = RunPlan.from_values(**values).model
-    with sign_of_life(f"Loading {model.name} ...", options["quiet"]):
+    model = RunPlan.from_values(**values, images=(Path("photo"),)).model
+    with sign_of_life(f"Loading {model.name} ..."):
         loaded = load_model(device="cpu", **vars(model))
-    rows = [("NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT")]
     default = None
     with suppress(LayerError):  # none has a map
         default = default_layer(loaded)
+    rows = [("NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT")]
     for layer in layers(loaded):
         stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
         mark = "*" if layer.name == default else ""
@@ -157,70 +182,71 @@ def layers(options: Options) -> int:
     alter_option("output", metavar="DIR", help="Check that a run can write to this directory."),
     alter_option("as_json", help="Print a JSON object per check."),
 )
-def doctor(options: Options) -> int:
+def doctor(device: str, output: Path, as_json: bool, **_: Any) -> int:
     """Check the installation with a small run on --device."""
     from ebcli.cli.doctor import examine
 
-    is_well = True
-    for finding in examine(options["device"], options["output"]):
-        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {display_path(finding.found)}"
-        write_out(json.dumps(finding._asdict()) if options["as_json"] else line)
-        is_well = is_well and finding.ok
-    return 0 if is_well else SOME_FAILED
+    status = 0
+    for check in examine(device, output):
+        line = f"{'ok' if check.ok else 'FAILED':<7} {check.check:<32} {display_path(check.found)}"
+        write_out(json.dumps(check._asdict()) if as_json else line)
+        if not check.ok:
+            status = SOME_FAILED
+    return status
 
 
-@command("info", click.Argument(["file"], type=PATH), alter_option("as_json", help="Print a JSON object."))
-def info(options: Options) -> int:
+@command("info", Argument(["file"], type=PATH), alter_option("as_json", help="Print a JSON object."))
+def info(file: Path, as_json: bool, **_: Any) -> int:
     """Print how a result was made.
 
     FILE is a picture, a figure or a .npz file of a run.
     """
     from ebcli.files.encoding import read_facts
 
-    path: Path = options["file"]
     try:
-        facts = read_facts(path)
+        facts = read_facts(file)
     except OSError as error:
-        raise ConfigurationError(f"cannot read '{path}': {error.strerror or error}") from error
+        raise ConfigurationError(f"cannot read '{file}': {error.strerror or error}") from error
     if not facts:
-        raise ConfigurationError(f"'{path}' contains no eb-saliency metadata: only its own pictures and .npz files do")
-    if options["as_json"]:
+        raise ConfigurationError(f"'{file}' contains no eb-saliency metadata: only its own pictures and .npz files do")
+    if as_json:
         write_out(json.dumps(facts))
-    else:
-        width = max(map(len, facts)) + 2
-        write_out("\n".join(f"{name + ':':<{width}}{display_path(value)}" for name, value in facts.items()))
+        return 0
+    width = max(map(len, facts)) + 2
+    for name, value in facts.items():
+        write_out(f"{name + ':':<{width}}{display_path(value)}")
     return 0
 
 
-@of_run("verify", click.Argument(["directory"], type=DIRECTORY))
-def verify(options: Options) -> int:
+@of_run("verify", Argument(["directory"], type=DIRECTORY))
+def verify(directory: Path, **_: Any) -> int:
     """Check that the results of a run are intact.
 
     Prints the results in DIRECTORY that are missing or altered.
     """
     from ebcli.files.results import verify
 
-    directory: Path = options["directory"]
     results = verify(directory)
     problems = {path: problem for path, problem in results.items() if problem}
     for path, problem in problems.items():
         write_out(os.fsencode(directory / path) + f": {problem}".encode())
-    wrong = len(problems)
-    note(f"{len(results)} results: {len(results) - wrong} intact, {wrong} altered or missing")
-    if wrong:  # an altered file may have its size still, by which --skip-existing would keep it
-        note("To repair them, delete those that are altered and repeat the run with --skip-existing")
-    return SOME_FAILED if wrong else 0
+    note(f"{len(results)} results: {len(results) - len(problems)} intact, {len(problems)} altered or missing")
+    if not problems:
+        return 0
+    # an altered file may have its size still, by which --skip-existing would keep it
+    note("To repair them, delete those that are altered and repeat the run with --skip-existing")
+    return SOME_FAILED
 
 
 @of_run(
     "compare",
-    click.Argument(["run_a"], type=DIRECTORY),
-    click.Argument(["run_b"], type=DIRECTORY),
+    Argument(["run_a"], type=DIRECTORY),
+    Argument(["run_b"], type=DIRECTORY),
     PHOTOS,
     alter_option("output", metavar="DIR", help="Write the page to comparison/index.html in this directory."),
     options=["overwrite"],
 )
-def compare(options: Options) -> int:
+def compare(run_a: Path, run_b: Path, images: Paths, output: Path, overwrite: bool, **_: Any) -> int:
     """Write a page that compares two runs.
 
     RUN_A and RUN_B are directories of runs with --raw. The page shows the PHOTOS if they are given.
@@ -228,35 +254,28 @@ def compare(options: Options) -> int:
     from ebcli.evaluate import rank_correlation
     from ebcli.gallery.comparison import read_pairs, write_comparison
 
-    pairs = read_pairs(options["run_a"], options["run_b"])
-    page = write_comparison(options["output"], pairs, rank_correlation, options["images"], options["overwrite"])
-    write_out(os.fsencode(page))
+    write_path(write_comparison(output, read_pairs(run_a, run_b), rank_correlation, images, overwrite))
     return 0
 
 
 @of_run(
     "report",
-    click.Argument(["directory"], type=DIRECTORY),
+    Argument(["directory"], type=DIRECTORY),
     PHOTOS,
     options=[*in_section("Appearance"), "workers", "overwrite"],
 )
-def report(options: Options) -> int:
+def report(directory: Path, images: Paths, **options: Any) -> int:
     """Write the gallery page of a run.
 
     DIRECTORY has the results. The page shows the PHOTOS if they are given.
     """
     from ebcli.gallery.page import write_gallery
 
-    directory = options["directory"]
-    images = options["images"]
-    values = {name: options[name] for name in VALUES & options.keys()}
-    plan = RunPlan.from_values(**values | {"images": images or (directory,)})
-    page = write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, images)
-    write_out(os.fsencode(page))
+    plan = RunPlan.from_values(**values_in(options), images=images or (directory,))
+    write_path(write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, images))
     return 0
 
 
-_PORT = 8722
 _NETWORK_OPTIONS = [name for name in in_section("Model") if name not in ("model", "weights")]
 _NETWORK_OPTIONS += ["layer", "device", "dtype", "max_pixels", "max_bytes", "image_timeout"]
 
@@ -272,11 +291,11 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     _repeatable("model", "Repeatable: several networks.", (ModelSpec.name,)),
     _repeatable("weights", "Repeatable: one for each --model.", ()),
     option("Server", "--host ADDRESS", "Listen at this address.", default="127.0.0.1"),
-    option("Server", "--port", "Listen at this port; 0 for a free one.", type=click.IntRange(0, 65535), default=_PORT),
+    option("Server", "--port", "Listen at this port; 0 for a free one.", type=IntRange(0, 65535), default=8722),
     option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
     options=_NETWORK_OPTIONS,
 )
-def serve(options: Options) -> int:
+def serve(images: Paths, model: Names, weights: Names, host: str, port: int, show: bool, **options: Any) -> int:
     """Explain photos on a live page in the browser.
 
     The page shows the PHOTOS and photos that are dropped on it. It opens only at the printed address, which has a
@@ -289,22 +308,16 @@ def serve(options: Options) -> int:
     from ebcli.serve.server import serve as run
     from ebcli.workers import Workers, enough_for
 
-    plans = [*_plans(options)]
+    if len(weights) > len(model):
+        raise click.UsageError(f"there are {len(weights)} --weights for {len(model)} --model: drop some")
+    values = values_in(options)
+    networks = zip_longest(model, weights, fillvalue=ModelSpec.weights)
+    photo = (Path("photo"),)
+    plans = [RunPlan.from_values(**values, images=photo, model=name, weights=state) for name, state in networks]
     inputs = plans[0].inputs
-    workers = Workers(enough_for(1), plans[0].execution.image_timeout, decoding_memory(inputs.max_pixels))
-    photos = Photos(options["images"], workers, inputs.remote, inputs.max_pixels)
+    workers = Workers(enough_for(1), options["image_timeout"], decoding_memory(inputs.max_pixels))
+    photos = Photos(images, workers, inputs.remote, inputs.max_pixels)
     with suppress(KeyboardInterrupt):
         page = Page(photos, [Network(plan, workers) for plan in plans], workers, say_error)
-        run(page, options["host"], options["port"], options["show"], write_out)
-    sys.stdout.flush()
-    os._exit(0)  # at once: a thread may be busy with a map
-
-
-def _plans(options: Options) -> Iterator[RunPlan]:
-    """The networks, each as a run of it."""
-    weights = options["weights"]
-    if len(weights) > len(options["model"]):
-        raise click.UsageError(f"there are {len(weights)} --weights for {len(options['model'])} --model: drop some")
-    common = {name: options[name] for name in _NETWORK_OPTIONS} | {"images": (Path("photo"),)}
-    for name, chosen in zip_longest(options["model"], weights, fillvalue=ModelSpec.weights):
-        yield RunPlan.from_values(**common, model=name, weights=chosen)
+        run(page, host, port, show, write_out)
+    exit_at_once()

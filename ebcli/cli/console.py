@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
-from ebcli.errors import EbcliError, OutputError, UnfinishedError
+from ebcli.errors import EbcliError, OutputError, UnfinishedError, in_words
 
 _LONGEST = 2000  # characters of a message; names in untrusted files have any number
 
@@ -38,6 +38,11 @@ def write_out(content: str | bytes, out: IO[str] | None = None, nl: bool = True)
         raise OutputError(f"cannot write to stdout: {error.strerror}") from error
 
 
+def write_path(path: Path | str) -> None:
+    """Print the path of a result, byte by byte: not every file name is valid text."""
+    write_out(os.fsencode(path))
+
+
 def _discard(stream: IO[str]) -> None:
     """Make what a stream still holds, and all that follows, go nowhere: Python would fail to flush it at its exit."""
     with suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
@@ -52,26 +57,31 @@ def say(message: str, color: bool | None = None) -> None:
         _discard(sys.stderr)
 
 
+def is_quiet() -> bool:
+    """Whether ``--quiet`` is given."""
+    return bool(click.get_current_context().params["quiet"])
+
+
 def note(message: str) -> None:
     """Print a line to stderr, unless ``--quiet`` is given."""
-    if not click.get_current_context().params["quiet"]:
+    if not is_quiet():
         say(one_line(message))
 
 
 def note_environment() -> None:
-    """With ``--verbose``, name the environment variables that set options of this command."""
+    """Name the environment variables that set options of this command."""
     context = click.get_current_context()
-    if context.params["verbose"]:
-        names = [parameter.name or "" for parameter in context.command.params]
-        from_environment = [name for name in names if context.get_parameter_source(name) == ParameterSource.ENVIRONMENT]
-        read = ", ".join(f"{context.auto_envvar_prefix}_{name.upper()}" for name in from_environment)
-        note(f"Read from the environment: {read or 'nothing'}")
+    names = [str(parameter.name) for parameter in context.command.params]
+    names = [name for name in names if context.get_parameter_source(name) == ParameterSource.ENVIRONMENT]
+    variables = [f"{context.auto_envvar_prefix}_{name.upper()}" for name in names]
+    note(f"Read from the environment: {', '.join(variables) or 'nothing'}")
 
 
 def say_error(message: str, label: str = "Error") -> None:
     """Print a line about an error to stderr; its label is red on a terminal, unless ``NO_COLOR`` is set."""
     color = False if os.environ.get("NO_COLOR") else None  # None: Click colors on a terminal only
-    say(f"{click.style(f'{label}:', fg='red', bold=True)} {one_line(message)}", color)
+    start = click.style(f"{label}:", fg="red", bold=True)
+    say(f"{start} {one_line(message)}", color)
 
 
 def one_line(message: str) -> str:
@@ -82,11 +92,12 @@ def one_line(message: str) -> str:
 
 
 @contextmanager
-def sign_of_life(message: str, quiet: bool) -> Iterator[None]:
-    """Show a line on the terminal while something takes a moment; it leaves nothing behind."""
+def sign_of_life(message: str) -> Iterator[None]:
+    """Show a line on the terminal while something takes a moment, unless ``--quiet`` is given; it leaves nothing."""
     from tqdm import tqdm
 
-    with tqdm(desc=message, bar_format="{desc}", leave=False, disable=quiet or None):  # None: shown on a terminal only
+    hidden = is_quiet() or None  # None: shown on a terminal only
+    with tqdm(desc=message, bar_format="{desc}", leave=False, disable=hidden):
         yield
 
 
@@ -94,6 +105,16 @@ def display_path(path: Path | str) -> str:
     """A path for messages: line breaks and escape sequences are escaped."""
     name = click.format_filename(path)
     return name if name.isprintable() else repr(name)
+
+
+def exit_at_once() -> NoReturn:
+    """End the process with the exit status 0, whatever its threads do.
+
+    ``sys.exit()`` would wait for them: `ThreadPoolExecutor` joins its threads when Python exits. One may compute
+    a map for minutes, which nothing can stop.
+    """
+    sys.stdout.flush()
+    os._exit(0)
 
 
 class _Signal(KeyboardInterrupt):
@@ -106,8 +127,10 @@ def handle_signals(handler: Callable[[int, object], None]) -> Iterator[None]:
     ending = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
     if threading.current_thread() is not threading.main_thread():  # the only one that gets signals
         ending = set()
-    numbers = [number for number in ending if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {number: signal.signal(number, handler) for number in numbers}
+    before = {}
+    for number in ending:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            before[number] = signal.signal(number, handler)
     try:
         yield
     finally:
@@ -128,17 +151,19 @@ def plain_errors(debug: bool) -> Iterator[None]:
         raise _Signal
 
     def unraisable(event: Any) -> None:
-        if isinstance(event.exc_value, _Signal):  # in a destructor, where Python drops exceptions: once more, after it
+        # in a destructor, where Python drops exceptions: once more, after it
+        if isinstance(event.exc_value, _Signal):
             threading.Timer(0.01, os.kill, (os.getpid(), caught[0])).start()
         else:
             before(event)
 
-    before, sys.unraisablehook = sys.unraisablehook, unraisable
+    before = sys.unraisablehook
+    sys.unraisablehook = unraisable
     try:
         with handle_signals(interrupt):
             yield
-    except KeyboardInterrupt as interrupted:
-        say(" ".join(("Interrupted", *map(str, interrupted.args))) + ".")
+    except KeyboardInterrupt as interruption:
+        say(f"{' '.join(map(str, ('Interrupted', *interruption.args)))}.")
         sys.exit(128 + (caught or [signal.SIGINT])[0])
     except (click.exceptions.Exit, click.ClickException, click.Abort):
         raise
@@ -148,21 +173,22 @@ def plain_errors(debug: bool) -> Iterator[None]:
 
             say(traceback.format_exc().rstrip())
         else:
-            say_error(_in_words(error))
+            say_error(_sentence(error))
         sys.exit(UNFINISHED if isinstance(error, UnfinishedError) else MISUSED)
     finally:
         sys.unraisablehook = before
 
 
-def _in_words(error: Exception) -> str:
-    reason = " ".join(str(error).split())
+def _sentence(error: Exception) -> str:
     if isinstance(error, EbcliError):
         return str(error)
     if isinstance(error, MemoryError):
         return "not enough memory: lower --workers or --batch-size, or split the inputs"
-    if isinstance(error, ImportError):  # of a package that is broken, or larger than a limit such as ulimit -v
+    # of a package that is broken, or larger than a limit such as ulimit -v
+    if isinstance(error, ImportError):
+        reason = " ".join(str(error).split())
         return f"a package cannot be loaded ({reason}): raise the limit of memory, or install it again"
-    return f"{type(error).__name__}: {reason} (unexpected; run with --debug for the traceback)"
+    return f"{in_words(error)} (unexpected; run with --debug for the traceback)"
 
 
 @contextmanager
@@ -174,7 +200,9 @@ def plain_warnings(quiet: bool) -> Iterator[None]:
         else:
             # Pillow warns at half the size it refuses, without naming the file
             warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
-            warnings.filterwarnings("ignore", message="Using a non-tuple|Truncating the start")  # onnx2torch's slices
-            warn_once = lru_cache(lambda message: say(f"Warning: {one_line(message)}"))  # again only after many others
+            # of onnx2torch's slices
+            warnings.filterwarnings("ignore", message="Using a non-tuple|Truncating the start")
+            # the same one again only after many others
+            warn_once = lru_cache(lambda message: say(f"Warning: {one_line(message)}"))
             warnings.showwarning = lambda message, *_, **__: warn_once(str(message))
         yield

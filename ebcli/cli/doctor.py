@@ -4,24 +4,24 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from math import isclose
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ebcli.errors import DISTRIBUTION, EbcliError, in_words
 from ebcli.files.private import private_directory
 from ebcli.models.keywords import INPUT
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import ExecutionOptions, OutputOptions
 
 HEAD = "features.17"  # the bundled network's last layer before the pooling and the classifier
 TOLERANCE = 0.01  # above rounding errors, even those of TF32, and below real ones
 
 GB = 1e9
-CACHE_ROOM, OUTPUT_ROOM = 1 * GB, 0.1 * GB  # for most weights, and for some hundred pictures
+CACHE_ROOM = GB  # for most weights
+OUTPUT_ROOM = 0.1 * GB  # for some hundred pictures
 
 
 class Check(NamedTuple):
@@ -38,7 +38,7 @@ class Check(NamedTuple):
     found: str
 
 
-def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.directory) -> Iterator[Check]:
+def examine(device: str, output: Path) -> Iterator[Check]:
     """Check everything that a run depends on; leaves no files behind.
 
     Args:
@@ -47,7 +47,7 @@ def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.
     """
     advice_output = "choose another --output directory"
     reinstall = "reinstall torch and torchvision together with pip install --force-reinstall torch torchvision"
-    checks: dict[str, tuple[Callable[[], str], str]] = {  # each with advice, for errors that include none
+    checks = {  # each with advice, for errors that include none
         "versions": (_versions, "run pip check"),
         "PyTorch's internals": (_internals, reinstall),
         "devices": (_devices, reinstall),
@@ -55,13 +55,16 @@ def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.
         "torch.hub cache": (_cache, reinstall),
         "output directory": (lambda: _room(output, OUTPUT_ROOM, advice_output), advice_output),
     }
-    for check, (inspect, advice) in checks.items():
+    for name, (inspect, advice) in checks.items():
+        is_ok = False
         try:
-            yield Check(check, True, inspect())
+            words = inspect()
+            is_ok = True
         except EbcliError as error:
-            yield Check(check, False, str(error))
+            words = str(error)
         except Exception as error:  # a broken package can raise anything
-            yield Check(check, False, f"{in_words(error)}: {advice}")
+            words = f"{in_words(error)}: {advice}"
+        yield Check(name, is_ok, words)
 
 
 def _versions() -> str:
@@ -85,9 +88,9 @@ def _devices() -> str:
 
     from ebcli.models.running import resolve_device
 
-    names = ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
-    built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
-    return f"{', '.join(names)}; auto takes {resolve_device('auto')}; torch is built {built}"
+    gpus = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())]
+    platform_words = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+    return f"{', '.join(['cpu', *gpus])}; auto takes {resolve_device('auto')}; torch is built {platform_words}"
 
 
 def _small_run(device: str) -> str:
@@ -100,8 +103,10 @@ def _small_run(device: str) -> str:
     with private_directory() as folder:
         image = folder / "image.png"
         Image.radial_gradient("L").convert("RGB").save(image)
-        maps: dict[str, Any] = {"layer": (HEAD, INPUT), "contrastive": False, "output": folder / "maps"}
-        work = run(RunPlan.from_values(images=(image,), workers=0, device=device, **maps))
+        plan = RunPlan.from_values(
+            images=(image,), layer=(HEAD, INPUT), contrastive=False, output=folder / "maps", workers=0, device=device
+        )
+        work = run(plan)
         (record,) = work.results
         if record.error is not None:
             raise EbcliError(f"a generated image failed: {record.error}")
@@ -125,11 +130,11 @@ def _cache() -> str:
     return _room(folder, CACHE_ROOM, "set TORCH_HOME to another directory")
 
 
-def _room(folder: Path, least: float, remedy: str) -> str:
+def _room(folder: Path, minimum: float, remedy: str) -> str:
     """The free space for a directory, which need not exist; checks by writing that files can be written there.
 
     Raises:
-        EbcliError: it is not writable, or has less than ``least`` bytes of free space.
+        EbcliError: it is not writable, or has less than ``minimum`` bytes of free space.
     """
     folder = folder.absolute()
     try:
@@ -139,6 +144,6 @@ def _room(folder: Path, least: float, remedy: str) -> str:
     except OSError as error:
         raise EbcliError(f"cannot write to {folder} ({error.strerror}): {remedy}") from error
     free = shutil.disk_usage(existing).free
-    if free < least:
-        raise EbcliError(f"only {free / GB:.2f} GB are free for {folder}: free {least / GB:g} GB, or {remedy}")
+    if free < minimum:
+        raise EbcliError(f"only {free / GB:.2f} GB are free for {folder}: free {minimum / GB:g} GB, or {remedy}")
     return f"{folder}, {free / GB:.1f} GB free"

@@ -6,27 +6,68 @@ from typing import Any
 
 import click
 
-from ebcli.cli import click_types as kinds
-from ebcli.cli.click_types import PATH, SectionOption, Setting
-from ebcli.cli.settings import PRESETS, use_file, use_preset
+from ebcli.cli.click_types import (
+    CLASS,
+    DIRECTORY,
+    INTEGERS,
+    NUMBERS,
+    OUTPUT,
+    PATH,
+    PIXEL,
+    PLACE,
+    SHARD,
+    THRESHOLD,
+    Method,
+    SectionOption,
+    Setting,
+    complete_colormap,
+    complete_model,
+    complete_weights,
+)
+from ebcli.cli.settings import use_file
 from ebcli.drawing.style import ATLAS, STYLES
 from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
-from ebcli.run.plan import FIELDS, SETTINGS_ONLY
+from ebcli.run.plan import FIELDS, SETTINGS_ONLY, VALUES
 from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS
 
 Options = Mapping[str, Any]  # the values of a command's arguments and options, by their names
 
-CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_content_width": 110}
-CONTEXT |= {"help_option_names": ["-h", "--help"]}
-_COMMON = {"target", "layer", "contrastive", "against", "top_k", "model", "weights", "config", "labels", "output"}
-_COMMON |= {"panel", "report", "style", "skip_existing", "verbose"}  # which -h lists
-_TYPES = {"int": click.INT, "float": click.FLOAT, "Path": PATH, "Sequence[int]": kinds.INTEGERS}
-_TYPES |= dict.fromkeys(("Sequence[float]", "Channels"), kinds.NUMBERS)  # by the types of plans; or else by name
-_TYPES |= {"where": kinds.PLACE, "at": kinds.PIXEL, "shard": kinds.SHARD, "threshold": kinds.THRESHOLD}
-_TYPES |= {"output": kinds.OUTPUT, "similar_to": PATH, **dict.fromkeys(("target", "against"), kinds.ClassName())}
-_WORDS = {"fit": FITS, "scores": SCORES, "format": FORMATS, "annotations": ANNOTATIONS, "style": (*STYLES, ATLAS)}
-_WORDS |= {"dtype": DTYPES, "engine": ENGINES}
-_TYPES |= {name: click.Choice([*words], case_sensitive=False) for name, words in _WORDS.items()}
+CONTEXT = {
+    "auto_envvar_prefix": "EB_SALIENCY",
+    "show_default": True,
+    "max_content_width": 110,
+    "help_option_names": ["-h", "--help"],
+}
+# which -h lists
+_COMMON = (
+    "target layer contrastive against top_k model weights config labels output panel report style skip_existing verbose"
+).split()
+_CHOICES = {
+    "fit": FITS,
+    "scores": SCORES,
+    "format": FORMATS,
+    "annotations": ANNOTATIONS,
+    "style": (*STYLES, ATLAS),
+    "dtype": DTYPES,
+    "engine": ENGINES,
+}
+_TYPES: dict[str, click.ParamType] = {  # by the types of values of plans, or by their names
+    "int": click.INT,
+    "float": click.FLOAT,
+    "Path": PATH,
+    "Sequence[int]": INTEGERS,
+    "Sequence[float]": NUMBERS,
+    "Channels": NUMBERS,
+    "where": PLACE,
+    "at": PIXEL,
+    "shard": SHARD,
+    "threshold": THRESHOLD,
+    "output": OUTPUT,
+    "similar_to": PATH,
+    "target": CLASS,
+    "against": CLASS,
+}
+_TYPES |= {name: click.Choice([*words], case_sensitive=False) for name, words in _CHOICES.items()}
 
 
 def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOption:
@@ -38,8 +79,8 @@ def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOp
         text: what it does, and perhaps in brackets what is used without it.
         settings: what Click does not know by the value of plans or by `_TYPES`.
     """
-    *words, last = spelling.split()
-    words, metavar = ([*words, last], None) if last.islower() else (words, last)
+    words = spelling.split()
+    metavar = None if words[-1].islower() else words.pop()
     name = words[-1].partition("/")[0].lstrip("-").replace("-", "_")
     text, _, default_words = text.partition(" [default: ")
     field = FIELDS.get(name)
@@ -48,22 +89,16 @@ def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOp
     kind = _TYPES.get(name) or _TYPES.get(type_name.removeprefix("pathlib.").partition(" | ")[0])
     defaults = {"is_flag": True} if default is False else {"default": default, "multiple": isinstance(default, tuple)}
     defaults |= {"type": kind, "metavar": metavar, "show_default": default_words.removesuffix("]") or None}
-    option_class = Setting if name in SETTINGS_ONLY else SectionOption
-    return option_class(
-        words, section=section, help=text, common=name in _COMMON, hidden=option_class is Setting, **defaults | settings
-    )
-
-
-def _words(preset: str) -> str:
-    """What a preset stands for, as on the command line."""
-    return " ".join(f"--{key}" if value is True else f"--{key} {value}" for key, value in PRESETS[preset].items())
+    defaults |= {"section": section, "help": text, "common": name in _COMMON}
+    if name in SETTINGS_ONLY:
+        return Setting(words, hidden=True, **defaults | settings)
+    return SectionOption(words, **defaults | settings)
 
 
 _SECTIONS = "Map Model Input Output Appearance Resuming Performance Information".split()
 _map, _model, _input, _output, _appearance, _resuming, _performance, _information = (
     partial(option, section) for section in _SECTIONS
 )
-_base = partial(option, "Input", is_eager=True, expose_value=False)  # which set defaults of the others
 
 _ALL = (
     _map(
@@ -83,7 +118,7 @@ _ALL = (
         "--similar-to, compare with this picture. Repeatable. [default: the class's own classifier weights, "
         "negated]",
     ),
-    _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=kinds.Method(COMPARED_METHODS)),
+    _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=Method(COMPARED_METHODS)),
     _map(
         "--similar-to PICTURE",
         "Explain the similarity to this picture, by the features below the classifier. Repeatable.",
@@ -127,12 +162,12 @@ _ALL = (
         "Model to load: a torchvision name, timm/NAME, hf/NAME, ultralytics/FILE.pt, clip/NAME or "
         "open_clip/NAME for texts, a network in FILE.onnx or FILE.pt2, or your own code as FILE.py:FACTORY "
         "or MODULE:FACTORY.",
-        shell_complete=kinds.complete_model,
+        shell_complete=complete_model,
     ),
     _model(
         "--weights NAME|FILE|none",
         "Load these weights: DEFAULT, another name, a checkpoint file, or none.",
-        shell_complete=kinds.complete_weights,
+        shell_complete=complete_weights,
     ),
     _model(
         "--class-names",
@@ -156,12 +191,13 @@ _ALL = (
         "with --resize or --crop, and in benchmark]",
     ),
     _model("--scores", "Turn logits into scores by softmax or sigmoid, or leave them raw. [default: the model's own]"),
-    _base("--config", "Read options from this TOML file, such as a run's settings.toml.", type=PATH, callback=use_file),
-    _base(
-        "--preset",
-        f"Apply a set of options. {'; '.join(f'{name} stands for {_words(name)}' for name in PRESETS)}.",
-        type=click.Choice([*PRESETS]),
-        callback=use_preset,
+    _input(
+        "--config",
+        "Read options from this TOML file, such as a run's settings.toml.",
+        type=PATH,
+        callback=use_file,
+        is_eager=True,  # it sets defaults of the others
+        expose_value=False,
     ),
     _input("--from-file FILE", "Also read paths from FILE, one per line; - is stdin.", type=click.File("rb")),
     _input("-0 --null", "End paths in --from-file and printed ones with NUL, as find -print0.", is_flag=True),
@@ -183,7 +219,7 @@ _ALL = (
         "-o --output PATH",
         "Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, a .pdf or .svg "
         "file for a single figure, or an .html file for a page; - for stdout.",
-        shell_complete=kinds.DIRECTORY.shell_complete,
+        shell_complete=DIRECTORY.shell_complete,
     ),
     _output(
         "--format",
@@ -211,7 +247,6 @@ _ALL = (
     ),
     _output("--records", "Also write a table with a row per map, to a .csv or .parquet file."),
     _output("--json as_json", "Print one JSON record per image instead of paths.", is_flag=True),
-    _output("--open show", "Open the gallery page or the first picture when the run is done.", is_flag=True),
     _appearance(
         "--style", "Drawing style; atlas is one figure of the regions in which each class has the most evidence."
     ),
@@ -219,7 +254,7 @@ _ALL = (
         "--cmap NAME",
         "Use this matplotlib colormap. [default: violet for overlays; jet for --style paper; otherwise "
         "inferno, or vanimo_r if signed]",
-        shell_complete=kinds.complete_colormap,
+        shell_complete=complete_colormap,
     ),
     _appearance("--alpha", "Set an overlay's opacity at the upper end of the scale, 0 to 1."),
     _appearance(
@@ -269,6 +304,11 @@ _ALL = (
 OPTIONS = {option.name or "": option for option in sorted(_ALL, key=lambda option: isinstance(option, Setting))}
 
 
-def in_section(*sections: str) -> list[str]:
-    """The names of the options of some sections."""
-    return [name for name, option in OPTIONS.items() if option.section in sections]
+def values_in(options: Options) -> dict[str, Any]:
+    """The options of a command that are values of a plan."""
+    return {name: options[name] for name in VALUES & options.keys()}
+
+
+def in_section(section: str) -> list[str]:
+    """The names of the options of a section."""
+    return [name for name, option in OPTIONS.items() if option.section == section]

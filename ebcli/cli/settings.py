@@ -1,4 +1,4 @@
-"""Options from TOML files and presets, and the file that repeats a run."""
+"""Options from TOML files, such as the one that repeats a run."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,40 +9,29 @@ import click
 
 from ebcli.cli.click_types import ParsedText, SectionOption
 from ebcli.cli.option_hints import HINTS
-from ebcli.errors import closest
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "figure": {"panel": True, "top-k": 3, "dpi": 300, "cell-size": 460},
-    "dataset": {"format": "jpg", "raw": True, "report": True, "skip-existing": True},
-    "paper": {"style": "paper", "panel": True, "compare-with": "marginal"},
-}
+from ebcli.errors import ConfigurationError, closest
 
 
 def use_file(ctx: click.Context, _option: click.Parameter, path: Path | None) -> None:
-    """The callback of ``--config``: make what a file says the defaults of all other options; a preset goes over it."""
-    if path is None or ctx.resilient_parsing:
-        return
-    source = f"'{path}'"
-    table = read_settings(path)
-    preset_values: dict[str, Any] = {}
-    if "preset" in table:
-        preset = _text(table.pop("preset"), "preset", source)
-        if preset not in PRESETS:
-            raise click.UsageError(f"{source}: unknown preset {preset!r}: choose {', '.join(PRESETS)}")
-        preset_values = _defaults(ctx, PRESETS[preset], source)
-    ctx.default_map = {**preset_values, **_defaults(ctx, table, source), **(ctx.default_map or {})}
+    """The callback of ``--config``: make what a file says the defaults of all other options."""
+    if path is not None and not ctx.resilient_parsing:
+        ctx.default_map = default_map(path, ctx.command.params)
 
 
-def use_preset(ctx: click.Context, _option: click.Parameter, name: str | None) -> None:
-    """The callback of ``--preset``: make what it stands for the defaults of all other options."""
-    if name is not None:
-        ctx.default_map = {**(ctx.default_map or {}), **_defaults(ctx, PRESETS[name], name)}
+def default_map(path: Path, parameters: Iterable[click.Parameter]) -> dict[str, Any]:
+    """What a file sets, by the names of parameters, as Click's default map needs it.
 
-
-def _defaults(ctx: click.Context, table: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """What a table sets for the command, as Click's default map needs it."""
-    options = (parameter for parameter in ctx.command.params if isinstance(parameter, SectionOption))
-    return dict(parameters(options, table, source))
+    Raises:
+        click.UsageError: the file cannot be read, or a setting is wrong.
+    """
+    options: dict[str, SectionOption] = {}
+    for option in parameters:
+        if isinstance(option, SectionOption) and option.is_setting:
+            options |= dict.fromkeys(option.long_names, option)
+    try:
+        return dict(_defaults(read_settings(path), options))
+    except ConfigurationError as error:
+        raise click.UsageError(f"'{path}': {error}") from error
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -61,49 +50,43 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise click.UsageError(f"'{path}' is not valid TOML: {error}") from error
 
 
-def parameters(options: Iterable[SectionOption], table: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
-    """The names of the parameters that a table sets, with their values as Click's default map needs them."""
-    settable = {
-        name.lstrip("-"): option
-        for option in options
-        if option.section != "Information"
-        for name in (*option.opts, *option.secondary_opts)
-        if name.startswith("--") and option.name != "config"
-    }
+def _defaults(table: Mapping[str, Any], options: Mapping[str, SectionOption]) -> Iterator[tuple[str, Any]]:
+    """The settings of a table, by the names of parameters. Raises ConfigurationError if one is wrong."""
     for key, value in table.items():
-        if key == "images" and isinstance(value, list):
-            yield key, [_text(image, key, source) for image in value]
-            continue
         name = key.replace("_", "-")
-        option = settable.get(name)
-        if value is False and f"--{name}" in HINTS:  # a former flag that is off, of an earlier run
-            continue
-        if option is None:
-            hint = HINTS.get(f"--{name}") or closest(name, settable)
-            raise click.UsageError(f"{source}: no such setting {key!r}: {hint}".rstrip(": "))
-        yield str(option.name), _default(option, name, value, source)
+        if key == "images" and isinstance(value, list):
+            yield key, _texts(key, value)
+        elif name in options:
+            yield str(options[name].name), _default(options[name], name, value)
+        elif value is not False or f"--{name}" not in HINTS:  # a former flag that is off, of an earlier run
+            hint = HINTS.get(f"--{name}") or closest(name, options)
+            raise ConfigurationError(f"no such setting {key!r}: {hint}".rstrip(": "))
 
 
-def _default(option: SectionOption, name: str, value: Any, source: str) -> Any:
+def _default(option: SectionOption, name: str, value: Any) -> Any:
     """A value of a file as Click's default map needs it."""
     if option.is_flag != isinstance(value, bool):
-        raise click.UsageError(f"{source}: {name} must be {'true or false' if option.is_flag else 'a value'}")
+        raise ConfigurationError(f"{name} must be {'true or false' if option.is_flag else 'a value'}")
     if option.is_flag:
-        return not value if f"--{name}" in option.secondary_opts else value
+        is_negated = f"--{name}" in option.secondary_opts
+        return value != is_negated
     if option.multiple:
-        return [_text(item, name, source) for item in (value if isinstance(value, list) else [value])]
+        return _texts(name, value if isinstance(value, list) else [value])
     if isinstance(value, list) and isinstance(option.type, ParsedText):
-        return ",".join(_text(item, name, source) for item in value)
-    return _text(value, name, source)
+        return ",".join(_texts(name, value))
+    return _text(name, value)
 
 
-def _text(value: Any, name: str, source: str) -> str:
+def _texts(name: str, values: list[Any]) -> list[str]:
+    return [_text(name, value) for value in values]
+
+
+def _text(name: str, value: Any) -> str:
     """A string or number as it would be given on the command line."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise click.UsageError(f"{source}: {name} must be one value, a string or a number")
+        raise ConfigurationError(f"{name} must be one value, a string or a number")
     if isinstance(value, int) and value.bit_length() > 63:
-        raise click.UsageError(f"{source}: {name} is a number of more than 64 bits")
-    text = str(value)
-    if "\0" in text:
-        raise click.UsageError(f"{source}: {name} contains a NUL character")
-    return text
+        raise ConfigurationError(f"{name} is a number of more than 64 bits")
+    if "\0" in str(value):
+        raise ConfigurationError(f"{name} contains a NUL character")
+    return str(value)

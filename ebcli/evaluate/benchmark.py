@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,8 +52,8 @@ class Benchmark:
         name: its name.
         settings: everything that results depend on.
         units: names of the units of work, in order; usually images.
-        unit: what to call one unit.
         measure: measures a unit and yields rows; if it raises ``ImageError``, the unit is skipped.
+        unit: what to call one unit.
         keys: what a row of the table is about, besides method and layer: columns of the rows of units.
         columns: the other columns of that row, from the rows of units that agree in these.
     """
@@ -62,8 +62,8 @@ class Benchmark:
     settings: Mapping[str, Any]
     units: Sequence[str]
     _: KW_ONLY
-    unit: str
     measure: Callable[[str], Iterable[Row]]
+    unit: str = "image"
     keys: Sequence[str] = ()
     columns: Callable[[list[Row]], Row] = lambda _: {}
 
@@ -90,17 +90,19 @@ def run_benchmark(
     """
     from tqdm import tqdm
 
-    path = folder / f"{benchmark.name}-{configuration_hash(benchmark.settings)}.jsonl"
+    settings = benchmark.settings
+    path = folder / f"{benchmark.name}-{configuration_hash(settings)}.jsonl"
     with as_output_error(f"write to '{path}'"):
         folder.mkdir(parents=True, exist_ok=True)
         path.touch()
         rows_by_unit = _read(path)
         if not path.stat().st_size:
-            append_lines(path, json.dumps({"settings": benchmark.settings}, allow_nan=False))
+            append_lines(path, json.dumps({"settings": settings}, allow_nan=False))
         remaining = [unit for unit in benchmark.units if unit not in rows_by_unit]
         total = len(benchmark.units)
-        bar = {"total": total, "initial": total - len(remaining), "unit": benchmark.unit, "disable": quiet or None}
-        for unit in tqdm(remaining, benchmark.name, **bar):
+        num_done = total - len(remaining)
+        bar = tqdm(remaining, benchmark.name, initial=num_done, total=total, unit=benchmark.unit, disable=quiet or None)
+        for unit in bar:
             try:
                 rows_by_unit[unit] = [*benchmark.measure(unit)]
             except ImageError as error:
@@ -108,7 +110,7 @@ def run_benchmark(
                     report_failure(unit, error)
             else:
                 append_lines(path, json.dumps({"unit": unit, "rows": rows_by_unit[unit]}, allow_nan=False))
-    return [*chain.from_iterable(rows_by_unit.get(unit, ()) for unit in benchmark.units)]
+    return [*chain.from_iterable(map(rows_by_unit.get, benchmark.units, repeat(())))]
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -129,24 +131,26 @@ def table(rows: Sequence[Row]) -> str:
 
 def group_rows(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
     """Group rows by the values of a key, in order of first appearance, and each group by those of the other keys."""
-    groups: dict[tuple[Any, ...], list[Row]] = {(): [*rows]}
-    for key in keys:
-        groups_so_far, groups = groups, {}
-        for values, group in groups_so_far.items():
-            for row in group:
-                groups.setdefault((*values, row[key]), []).append(row)
+    if not keys:
+        return {(): [*rows]}
+    *outer_keys, key = keys
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for values, group in group_rows(rows, *outer_keys).items():
+        for row in group:
+            groups.setdefault((*values, row[key]), []).append(row)
     return groups
 
 
-def mean(rows: Sequence[Row], key: str) -> float | None:
-    """Mean of a key's values; None if there are no rows."""
-    return sum(row[key] for row in rows) / len(rows) if rows else None
+def mean(rows: Sequence[Row], key: str) -> float:
+    """Mean of a key's values."""
+    total: float = sum(row[key] for row in rows)
+    return total / len(rows)
 
 
 def _format(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return "-" if value is None else str(value)
 
 
 def _read(path: Path) -> dict[str, list[Row]]:
@@ -186,21 +190,22 @@ class ModelUnderTest:
         device: str = "auto",
     ) -> None:
         device = resolve_device(device)
-        self.loaded = load_model(device=device, **vars(spec))
-        if self.loaded.task != CLASSIFICATION:
-            raise ConfigurationError(f"{spec.name} is for {self.loaded.task}, but benchmarks are for classifiers")
-        self.num_classes = self.loaded.num_classes
-        self.net = fully_convolutional(self.loaded.net).requires_grad_(False)
+        model = load_model(device=device, **vars(spec))
+        if model.task != CLASSIFICATION:
+            raise ConfigurationError(f"{spec.name} is for {model.task}, but benchmarks are for classifiers")
         self.device = torch.device(device)
-        spatial = {layer.name for layer in model_layers(self.loaded) if layer.stride is not None}
-        flat = [name for name in layers if name != INPUT and resolve_layer(self.loaded, name) not in spatial]
-        if flat:
-            problem = f"layer {flat[0]!r} of {self.loaded.name} has no map"
-            raise LayerError(f"{problem}: eb-saliency layers lists those that do")
-        self._layers = list(dict.fromkeys(layers)) or [default_layer(self.loaded)]
+        self.loaded = model
+        self.num_classes = model.num_classes
+        self.net = fully_convolutional(model.net).requires_grad_(False)
+        with_maps = {layer.name for layer in model_layers(model) if layer.stride is not None}
+        for name in layers:
+            if name != INPUT and resolve_layer(model, name) not in with_maps:
+                problem = f"layer {name!r} of {model.name} has no map"
+                raise LayerError(f"{problem}: eb-saliency layers lists those that do")
+        self._layers = list(dict.fromkeys(layers)) or [default_layer(model)]
         self._methods = list(dict.fromkeys(methods))
-        self.settings = network_settings(self.loaded) | {"layers": self._layers, "methods": self._methods}
-        self.probe(*self.loaded.transforms.shape)
+        self.settings = network_settings(model) | {"layers": self._layers, "methods": self._methods}
+        self.probe(*model.transforms.shape)
 
     def probe(self, height: int, width: int) -> None:
         """Explain a blank image of that size, so that misfits are reported before any work starts.
@@ -231,16 +236,17 @@ class ModelUnderTest:
 
     def probabilities(self, inputs: Tensor) -> Tensor:
         """Scores (B, num_classes), by default softmax probabilities; see ``LoadedModel.scores``."""
-        parts = inputs.split(1 if self.loaded.one_by_one else len(inputs))
+        parts = inputs.split(1) if self.loaded.one_by_one else [inputs]
         with torch.no_grad():
-            return self.loaded.to_scores(torch.cat([class_scores(self.net(part)) for part in parts]))
+            logits = torch.cat([class_scores(self.net(part)) for part in parts])
+            return self.loaded.to_scores(logits)
 
     def question(self, images: LabeledImages, key: str) -> tuple[Tensor, int]:
         """The input (1, 3, H, W) for an image, and the image's class; without labels, the most likely one."""
         inputs = self.inputs(images.read(key))
-        if images.labels is not None:
-            return inputs, images.labels[key]
-        return inputs, int(self.probabilities(inputs).argmax())
+        if images.labels is None:
+            return inputs, int(self.probabilities(inputs).argmax())
+        return inputs, images.labels[key]
 
     def explain(self, inputs: Tensor, classes: Sequence[int], seed: str, net: Any = None) -> Iterator[NamedMaps]:
         """Each method's maps at each layer.
@@ -256,9 +262,14 @@ class ModelUnderTest:
             for layer in [NO_LAYER] if method in LAYERLESS else self._layers:
                 module = None if layer == INPUT else layer
                 with torch.random.fork_rng(devices=[]):
-                    torch.default_generator.manual_seed(zlib.crc32(os.fsencode(seed)))
+                    torch.default_generator.manual_seed(seed_of(seed))
                     maps = IMPLEMENTED[method](net or self.net, inputs, targets, module)
                 yield NamedMaps(method, layer, maps.float().cpu().numpy())
+
+
+def seed_of(text: str) -> int:
+    """A random seed from a text, such as the name of an image."""
+    return zlib.crc32(os.fsencode(text))
 
 
 def fully_convolutional(net: nn.Module) -> nn.Module:

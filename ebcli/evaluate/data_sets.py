@@ -4,7 +4,7 @@ import contextlib
 import io
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.datatypes.explanation import Box, Size
-from ebcli.errors import ConfigurationError, ImageError, closest, import_optional
+from ebcli.errors import ConfigurationError, ImageError, closest, import_optional, sides
 from ebcli.files.images import decode, has_image_suffix
 from ebcli.files.sources import find_sources
 from ebcli.models.classes import Names, read_class_names, read_labels
@@ -22,19 +22,19 @@ from ebcli.models.loaded import configuration_hash
 
 Mask = NDArray[np.bool_]  # (height, width)
 MaskedObject = tuple[int, Mask]  # class index, mask
+Annotation = tuple[Size, Iterable[MaskedObject]]  # of an image
 
 VOC_CLASSES = tuple(
-    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
-    "sofa train tvmonitor".split()
+    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant "
+    "sheep sofa train tvmonitor".split()
 )
 
 
 class AnnotatedObject(NamedTuple):
-    """An object in an image: its class name, its box in pixels, and whether VOC flags it as *difficult*."""
+    """An object in an image: its class name, and its box in pixels."""
 
     name: str
     box: Box
-    flagged: bool
 
 
 class Images:
@@ -84,7 +84,8 @@ class LabeledImages(Images):
         self.keys = [key for key in self.files if self.labels is None or key in self.labels]
         if not self.keys:
             raise ConfigurationError(f"there are no images in '{folder}'")
-        self.settings = {"data": str(folder.absolute()), "labels": configuration_hash({"labels": self.labels})}
+        labels_hash = configuration_hash({"labels": self.labels})
+        self.settings = {"data": str(folder.absolute()), "labels": labels_hash}
 
 
 class AnnotatedImages(Images, ABC):
@@ -95,22 +96,17 @@ class AnnotatedImages(Images, ABC):
         source: where it is.
         classes: class names in the order of the network's outputs.
         files: the file of each image, by the image's name.
-        skip_flagged: ignore the objects that are flagged.
     """
 
-    def __init__(
-        self, name: str, source: Path, classes: Sequence[str], files: Mapping[str, Path], skip_flagged: bool
-    ) -> None:
+    def __init__(self, name: str, source: Path, classes: Sequence[str], files: Mapping[str, Path]) -> None:
         self.name = name
         self.classes = classes
-        self._skips_flagged = skip_flagged
         self.files = files
         self.keys = [*files]
-        settings = {"data": name, "source": str(source.absolute()), "classes": list(classes)}
-        self.settings = settings | {"skip flagged": skip_flagged}
+        self.settings = {"data": name, "source": str(source.absolute()), "classes": list(classes)}
 
     @abstractmethod
-    def objects(self, key: str) -> tuple[Size, Iterator[MaskedObject]]:
+    def objects(self, key: str) -> Annotation:
         """The size (width, height) of an image; and the objects in it, each with its class's index and its mask.
 
         Raises:
@@ -125,8 +121,7 @@ class AnnotatedImages(Images, ABC):
         """
         annotated_size, objects = self.objects(key)
         if size != annotated_size:
-            pixels, truth = ("{} x {}".format(*numbers) for numbers in (size, annotated_size))
-            raise ImageError(f"the image has {pixels} pixels, but its annotation says {truth}")
+            raise ImageError(f"the image has {sides(size)} pixels, but its annotation says {sides(annotated_size)}")
         masks: dict[int, Mask] = {}
         for index, mask in objects:
             masks[index] = masks.get(index, False) | mask
@@ -134,39 +129,35 @@ class AnnotatedImages(Images, ABC):
 
 
 class Voc(AnnotatedImages):
-    """PASCAL VOC, read by torchvision's ``VOCDetection``.
+    """The test images of PASCAL VOC 2007, read by torchvision's ``VOCDetection``.
 
     Args:
         root: directory that contains ``VOCdevkit``.
-        year, split: such as ``"2007"`` and ``"test"``.
         class_names: class names in the order of the network's outputs; None for VOC's twenty, alphabetically.
-        skip_flagged: ignore objects that VOC flags as difficult.
 
     Raises:
         ConfigurationError: the data set does not exist, or has no images.
     """
 
-    def __init__(
-        self, root: Path, year: str = "2007", split: str = "test", class_names: Names = None, skip_flagged: bool = False
-    ) -> None:
+    def __init__(self, root: Path, class_names: Names = None) -> None:
         from torchvision.datasets import VOCDetection
 
         try:
-            data_set = VOCDetection(str(root), year, split)
+            data_set = VOCDetection(str(root), "2007", "test")
         except (RuntimeError, OSError, ValueError) as error:
             raise ConfigurationError(
-                f"VOC {year} {split} is not in '{root}', which must contain VOCdevkit/VOC{year} with JPEGImages, "
-                f"Annotations and ImageSets/Main/{split}.txt"
+                f"VOC 2007 test is not in '{root}', which must contain VOCdevkit/VOC2007 with JPEGImages, "
+                "Annotations and ImageSets/Main/test.txt"
             ) from error
-        files = {path.stem: path for path in map(Path, data_set.images)}
+        files = {Path(path).stem: Path(path) for path in data_set.images}
         self._annotations = dict(zip(files, map(Path, data_set.targets), strict=True))
-        super().__init__(f"VOC {year} {split}", root, class_names or VOC_CLASSES, files, skip_flagged)
+        super().__init__("VOC 2007 test", root, class_names or VOC_CLASSES, files)
         if not self.keys:
-            raise ConfigurationError(f"{self.name} in '{root}' is empty: ImageSets/Main/{split}.txt lists no images")
+            raise ConfigurationError(f"VOC 2007 test in '{root}' is empty: ImageSets/Main/test.txt lists no images")
 
-    def objects(self, key: str) -> tuple[Size, Iterator[MaskedObject]]:
+    def objects(self, key: str) -> Annotation:
         size, objects = read_voc(self._annotations[key])
-        return size, (self._mask(item, size) for item in objects if not (item.flagged and self._skips_flagged))
+        return size, (self._mask(item, size) for item in objects)
 
     def _mask(self, item: AnnotatedObject, size: Size) -> MaskedObject:
         if item.name not in self.classes:
@@ -187,13 +178,12 @@ class Coco(AnnotatedImages):
     Args:
         images: the directory.
         annotations: the file, such as ``instances_val2014.json``.
-        skip_flagged: ignore crowds.
 
     Raises:
         ConfigurationError: the file cannot be read, or pycocotools is missing.
     """
 
-    def __init__(self, images: Path, annotations: Path, skip_flagged: bool = False) -> None:
+    def __init__(self, images: Path, annotations: Path) -> None:
         reader = import_optional("pycocotools.coco").COCO
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
@@ -204,17 +194,15 @@ class Coco(AnnotatedImages):
         except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
             raise ConfigurationError(f"'{annotations}' is not a file of COCO annotations: {error}") from error
         files = {name: images / name for name in self._images}
-        super().__init__(f"COCO {annotations.stem}", annotations, classes, files, skip_flagged)
-        for noun, names in (("images", self.keys), ("categories", self.classes)):
-            if not names:
-                raise ConfigurationError(f"'{annotations}' lists no {noun}")
+        super().__init__(f"COCO {annotations.stem}", annotations, classes, files)
+        if not files:
+            raise ConfigurationError(f"'{annotations}' lists no images")
+        if not classes:
+            raise ConfigurationError(f"'{annotations}' lists no categories")
 
-    def objects(self, key: str) -> tuple[Size, Iterator[MaskedObject]]:
+    def objects(self, key: str) -> Annotation:
         image = self._images[key]
-        annotations = self._coco.imgToAnns[image["id"]]
-        if self._skips_flagged:
-            annotations = [annotation for annotation in annotations if not annotation.get("iscrowd")]
-        return (image["width"], image["height"]), map(self._mask, annotations)
+        return (image["width"], image["height"]), map(self._mask, self._coco.imgToAnns[image["id"]])
 
     def _mask(self, item: dict[str, Any]) -> MaskedObject:
         try:
@@ -236,10 +224,9 @@ def read_voc(path: Path) -> tuple[Size, list[AnnotatedObject]]:
         root = ET.parse(path).getroot()
         objects = []
         for item in root.iter("object"):
-            edges = "xmin", "ymin", "xmax", "ymax"
+            edges = ("xmin", "ymin", "xmax", "ymax")
             left, top, right, bottom = (float(_text(item, f"bndbox/{edge}")) for edge in edges)
-            flagged = item.findtext("difficult", "0").strip() == "1"
-            objects.append(AnnotatedObject(_text(item, "name"), Box(left - 1, top - 1, right, bottom), flagged))
+            objects.append(AnnotatedObject(_text(item, "name"), Box(left - 1, top - 1, right, bottom)))
         return (int(_text(root, "size/width")), int(_text(root, "size/height"))), objects
     except OSError as error:
         raise ImageError(f"cannot read annotation '{path}': {error.strerror}") from error

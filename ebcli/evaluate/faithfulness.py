@@ -1,8 +1,6 @@
 """Tests of faithfulness: the class probability as highlighted pixels go, and maps as the parameters are shuffled."""
 
 import copy
-import os
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Literal
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 from torchvision.transforms import functional
 
 from ebcli.drawing.overlay import ranks
-from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, NamedMaps, Row, mean
+from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, NamedMaps, Row, mean, seed_of
 from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.evaluate.metrics import area_under, rank_correlation, resized, structural_similarity
 from ebcli.models import layers as model_layers
@@ -42,7 +40,7 @@ def noise(image: Tensor) -> Tensor:
     return standard * image.std((1, 2), keepdim=True) + image.mean((1, 2), keepdim=True)
 
 
-_FILLS: dict[str, Callable[[Tensor], Tensor]] = dict(zip(BASELINES, (blur, mean_color, noise), strict=True))
+_FILLS = dict(zip(BASELINES, (blur, mean_color, noise), strict=True))
 
 
 def perturbation(
@@ -64,7 +62,7 @@ def perturbation(
 
     def measure(key: str) -> Iterator[Row]:
         inputs, target = model.question(images, key)
-        generator = np.random.default_rng(zlib.crc32(os.fsencode(key)))
+        generator = np.random.default_rng(seed_of(key))
 
         def score(batch: Tensor) -> Tensor:
             return model.probabilities(batch)[:, target]
@@ -82,17 +80,26 @@ def perturbation(
             saliency = method_maps.maps[0]
             random_map = generator.permutation(saliency.ravel()).reshape(saliency.shape)
             for baseline in baselines:
-                curves = {"curve": curve(saliency, baseline), "shuffled": curve(random_map, baseline)}
-                yield method_maps.labels | {"baseline": baseline} | curves
+                yield {
+                    **method_maps.labels,
+                    "baseline": baseline,
+                    "curve": curve(saliency, baseline),
+                    "shuffled": curve(random_map, baseline),
+                }
 
     def columns(rows: list[Row]) -> Row:
-        area = sum(area_under(row["curve"]) for row in rows) / len(rows)
-        random_area = sum(area_under(row["shuffled"]) for row in rows) / len(rows)
-        gain = area - random_area if kind == "insertion" else random_area - area
+        def mean_area(name: str) -> float:
+            return sum(area_under(row[name]) for row in rows) / len(rows)
+
+        area = mean_area("curve")
+        random_area = mean_area("shuffled")
+        gain = area - random_area
+        if kind == "deletion":
+            gain = -gain
         return {"area": area, "shuffled": random_area, "gain": gain, "images": len(rows)}
 
     settings = model.settings | images.settings | {"baselines": list(baselines), "steps": steps}
-    return Benchmark(kind, settings, images.keys, unit="image", measure=measure, keys=["baseline"], columns=columns)
+    return Benchmark(kind, settings, images.keys, measure=measure, keys=["baseline"], columns=columns)
 
 
 def perturbation_curve(
@@ -168,13 +175,17 @@ def sanity(model: ModelUnderTest, images: LabeledImages, steps: int = 8) -> Benc
         maps_after = model.explain(inputs, [target], unit, randomize(count))
         for before, after in zip(maps_before, maps_after, strict=True):
             pair = before.maps[0], after.maps[0]
-            ssim = structural_similarity(*(resized(saliency, size) for saliency in pair))
-            similarities = {"rank correlation": rank_correlation(*pair), "SSIM": ssim}
-            yield before.labels | {"randomized": count, "down to": top_down[count - 1]} | similarities
+            fine_pair = [resized(saliency, size) for saliency in pair]
+            yield {
+                **before.labels,
+                "randomized": count,
+                "down to": top_down[count - 1],
+                "rank correlation": rank_correlation(*pair),
+                "SSIM": structural_similarity(*fine_pair),
+            }
 
     def columns(rows: list[Row]) -> Row:
-        similarities = {name: mean(rows, name) for name in ("rank correlation", "SSIM")}
-        return similarities | {"images": len(rows)}
+        return {"rank correlation": mean(rows, "rank correlation"), "SSIM": mean(rows, "SSIM"), "images": len(rows)}
 
     keys = "randomized", "down to"
     settings = model.settings | images.settings | {"steps": counts}
@@ -185,9 +196,8 @@ def sanity(model: ModelUnderTest, images: LabeledImages, steps: int = 8) -> Benc
 def layers_from_the_top(model: ModelUnderTest) -> list[str]:
     """Layers with parameters of their own, in reverse execution order."""
     modules = dict(model.net.named_modules())
-    order = [layer.name for layer in model_layers(model.loaded)]
-    names = [name for name in order if name in modules and list(modules[name].parameters(recurse=False))]
-    return names[::-1]
+    order = [layer.name for layer in reversed(model_layers(model.loaded))]
+    return [name for name in order if name in modules and [*modules[name].parameters(recurse=False)]]
 
 
 def shuffle_parameters(layer: nn.Module, seed: str) -> None:
@@ -200,7 +210,7 @@ def shuffle_parameters(layer: nn.Module, seed: str) -> None:
         layer: the layer; parameters of its submodules are not shuffled.
         seed: random seed.
     """
-    generator = torch.Generator().manual_seed(zlib.crc32(os.fsencode(seed)))
+    generator = torch.Generator().manual_seed(seed_of(seed))
     with torch.no_grad():
         for parameter in layer.parameters(recurse=False):
             order = torch.randperm(parameter.numel(), generator=generator).to(parameter.device)

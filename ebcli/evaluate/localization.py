@@ -20,7 +20,7 @@ from ebcli.models.loaded import configuration_hash
 
 # Published results in percent, for all questions and for the difficult ones, by data set, network and method.
 # *Paper* is Zhang et al., ECCV 2016; *TorchRay* is Fong et al., ICCV 2019, who measured both methods again.
-POINTING: dict[tuple[str, str, str], str] = {
+POINTING = {
     ("VOC 2007 test", "vgg16", "marginal"): "paper 76.9 / 55.1, TorchRay 77.1 / 56.6",
     ("VOC 2007 test", "vgg16", "contrastive"): "paper 80.0 / 66.8, TorchRay 79.9 / 66.5",
     ("VOC 2007 test", "resnet50", "contrastive"): "TorchRay 90.7 / 82.1",
@@ -29,9 +29,10 @@ POINTING: dict[tuple[str, str, str], str] = {
 }
 
 SIDE = 224  # length of the shorter side in the paper
+TOLERANCE = 15  # pixels of the image, of a hit from the object, in the paper
 
 
-def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) -> Benchmark:
+def pointing(model: ModelUnderTest, data: AnnotatedImages) -> Benchmark:
     """Zhang et al., ECCV 2016, section 4.1.
 
     Every class in an image is one question. The network gets the whole image, its shorter side resized to ``SIDE``;
@@ -41,15 +42,14 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) 
     Args:
         model: the network, with one output per class of the data set.
         data: the images.
-        tolerance: maximum distance of a hit from the object, in pixels of the image.
 
     Raises:
         ConfigurationError: the network has another number of classes, or does not accept such images.
     """
     if model.num_classes != len(data.classes):
         raise ConfigurationError(
-            f"{model.loaded.name} has {model.num_classes} classes, but {data.name} has {len(data.classes)}: pass "
-            "--weights of a network trained on it"
+            f"{model.loaded.name} has {model.num_classes} classes, but {data.name} has {len(data.classes)}: "
+            "pass --weights of a network trained on it"
         )
     model.probe(SIDE, SIDE * 4 // 3)
 
@@ -59,10 +59,14 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) 
         if not masks:
             return
         for method_maps in model.explain(model.whole_image(image, SIDE), [*masks], key):
-            for (index, mask), saliency in zip(masks.items(), method_maps.maps, strict=True):
-                hit = pointing_hit(resized(saliency, image.size), mask, tolerance)
-                difficult = is_difficult(mask, len(masks) - 1)
-                yield method_maps.labels | {"class": data.classes[index], "hit": hit, "difficult": difficult}
+            for index, saliency in zip(masks, method_maps.maps, strict=True):
+                mask = masks[index]
+                yield {
+                    **method_maps.labels,
+                    "class": data.classes[index],
+                    "hit": pointing_hit(resized(saliency, image.size), mask, TOLERANCE),
+                    "difficult": is_difficult(mask, len(masks) - 1),
+                }
 
     def columns(rows: list[Row]) -> Row:
         return {
@@ -72,16 +76,16 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) 
             "others (all / difficult)": POINTING.get((data.name, model.loaded.name, rows[0]["method"])),
         }
 
-    settings = model.settings | data.settings | {"tolerance": tolerance, "side": SIDE}
-    return Benchmark("pointing", settings, data.keys, unit="image", measure=measure, columns=columns)
+    settings = model.settings | data.settings | {"tolerance": TOLERANCE, "side": SIDE}
+    return Benchmark("pointing", settings, data.keys, measure=measure, columns=columns)
 
 
 def _mean_over_classes(rows: list[Row]) -> float | None:
     """Percentage of hits, averaged over classes."""
-    classes = group_rows(rows, "class").values()
-    if not classes:
+    groups = group_rows(rows, "class").values()
+    if not groups:
         return None
-    return 100 * sum(mean(group, "hit") or 0.0 for group in classes) / len(classes)
+    return 100 * sum(mean(group, "hit") for group in groups) / len(groups)
 
 
 def localize(
@@ -115,11 +119,11 @@ def localize(
             raise ImageError(f"annotation: {error}; --class-names sets the names that annotations use") from error
 
     def measure(key: str) -> Iterator[Row]:
-        annotation = files.get(Path(key).stem)
-        if annotation is None:
-            raise ImageError(f"its annotation {Path(key).stem}.xml does not exist")
+        stem = Path(key).stem
+        if stem not in files:
+            raise ImageError(f"its annotation {stem}.xml does not exist")
         image = images.read(key)
-        _, objects = read_voc(annotation)
+        _, objects = read_voc(files[stem])
         boxes: dict[str, list[Box]] = {}
         for item in objects:
             boxes.setdefault(item.name, []).append(item.box)
@@ -132,14 +136,14 @@ def localize(
                 for alpha in alphas:
                     box = bounding_box(fine, alpha)
                     wrong = float(box is None or max(map(box.overlap, boxes[name])) < 0.5)
-                    yield method_maps.labels | {"alpha": alpha, "class": name, "wrong": wrong}
+                    yield {**method_maps.labels, "alpha": alpha, "class": name, "wrong": wrong}
 
     def columns(rows: list[Row]) -> Row:
-        return {"error": 100 * (mean(rows, "wrong") or 0.0), "questions": len(rows)}
+        return {"error": 100 * mean(rows, "wrong"), "questions": len(rows)}
 
     settings = model.settings | images.settings | {"alphas": list(alphas), "side": SIDE}
     settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
-    return Benchmark("localize", settings, images.keys, unit="image", measure=measure, keys=["alpha"], columns=columns)
+    return Benchmark("localize", settings, images.keys, measure=measure, keys=["alpha"], columns=columns)
 
 
 def classify_images(model: ModelUnderTest, images: LabeledImages) -> Benchmark:
@@ -157,7 +161,7 @@ def classify_images(model: ModelUnderTest, images: LabeledImages) -> Benchmark:
         yield {"image": key, "class": target, "right": is_right, "probability": float(scores[target])}
 
     settings = {key: model.settings[key] for key in ("version", "model", "weights")}
-    return Benchmark("classify_images", settings | images.settings, images.keys, unit="image", measure=measure)
+    return Benchmark("classify_images", settings | images.settings, images.keys, measure=measure)
 
 
 class Mosaics:
@@ -205,8 +209,8 @@ class Mosaics:
         by_class = group_rows(correct_rows, "class")
         if len(by_class) < size**2:
             raise ConfigurationError(
-                f"a mosaic needs images of {size**2} classes recognized with a probability of at least {confidence:g}, "
-                f"but there are only {len(by_class)}: add images, or lower --confidence"
+                f"a mosaic needs images of {size**2} classes recognized with a probability of at least "
+                f"{confidence:g}, but there are only {len(by_class)}: add images, or lower --confidence"
             )
         self._candidates = list(by_class.values())
         model.probe(size * self._side, size * self._side)
@@ -216,12 +220,14 @@ class Mosaics:
 
     def make(self, unit: str) -> tuple[torch.Tensor, list[Row]]:
         """The mosaic of a number, (1, 3, H, W), and the rows of its images, from the top left to the bottom right."""
+        n = self.n
         generator = np.random.default_rng([self._seed, int(unit)])
-        chosen = generator.choice(len(self._candidates), self.n**2, replace=False)
-        candidates = [self._candidates[index] for index in chosen]
+        classes = generator.choice(len(self._candidates), n**2, replace=False)
+        candidates = [self._candidates[index] for index in classes]
         rows = [group[generator.integers(len(group))] for group in candidates]
         cells = [self.model.inputs(self._images.read(row["image"]), self._side) for row in rows]
-        return torch.cat([torch.cat(cells[i : i + self.n], 3) for i in range(0, self.n**2, self.n)], 2), rows
+        strips = [torch.cat(cells[start : start + n], 3) for start in range(0, n**2, n)]
+        return torch.cat(strips, 2), rows
 
 
 def grid(mosaics: Mosaics) -> Benchmark:
@@ -235,13 +241,20 @@ def grid(mosaics: Mosaics) -> Benchmark:
         mosaic, rows = mosaics.make(unit)
         for method_maps in mosaics.model.explain(mosaic, [row["class"] for row in rows], unit):
             for index, saliency in enumerate(method_maps.maps):
-                score = grid_score(saliency, index, mosaics.n)
-                hit = grid_hit(saliency, index, mosaics.n)
-                yield method_maps.labels | {"image": rows[index]["image"], "score": score, "hit": hit}
+                yield {
+                    **method_maps.labels,
+                    "image": rows[index]["image"],
+                    "score": grid_score(saliency, index, mosaics.n),
+                    "hit": grid_hit(saliency, index, mosaics.n),
+                }
 
     def columns(rows: list[Row]) -> Row:
-        median = statistics.median(row["score"] for row in rows)
-        return {"score": mean(rows, "score"), "median": median, "hits": mean(rows, "hit"), "questions": len(rows)}
+        return {
+            "score": mean(rows, "score"),
+            "median": statistics.median(row["score"] for row in rows),
+            "hits": mean(rows, "hit"),
+            "questions": len(rows),
+        }
 
     return Benchmark("grid", mosaics.settings, mosaics.units, unit="mosaic", measure=measure, columns=columns)
 
@@ -264,13 +277,13 @@ def naming(mosaics: Mosaics, top_k: int = 20) -> Benchmark:
         scores = mosaics.model.probabilities(mosaic)[0].cpu()
         classes = scores.topk(min(top_k, len(scores))).indices.tolist()
         labels = np.array([row["class"] for row in images]).reshape(mosaics.n, mosaics.n)
-        coverage = {"listed": float(np.isin(labels, classes).mean())}
+        listed = float(np.isin(labels, classes).mean())
         for method_maps in mosaics.model.explain(mosaic, classes, unit):
-            pairs = zip(classes, method_maps.maps, strict=True)
-            evidence_maps = np.stack([evidence(values, float(scores[index])) for index, values in pairs])
+            class_scores = scores[classes].tolist()
+            evidence_maps = np.stack([*map(evidence, method_maps.maps, class_scores)])
             for ranking, values in (("evidence", evidence_maps), ("plain", np.maximum(method_maps.maps, 0))):
                 counts = count_named(values, np.array(classes), labels)
-                yield method_maps.labels | {"compared": ranking} | counts | coverage
+                yield {**method_maps.labels, "compared": ranking, **counts, "listed": listed}
 
     def columns(rows: list[Row]) -> Row:
         def share(part: str, total_name: str) -> float | None:
@@ -306,6 +319,11 @@ def count_named(values: NDArray[np.float32], classes: NDArray[np.int_], labels: 
     right = (best == labels.ravel()[places]) & (largest > 0)
     clear = leads(values).max(0) >= max(CLEAR * largest.max(), np.finfo(np.float32).tiny)
     strongest = [np.where(places == image, largest, -1).argmax() for image in range(labels.size)]
-    masks = {"right": right, "clear": clear, "right and clear": right & clear}
-    counts = {name: int(mask.sum()) for name, mask in masks.items()}
-    return {"cells": right.size, **counts, "images": labels.size, "right images": int(right.ravel()[strongest].sum())}
+    return {
+        "cells": right.size,
+        "right": int(right.sum()),
+        "clear": int(clear.sum()),
+        "right and clear": int((right & clear).sum()),
+        "images": labels.size,
+        "right images": int(right.ravel()[strongest].sum()),
+    }

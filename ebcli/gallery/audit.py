@@ -1,6 +1,5 @@
 """The audit of a run: photos whose maps rest on one place, and the page that shows them."""
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +13,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ebcli.datatypes.explanation import Box, Size
-from ebcli.drawing.overlay import heatmap, picture, resize, side_by_side
+from ebcli.drawing.overlay import downscale, heatmap, picture, resize, side_by_side
 from ebcli.drawing.painters import Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
-from ebcli.files.naming import AUDIT
+from ebcli.files.naming import AUDIT, sha256
+from ebcli.files.paths import safe_open
 from ebcli.gallery.comparison import Files, Json, latest_records, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 
@@ -36,6 +36,9 @@ _MIN_COSINE = 0.8  # of a group with its mean map
 _MAX_LOOK_DIFFERENCE = 0.04  # the mean difference of a group's peaks from their mean look
 _PIXELS = 4  # a cell's side in the small photo from which looks are taken
 _GROUPS = 8
+_MAX_TESTED = 40  # photos of a candidate
+_CHANGE = 0.3  # of the tested photos, change class in a finding
+_MARGIN = 0.2  # of the tested photos: so many more than with another place covered
 _THIRDS = (
     ("at the upper left", "at the top", "at the upper right"),
     ("at the left", "in the middle", "at the right"),
@@ -95,6 +98,67 @@ class Candidate(NamedTuple):
     place_words: str
     photos: Sequence[tuple[AuditPhoto, Mask]]
     total: int
+
+    @property
+    def tested(self) -> Sequence[tuple[AuditPhoto, Mask]]:
+        """The photos in which the place is covered, as a test."""
+        return self.photos[:_MAX_TESTED]
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that the outcome of that test depends on."""
+        photos = [(photo.input, *photo.state, mask.tobytes().hex()) for photo, mask in self.tested]
+        return sha256(json.dumps(photos).encode())
+
+
+class ClassChanges(NamedTuple):
+    """What happens if a place is covered.
+
+    Attributes:
+        num_changed: how many photos change class.
+        opposite: how many do if the opposite place is covered; None if they overlap.
+    """
+
+    num_changed: int
+    opposite: int | None
+
+
+class Finding(NamedTuple):
+    """What photos of a class rest on, and what happens if it is covered.
+
+    Attributes:
+        candidate: the class, the place and the photos.
+        num_tested: of the photos, how many were tested.
+        num_changed: how many of these change class if the place is covered.
+        opposite: how many do if the opposite place is covered; None if they overlap.
+    """
+
+    candidate: Candidate
+    num_tested: int
+    num_changed: int
+    opposite: int | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it makes a difference."""
+        margin = self.num_changed - (self.opposite or 0)
+        return self.num_changed >= _CHANGE * self.num_tested and margin >= max(1, _MARGIN * self.num_tested)
+
+    @property
+    def words(self) -> str:
+        """The finding in a sentence."""
+        photos = [photo for photo, _ in self.candidate.photos]
+        count = len(photos)
+        wrong = sum(photo.is_wrong for photo in photos)
+        maps = f"{count} of {self.candidate.total} '{photos[0].name}' maps share {self.candidate.place_words}"
+        words = f"{maps}; covering it changes the class of {self.num_changed}"
+        if self.num_tested != count:
+            words += f" of {self.num_tested} tested"
+        if self.opposite is not None:
+            words += f", and covering the opposite place changes the class of {self.opposite}"
+        if wrong:
+            words += f"; {wrong} of the {count} predictions {'is' if wrong == 1 else 'are'} wrong"
+        return words
 
 
 def read_boxes(path: Path) -> Boxes:
@@ -222,19 +286,53 @@ def _core(values: Values) -> Mask:
     return np.any(neighborhoods, axis=(2, 3))
 
 
+def read_outcomes(file: Path) -> dict[str, ClassChanges]:
+    """What an earlier audit, perhaps an interrupted one, has tested; lines that are something else are ignored."""
+    outcomes: dict[str, ClassChanges] = {}
+    with suppress(OSError), safe_open(file, follow=False) as lines:
+        for line in lines:
+            with suppress(ValueError, TypeError):
+                key, num_changed, opposite = json.loads(line)
+                outcomes[str(key)] = ClassChanges(int(num_changed), None if opposite is None else int(opposite))
+    return outcomes
+
+
+def count_changes(candidate: Candidate, classify: Callable[[Image.Image], int | None]) -> ClassChanges:
+    """Cover the place in the photos of a candidate, and then the opposite one.
+
+    Args:
+        candidate: the photos.
+        classify: the class of a photo.
+    """
+    num_changed = 0
+    opposite = 0
+    for photo, mask in candidate.tested:
+        image = downscale(decode(photo.path))
+        full_class = classify(image)
+        num_changed += classify(_cover(image, mask)) != full_class
+        opposite += classify(_cover(image, np.flip(mask))) != full_class
+    overlap = any((mask & np.flip(mask)).any() for _, mask in candidate.photos)
+    return ClassChanges(num_changed, None if overlap else opposite)
+
+
+def _cover(image: Image.Image, cells: Mask) -> Image.Image:
+    """A photo with its mean color in some cells."""
+    mean = image.resize((1, 1), Image.Resampling.BOX)
+    mask = Image.fromarray(cells.astype("uint8") * 255).resize(image.size, Image.Resampling.NEAREST)
+    return Image.composite(mean.resize(image.size), image, mask)
+
+
 _MAX_PHOTOS = 8  # photos of a finding
 _SIDE, _GAP, _SMALL = 180, 6, 84  # pixels
 _CORNERS = [name for name in PLACES if name.endswith("corner")]
 
 
-def write_audit(
-    directory: Path, findings: Sequence[tuple[str, Candidate]], classes: Mapping[str, Sequence[AuditPhoto]]
-) -> Path:
+def write_audit(directory: Path, findings: Sequence[Finding], classes: Mapping[str, Sequence[AuditPhoto]]) -> Path:
     """Write the page and its pictures into ``audit/`` below the directory of a run, all or none of them.
 
     Args:
         directory: the directory.
-        findings: what was found, in words and with its photos.
+        findings: what was found.
         classes: the photos of each class.
 
     Returns:
@@ -247,20 +345,21 @@ def write_audit(
 
     def picture_of(image: Image.Image) -> Json:
         content = encode_picture(image, "png")
-        name = f"{hashlib.sha256(content).hexdigest()[:24]}.png"
+        name = f"{sha256(content, 24)}.png"
         files[AUDIT.with_name(name)] = content
         return {"picture": name, "width": image.width}
 
-    def finding_row(words: str, candidate: Candidate) -> Json:
+    def finding_row(finding: Finding) -> Json:
+        candidate = finding.candidate
         inputs = [photo.input for photo, _ in candidate.photos[:_MAX_PHOTOS]]
-        return {"words": words, "photos": inputs, **picture_of(_strip(candidate))}
+        return {"words": finding.words, "photos": inputs, **picture_of(_strip(candidate))}
 
     def class_row(name: str, photos: Sequence[AuditPhoto]) -> Json:
         return {"name": name, "photos": len(photos), "shares": _shares(photos), **picture_of(_mean_map(photos))}
 
     files[AUDIT] = page(
         "audit.html",
-        findings=[finding_row(*finding) for finding in findings],
+        findings=[*map(finding_row, findings)],
         classes=[class_row(*item) for item in sorted(classes.items())],
         heads=["mean map", "class", "photos", "border", *_CORNERS, "outside of boxes"],
         border=BORDER.mean(),

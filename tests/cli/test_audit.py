@@ -7,6 +7,7 @@ import html
 import json
 import os
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +21,21 @@ from option_values import HOSTILE
 from PIL import Image
 from runs import tree
 
-from ebcli.cli.check_and_audit import Finding, _count_changes
+from ebcli.cli.audit import _classify
 from ebcli.cli.saliency import main
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.gallery.audit import CELLS, PLACES, AuditPhoto, Candidate, candidates, read_boxes, read_photos, write_audit
+from ebcli.gallery.audit import (
+    CELLS,
+    PLACES,
+    AuditPhoto,
+    Candidate,
+    Finding,
+    candidates,
+    count_changes,
+    read_boxes,
+    read_photos,
+    write_audit,
+)
 
 COUNT = 12  # photos of each class
 FOUND = "12 of 12 'horse' maps share the lower left corner; covering it changes the class of 12"
@@ -109,7 +121,7 @@ def test_an_interrupt_leaves_nothing_behind(trained: Path, monkeypatch: pytest.M
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ebcli.cli.check_and_audit._network", interrupted)
+    monkeypatch.setattr("ebcli.cli.audit._network", interrupted)
     assert invoke("audit", "maps").exit_code == 130
     assert tree(Path()) == before
 
@@ -132,13 +144,13 @@ def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.
     with Path("maps/audit/tested.jsonl").open("a") as file:
         file.write('["cut sho')
     with monkeypatch.context() as patched:
-        patched.setattr("ebcli.cli.check_and_audit._network", lambda _: pytest.fail("the network is asked again"))
+        patched.setattr("ebcli.cli.audit._network", lambda _: pytest.fail("the network is asked again"))
         assert invoke("audit", "maps").stdout == first
     for path in Path("photos").rglob("*.png"):  # other photos, although their maps rest on the same corner
         os.utime(path, ns=(1, 1))
     explained(trained / "tagged.pth", "photos", "--overwrite")
     with monkeypatch.context() as patched:
-        patched.setattr("ebcli.cli.check_and_audit._count_changes", lambda *_: (5, 0))
+        patched.setattr("ebcli.gallery.audit.count_changes", lambda *_: (5, 0))
         assert "covering it changes the class of 5" in invoke("audit", "maps").stdout
     explained(trained / "plain.pth", "photos", "--overwrite")  # another network
     assert "changes the class" not in invoke("audit", "maps").stdout
@@ -219,7 +231,7 @@ def test_a_place_that_overlaps_with_its_opposite_in_any_photo_is_compared_with_n
         pairs.append((seen(spot(2, 2), number=number), middle if number < overlapping else corner))
     spec, nothing = InputSpec.as_is((64, 96)), list[Any]()
     network: Any = SimpleNamespace(loaded=SimpleNamespace(transforms=spec), subjects=lambda _: nothing)
-    assert _count_changes(Candidate("here", pairs, 2), network) == (0, None if overlapping else 0)
+    assert count_changes(Candidate("here", pairs, 2), partial(_classify, network)) == (0, None if overlapping else 0)
 
 
 def test_the_opposite_of_a_corner_is_across_the_photo() -> None:
@@ -235,14 +247,15 @@ def test_the_opposite_of_a_corner_is_across_the_photo() -> None:
     spec = InputSpec.as_is((64, 96))
     network: Any = SimpleNamespace(loaded=SimpleNamespace(transforms=spec), subjects=subjects)
     for corner, counted in (("upper left", (0, 1)), ("lower right", (1, 0)), ("upper right", (0, 0))):
-        assert _count_changes(Candidate("here", [(one, PLACES[f"{corner} corner"])], 1), network) == counted
+        candidate = Candidate("here", [(one, PLACES[f"{corner} corner"])], 1)
+        assert count_changes(candidate, partial(_classify, network)) == counted
 
 
 def test_names_are_data_on_the_page() -> None:
     photo(Path("0.png"))
     one = seen(spot(2, 2))
-    candidate = Candidate("here", [(one, PLACES["upper edge"])], 1)
-    page = write_audit(Path("out"), [("<script>1</script>", candidate)], {"<b>": [one]}).read_text()
+    candidate = Candidate("<script>1</script>", [(one, PLACES["upper edge"])], 1)
+    page = write_audit(Path("out"), [Finding(candidate, 1, 1, None)], {"<b>": [one]}).read_text()
     assert "<b>" not in page
     assert page.count("<script>") == 1  # the page's own
     assert "&lt;script&gt;" in page

@@ -28,7 +28,8 @@ pytestmark = pytest.mark.usefixtures("working_directory")
 @pytest.fixture
 def baseline() -> Path:
     photos(Path("photos"), 4)
-    assert invoke("photos", "--preset", "dataset", "--target", "3", "-o", "base").exit_code == 0
+    large = ("--format", "jpg", "--raw", "--report", "--skip-existing")
+    assert invoke("photos", *large, "--target", "3", "-o", "base").exit_code == 0
     return Path("base")
 
 
@@ -109,7 +110,7 @@ def test_only_what_maps_depend_on_is_repeated() -> None:
 
 def test_another_network_is_found_worst_first(baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert invoke("check", "base", "-o", "new").exit_code == 0
-    changed(monkeypatch, "weights")  # although the dataset's preset skips existing results
+    changed(monkeypatch, "weights")  # although the baseline skips existing results
     result = invoke("check", "base", "-o", "new", "--junit", "report.xml")
     assert result.exit_code == 1
     *sentences, page = result.stdout.splitlines()

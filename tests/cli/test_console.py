@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Generator
 from unittest import mock
 
+import click
 import pytest
 from stub_run import DONE, PICTURE, finished, invoke, started
 
@@ -199,12 +200,17 @@ def test_errors_are_red_on_a_terminal_unless_no_color_is_set(no_color: str, labe
 
 
 def test_a_sign_of_life_on_a_terminal_only(capfd: pytest.CaptureFixture[str]) -> None:
-    code = "from ebcli.cli.console import sign_of_life\nwith sign_of_life('Loading vgg16 ...', quiet=False): pass\n"
+    code = (
+        "import click\nfrom ebcli.cli.console import sign_of_life\ncontext = click.Context(click.Command('x'))\n"
+        "context.params['quiet'] = False\nwith context, sign_of_life('Loading vgg16 ...'): pass\n"
+    )
     shown = run_on_a_terminal(code)
     assert "Loading vgg16 ..." in shown
     assert shown.endswith("\r")  # and it is gone
     assert "Loading" not in run_on_a_terminal(code.replace("False", "True"))
-    with sign_of_life("Loading vgg16 ...", quiet=False):
+    context = click.Context(click.Command("x"))
+    context.params["quiet"] = False
+    with context, sign_of_life("Loading vgg16 ..."):
         pass
     assert capfd.readouterr().err == ""
 

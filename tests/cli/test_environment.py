@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from option_values import HOSTILE, VALUES
 
 from ebcli.cli.benchmark import benchmark
-from ebcli.cli.commands import COMMANDS
 from ebcli.cli.saliency import main, run
 
+COMMANDS = {name: command for name, command in main.commands.items() if command is not benchmark}
 OF_EARLIER_RUNS = {"audit", "check", "compare", "report", "verify"}
 OF_BENCHMARK = [f"benchmark {name}" for name in benchmark.commands]
 

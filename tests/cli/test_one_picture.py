@@ -17,6 +17,8 @@ from ebcli.cli.option_hints import HINTS
 from ebcli.cli.saliency import main, run
 from ebcli.run.plan import SETTINGS_ONLY
 
+FIGURE = ("--panel", "--top-k", "3", "--dpi", "300", "--cell-size", "460")
+
 
 @pytest.fixture(autouse=True)
 def photo(working_directory: Path) -> Path:
@@ -98,19 +100,19 @@ def lengths(name: str, content: bytes) -> list[float]:
 def test_a_figure_as_pdf_or_svg_has_the_size_that_dpi_says_and_tells_how_it_was_made(
     name: str, creator: bytes, broken: bytes
 ) -> None:
-    assert invoke("in.jpg", "-o", name, "--preset", "figure").exit_code == 0
-    assert invoke("in.jpg", "-o", "figure.png", "--preset", "figure").exit_code == 0
+    assert invoke("in.jpg", "-o", name, *FIGURE).exit_code == 0
+    assert invoke("in.jpg", "-o", "figure.png", *FIGURE).exit_code == 0
     content = Path(name).read_bytes()
     with Image.open("figure.png") as figure:
         assert figure.info["dpi"] == pytest.approx((300, 300), abs=0.1)
         assert lengths(name, content) == pytest.approx([side * 72 / 300 for side in figure.size], abs=0.01)
     assert "contrastive EB" in invoke("info", name).stdout
-    assert invoke("in.jpg", "-o", name, "--preset", "figure").exit_code == 0  # its own is replaced
+    assert invoke("in.jpg", "-o", name, *FIGURE).exit_code == 0  # its own is replaced
     assert Path(name).read_bytes() == content  # and the same, without a date
     for mine in (broken, content.replace(creator, creator.replace(b"eb-saliency", b"somebody---"))):
         assert mine != content
         Path(name).write_bytes(mine)
-        result = invoke("in.jpg", "-o", name, "--preset", "figure")
+        result = invoke("in.jpg", "-o", name, *FIGURE)
         assert (result.exit_code, f"'{name}' would be replaced" in result.stderr) == (2, True)
     result = invoke("in.jpg", "-o", name.replace("figure", "one"))
     assert (result.exit_code, "files hold figures: add --panel" in result.stderr) == (2, True)

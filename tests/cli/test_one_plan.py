@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from option_values import HOSTILE, VALUES
 from plans import command_plan
 
-from ebcli.cli.check_and_audit import plan_of
+from ebcli.cli.commands import plan_of
 from ebcli.cli.options import OPTIONS
 from ebcli.cli.saliency import main, run
 from ebcli.datatypes.explanation import Box

@@ -1,8 +1,7 @@
-"""Options from files and presets, in their order, and the file that repeats a run."""
+"""Options from files, in their order, and the file that repeats a run."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from unittest import mock
 
@@ -14,9 +13,7 @@ from runs import invoke, photos, tree
 from stub_run import DONE, finished
 
 from ebcli.cli.saliency import main
-from ebcli.cli.settings import PRESETS
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs/reference.md"
 EVERYTHING = """
 images = ["a.jpg", "b"]
 top-k = 3
@@ -65,19 +62,18 @@ def test_a_file_sets_options_and_inputs(worker: mock.Mock) -> None:
     assert worker.mock_calls == [mock.call(expected, None)]
 
 
-def test_the_command_line_wins_over_the_environment_and_that_over_files_and_presets(worker: mock.Mock) -> None:
-    Path("run.toml").write_text('preset = "figure"\ntop-k = 4\n')
+def test_the_command_line_wins_over_the_environment_and_that_over_files(worker: mock.Mock) -> None:
+    Path("run.toml").write_text("panel = true\ntop-k = 4\n")
 
     def top_k(*arguments: str, **environment: str) -> int:
         result = stub_run.invoke("a.jpg", *arguments, **environment)
         assert result.exit_code == 0, result.output
+        assert worker.call_args.args[0].output.panel
         return int(worker.call_args.args[0].maps.top_k)
 
-    assert top_k("--config", "run.toml") == 4  # the file's own settings win over its preset
-    assert worker.call_args.args[0].output.panel
-    assert top_k("--config", "run.toml", "--preset", "figure") == 3
-    assert top_k("--preset", "figure", EB_SALIENCY_TOP_K="5") == 5
-    assert top_k("--preset", "figure", "--top-k", "6", EB_SALIENCY_TOP_K="5") == 6
+    assert top_k("--config", "run.toml") == 4
+    assert top_k("--config", "run.toml", EB_SALIENCY_TOP_K="5") == 5
+    assert top_k("--config", "run.toml", "--top-k", "6", EB_SALIENCY_TOP_K="5") == 6
     assert top_k(EB_SALIENCY_CONFIG="run.toml") == 4
 
 
@@ -92,38 +88,6 @@ def test_classes_on_the_command_line_win_over_those_in_a_file(worker: mock.Mock)
     assert "both choose the classes" in stub_run.invoke("a.jpg", "--config", "run.toml").stderr
 
 
-FIGURE = {"panel": True, "top_k": 3, "dpi": 300, "cell_size": 460}
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "expected"),
-    [
-        ("figure", "--panel --top-k 3 --dpi 300 --cell-size 460", FIGURE),
-        (
-            "dataset",
-            "--format jpg --raw --report --skip-existing",
-            {"format": "jpg", "raw": True, "report": True, "skip_existing": True},
-        ),
-        (
-            "paper",
-            "--style paper --panel --compare-with marginal",
-            {"style": "paper", "panel": True, "compare_with": ("marginal",)},
-        ),
-    ],
-)
-def test_presets_are_options_that_the_help_and_the_documentation_show(
-    name: str, words: str, expected: dict[str, object], worker: mock.Mock
-) -> None:
-    for arguments in (("--preset", name), words.split()):
-        result = stub_run.invoke(*arguments, "a.jpg")
-        assert result.exit_code == 0, result.output
-        assert worker.call_args.args[0] == command_plan("a.jpg", **expected)
-    assert f"{name} stands for {words}" in " ".join(stub_run.invoke("--help").output.split())
-    table = re.findall(r"^\| `(\w+)` \| .* \| `(.*)` \|$", DOCUMENTATION.read_text(), re.MULTILINE)
-    assert dict(table)[name] == words
-    assert [name for name, _ in table] == [*PRESETS]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -135,7 +99,6 @@ def test_presets_are_options_that_the_help_and_the_documentation_show(
         ("style = true", "style must be a value"),
         ("style = ['contour']", "style must be one value, a string or a number"),
         ("style = {a = 1}", "style must be one value, a string or a number"),
-        ("preset = []", "preset must be one value, a string or a number"),
         ("output = 2020-01-01", "output must be one value, a string or a number"),
         ("target = [['a']]", "target must be one value, a string or a number"),
         ("images = [{}]", "images must be one value, a string or a number"),
@@ -145,7 +108,7 @@ def test_presets_are_options_that_the_help_and_the_documentation_show(
         (r'output = "a\u0000b"', "output contains a NUL character"),
         ("image-timeout = inf", "image-timeout is inf, but it must be above 0 and at most 1e+06 s"),
         (f"x = {'[' * 5000}", "is nested too deeply"),
-        ("preset = 'talk'", "unknown preset 'talk': choose figure"),
+        ("preset = 'figure'", "no such setting 'preset'"),
         ("style = 'contor'", "'contor' is not one of"),
         ("style =", "is not valid TOML"),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 from runs import Forked, Started, finish, photos, records, tree
@@ -95,17 +94,3 @@ def test_on_a_terminal_each_path_has_its_class_and_score(cwd: Path) -> None:
     lines = os.read(leader, 1 << 16).decode().splitlines()
     assert [line.partition("  ")[2].partition(", ")[0] for line in lines] == ["espresso", "cup"]
     assert all((cwd / line.partition("  ")[0]).is_file() and 0 < float(line.rpartition(" ")[2]) < 1 for line in lines)
-
-
-@pytest.mark.parametrize("page", [(), ("--report",)])
-def test_open_shows_the_page_or_the_first_picture(
-    page: tuple[str, ...], cwd: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(click, "launch", opened.append)
-    monkeypatch.chdir(cwd)
-    photo = str(ROOT / "sample_images/coffee.jpg")
-    done = CliRunner().invoke(main, [photo, "-k", "2", "-j", "0", "--open", *page])
-    (shown,) = opened
-    assert shown == ("saliency/report/index.html" if page else done.stdout.splitlines()[0])
-    assert Path(shown).is_file()

@@ -12,7 +12,6 @@ import pytest
 from galleries import framed
 from PIL import Image
 
-from ebcli.cli.settings import PRESETS
 from ebcli.datatypes.explanation import Box, Map, Subject, Sufficiency
 from ebcli.drawing.figure import panel
 from ebcli.drawing.legend import font, printable, truncate
@@ -155,12 +154,11 @@ def test_dpi_and_cell_size() -> None:
     assert {box[2] - box[0] for box in tiles(small)} == {460}
 
 
-def test_the_preset_figure_is_seven_inches_wide() -> None:
-    options = {name.replace("-", "_"): value for name, value in PRESETS["figure"].items()}
-    style = DrawingStyle(dpi=options["dpi"], cell_size=options["cell_size"])
-    maps = explained({"5": np.ones((options["top_k"], 7, 7))}, Box(0, 0, 600, 400))
+def test_a_figure_with_the_documented_options_is_seven_inches_wide() -> None:
+    maps = explained({"5": np.ones((3, 7, 7))}, Box(0, 0, 600, 400))
+    style = DrawingStyle(dpi=300, cell_size=460)
     figure = drawn(Image.new("RGB", (600, 400), GREEN), maps, style, "a.jpg", "about")
-    assert 6.5 < figure.width / options["dpi"] <= 7
+    assert 6.5 < figure.width / 300 <= 7
 
 
 @pytest.mark.parametrize("style", STYLES)

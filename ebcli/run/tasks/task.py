@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
 from ebcli.drawing.style import ATLAS
-from ebcli.eb.forward import single_tensor
 from ebcli.errors import ConfigurationError
+from ebcli.heads import single_tensor
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
 from ebcli.run.plan import RunPlan, values_of
