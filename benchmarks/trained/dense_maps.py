@@ -14,7 +14,7 @@ from torchvision.ops import box_iou
 
 import ebcli
 from ebcli.eb.arguments import Where
-from ebcli.eb.forward import single_tensor
+from ebcli.heads import single_tensor
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.keywords import VIDEO as VIDEO_TASK
 from ebcli.run import tasks  # noqa: F401 - registers them

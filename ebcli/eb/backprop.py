@@ -11,6 +11,7 @@ from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import Against, Targets, Where, check_network, check_relevance, priors, priors_against
+from ebcli.eb.cells import InputGrid, rearranges
 from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, removing
 from ebcli.eb.inputs import Inputs, NetworkInputs
 from ebcli.eb.joint import LayerShares, LostMass, joint_shares
@@ -24,6 +25,7 @@ from ebcli.eb.tape import Tape
 from ebcli.eb.torch_private import tree_map, tree_map_only
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.heads import HeadChoice, single_tensor
+from ebcli.layouts import Layout
 
 
 class HasNetwork(Protocol):
@@ -210,7 +212,9 @@ def _noticeable(lost: LostMass, dtype: torch.dtype) -> LostMass:
     return {site: mass for site, mass in lost.items() if (mass > rounding).any()}
 
 
-def layers_on_path(net: Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:
+def layers_on_path(
+    net: Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False, only_new: bool = False
+) -> dict[str, Layout | None]:
     """The layers among `layers` that probability reaches. The others only compute gates, queries and keys.
 
     Args:
@@ -218,14 +222,23 @@ def layers_on_path(net: Module, inputs: Tensor, layers: Sequence[str], *, only_w
         inputs: (B, ...), which may be on the meta device if the network is.
         layers: names of modules, each called once and returning a single tensor.
         only_way: those alone that all probability passes.
+        only_new: those alone that compute something, and do not only pad, crop or resample.
+
+    Returns:
+        The layouts of their outputs, by name; None of those that have no map.
     """
     values: dict[str, Value] = {}
+    rearranged: set[str] = set()
     tape = Tape(net)
 
-    def note(name: str, _module: Module, _args: Any, output: Any) -> None:
+    def note(name: str, _module: Module, args: Any, output: Any) -> None:
         value = tape.value_of(single_tensor(output, name))
-        if isinstance(value, Value):  # not another thread's
-            values[name] = value
+        if not isinstance(value, Value):  # another thread's
+            return
+        values[name] = value
+        operands = map(tape.value_of, args)
+        if any(isinstance(operand, Value) and rearranges(value, operand) for operand in operands):
+            rearranged.add(name)
 
     handles: list[RemovableHandle] = []
     with quiet(), torch.inference_mode(False), torch.no_grad(), evaluating(net), RecordingMode(tape), removing(handles):
@@ -236,12 +249,19 @@ def layers_on_path(net: Module, inputs: Tensor, layers: Sequence[str], *, only_w
         source = tape.start(inputs)
         output = tape.value_of(single_tensor(net(inputs), "the network's output"))
     if not isinstance(output, Value):
-        return []
+        return {}
     on_path = _values_above(None, output)
     names = [name for name in layers if values.get(name) in on_path]
+    if only_new:
+        names = [name for name in names if name not in rearranged]
     if only_way:
-        return [name for name in names if source not in _values_above(values[name], output)]
-    return names
+        names = [name for name in names if source not in _values_above(values[name], output)]
+    grid = InputGrid(tape.ops, source)
+    layouts: dict[str, Layout | None] = dict.fromkeys(names)
+    for name in names:
+        if values[name].shape[0] == len(inputs):
+            layouts[name] = grid.layout_of(values[name], 0)
+    return layouts
 
 
 def _values_above(end: Value | None, output: Value) -> set[Value]:

@@ -10,6 +10,8 @@ from torch import Tensor
 from ebcli.eb.operations import Op, Value
 from ebcli.eb.paths import is_learned, mixes
 from ebcli.eb.places import Places
+from ebcli.eb.rules.layers import Interpolation
+from ebcli.eb.rules.moves import Move, Winner
 from ebcli.layouts import Layout, extent_of, is_told_by_shape, layout_by_shape
 
 _SAME = 1e-8  # marks that differ by less are those of one row
@@ -32,73 +34,79 @@ class Cells(Places):
         return {axis for axis, size in enumerate(self.marks_of(value).shape) if size > 1}
 
 
-def channel_axis(ops: Sequence[Op], source: Value) -> int | None:
-    """The axis of an input that holds the channels, told by the first layer that reads it; None if that does not tell.
-
-    That is axis 1 of images and videos (B, C, ...), axis 2 of videos (B, T, C, H, W) whose frames a 2-D convolution
-    reads, and the last axis of tokens (B, T, C) that a linear layer reads.
+class InputGrid:
+    """The cells of an input, and where the outputs of layers hold them.
 
     Args:
         ops: the recorded list.
         source: the input's value, (B, ...).
+
+    Attributes:
+        channel_axis: the axis of the input that holds the channels, told by the first layer that reads it; None if that
+            does not tell. It is axis 1 of images and videos (B, C, ...), axis 2 of videos (B, T, C, H, W) whose frames
+            a 2-D convolution reads, and the last axis of tokens (B, T, C) that a linear layer reads.
     """
-    cells = {axis: Cells(source, axis) for axis in range(1, source.ndim)}
-    for op in filter(is_learned, ops):
-        axes = op.rule.axes(op)
-        if axes is None:
-            continue
-        summed_axes = {axis % op.operand.ndim for axis in axes}
-        varying_axes = {axis: cells[axis].varying_axes(op.operand) for axis in cells}
-        channels = [axis for axis, varying in varying_axes.items() if varying and varying <= summed_axes]
-        if not channels and all(op.operand.shape[axis] == 1 for axis in summed_axes):
-            channels = [axis for axis in cells if source.shape[axis] == 1]
-        if len(channels) == 1 and not _are_pixels(channels[0], op, source):
-            return channels[0]
-        if any(varying_axes.values()):
-            break
-    if source.ndim > 3:
-        return 1
-    return None
+
+    def __init__(self, ops: Sequence[Op], source: Value) -> None:
+        self._source = source
+        self._cells = {axis: Cells(source, axis) for axis in range(1, source.ndim)}
+        self.channel_axis = self._find_channels(ops)
+
+    def _find_channels(self, ops: Sequence[Op]) -> int | None:
+        source = self._source
+        for op in filter(is_learned, ops):
+            axes = op.rule.axes(op)
+            if axes is None:
+                continue
+            summed_axes = {axis % op.operand.ndim for axis in axes}
+            varying_axes = {axis: cells.varying_axes(op.operand) for axis, cells in self._cells.items()}
+            channels = [axis for axis, varying in varying_axes.items() if varying and varying <= summed_axes]
+            if not channels and all(op.operand.shape[axis] == 1 for axis in summed_axes):
+                channels = [axis for axis in varying_axes if source.shape[axis] == 1]
+            if len(channels) == 1 and not _are_pixels(channels[0], op, source):
+                return channels[0]
+            if any(varying_axes.values()):
+                break
+        if source.ndim > 3:
+            return 1
+        return None
+
+    def layout_of(self, value: Value, images: int) -> Layout | None:
+        """The layout of a layer's output; None if it has no map.
+
+        The recorded list is asked where the shape leaves a doubt, and the shape where the list does not tell.
+
+        Args:
+            value: the output's.
+            images: its axis of images.
+        """
+        shape = value.shape[images], *value.shape[:images], *value.shape[images + 1 :]
+        extent = extent_of(tuple(self._source.shape), self.channel_axis)
+        by_shape = layout_by_shape(shape, extent)
+        if is_told_by_shape(shape, extent):
+            return by_shape
+        return self._layout_by_list(value, images) or by_shape
+
+    def _layout_by_list(self, value: Value, images: int) -> Layout | None:
+        channel_axis = self.channel_axis or 1
+        cells = [of_axis for axis, of_axis in self._cells.items() if axis != channel_axis]
+        varying_axes = [of_axis.varying_axes(value) for of_axis in cells]
+        axes = sorted(set().union(*varying_axes))
+        if images in axes:
+            return None
+        if len(axes) == 1:
+            return _layout_of_tokens(value, cells, axes[0], images)
+        if any(len(varying) != 1 for varying in varying_axes) or len(axes) < len(cells):
+            return None
+        ordered_axes = [axis for (axis,) in varying_axes]
+        positions = tuple(_with_images_first(axis, images) for axis in ordered_axes)
+        return Layout(positions, tuple(value.shape[axis] for axis in ordered_axes))
 
 
 def _are_pixels(axis: int, op: Op, source: Value) -> bool:
     """Whether a matrix product reads the rows of pictures, whose pixels are no channels."""
     is_convolution = bool(op.rule.windows(op))
     return not is_convolution and source.ndim > 3 and source.shape[axis] > min(source.shape[1:])
-
-
-def layout_of(value: Value, source: Value, channels: int | None, images: int) -> Layout | None:
-    """The layout of a layer's output; None if it has no map.
-
-    The recorded list is asked where the shape leaves a doubt, and the shape where the list does not tell.
-
-    Args:
-        value: the output's.
-        source: the input's.
-        channels: the input's axis of channels.
-        images: the output's axis of images.
-    """
-    shape = value.shape[images], *value.shape[:images], *value.shape[images + 1 :]
-    extent = extent_of(tuple(source.shape), channels)
-    by_shape = layout_by_shape(shape, extent)
-    if is_told_by_shape(shape, extent):
-        return by_shape
-    return _layout_by_list(value, source, channels, images) or by_shape
-
-
-def _layout_by_list(value: Value, source: Value, channels: int | None, images: int) -> Layout | None:
-    cells = [Cells(source, axis) for axis in range(1, source.ndim) if axis != (channels or 1)]
-    varying_axes = [of_axis.varying_axes(value) for of_axis in cells]
-    axes = sorted(set().union(*varying_axes))
-    if images in axes:
-        return None
-    if len(axes) == 1:
-        return _layout_of_tokens(value, cells, axes[0], images)
-    if any(len(varying) != 1 for varying in varying_axes) or len(axes) < len(cells):
-        return None
-    ordered_axes = [axis for (axis,) in varying_axes]
-    positions = tuple(_with_images_first(axis, images) for axis in ordered_axes)
-    return Layout(positions, tuple(value.shape[axis] for axis in ordered_axes))
 
 
 def _layout_of_tokens(value: Value, cells: Sequence[Cells], axis: int, images: int) -> Layout | None:
@@ -132,3 +140,18 @@ def _with_images_first(axis: int, images: int) -> int:
     if axis < images:
         return axis + 1
     return axis
+
+
+def rearranges(value: Value, operand: Value) -> bool:
+    """Whether a value holds the elements of another one alone, more or fewer: by padding, cropping or resampling."""
+    current = value
+    while current is not operand:
+        maker = current.maker
+        if maker is None or not maker.operands or not _only_moves(maker.rule):
+            return False
+        current = maker.signal
+    return value.numel != operand.numel
+
+
+def _only_moves(rule: object) -> bool:
+    return isinstance(rule, (Move, Interpolation)) and not isinstance(rule, Winner)

@@ -16,7 +16,7 @@ from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import check_batch, check_logits
-from ebcli.eb.cells import channel_axis, layout_of
+from ebcli.eb.cells import InputGrid
 from ebcli.eb.inputs import PREFIX, NetworkInputs
 from ebcli.eb.mode import RecordingMode, refuse
 from ebcli.eb.operations import ACTIVE_TAPE, Value
@@ -159,12 +159,12 @@ class Forward:
             raise LayerError(f"the output does not depend on {cut[0]}, or only in torch.no_grad(): choose a later one")
         sources = hooks.sources
         images = Images(sources[None], [source for name, source in sources.items() if name is not None])
-        channel_axes = {name: channel_axis(tape.ops, source) for name, source in sources.items()}
+        grids = {name: InputGrid(tape.ops, source) for name, source in sources.items()}
         layouts: dict[Path, Layout | None] = {}
         for path, name in paths.items():
             layouts[path] = None
             if name not in sources:
-                layouts[path] = layout_of(path.layer, sources[None], channel_axes[None], images.axis(path.layer) or 0)
+                layouts[path] = grids[None].layout_of(path.layer, images.axis(path.layer) or 0)
         return cls(
             tape=tape,
             logits=result.detach(),
@@ -173,7 +173,7 @@ class Forward:
             paths=paths,
             images=images,
             sources=sources,
-            channel_axes=channel_axes,
+            channel_axes={name: grid.channel_axis for name, grid in grids.items()},
             layouts=layouts,
         )
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +17,8 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import excitation_backprop, layers_on_path
 from ebcli.eb.forward import evaluating
 from ebcli.errors import EbcliError, LayerError, closest
-from ebcli.layouts import Shape, token_grid
+from ebcli.heads import heads_of
+from ebcli.layouts import Layout, Shape
 from ebcli.models.checkpoint import Tensors
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, SEGMENTATION
@@ -51,12 +52,14 @@ class Layer:
         type: its class name.
         shape: output shape without the batch: (C, H, W), (H, W, C), (N, C) or other; for video, with T before H.
         stride: input side divided by output side, in pixels; None if the output has no spatial layout.
+        special: how many tokens of the output are no cells, such as a class token and registers.
     """
 
     name: str
     type: str
     shape: Shape
     stride: float | None
+    special: int = 0
 
 
 class SpatialLayer(NamedTuple):
@@ -65,6 +68,7 @@ class SpatialLayer(NamedTuple):
     name: str
     stride: float
     shape: Shape
+    special: int
 
     @property
     def has_tokens(self) -> bool:
@@ -111,12 +115,14 @@ def layers(model: Model, input_size: InputSize = None) -> list[Layer]:
     if isinstance(net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
         _, size = net.sizes(*size)
     result = []
-    for name, output in _outputs(model, batch).items():
+    for name, (output, layout) in _outputs(model, batch).items():
         shape = tuple(output.shape[1:])
+        special = 0
         stride = None
-        if len(output) == batch:  # or else windows of an image are stacked along the batch
-            stride = _stride(shape, size)
-        result.append(Layer(name, type(net.get_submodule(name)).__name__, shape, stride))
+        if layout is not None:
+            special = layout.special
+            stride = _stride(layout.grid, size)
+        result.append(Layer(name, type(net.get_submodule(name)).__name__, shape, stride, special))
     return result
 
 
@@ -149,8 +155,8 @@ def as_loaded(model: Model, input_size: InputSize) -> LoadedModel:
     return LoadedModel(type(model).__name__, model, transforms=fitting_first_layer(model, spec))
 
 
-def _outputs(model: LoadedModel, batch: int) -> Tensors:
-    """The output of each module that is called once and returns one tensor, in execution order.
+def _outputs(model: LoadedModel, batch: int) -> dict[str, tuple[Tensor, Layout | None]]:
+    """The output of each module that is called once and returns one tensor, with its layout, in execution order.
 
     The outputs are on the meta device: shapes without data. The network is left unchanged.
     """
@@ -160,11 +166,9 @@ def _outputs(model: LoadedModel, batch: int) -> Tensors:
     def record(module: Module, _inputs: Any, output: Any) -> None:
         name = names[module]
         calls[name] += 1
-        if isinstance(output, tuple) and len(output) == 1:
-            output = output[0]
-        is_batch = isinstance(output, Tensor) and output.ndim > 1 and len(output) % batch == 0
-        if is_batch and output.is_floating_point():
-            outputs[name] = output.to("meta")
+        tensors = [*heads_of(output).values()]
+        if len(tensors) == 1 and tensors[0].ndim > 1 and len(tensors[0]) % batch == 0:
+            outputs[name] = tensors[0].to("meta")
 
     net = model.net
     spec = model.transforms
@@ -173,26 +177,18 @@ def _outputs(model: LoadedModel, batch: int) -> Tensors:
     with hook_modules(names, record), torch.no_grad(), evaluating(net):
         probe(model.name, net, spec, net, batch)
     candidates = [name for name in calls if calls[name] == 1 and name in outputs]
-    return {name: outputs[name] for name in layers_on_path(net, blank(net, spec, batch), candidates)}
+    layouts = layers_on_path(net, blank(net, spec, batch), candidates)
+    return {name: (outputs[name], layout) for name, layout in layouts.items()}
 
 
-def _stride(shape: Shape, size: Shape) -> float | None:
-    """Input side over output side for (C, H, W), (H, W, C) and (N, C) with or without special tokens.
-
-    For video, T comes before H, and the stride is that of the sides.
-    """
-    grids: list[Shape] = []
-    if len(shape) == 1 + len(size):
-        grids = [shape[-2:], shape[-3:-1]]
-    elif len(shape) == 2 and shape[1] > 1:  # a single number each would be pooled channels, no tokens
-        _, grid = token_grid(shape[0], size)
-        grids = [(grid or (0, 0))[-2:]]
+def _stride(grid: Shape, size: Shape) -> float | None:
+    """Input side over output side; for video, of the sides of frames. None if the grid is not that of the input."""
+    rows, columns = grid[-2:]
     height, width = size[-2:]
-    for rows, columns in grids:
-        is_grid = rows * columns > 1 and rows <= height and columns <= width
-        # rounding at the border can cost the longer side one cell
-        if is_grid and abs(columns - width * rows / height) < 1:
-            return height / rows
+    is_grid = rows * columns > 1 and rows <= height and columns <= width
+    # rounding at the border can cost the longer side one cell
+    if is_grid and abs(columns - width * rows / height) < 1:
+        return height / rows
     return None
 
 
@@ -238,10 +234,11 @@ def default_layer(model: Model, input_size: InputSize = None) -> str:
         candidates = _below_coarsest(candidates) or candidates
     candidates = _with_evidence(model, candidates) or candidates
     deepest = _deepest(model, candidates)
-    if _all_probability_passes(model, [deepest]):
+    if _on_path(model, [deepest], only_way=True):
         return deepest
-    common = _all_probability_passes(model, [layer.name for layer in candidates])
-    return _deepest(model, [layer for layer in candidates if layer.name in common] or candidates)
+    names = [layer.name for layer in candidates]
+    chosen = _on_path(model, names, only_way=True) or _on_path(model, names, only_way=False)
+    return _deepest(model, [layer for layer in candidates if layer.name in chosen] or candidates)
 
 
 def _below_coarsest(candidates: SpatialLayers) -> SpatialLayers:
@@ -260,10 +257,10 @@ def _deepest(model: LoadedModel, candidates: SpatialLayers) -> str:
     return _last_outermost(model.net, [layer.name for layer in candidates if layer.stride == stride])
 
 
-def _all_probability_passes(model: LoadedModel, names: Sequence[str]) -> list[str]:
-    """Those layers that all probability passes, not just a part of it."""
-    find_shared = partial(layers_on_path, model.net, layers=names, only_way=True)
-    return probe(model.name, model.net, model.transforms, find_shared)
+def _on_path(model: LoadedModel, names: Sequence[str], *, only_way: bool) -> Collection[str]:
+    """Those layers that compute something, or those among them that all probability passes, not just a part of it."""
+    find = partial(layers_on_path, model.net, layers=names, only_way=only_way, only_new=True)
+    return probe(model.name, model.net, model.transforms, find)
 
 
 def _known_layer(model: LoadedModel, has_name: bool) -> str | None:
@@ -298,13 +295,7 @@ def layer_per_resolution(loaded: LoadedModel) -> list[str]:
 
 def _with_evidence(model: LoadedModel, candidates: SpatialLayers) -> SpatialLayers:
     """Without layers whose cells no probability reaches, such as a last norm if the class token alone is read."""
-    size = model.transforms.shape
-    tokens = []  # of layers with class tokens
-    for layer in candidates:
-        if layer.has_tokens:
-            special, _ = token_grid(layer.shape[0], size)
-            if special:
-                tokens.append(layer.name)
+    tokens = [layer.name for layer in candidates if layer.special]
     if not tokens:
         return candidates
 
@@ -327,7 +318,11 @@ def _below_classifier(net: Module, all_layers: Sequence[Layer]) -> SpatialLayers
         if isinstance(net.get_submodule(layer.name), _WEIGHT_TYPES):
             end = index
     below = all_layers[:end]
-    return [SpatialLayer(layer.name, layer.stride, layer.shape) for layer in below if layer.stride is not None]
+    return [
+        SpatialLayer(layer.name, layer.stride, layer.shape, layer.special)
+        for layer in below
+        if layer.stride is not None
+    ]
 
 
 def _transformer_blocks(net: Module, tokens: SpatialLayers) -> SpatialLayers:
