@@ -160,12 +160,3 @@ def test_no_detectors(tmp_path: pytest.TempPathFactory) -> None:
     (file := tmp_path / "wrong.py").write_text(code)
     with pytest.raises(ebcli.ConfigurationError, match=r"wrong.py:net is for detection, but does not return boxes"):
         ebcli.load_model(f"{file}:net")
-
-
-@pytest.mark.parametrize("overlap", [None, 0.5])
-def test_detections_come_best_first_however_candidates_are_ordered(overlap: float | None) -> None:
-    scores = torch.tensor([[[0.3, 0.1, 0.8, 0.2], [0.1, 0.6, 0.1, 0.1]]])
-    boxes = 10.0 * torch.arange(4)[None, :, None] + torch.tensor([0.0, 0.0, 5.0, 5.0])
-    (found,) = ebcli.Candidates(scores.logit(), boxes, scores, overlap).detections(0.25)
-    assert [(one.anchor, one.label) for one in found] == [(2, 0), (1, 1), (0, 0)]
-    assert [one.score for one in found] == pytest.approx([0.8, 0.6, 0.3])

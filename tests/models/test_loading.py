@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import io
 import re
+import sys
 import urllib.error
 import warnings
 from functools import partial
@@ -229,6 +230,20 @@ def test_an_untrained_vision_transformer_has_the_size_of_its_preset():
 def test_a_wrong_model_name_suggests_the_closest(wrong, right):
     with pytest.raises(ConfigurationError, match=right):
         load_model(wrong)
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "command"),
+    [
+        ("timm", "timm/resnet18", "'eb-saliency[timm]'"),
+        ("transformers", "hf/vit", "'eb-saliency[hf]'"),
+        ("open_clip", "open_clip/RN50", "open_clip_torch"),
+    ],
+)
+def test_a_missing_package_is_named(monkeypatch, package, name, command):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigurationError, match=re.escape(f"pip install {command}")):
+        load_model(name, "none", class_names=["cat"] if package == "open_clip" else None)
 
 
 @pytest.mark.parametrize("name", ["raft_small", "quantized_resnet18"])
