@@ -225,11 +225,8 @@ def test_the_report_names_the_place(registered):
 
 
 def test_operations_without_a_rule(linear):
-    """Either the function is refused by name, or the operations that it is made of have rules."""
-    try:
-        assert ebcli.check_rule(own_linear, linear)
-    except ebcli.UnsupportedOpError as error:
-        assert "own_linear" in str(error)
+    """The operations that a function is made of have rules, or are refused by name."""
+    assert ebcli.check_rule(own_linear, linear)
     with pytest.raises(ebcli.UnsupportedOpError, match="cumprod"):
         ebcli.check_rule(torch.cumprod, [linear[0], 1])
 
