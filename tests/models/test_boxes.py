@@ -1,7 +1,5 @@
 """Detectors that return candidates: how their outputs are read, which are detections, and their layers and maps."""
 
-from __future__ import annotations
-
 import color_tasks
 import pytest
 import torch
@@ -25,7 +23,6 @@ def random() -> torch.Generator:
         ((1, 14, 126), 0, YoloOutput(10, False, False)),
         ((1, 126, 14), 0, YoloOutput(10, False, True)),
         ((1, 378, 15), 0, YoloOutput(10, True, True)),
-        ((1, 15, 378), 0, YoloOutput(10, True, False)),
         ((1, 46, 126), 10, YoloOutput(10, False, False)),  # with 32 coefficients of masks
         ((1, 84, 384 + 126), 0, YoloOutput(80, False, False)),  # and another grid, of stride 4
         ((1, 14, 30), 0, YoloOutput(10, False, False)),  # without the finest
@@ -33,7 +30,6 @@ def random() -> torch.Generator:
         ((1, 14, 126), 11, None),
         ((1, 14, 96), 0, None),  # a single grid, as the tokens of a transformer
         ((1, 300, 6), 0, None),  # after non-maximum suppression
-        ((1, 126), 0, None),
         ((1, 14, 8, 12), 0, None),
     ],
 )

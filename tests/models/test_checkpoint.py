@@ -1,7 +1,5 @@
 """Reading checkpoint files and loading them into networks."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """CLIP and SigLIP in local directories; transformers is the reference."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The bundled network, against the package it was published with, and on images."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

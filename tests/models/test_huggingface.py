@@ -1,7 +1,5 @@
 """Models of Hugging Face in local directories; transformers is the reference."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

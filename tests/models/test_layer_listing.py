@@ -1,7 +1,5 @@
 """Listing layers and choosing the default layer."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 
@@ -150,7 +148,6 @@ def test_modules_called_twice_or_never_or_without_a_single_tensor_are_not_listed
         ((8, 24, 24), None),
         ((8, 1, 1), None),
         ((11, 8), None),
-        ((8,), None),
         ((2, 3, 24, 40), None),
     ],
 )
@@ -216,20 +213,14 @@ RELEASE = pytest.mark.release  # one of each way to choose is enough for now
     ("model", "layer"),
     [
         ("vgg16", "features.23"),  # pool4 in the paper
-        pytest.param("vgg16_bn", "features.33", marks=RELEASE),
         ("resnet18", "layer3"),
-        pytest.param("resnext50_32x4d", "layer3", marks=RELEASE),
         pytest.param("vit_b_16", "encoder.dropout", marks=RELEASE),
         # the ends of the stages with about 14 x 14 cells, by the networks' definitions
         ("efficientnet_lite0", "features.11"),
         pytest.param("alexnet", "features.11", marks=RELEASE),
         pytest.param("densenet121", "features.denseblock3", marks=RELEASE),
-        pytest.param("efficientnet_b0", "features.5", marks=RELEASE),
-        pytest.param("googlenet", "inception4e", marks=RELEASE),
         pytest.param("inception_v3", "Mixed_6e", marks=RELEASE),
         pytest.param("maxvit_t", "blocks.2", marks=RELEASE),
-        pytest.param("mnasnet0_5", "layers.11", marks=RELEASE),
-        pytest.param("mobilenet_v2", "features.13", marks=RELEASE),
         pytest.param("mobilenet_v3_small", "features.8", marks=RELEASE),
         pytest.param("shufflenet_v2_x0_5", "stage3", marks=RELEASE),
         ("squeezenet1_0", "features"),

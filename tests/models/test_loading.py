@@ -1,7 +1,5 @@
 """Loading networks by name; torchvision's own loading is the reference."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import io
@@ -119,7 +117,6 @@ def test_weights_have_their_own_preprocessing_also_as_a_file(hub, tmp_path):
         urllib.error.HTTPError("https://x", 403, "Forbidden", http.client.HTTPMessage(), io.BytesIO()),
         TimeoutError("timed out"),
         http.client.IncompleteRead(b"123"),
-        ConnectionResetError("reset by peer"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -288,7 +285,6 @@ def test_an_unavailable_device_is_refused_early(monkeypatch, device, said):
     [
         ("auto", 4, "2", "cuda:2"),
         ("auto", 4, "6", "cuda:2"),  # more processes than GPUs share them
-        ("auto", 4, "0", "cuda:0"),
         ("auto", 4, None, "cuda"),
         ("auto", 4, "x", "cuda"),
         ("auto", 0, "2", "cpu"),

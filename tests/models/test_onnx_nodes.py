@@ -1,7 +1,5 @@
 """ONNX files written node by node: what is read from them, and what a stranger may write into them."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path

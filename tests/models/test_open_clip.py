@@ -1,7 +1,5 @@
 """open_clip, by a stand-in for the package that has its interface."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Pictures as classes: similarities of the features below the head, whatever the source of the network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Networks of timm; timm is the reference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
