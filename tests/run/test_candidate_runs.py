@@ -1,7 +1,5 @@
 """The command with detectors whose images it preprocesses itself; their scores depend on the color of one cell each."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Maps of detections: the command with a detector whose scores depend on the color of one place each."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

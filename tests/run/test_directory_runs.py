@@ -1,7 +1,5 @@
 """What a run over many images computes, replaces, leaves out and says."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

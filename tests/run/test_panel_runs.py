@@ -1,7 +1,5 @@
 """Runs with panels or several layers: what they write, record, replace and leave out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

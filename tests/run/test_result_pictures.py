@@ -1,7 +1,5 @@
 """The pictures of a run: their names, formats and sizes, and what they say about their making."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """A target that several classes match means the one that scores highest in an image."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs over videos, by a network whose maps are known: they follow a square in space and time."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
