@@ -1,7 +1,5 @@
 """Small networks in float64, each with one or two of the habits of real ones."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

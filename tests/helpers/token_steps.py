@@ -3,8 +3,6 @@
 Those of `MIXES` make an image's tokens of other images, too; the others treat each image as if it were alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Two spellings of one network must have the same maps."""
 
-from __future__ import annotations
-
 import torch
 from nets import NUM_CLASSES, unsettle
 from torch import nn

@@ -1,7 +1,5 @@
 """Small random vision-language models of every family, in directories as ``save_pretrained`` writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
