@@ -1,7 +1,5 @@
 """Several layers at once: each as it is alone, by one forward pass and one way down."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

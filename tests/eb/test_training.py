@@ -1,7 +1,5 @@
 """A training loop with maps drawn in it is, to the bit, the loop without them; and nothing piles up."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from functools import partial
