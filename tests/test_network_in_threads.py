@@ -1,7 +1,5 @@
 """Many threads use one network at once: each gets what it would get alone, and the network stays as it is."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import threading
