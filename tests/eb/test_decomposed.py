@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from twins import assert_twins, images, seeded
+from twins import Function, assert_twins, images, seeded
 
 
 class Layered(nn.Module):
@@ -45,15 +45,6 @@ class Attended(nn.Module):
         if self.heads is not None:
             return (tokens + self.heads(tokens, tokens, tokens)[0]).mT
         return (tokens + F.scaled_dot_product_attention(tokens, tokens, tokens)).mT
-
-
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, y):
-        return self.function(y)
 
 
 MODULES = {

@@ -8,7 +8,7 @@ from nets import NUM_CLASSES
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from twins import Block, images, seeded
+from twins import Between, Block, images, seeded
 
 import ebcli
 from ebcli.errors import UnsupportedOpError
@@ -88,18 +88,9 @@ SPELLINGS = {
 }
 
 
-class Tokens(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.stem, self.function, self.head = nn.Linear(4, 4), function, nn.LazyLinear(NUM_CLASSES)
-
-    def forward(self, x):
-        return self.head(F.gelu(self.function(self.stem(x)).flatten(1)))
-
-
 def tokens_net(function):
     def make():
-        net = Tokens(function).double()
+        net = Between(function, 4).double()
         net(images((2, 4, 4)))
         return net
 

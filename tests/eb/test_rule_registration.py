@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from twins import Function
 
 import ebcli
 from ebcli.eb import LinearMap, pass_through, rule, unregister, weighted_sum
@@ -43,15 +44,6 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.second(cube(swapped_linear(x, self.first.weight.T)))
-
-
-class Wrapper(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +109,7 @@ def test_a_rule_works_and_can_be_taken_back():
 
 
 def test_a_rule_taken_back_is_used_no_more():
-    net, x = nn.Sequential(nn.Linear(4, 6), Wrapper(cube), nn.Linear(6, 3)), torch.randn(2, 4)
+    net, x = nn.Sequential(nn.Linear(4, 6), Function(cube), nn.Linear(6, 3)), torch.randn(2, 4)
     expected = ebcli.excitation_backprop(net, x, 1).relevance
 
     @rule(cube)

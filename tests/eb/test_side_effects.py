@@ -8,6 +8,7 @@ import torchvision
 from nets import bare, relevance_of, unsettle
 from torch import nn
 from torch.nn import functional as F
+from twins import Function
 
 import ebcli
 
@@ -247,21 +248,12 @@ PARTS = {
 }
 
 
-class Part(nn.Module):
-    def __init__(self, of):
-        super().__init__()
-        self.of = of
-
-    def forward(self, y):
-        return self.of(y)
-
-
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("layers", [["1"], [None, "1"]])
 def test_a_layer_hands_on_its_output_in_the_memory_layout_it_has(name, layers):
     """Matrix products of another layout or alignment round differently, so logits would not be the network's."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(5, 9), Part(PARTS[name]), nn.Identity(), nn.Flatten(), nn.LazyLinear(4)).double()
+    net = nn.Sequential(nn.Linear(5, 9), Function(PARTS[name]), nn.Identity(), nn.Flatten(), nn.LazyLinear(4)).double()
     x, seen = torch.randn(2, 8, 5).double(), []
     net[2].register_forward_pre_hook(lambda _, args: seen.append((args[0].stride(), args[0].data_ptr() % 64)))
     plain = net(x)

@@ -7,7 +7,7 @@ from nets import NUM_CLASSES
 from test_joint import by_definition
 from torch import nn
 from torch.nn import functional as F
-from twins import assert_equal_maps, equal_networks, images
+from twins import Between, assert_equal_maps, equal_networks, images
 
 import ebcli
 
@@ -57,22 +57,11 @@ PAIRS = {
 }
 
 
-class Between(nn.Module):
-    """A function between linear layers. (B, 3, 6) -> (B, NUM_CLASSES)."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.stem, self.function, self.fc = nn.Linear(6, 6), function, nn.LazyLinear(NUM_CLASSES)
-
-    def forward(self, x):
-        return self.fc(F.gelu(self.function(self.stem(x)).flatten(1)))
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PAIRS)
 def test_equal_functions_have_equal_maps(name):
     x = images((2, 3, 6))
-    net, twin = equal_networks(*[lambda function=function: Between(function) for function in PAIRS[name]], x)
+    net, twin = equal_networks(*[lambda function=function: Between(function, 6) for function in PAIRS[name]], x)
     assert_equal_maps(net, twin, x, ["stem", None])
 
 
@@ -122,7 +111,7 @@ LINEAR = {
 def test_linear_operations_are_their_jacobian(name):
     """Jointly, the weights of what a linear operation reads are its Jacobian's; step by step, check_rule compares."""
     torch.manual_seed(1)
-    net, x = Between(LINEAR[name]).double().eval(), images((1, 3, 6))
+    net, x = Between(LINEAR[name], 6).double().eval(), images((1, 3, 6))
     net(x)
     found = ebcli.excitation_backprop(net, x, 1, contrastive=True, joint=True)
     below, above = lambda a: net.function(net.stem(a[None])).flatten(), lambda h: net.fc(h)[1:2]
@@ -218,7 +207,9 @@ def test_detached_values_can_leave_pytorch():
         return a * float(a.detach().numpy().max()) + a * len(np.asarray(a.detach()))
 
     x = images((2, 3, 6))
-    net, twin = equal_networks(lambda: Between(scaled), lambda: Between(lambda a: a * a.max().item() + a * len(a)), x)
+    net, twin = equal_networks(
+        lambda: Between(scaled, 6), lambda: Between(lambda a: a * a.max().item() + a * len(a), 6), x
+    )
     assert_equal_maps(net, twin, x, ["stem", None])
 
 
