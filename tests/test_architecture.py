@@ -1,7 +1,5 @@
 """The import rules of ARCHITECTURE.md."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib
@@ -31,20 +29,7 @@ ROOMS = {
     "evaluate": {"drawing", "models", "eb", "files", "datatypes", "imports", "errors"},
     "gallery": {"pages", "drawing", "files", "datatypes", "workers", "imports", "errors"},
     "serve": {"pages", "run", "drawing", "models", "files", "datatypes", "workers", "errors"},
-    "cli": {
-        "serve",
-        "gallery",
-        "run",
-        "evaluate",
-        "drawing",
-        "models",
-        "eb",
-        "files",
-        "datatypes",
-        "workers",
-        "imports",
-        "errors",
-    },
+    "cli": set("serve gallery run evaluate drawing models eb files datatypes workers imports errors".split()),
 }
 TORCH_FREE = [
     name

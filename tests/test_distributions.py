@@ -1,7 +1,5 @@
 """The contents of the wheel and the source distribution, and the installed wheel."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Run the code blocks of the documentation, page by page, and compare what they print."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import doctest

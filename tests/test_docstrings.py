@@ -1,7 +1,5 @@
 """The examples in docstrings run, each in an empty namespace."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """docs/evidence.md and docs/tables.md say what the files beside them say."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

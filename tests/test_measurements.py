@@ -1,7 +1,5 @@
 """What the files beside docs/evidence.md were measured with is what the code does today."""
 
-from __future__ import annotations
-
 import functools
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Many threads use one network at once: each gets what it would get alone, and the network stays as it is."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import threading
@@ -85,19 +83,6 @@ def test_other_functions_at_the_same_time() -> None:
     alone = [task() for task in tasks]
     assert together(tasks) == [pytest.approx(one) if isinstance(one, float) else one for one in alone]
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-@pytest.mark.release
-def test_threads_share_a_detector() -> None:
-    loaded = ebcli.load_model("ssdlite320_mobilenet_v3_large", weights="none")
-    images = torch.rand(4, 1, 3, 160, 200)
-
-    def found(i: int) -> list[tuple[int, int]]:
-        return [(one.label, one.anchor) for one in ebcli.detections(loaded.net, images[i], score=0.0)[0]][:20]
-
-    alone = [found(i) for i in range(4)]
-    assert all(alone)
-    assert together([lambda i=i: found(i % 4) for i in range(THREADS)]) == alone * (THREADS // 4)
 
 
 def test_what_a_thread_redirects_is_what_it_prints_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,5 @@
 """Tools that people already use: captum, Quantus and others, imported where a test needs them, run on the maps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import color_tasks

@@ -1,7 +1,5 @@
 """Runs without the names that only Unix has. ``.ci/check types`` also checks the package as Windows would see it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The fixture of pytest, in a session of its own."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

@@ -1,7 +1,5 @@
 """The Dockerfile, workflows, citation, changelog and scripts agree with the package."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

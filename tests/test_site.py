@@ -1,7 +1,5 @@
 """The built site: links between pages, and nothing loaded from other servers."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

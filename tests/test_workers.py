@@ -1,7 +1,5 @@
 """Functions in processes of their own, which may die."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -17,7 +17,6 @@ import pytest
 import tagged
 from click.testing import CliRunner, Result
 from galleries import CATS, add, photo
-from option_values import HOSTILE
 from PIL import Image
 from runs import tree
 
@@ -84,14 +83,6 @@ def test_it_names_class_place_and_share_of_a_planted_tag(trained: Path) -> None:
     after = tree(Path("maps"))
     assert {name: content for name, content in after.items() if not name.startswith("audit")} == before
     assert invoke("audit", "maps", "--fail-on-findings").exit_code == 1
-
-
-def test_the_environment_changes_nothing(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tagged.write_photos(Path("photos"), COUNT, tagged=True)
-    explained(trained / "tagged.pth", "photos")
-    for name, text in HOSTILE.items():
-        monkeypatch.setenv(name, text)
-    assert FOUND + OPPOSITE in invoke("audit", "maps").stdout.splitlines()
 
 
 def test_it_is_silent_on_the_twin_that_never_saw_a_tag(trained: Path) -> None:

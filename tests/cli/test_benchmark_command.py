@@ -1,7 +1,5 @@
 """The command eb-saliency benchmark: help, imports, errors, and a run that is killed."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -149,9 +147,11 @@ def test_a_killed_command_resumes_with_the_same_result(tmp_path: Path, capfd: py
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
     assert capfd.readouterr().out == ""
+    (file,) = (tmp_path / "killed").iterdir()
+    with file.open("ab") as end:
+        end.write(b'{"un')  # as if killed while writing
     resumed, whole = (CliRunner().invoke(main, (*arguments, str(tmp_path / name))) for name in ("killed", "whole"))
     assert (resumed.exit_code, whole.exit_code) == (0, 0)
     assert resumed.stdout == whole.stdout
     assert whole.stdout.startswith("| method")
-    (file,) = (tmp_path / "killed").iterdir()
     assert file.read_text().count('"unit"') == 6  # no image was measured twice

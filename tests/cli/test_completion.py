@@ -1,7 +1,5 @@
 """What the shells offer after Tab, asked of the shells themselves."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -140,7 +140,6 @@ def test_only_files_that_are_no_images(worker: mock.Mock) -> None:
     ("error", "code", "message"),
     [
         (ConfigurationError("there is no model 'vgg61'"), 2, "Error: there is no model 'vgg61'\n"),
-        (OutputError("cannot write 'a.png': No space left"), 2, "Error: cannot write 'a.png': No space left\n"),
         (
             ValueError("two\nlines"),
             2,

@@ -1,7 +1,5 @@
 """The self-check finds what is really broken, and nothing where all is well."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

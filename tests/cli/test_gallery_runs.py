@@ -1,7 +1,5 @@
 """Runs with ``--report``: the page and its thumbnails beside the results, and the page alone."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -43,13 +41,7 @@ def test_a_map_that_is_negative_throughout(signed: bool, monkeypatch: pytest.Mon
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_colors)
     painted((60, 40), (GREEN, (0, 0, 60, 40))).save("green.png")
     arguments = (
-        "--model",
-        "colors",
-        "--target",
-        "red",
-        "--against",
-        "green",
-        "--report",
+        *"--model colors --target red --against green --report".split(),
         "--signed" if signed else "--unsigned",
     )
     result = invoke(*arguments, "green.png")
@@ -74,20 +66,7 @@ def test_the_page_has_the_scale_of_the_run(later: bool, monkeypatch: pytest.Monk
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_colors)
     painted((SIDE, SIDE), (RED, (8, 8, 16, 16))).save("peak.png")
     painted((SIDE, SIDE), (RED, (0, 0, 32, 16))).save("even.png")
-    common = (
-        "--model",
-        "colors",
-        "--target",
-        "red",
-        "--marginal",
-        "--raw",
-        "--scale",
-        "run",
-        "--cmap",
-        "gray",
-        "peak.png",
-        "even.png",
-    )
+    common = "--model colors --target red --marginal --raw --scale run --cmap gray peak.png even.png".split()
     if later:  # thumbnails are made of the arrays
         assert invoke(*common).exit_code == 0
     result = invoke(*common, "--report", "--skip-existing")

@@ -1,7 +1,5 @@
 """The last line of a run on a terminal: what to try next."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -123,9 +123,10 @@ def test_a_figure_as_pdf_or_svg_has_the_size_that_dpi_says_and_tells_how_it_was_
     [
         (["in.jpg", "in.jpg", "-o", "out.png"], "there are 2 inputs"),
         (["d", "-o", "out.png"], "'d' may hold many images"),
-        (["in.jpg", "-o", "out.png", "--top-k", "2"], "several maps"),
+        (["in.jpg", "-o", "out.png", "--top-k", "2"], "takes one picture, but there are several maps: add --panel"),
+        (["in.jpg", "-o", "out.png", "--target", "1", "--target", "2"], "several maps"),
         (["in.jpg", "-o", "out.png", "--layer", "0"], "several maps"),
-        (["in.jpg", "-o", "-", "--layer", "all"], "several maps"),
+        (["in.jpg", "-o", "out.png", "--layer", "all"], "several maps"),
         (["in.jpg", "-o", "out.png", "--raw"], "--raw needs a directory"),
         (["in.jpg", "-o", "out.png", "--skip-existing"], "--skip-existing needs a directory"),
         (["in.jpg", "-o", "out.png", "--format", "jpg"], "'out.png' is not jpg"),
@@ -134,7 +135,8 @@ def test_a_figure_as_pdf_or_svg_has_the_size_that_dpi_says_and_tells_how_it_was_
     ],
 )
 def test_what_needs_a_directory_says_so_in_one_line(arguments: list[str], reason: str) -> None:
-    result = invoke(*arguments)
+    with mock.patch("ebcli.run.engine.run", side_effect=AssertionError):
+        result = invoke(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert reason in result.stderr
     assert result.stderr.count("\n") == 1
@@ -221,7 +223,6 @@ def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
         ("--topk 3 a.jpg", "Error: no such option --topk: did you mean '--top-k'?\n"),
         ("--beside marginal a.jpg", "Error: no such option --beside: it is now --compare-with\n"),
         ("--checkpoint a.pth a.jpg", "Error: no such option --checkpoint: use --weights FILE\n"),
-        ("--class 3 a.jpg", "Error: no such option --class: use --target CLASS\n"),
         (
             "--max-pixels 9 a.jpg",
             "Error: no such option --max-pixels: set EB_SALIENCY_MAX_PIXELS, or max-pixels in a file for --config\n",
@@ -237,8 +238,6 @@ def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
         ),
         ("doctor now", "Error: unexpected argument 'now': eb-saliency doctor --help says what it takes\n"),
         ("--frobnicate a.jpg", "Error: no such option --frobnicate: eb-saliency --help lists all options\n"),
-        ("-z a.jpg", "Error: no such option -z: eb-saliency --help lists all options\n"),
-        ("--top-k none a.jpg", "Error: Invalid value for '-k' / '--top-k': 'none' is not a valid integer.\n"),
         ("a.jpg -o", "Error: Option '-o' requires an argument.\n"),
         ("", "Error: no images given: name some, as in eb-saliency photo.jpg; -h lists options\n"),
     ],
@@ -273,11 +272,3 @@ def test_a_method_may_be_spelt_in_any_way(spelling: str, worker: mock.Mock) -> N
     assert stub_run.invoke("a.jpg", "--panel", "--compare-with", spelling).exit_code == 0
     (plan, _), _ = worker.call_args
     assert plan.maps.beside == ("grad-cam",)
-
-
-@pytest.mark.parametrize("arguments", [("--target", "1", "--target", "2"), ("--layer", "1"), ("--layer", "all")])
-def test_several_maps_for_one_file_are_refused_before_any_work(arguments: tuple[str, ...], worker: mock.Mock) -> None:
-    result = invoke("in.jpg", "-o", "out.png", *arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "takes one picture, but there are several maps: add --panel" in result.stderr
-    worker.assert_not_called()

@@ -1,7 +1,5 @@
 """Numbers out of range and unknown words are refused in one sentence that names the option, before any work."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 
@@ -50,8 +48,6 @@ def test_a_number_out_of_range_without_a_run() -> None:
     [
         ("--format", "bmp", "'png', 'jpg', 'webp'"),
         ("--scale", "batch", "image, run, a number or a percentile"),
-        ("--scale", "low,run", "image, run, a number or a percentile"),
-        ("--engine", "spark", "'local', 'ray'"),
         ("--compare-with", "lime", "'marginal', 'gradient'"),
         ("--threshold", "1.5", "a share between 0 and 1"),
         ("--threshold", "least:0.5", "as in 0.5 or mass:0.8"),

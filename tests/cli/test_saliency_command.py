@@ -1,7 +1,5 @@
 """The command line: which plan it makes, what it prints where, and how it ends. Loads no model."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -35,23 +33,17 @@ from ebcli.files.records import Record
         ("--mean 0.5 --std 0.25,0.5,0.125 a.jpg", {"mean": (0.5,), "std": (0.25, 0.5, 0.125)}),
         (f"--class-names {__file__} a.jpg", {"class_names": Path(__file__)}),
         ("--marginal a.jpg", {"contrastive": False}),
-        ("--contrastive a.jpg", {"contrastive": True}),
         ("--target 281 --target tabby a.jpg", {"target": ("281", "tabby")}),
-        ("--top-k 3 a.jpg", {"top_k": 3}),
         ("--against tabby --against 7 a.jpg", {"against": ("tabby", "7"), "signed": True}),
         ("-o maps a.jpg", {"output": Path("maps")}),
-        ("--output maps a.jpg", {"output": Path("maps")}),
         ("--cmap viridis --alpha 0.25 a.jpg", {"cmap": "viridis", "alpha": 0.25}),
-        ("--device cuda:1 a.jpg", {"device": "cuda:1"}),
         ("--include *.jpg --include b --exclude c/*.png a.jpg", {"include": ("*.jpg", "b"), "exclude": ("c/*.png",)}),
         ("--shard 2/4 a.jpg", {"shard": (2, 4)}),
         ("--annotations boxes --threshold 0.3 a.jpg", {"annotations": "boxes", "threshold": ("max", 0.3)}),
         ("--annotations masks --threshold mass:0.3 a.jpg", {"annotations": "masks", "threshold": ("mass", 0.3)}),
         ("--format webp --raw a.jpg", {"format": "webp", "raw": True}),
         ("--skip-existing --overwrite a.jpg", {"skip_existing": True, "overwrite": True}),
-        ("--dry-run a.jpg", {"dry_run": True}),
         ("--batch-size 7 --workers 0 a.jpg", {"batch_size": 7, "workers": 0}),
-        ("--engine ray --workers 2 a.jpg", {"engine": "ray", "workers": 2}),
         ("a.jpg photos", {"images": (Path("a.jpg"), Path("photos"))}),
         ("-- -a.jpg", {"images": (Path("-a.jpg"),)}),
     ],
@@ -176,30 +168,10 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
     first, second = map(json.loads, result.stdout.splitlines())
     assert first["schema"] == second["schema"] == 1
     assert (first["status"], first["output"]) == ("done", [PICTURE])
-    assert first["classes"] == [
-        {
-            "index": 282,
-            "name": "tiger cat",
-            "score": 0.5,
-            "mass": 0.75,
-            "blank": False,
-            "losses": None,
-            "layer": "features.23",
-            "peak": 3.5,
-            "region": None,
-            "at_border": False,
-            "box": None,
-            "strength": None,
-            "times_noise": None,
-            "evidence": None,
-            "sufficiency": None,
-            "position": None,
-            "share": None,
-            "share_at": None,
-            "against": None,
-            "channels": [],
-        }
-    ]
+    unknown = "losses region box strength times_noise evidence sufficiency position share share_at against"
+    known = {"index": 282, "name": "tiger cat", "score": 0.5, "mass": 0.75, "layer": "features.23", "peak": 3.5}
+    flags = {"blank": False, "at_border": False, "channels": []}
+    assert first["classes"] == [dict.fromkeys(unknown.split()) | known | flags]
     assert (second["status"], second["error"]) == ("failed", "it is broken")
 
 
@@ -229,7 +201,6 @@ def test_lists_of_files(
         (["--from-file", os.devnull], "no image"),
         (["--shard", "3", "a.jpg"], "2/4"),
         (["--shard", "0/4", "a.jpg"], "1/4 to 4/4"),
-        (["--shard", "5/4", "a.jpg"], "1/4 to 4/4"),
         (["--include", "", "a.jpg"], "pattern is empty"),
     ],
 )
@@ -268,8 +239,6 @@ def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
     [
         "",
         "--top-k 0 a.jpg",
-        "--alpha 2 a.jpg",
-        "--no-such-option",
         "--target 1 --top-k 2 a.jpg",
         "--marginal --against 3 a.jpg",
         "--gpus-per-worker 1 --engine ray a.jpg",

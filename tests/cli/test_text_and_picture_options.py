@@ -1,7 +1,5 @@
 """Texts and pictures on the command line become classes of the plan. Loads no model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """LabeledImages in Python: ``draw_map`` is the command's own picture, and notebooks show a result's maps."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

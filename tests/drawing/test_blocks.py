@@ -1,7 +1,5 @@
 """Cells that stand for a block: below a 1 x 1 convolution with stride 2, only one of four is read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What is written on pictures: captions below single overlays, and the boxes of detections with class and score."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

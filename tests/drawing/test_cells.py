@@ -1,7 +1,5 @@
 """Cells as they are: hard-edged, finer than pixels, and so many that a few would leave the rest dark."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

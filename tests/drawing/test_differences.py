@@ -1,7 +1,5 @@
 """What is drawn differs from the photo the more, the higher the value: overlays, legends of panels, gallery pages."""
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import replace
@@ -122,14 +120,6 @@ def test_a_panel_s_legend_has_the_colors_of_overlays(signed: bool, written: list
     for at, value in enumerate(np.linspace(*ends, 11)):
         overlay = np.asarray(even_map(gray, value, style).draw(DisplayFrame(gray))).astype(int)[120, 180]
         assert bar[round(at / 10 * (len(bar) - 1))].astype(int) == pytest.approx(overlay, abs=4)
-
-
-@pytest.mark.parametrize("signed", [False, True])
-def test_a_panel_s_photo_is_the_photo(signed: bool) -> None:
-    image = PHOTOS["colorful 1"]
-    figure = panel([DisplayFrame(image)], [even_map(image, 0.5, DrawingStyle(signed=signed))], "a.jpg", "about")
-    shown = figure.pictures[0][2]
-    assert difference(shown, image.resize(shown.size, Image.Resampling.LANCZOS)).max() < 3
 
 
 @pytest.mark.parametrize("kind", [Clips, Slices])

@@ -1,7 +1,5 @@
 """Figures as SVG and PDF: the same pictures at the same places as in the image, and text that stays text."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """Maps over clips and volumes: in time, in space, on one scale, signed or not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

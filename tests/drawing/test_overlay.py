@@ -1,7 +1,5 @@
 """Where a map lands on the photo, in which colour, and when it is not painted at all."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import product
@@ -250,14 +248,6 @@ def test_what_is_below_zero_is_something_to_show_if_signed() -> None:
     assert is_blank_on(size, np.full((7, 7), np.nan), place, signed=True)
 
 
-def test_a_map_hot_only_in_the_padding_is_not_painted() -> None:
-    size, place = (10, 100), Box(-45, 0, 55, 100)
-    assert is_blank_on(size, spot(14, 0, 7), place)
-    assert not is_blank_on(size, spot(14, 7, 7), place)
-    values = np.asarray(picture(Image.new("RGB", size, "red"), spot(14, 0, 7), place, DrawingStyle()))
-    assert (values == values[..., :1]).all()
-
-
 @pytest.mark.release
 def test_a_large_photo_takes_few_bytes_a_pixel() -> None:
     """Measured in a process of its own: the peak above what the decoded photo takes, 4 bytes a pixel in Pillow."""
@@ -303,4 +293,7 @@ def test_a_map_with_cells_in_the_padding_alone_is_blank(row: int, column: int) -
     """On each side of an image of 50 x 50 pixels, a network pads 10."""
     values = np.zeros((7, 7), np.float32)
     values[row, column] = 1
-    assert is_blank_on((50, 50), values, Box(-10, -10, 60, 60)) is ((row, column) != (3, 3))
+    size, place, is_outside = (50, 50), Box(-10, -10, 60, 60), (row, column) != (3, 3)
+    assert is_blank_on(size, values, place) is is_outside
+    painted = np.asarray(picture(Image.new("RGB", size, "red"), values, place, DrawingStyle()))
+    assert (painted == painted[..., :1]).all() == is_outside  # no color

@@ -1,7 +1,5 @@
 """What the styles draw beyond colours: lines of equal value, and the photo behind them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from lightness import lightness

@@ -96,7 +96,6 @@ def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
     ("maps", "marginal", "rows"),
     [
         ({"5": 1}, False, [2]),
-        ({"5": 3}, False, [4]),
         ({"5": 5}, False, [4, 2]),  # the photo and five classes
         ({"5": 2}, True, [3, 3]),  # the photo, contrastive, marginal
         ({"5": 2, "3": 2, "input": 2}, False, [4, 4]),

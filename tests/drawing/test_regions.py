@@ -1,7 +1,5 @@
 """Regions of maps whose regions are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

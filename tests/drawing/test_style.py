@@ -1,7 +1,5 @@
 """Which colour a value gets: the colormap's own, on the scale that was asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from matplotlib import colormaps

@@ -1,7 +1,5 @@
 """Small pictures of photos and maps: where things land in them, and what they are called."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from pathlib import Path

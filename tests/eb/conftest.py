@@ -4,18 +4,10 @@ import pytest
 
 import ebcli
 
-BOTH_RULES = [
-    "test_joint",
-    "test_spelled_out",
-    "test_recurrent",
-    "test_spellings",
-    "test_rule_choice",
-    "test_both_rules",
-    "test_equal_functions",
-    "test_batch_axes",
-    "test_half_precision",
-    "test_everyday_operations",
-]
+BOTH_RULES = (
+    "test_joint test_spelled_out test_recurrent test_spellings test_rule_choice test_both_rules test_equal_functions "
+    "test_batch_axes test_half_precision test_everyday_operations"
+).split()
 
 
 @pytest.fixture(autouse=True)

@@ -160,20 +160,3 @@ def network(name):
     make = encoder if "Encoder" in name else self_attention
     photos = torch.randn(2, 3, 12, 16, dtype=torch.float64)
     return seeded(partial(make, batch_first="batch first" in name)), photos
-
-
-@pytest.mark.parametrize("joint", [True, False])
-@pytest.mark.parametrize("name", INNER_LAYERS)
-def test_a_photo_at_inner_layers_of_transformers(name, joint):
-    net, photos = network(name)
-    for contrastive in (False, True):
-        pair, *single = (
-            ebcli.excitation_backprop(net, x, 1, INNER_LAYERS[name], contrastive, joint=joint)
-            for x in (photos, photos[:1], photos[1:])
-        )
-        for i, alone in enumerate(single):
-            for found, expected in zip(pair, alone, strict=True):
-                what = f"of photo {i} at {found.layer}"
-                assert_close(found.maps[i], expected.maps[0], f"the map {what}")
-                if not contrastive:
-                    assert_close(found.mass[i], expected.mass[0], f"the mass {what}")

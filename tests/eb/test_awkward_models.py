@@ -145,17 +145,12 @@ def test_in_place(in_place, twin, layer):
 
 
 def test_overwritten_after_it_was_read():
-    """The sum's operands are needed on the way down: right all the same, or an error that says what to change."""
+    """The sum's operands are needed on the way down."""
     torch.manual_seed(0)
     net, x = Habit(relu_after_a_sum).double(), torch.randn(2, 3, 6, 6, dtype=torch.float64)
     expected = Reference(net, x).relevance(one_hot(1, 3))
     net.between = overwritten_after_a_sum
-    try:
-        found = ebcli.excitation_backprop(net, x, [1, 3]).relevance
-    except ebcli.EbcliError as error:
-        assert "add in Habit was modified in place" in str(error)
-    else:
-        assert_same(found, expected)
+    assert_same(ebcli.excitation_backprop(net, x, [1, 3]).relevance, expected)
 
 
 class Repeated(nn.Module):

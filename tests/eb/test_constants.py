@@ -23,23 +23,15 @@ def with_bias(shift):
 
 CONSTANTS = {
     "expand_as": lambda y, b: b.expand_as(y),
-    "expand_to_its_shape": lambda y, b: b.expand(y.shape),
     "broadcast_to": lambda y, b: b.broadcast_to(y.shape),
     "to": lambda y, b: b.to(y),
-    "to_its_dtype": lambda y, b: b.to(y.dtype),
     "type_as": lambda y, b: b.type_as(y),
     "times_ones_like": lambda y, b: b * torch.ones_like(y),
-    "plus_zeros_like": lambda y, b: b + torch.zeros_like(y),
-    "times_full_like": lambda y, b: b * torch.full_like(y, 2.0) / 2,
-    "times_new_ones": lambda y, b: b * y.new_ones(y.shape),
-    "times_new_full": lambda y, b: b * y.new_full(y.shape, 1.0),
     "plus_new_zeros": lambda y, b: b + y.new_zeros(y.shape),
     "new_tensor": lambda y, b: y.new_tensor(b.tolist()),
     "empty_like": lambda y, b: torch.empty_like(y).copy_(b),
     "new_empty": lambda y, b: y.new_empty(y.shape).copy_(b),
-    "view_as": lambda y, b: b.expand(y.shape).contiguous().view_as(y),
     "reshape_as": lambda y, b: b.expand(y.shape).reshape_as(y),
-    "expand_to_its_size": lambda y, b: b.expand(y.size(0), -1, y.size(2), y.size(3)),
 }
 
 

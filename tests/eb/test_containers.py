@@ -1,6 +1,7 @@
 """Layers and networks whose output is a tuple, a named tuple, a list or a dict."""
 
 from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -10,6 +11,12 @@ import ebcli
 from ebcli.errors import ConfigurationError
 
 Named = namedtuple("Named", "features extra")
+
+
+@dataclass
+class Features:
+    features: torch.Tensor
+    indices: torch.Tensor | None = None
 
 
 class Attributes(OrderedDict):
@@ -27,6 +34,7 @@ FORMS = {
     "list": (lambda a: [a], lambda out: out.pop()),
     "dict": (lambda a: {"features": a}, lambda out: out["features"]),
     "named_tuple": (lambda a: Named(a, None), lambda out: out.features),
+    "data_class": (Features, lambda out: out.features),
     "dict_with_attributes": (lambda a: Attributes(features=a), lambda out: out.features),
 }
 
@@ -76,6 +84,7 @@ def test_no_single_tensor(wrap):
         lambda logits: {"out": logits, "aux": 2 * logits},
         lambda logits: [logits],
         lambda logits: Named(logits, None),
+        Features,
     ],
 )
 def test_logits_in_a_container(wrap_logits):

@@ -34,10 +34,8 @@ def fixed(net, attended):
 
 CONTEXTS = {
     "directly": lambda net, q, k, v: q @ (k.softmax(1).mT @ v),
-    "einsum": lambda net, q, k, v: torch.einsum("bnk,bkd->bnd", q, torch.einsum("bmk,bmd->bkd", k.softmax(1), v)),
     "context_first": lambda net, q, k, v: ((k.softmax(1).mT @ v).mT @ q.mT).mT,
     "behind_a_layer": lambda net, q, k, v: q @ F.linear(k.softmax(1).mT @ v, net.v.weight[:, :5]),
-    "scaled": lambda net, q, k, v: (q * 0.3) @ (k.softmax(1).mT @ v),
 }
 
 

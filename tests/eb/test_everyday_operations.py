@@ -1,7 +1,6 @@
 """What ordinary networks do: other names of operations, data classes, tables kept, hooks left, checkpoints."""
 
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -9,10 +8,10 @@ from nets import NUM_CLASSES
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from twins import Block, images, seeded
+from twins import Between, Block, images, seeded
 
 import ebcli
-from ebcli.errors import EbcliError, UnsupportedOpError
+from ebcli.errors import UnsupportedOpError
 
 TOLERANCE = 1e-8  # of the maximum
 
@@ -48,66 +47,35 @@ def every_token(function):
 
 # functions of tokens (B, N, 4), and the same in terms of operations that everybody knows
 SPELLINGS = {
-    "var(axis=)": (lambda a: a.var(axis=2), lambda a: a.var(2)),
     "var(axis=, keepdims=)": (lambda a: torch.var(a, axis=1, keepdims=True)[:, 0], lambda a: a.var(1)),
-    "std(axis=)": (lambda a: a.std(axis=1), lambda a: a.std(1)),
-    "logsumexp(axis=)": (lambda a: a.logsumexp(axis=2), lambda a: a.logsumexp(2)),
-    "special.logsumexp": (lambda a: torch.special.logsumexp(a, 2), lambda a: a.logsumexp(2)),
-    "sum(axis=)": (lambda a: a.sum(axis=1), lambda a: a.sum(1)),
-    "amax(axis=)": (lambda a: a.amax(axis=1), lambda a: a.amax(1)),
-    "softmax of a special": (lambda a: torch.special.softmax(a, 2), lambda a: a.softmax(2)),
     "special.log_softmax": (lambda a: torch.special.log_softmax(a, 2), lambda a: a.log_softmax(2)),
     "pow(2, y)": (lambda a: torch.pow(2, a), lambda a: (math.log(2) * a).exp()),
-    "pow of tensors": (lambda a: torch.pow(torch.tensor(2.0).to(a), a), lambda a: (math.log(2) * a).exp()),
-    "2 ** y": (lambda a: 2**a, lambda a: (math.log(2) * a).exp()),
-    "pow(y, 3)": (lambda a: torch.pow(a, 3), lambda a: a**3),
-    "special.expit": (torch.special.expit, lambda a: a.sigmoid()),
     "gate of special.expit": (lambda a: a * torch.special.expit(a), F.silu),
-    "special.exp2": (torch.special.exp2, lambda a: a.exp2()),
-    "special.expm1": (torch.special.expm1, lambda a: a.expm1()),
-    "special.erf": (torch.special.erf, lambda a: a.erf()),
     "gelu of special.ndtr": (lambda a: a * torch.special.ndtr(a), F.gelu),
     "linalg.norm": (lambda a: torch.linalg.norm(a, dim=1), lambda a: a.square().sum(1).sqrt()),
-    "linalg.norm(ord=3)": (lambda a: torch.linalg.norm(a, 3, 2), lambda a: a.norm(3, 2)),
     "linalg.norm(inf)": (lambda a: torch.linalg.norm(a, math.inf, 1), lambda a: a.abs().amax(1)),
     "divided by linalg.norm": (
         lambda a: a / torch.linalg.norm(a, dim=2, keepdim=True),
         lambda a: F.normalize(a, dim=2),
     ),
-    "addcdiv": (lambda a: torch.addcdiv(BIAS, a, SCALE, value=-2), lambda a: BIAS - 2 * a / SCALE),
     "addcdiv to the signal": (
         lambda a: torch.addcdiv(a, a.flip(1), SCALE, value=0.5),
         lambda a: a + 0.5 * a.flip(1) / SCALE,
     ),
     "addcdiv_": (lambda a: a.clone().addcdiv_(a.flip(1), SCALE), lambda a: a + a.flip(1) / SCALE),
-    "addcmul_": (lambda a: a.clone().addcmul_(a.flip(1), SCALE), lambda a: a + a.flip(1) * SCALE),
     "lerp_": (lambda a: a.clone().lerp_(a.flip(1), 0.3), lambda a: torch.lerp(a, a.flip(1), 0.3)),
     "tensordot": (lambda a: torch.tensordot(a, W, 1), lambda a: a @ W),
     "tensordot over two axes": (
         lambda a: torch.tensordot(a, torch.ones(4, 4, 3).to(a) * V[:, None], dims=([1, 2], [0, 1])),
         lambda a: a.flatten(1) @ (torch.ones(4, 4, 3).to(a) * V[:, None]).flatten(0, 1),
     ),
-    "tensordot, the weight first": (lambda a: torch.tensordot(W.T, a, ([1], [2])).movedim(0, 2), lambda a: a @ W),
     "inner": (lambda a: torch.inner(a, W.T), lambda a: a @ W),
-    "inner of one": (lambda a: torch.inner(a, V), lambda a: a @ V),
     "dot": (every_token(lambda t: torch.dot(t, V)), lambda a: a @ V),
-    "dot, the weight first": (every_token(V.dot), lambda a: a @ V),
     "vdot": (every_token(lambda t: torch.vdot(V, t)), lambda a: a @ V),
     "linalg.vecdot": (lambda a: torch.linalg.vecdot(a, V.expand_as(a)), lambda a: a @ V),
     "mv": (every_token(W.T.mv), lambda a: a @ W),
-    "linalg.matmul": (lambda a: torch.linalg.matmul(a, W), lambda a: a @ W),
-    "multiply": (lambda a: torch.multiply(a, SCALE), lambda a: a * SCALE),
     "divide and subtract": (lambda a: torch.subtract(torch.divide(a, SCALE), BIAS), lambda a: a / SCALE - BIAS),
     "float_power of a constant": (lambda a: torch.float_power(2, a), lambda a: (math.log(2) * a).exp()),
-    "clip": (lambda a: a.clip(-0.5, 0.5), lambda a: a.clamp(-0.5, 0.5)),
-    "concat and swapaxes": (
-        lambda a: torch.concat([a, a.flip(1)], axis=1).swapaxes(1, 2),
-        lambda a: torch.cat([a, a.flip(1)], 1).transpose(1, 2),
-    ),
-    "hstack and ravel": (
-        lambda a: torch.stack([torch.hstack(list(tokens)).ravel() for tokens in a]),
-        lambda a: a.flatten(1),
-    ),
     "unflatten, movedim and take_along_dim": (
         lambda a: torch.take_along_dim(a.movedim(1, 2), torch.tensor([[[2, 0, 1]]]), 2),
         lambda a: a.mT[:, :, [2, 0, 1]],
@@ -117,22 +85,12 @@ SPELLINGS = {
         lambda a: a.tile(1, 1, 2) + a.repeat_interleave(2, 2),
         lambda a: a.repeat(1, 1, 2) + a[..., [0, 0, 1, 1, 2, 2, 3, 3]],
     ),
-    "rot90": (lambda a: torch.rot90(a, 1, (1, 2)), lambda a: a.mT.flip(1)),
 }
-
-
-class Tokens(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.stem, self.function, self.head = nn.Linear(4, 4), function, nn.LazyLinear(NUM_CLASSES)
-
-    def forward(self, x):
-        return self.head(F.gelu(self.function(self.stem(x)).flatten(1)))
 
 
 def tokens_net(function):
     def make():
-        net = Tokens(function).double()
+        net = Between(function, 4).double()
         net(images((2, 4, 4)))
         return net
 
@@ -144,22 +102,6 @@ def tokens_net(function):
 def test_other_names_of_operations(name):
     net, twin = (tokens_net(function) for function in SPELLINGS[name])
     assert_equal_maps(net, twin, images((2, 4, 4)), ["stem", None])
-
-
-# a product of two signals, of which neither is a gate: refused by a name that a user knows
-TWO_SIGNALS = {
-    "tensordot": ("tensordot|matmul|b?mm|mul", lambda a: torch.tensordot(a[0], a[0], ([1], [1]))[None].expand(2, 4, 4)),
-    "inner": ("inner|tensordot|matmul|b?mm|mul", lambda a: torch.stack([torch.inner(t, t.flip(0)) for t in a])),
-    "dot": ("dot|mul|sum", every_token(lambda t: torch.dot(t, t.flip(0)))),
-    "pow": ("pow", lambda a: torch.pow(a.abs() + 1, a.flip(1))),
-}
-
-
-@pytest.mark.parametrize("name", TWO_SIGNALS)
-def test_two_signals_are_refused_by_name(name):
-    said, function = TWO_SIGNALS[name]
-    with pytest.raises(UnsupportedOpError, match=rf"\b({said})\b.* in Tokens"):
-        ebcli.excitation_backprop(tokens_net(function), images((2, 4, 4)), 1)
 
 
 class Residual(nn.Module):
@@ -178,69 +120,14 @@ def test_checkpoints(reentrant, layer):
     assert_equal_maps(net, seeded(lambda: Block(lambda net, y: net.mid(y), mid=Residual())), layers=[layer])
 
 
-@dataclass
-class Features:
-    last: torch.Tensor
-    indices: torch.Tensor | None = None
-
-
-@dataclass
-class Scores:
-    logits: torch.Tensor
-    loss: torch.Tensor | None = None
-
-
-class Classes(nn.Module):
-    """A layer and a network whose outputs are data classes, or tensors."""
-
-    def __init__(self, of_features, of_scores):
-        super().__init__()
-        self.layer, self.fc = Wrapped(Features if of_features else None), nn.Linear(4, NUM_CLASSES)
-        self.of_scores = of_scores
-
-    def forward(self, x):
-        y = self.layer(x)
-        logits = self.fc(getattr(y, "last", y).mean((2, 3)))
-        return Scores(logits) if self.of_scores else logits
-
-
-class Wrapped(nn.Module):
-    def __init__(self, wrap):
-        super().__init__()
-        self.conv, self.wrap = nn.Conv2d(3, 4, 3), wrap
-
-    def forward(self, x):
-        y = self.conv(x).relu()
-        return y if self.wrap is None else self.wrap(y)
-
-
-@pytest.mark.parametrize(("of_features", "of_scores"), [(True, False), (False, True), (True, True)])
-def test_outputs_of_data_classes(of_features, of_scores):
-    net, twin = seeded(lambda: Classes(of_features, of_scores)), seeded(lambda: Classes(False, False))
-    for layer in ("layer", None):
-        for contrastive in (False, True):
-            found, expected = (
-                ebcli.excitation_backprop(one, images(), [1, 2], layer, contrastive) for one in (net, twin)
-            )
-            assert torch.equal(found.logits, expected.logits)
-            torch.testing.assert_close(found.relevance, expected.relevance, rtol=0, atol=1e-12)
-
-
 @pytest.mark.filterwarnings("ignore")
-def test_layers_quantized_dynamically_are_right_or_refused_by_name():
+def test_layers_quantized_dynamically_are_refused_by_name():
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 5)
     ).eval()
     quantized = torch.ao.quantization.quantize_dynamic(net, {nn.Linear}, dtype=torch.qint8)
-    x = images().float()
-    try:
-        found = ebcli.excitation_backprop(quantized, x, 1).relevance
-    except UnsupportedOpError as error:
-        assert "linear" in str(error)
-        assert "in 3" in str(error)
-        return
-    expected = ebcli.excitation_backprop(net, x, 1).relevance
-    assert (found - expected).abs().max() < 0.2 * expected.abs().max()
+    with pytest.raises(UnsupportedOpError, match=r"linear.* in 3"):
+        ebcli.excitation_backprop(quantized, images().float(), 1)
 
 
 class Rotary(nn.Module):
@@ -319,19 +206,13 @@ def test_backward_hooks_left_on_modules_change_no_probability(name, at, joint):
 
 @pytest.mark.parametrize("name", ["full backward hook", "full backward pre-hook", "hook that only looks"])
 def test_backward_hooks_of_modules_in_the_bare_mode(name):
-    """The same map, or an error."""
     net, twin = (seeded(lambda: Block(lambda net, y: net.act(y), act=nn.ReLU())) for _ in range(2))
     HOOKS[name](net.act)
 
-    def relevance_of(one):
+    relevance = []
+    for one in (net, twin):
         x = images().requires_grad_()
         with ebcli.excitation_mode(one):
             logits = one(x)
-        return torch.autograd.grad(logits, x, torch.ones_like(logits))[0]
-
-    expected = relevance_of(twin)
-    try:
-        found = relevance_of(net)
-    except EbcliError:
-        return
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        relevance += torch.autograd.grad(logits, x, torch.ones_like(logits))
+    torch.testing.assert_close(*relevance, rtol=0, atol=1e-12)

@@ -85,35 +85,6 @@ def test_a_response_of_zero_explains_nothing():
     assert [lost.tolist() for lost in result.lost_mass.values()] == [[1]]
 
 
-def test_small_activations_in_half_precision():
-    net = Function(lambda net, y, x: y.relu())
-    net.first.bias.data.zero_()
-    with torch.no_grad():
-        net.first.weight.mul_(0.01)
-    x = X / 300  # a sum below 1.5e-5, whose reciprocal overflows
-    expected = ebcli.excitation_backprop(net, x, [1, 3]).relevance
-    found = ebcli.excitation_backprop(net.half(), x.half(), [1, 3]).relevance.double()
-    assert (found - expected).abs().max() < 0.05
-
-
-def test_what_an_operation_overwrites_is_its_result_though_the_result_is_not_used():
-    def discarded(net, y, x):
-        y.add_(net.other(x))
-        return y
-
-    assert_same(relevance(discarded), relevance(lambda net, y, x: y + net.other(x)))
-
-
-def test_a_summand_that_is_a_view_overwritten_later():
-    def written(net, y, x):
-        y = y.clone()
-        y[:, 1:] = y[:, 1:] + net.other(x)[:, 1:]
-        return y
-
-    twin = relevance(lambda net, y, x: torch.cat([y[:, :1], y[:, 1:] + net.other(x)[:, 1:]], 1))
-    assert_same(relevance(written), twin)
-
-
 def test_a_constant_that_is_overwritten_again_and_again():
     def overwritten(net, y, x):
         scale = torch.ones((), dtype=y.dtype)
@@ -143,7 +114,7 @@ def test_a_norm_s_weights_that_are_overwritten_later():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_memory_overwritten_where_the_mode_sees_nothing():
-    """Right, as if the memory were another, or refused."""
+    """Right, as if the memory were another."""
 
     @torch.jit.script
     def negate(x: torch.Tensor):
@@ -154,12 +125,7 @@ def test_memory_overwritten_where_the_mode_sees_nothing():
         negate(y.detach())
         return z
 
-    try:
-        found = relevance(hidden)
-    except ebcli.EbcliError as error:
-        assert "modified in place" in str(error)
-    else:
-        assert_same(found, relevance(lambda net, y, x: torch.tanh(y)))
+    assert_same(relevance(hidden), relevance(lambda net, y, x: torch.tanh(y)))
 
 
 @pytest.mark.parametrize("contrastive", [False, True])
@@ -172,14 +138,6 @@ def test_two_batch_norms_in_a_row_are_one_layer_with_the_convolution(contrastive
     x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
     found, expected = (ebcli.excitation_backprop(n, x, 1, contrastive=contrastive).relevance for n in (net, twin))
     assert_same(found, expected)
-
-
-def test_a_gate_is_seen_through_cat():
-    def gated(net, y, x):
-        gate = net.other(x).sigmoid()
-        return y * torch.cat([gate[:, :2], gate[:, 2:]], 1)
-
-    assert_same(relevance(gated), relevance(lambda net, y, x: y * net.other(x).sigmoid()))
 
 
 @pytest.mark.parametrize("layer", [None, "first"])

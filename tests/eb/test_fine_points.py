@@ -3,23 +3,10 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 from twins import Block, assert_twins, images, seeded
 
 import ebcli
 from ebcli.errors import EbcliError, UnsupportedOpError
-
-
-def test_a_neuron_of_response_zero_is_explained_by_nothing():
-    """Its sign is 0, so nothing has it; all that arrives is lost, whichever way the contributions point."""
-    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Sigmoid(), nn.Linear(2, 1, bias=False))
-    net[0].weight.data = torch.tensor([[1.0, -1.0], [1.0, 0.0]])
-    net[2].weight.data = torch.tensor([[1.0, 1.0]])
-    result = ebcli.excitation_backprop(net, torch.ones(1, 2), 0, track_lost_mass=True)
-    share = torch.tensor(1.0).sigmoid() / (torch.tensor(1.0).sigmoid() + 0.5)  # of the second neuron
-    torch.testing.assert_close(result.relevance, torch.stack([share, 0 * share])[None])
-    torch.testing.assert_close(sum(result.lost_mass.values()), 1 - share[None])
-
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -51,33 +38,8 @@ def test_a_negative_constant_among_active_neurons_is_an_input():
     torch.testing.assert_close(result.relevance, torch.tensor([[1 / 7]]))
 
 
-class Silenced(nn.Module):
-    """A sum whose operands are both zero in some places, where a shift behind it feeds them all the same."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.fc = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.fc((self.first(x).relu() + self.second(x).relu()) + 1)
-
-
-def test_mass_lost_at_a_sum_of_zeros():
-    net, x = seeded(Silenced), images((3, 6)).abs()
-    for layer in (net.first, net.second):
-        layer.bias.data = torch.tensor([5.0, -50.0, 5.0, 5.0]).double()
-    net.fc.weight.data = net.fc.weight.data.abs()
-    net.fc.weight.data[:, 0] *= -1
-    marginal = ebcli.excitation_backprop(net, x, 1, track_lost_mass=True)
-    contrastive = ebcli.excitation_backprop(net, x, 1, contrastive=True, track_lost_mass=True)
-    assert (marginal.mass < 0.99).all()
-    torch.testing.assert_close(contrastive.mass, marginal.mass)
-    torch.testing.assert_close(marginal.mass + sum(marginal.lost_mass.values()), torch.ones_like(marginal.mass))
-
-
 UNNOTICED = {
     "no_grad": lambda y: _without_gradients(y.neg_),
-    "inference": lambda y: y.detach().neg_(),
     "out": lambda y: _without_gradients(lambda: torch.neg(y, out=y)),
 }
 
@@ -89,7 +51,6 @@ def _without_gradients(compute):
 
 @pytest.mark.parametrize("name", UNNOTICED)
 def test_a_response_changed_behind_autograds_back(name):
-    """Right, as if negated out of place, or refused."""
 
     def between(net, y):
         y = y + 0 * y.detach()  # not the convolution's own output, which plain autograd needs not either
@@ -101,13 +62,16 @@ def test_a_response_changed_behind_autograds_back(name):
         return y
 
     for spelled in (between, direct):
-        net = seeded(lambda spelled=spelled: Block(spelled))
-        try:
-            ebcli.excitation_backprop(net, images(), 1)
-        except EbcliError as error:
-            assert "in place" in str(error)
-            continue
-        assert_twins(net, seeded(lambda: Block(lambda net, y: -y)))
+        with pytest.raises(EbcliError, match="in place"):
+            ebcli.excitation_backprop(seeded(lambda spelled=spelled: Block(spelled)), images(), 1)
+
+
+def test_a_response_changed_through_a_detached_view():
+    def between(net, y):
+        y.detach().neg_()
+        return y
+
+    assert_twins(seeded(lambda: Block(between)), seeded(lambda: Block(lambda net, y: -y)))
 
 
 IGNORED_RETURNS = {
@@ -155,26 +119,10 @@ def test_a_sum_written_back_into_its_own_operand(layer):
     assert_twins(make(write), make(together), layer=layer)
 
 
-def test_a_second_batch_norm_does_not_replace_the_first():
-    """Behind a batch norm with scales of both signs, one that only scales changes nothing."""
-    net = seeded(lambda: Block(lambda net, y: net.second(net.bn(y)), bn=nn.BatchNorm2d(4), second=nn.BatchNorm2d(4)))
-    net.second.bias.data.zero_()
-    net.second.running_mean.zero_()
-    assert (net.bn.weight < 0).any()
-    assert (net.second.weight > 0).any()
-    twin = seeded(lambda: Block(lambda net, y: net.second(y), second=nn.BatchNorm2d(4)))
-    twin.conv, twin.fc = fuse_conv_bn_eval(net.conv, net.bn), net.fc
-    twin.second.load_state_dict(net.second.state_dict())
-    assert_twins(net, twin)
-
-
 NO_GATES = {
-    "gate_first": lambda a, b: torch.cat([a.sigmoid(), b], 1),
     "gate_last": lambda a, b: torch.cat([b, a.sigmoid()], 1),
     "stacked": lambda a, b: torch.stack([a.sigmoid(), b], 1).flatten(1),
-    "chosen": lambda a, b: torch.where(torch.arange(8) < 4, a.repeat(1, 2).sigmoid(), b.repeat(1, 2)),
     "maximum": lambda a, b: torch.maximum(a.repeat(1, 2).sigmoid(), b.repeat(1, 2)),
-    "sum": lambda a, b: a.repeat(1, 2).sigmoid() + b.repeat(1, 2),
 }
 
 

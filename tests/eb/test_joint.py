@@ -85,15 +85,6 @@ def test_two_units_by_hand():
     torch.testing.assert_close(found.relevance, torch.tensor([[0.5, 0.5]]).double())
 
 
-def test_one_winner_is_eq_4():
-    torch.manual_seed(2)
-    net, x = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, NUM_CLASSES)).double(), torch.rand(1, 6).double()
-    net[2].weight.data = F.one_hot(net[:2](x).argmax().repeat(NUM_CLASSES), 4).double()  # all read one active unit
-    joint, stepwise = (ebcli.excitation_backprop(net, x, 0, joint=which).relevance for which in (True, False))
-    torch.testing.assert_close(joint, stepwise)
-    assert joint.sum() > 0.99
-
-
 class Block(nn.Module):
     """What lies between two layers of GELU units in a transformer or a modern convolutional network."""
 
@@ -176,18 +167,6 @@ def test_logits_are_those_of_the_plain_network_to_the_bit(in_place):
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
 
 
-def test_in_place_operations_change_nothing():
-    torch.manual_seed(5)
-    plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU(), nn.Conv2d(8, 8, 3), nn.Hardswish(), nn.Flatten())
-    plain = nn.Sequential(*plain, nn.Linear(8 * 16, NUM_CLASSES)).double().eval()
-    in_place = copy.deepcopy(plain)
-    in_place[1].inplace = in_place[3].inplace = True
-    x = torch.randn(2, 3, 8, 8, dtype=torch.double)
-    for layer in ("0", "1", "2", None):
-        one, other = (ebcli.excitation_backprop(n, x, 1, layer, True).relevance for n in (plain, in_place))
-        torch.testing.assert_close(one, other)
-
-
 def test_attention_mixes_values_by_constant_weights():
     torch.manual_seed(6)
     net, x = Tokens().double().eval(), torch.randn(2, 3, 8, 8, dtype=torch.double)
@@ -213,37 +192,6 @@ def test_attention_mixes_values_by_constant_weights():
             excitation = (tokens.flatten() * weights).clamp(min=0).reshape(17, 8)
             maps.append(excitation / excitation[1:].sum())
         torch.testing.assert_close(relevance, maps[0] - maps[1])
-
-
-class Averaged(Tokens):
-    """The same with the mean of all tokens in place of the class token."""
-
-    def forward(self, x):
-        tokens = self.joined(self.patches(x).flatten(2).mT)
-        tokens = tokens + self.attention(tokens, tokens, tokens, need_weights=False)[0]
-        return self.head(F.gelu(tokens).mean(1))
-
-
-def test_which_networks_are_explained_jointly():
-    image, row = torch.randn(1, 3, 8, 8), torch.randn(1, 6)
-
-    def joint(net, x, layer=None):
-        return ebcli.excitation_backprop(net.eval(), x, 1, layer).joint
-
-    assert joint(Tokens(), image)
-    assert joint(Tokens(), image, "joined")
-    assert not joint(Averaged(), image)
-    assert joint(Stack(), row)
-    assert joint(Stack(quick_gelu), row)
-    assert not joint(Stack(F.relu), row)
-    assert not joint(Stack(F.relu6), row)
-    assert not joint(Stack(lambda x: x), row)
-    assert not joint(Stack(), row, "third")  # all GELUs are below the layer
-    mixed = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, NUM_CLASSES))
-    both = ebcli.excitation_backprop(mixed, row, 1, ["0", "2"])
-    assert [result.joint for result in both] == [True, False]
-    for result in both:
-        torch.testing.assert_close(result.relevance, ebcli.excitation_backprop(mixed, row, 1, result.layer).relevance)
 
 
 def test_what_follows_the_classifier_has_no_dual():

@@ -1,6 +1,7 @@
 """A map computed in the middle of another network's forward pass is the same, and so is the result around it."""
 
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 import torch
@@ -142,31 +143,18 @@ def assert_equal(found, expected):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("inner", INNER)
+def the_mode():
+    return [relevance_of(*bare())]
+
+
+def two_calls():
+    inner, around = in_a_forward_pass(partial(inner_result, "contrastive"))
+    return [*inner, *around]
+
+
+@pytest.mark.parametrize("ask", [*(partial(inner_result, inner) for inner in INNER), the_mode, two_calls])
 @pytest.mark.parametrize("place", PLACES)
-def test_a_call_inside(place, inner):
-    answer, around = place(lambda: inner_result(inner))
-    assert_equal(answer, inner_result(inner))
-    assert_equal(around, place(lambda: None)[1])
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_the_mode_inside(place):
-    def ask():
-        net, x, prior = bare()
-        return [relevance_of(net, x, prior)]
-
-    answer, around = place(ask)
-    assert_equal(answer, ask())
-    assert_equal(around, place(lambda: None)[1])
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_three_deep(place):
-    def ask():
-        inner, around = in_a_forward_pass(lambda: inner_result("contrastive"))
-        return [*inner, *around]
-
+def test_a_call_inside(place, ask):
     answer, around = place(ask)
     assert_equal(answer, ask())
     assert_equal(around, place(lambda: None)[1])

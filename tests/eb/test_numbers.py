@@ -1,6 +1,5 @@
 """Zero, infinite, tiny and missing numbers: mass and lost mass make 1, and nothing wrong passes without a word."""
 
-import re
 import warnings
 
 import pytest
@@ -45,61 +44,6 @@ def test_a_class_whose_logit_is_zero(bias, targets):
             assert not result.relevance.any()
 
 
-class Losing(nn.Module):
-    """Linear layers over tokens (B, N, C), some of whose neurons are active only through their bias.
-
-    Args:
-        layout: how tokens lie while the layers work on them.
-    """
-
-    def __init__(self, layout):
-        super().__init__()
-        self.first, self.second, self.fc = nn.Linear(3, 6), nn.Linear(6, 6), nn.Linear(6, 4)
-        self.layout = layout
-
-    def forward(self, x):
-        batch, tokens, _ = x.shape
-        x = x.flatten(2) if self.layout == "batch_first" else x
-        if self.layout == "folded":
-            x = x.reshape(batch * tokens, -1)
-        elif self.layout == "sequence_first":
-            x = x.transpose(0, 1)
-        elif self.layout == "windows":
-            x = x.unflatten(1, (2, -1)).flatten(0, 1)
-        x = F.relu(self.second(F.relu(self.first(x))))
-        if self.layout == "folded":
-            x = x.reshape(batch, tokens, -1)
-        elif self.layout == "sequence_first":
-            x = x.transpose(0, 1)
-        elif self.layout == "windows":
-            x = x.unflatten(0, (batch, 2)).flatten(1, 2)
-        return self.fc(x.mean(1))
-
-
-@pytest.mark.parametrize("contrastive", [False, True])
-@pytest.mark.parametrize("targets", [[1, 2], [[1, 2, 3], [0, 1, 2]]])
-@pytest.mark.parametrize("layout", ["batch_first", "folded", "sequence_first", "windows"])
-def test_lost_mass_is_each_images_own(layout, targets, contrastive):
-    net, x = seeded(lambda: Losing(layout)), images((2, 4, 3)).abs()
-    net.second.weight.data = -net.second.weight.data.abs()  # nothing but the bias makes a neuron active
-    net.second.weight.data[::2] *= -1
-    net.second.bias.data = net.second.bias.data.abs() + 3
-    result = ebcli.excitation_backprop(net, x, targets, contrastive=contrastive, track_lost_mass=True)
-    assert result.lost_mass
-    for lost in result.lost_mass.values():
-        assert lost.shape == result.mass.shape
-    total = sum(result.lost_mass.values())
-    assert (total > 0.05).any()
-    torch.testing.assert_close(result.mass + total, torch.ones_like(total))
-    for i in range(2):
-        alone = ebcli.excitation_backprop(
-            net, x[i : i + 1], [targets[i]], contrastive=contrastive, track_lost_mass=True
-        )
-        assert set(alone.lost_mass) <= set(result.lost_mass)
-        for site, lost in alone.lost_mass.items():
-            torch.testing.assert_close(result.lost_mass[site][i : i + 1], lost)
-
-
 def small(dtype=torch.float64):
     return seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))).to(dtype)
 
@@ -118,47 +62,30 @@ def spoiled(where, value):
 @pytest.mark.parametrize("contrastive", [False, True])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("where", ["inputs", "weights", "logits"])
-def test_numbers_that_are_not_finite_are_spoken_of(where, value, contrastive):
+def test_numbers_that_are_not_finite_are_refused(where, value, contrastive):
     net, x = spoiled(where, value)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            ebcli.excitation_backprop(net, x, 1, "0", contrastive)
-        except EbcliError as error:
-            said = [str(error)]
-        else:
-            said = [str(warning.message) for warning in caught]
-    assert any(re.search("NaN|nan|finite|infinit", message) for message in said), said
+    with pytest.raises(EbcliError, match="NaN or infinite"):
+        ebcli.excitation_backprop(net, x, 1, "0", contrastive)
 
 
-@pytest.mark.parametrize("size", [1e-42, 1e-40, 1e-30, 1e30])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_activations_of_any_size_share_alike(size):
-    """Eq. 4 does not depend on the scale of the activations; near the least float32 it may be refused."""
+    """Eq. 4 does not depend on the scale of the activations."""
     net = nn.Linear(3, 1, bias=False)
     net.weight.data = torch.tensor([[1.0, 3.0, -2.0]])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            found = ebcli.excitation_backprop(net, torch.full((1, 3), size), 0)
-    except (EbcliError, UserWarning, RuntimeWarning):
-        assert size < 1e-37
-        return
+    found = ebcli.excitation_backprop(net, torch.full((1, 3), size), 0)
     torch.testing.assert_close(found.relevance, torch.tensor([[0.25, 0.75, 0.0]]), rtol=0, atol=1e-2)
     torch.testing.assert_close(found.mass, torch.ones(1), rtol=0, atol=1e-2)
 
 
-@pytest.mark.parametrize("size", [1e-42, 1e-39])
-def test_sums_and_averages_of_tiny_numbers(size):
+@pytest.mark.filterwarnings("error")
+def test_sums_and_averages_of_tiny_numbers():
     class Sum(nn.Module):
         def forward(self, x):
             return F.avg_pool2d(x + 3 * x.flip(-1), 2).flatten(1)
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            found = ebcli.excitation_backprop(Sum(), torch.full((1, 1, 2, 2), size), 0)
-    except (EbcliError, UserWarning, RuntimeWarning):
-        return
+    found = ebcli.excitation_backprop(Sum(), torch.full((1, 1, 2, 2), 1e-39), 0)
     torch.testing.assert_close(found.relevance, torch.full((1, 1, 2, 2), 0.25), rtol=0, atol=1e-2)
 
 

@@ -1,13 +1,12 @@
-"""Networks of which a mode may see only a part: right, or refused, and never an ordinary gradient unasked."""
+"""Networks of which a mode may see only a part: right, and never an ordinary gradient unasked."""
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 from twins import Block, assert_twins, images, seeded
 
 import ebcli
-from ebcli.errors import EbcliError, UnsupportedOpError
+from ebcli.errors import UnsupportedOpError
 
 
 def net_of(middle=nn.Identity):
@@ -66,10 +65,7 @@ def test_compiled_by_torch_jit(compiled, runs_before, contrastive):
     net, twin = compiled(net_of(Middle)), plain[compiled](net_of(Middle))
     for _ in range(runs_before):
         net(images())
-    try:
-        found = ebcli.excitation_backprop(net, images(), 1, contrastive=contrastive).relevance
-    except UnsupportedOpError:
-        return
+    found = ebcli.excitation_backprop(net, images(), 1, contrastive=contrastive).relevance
     expected = ebcli.excitation_backprop(twin, images(), 1, contrastive=contrastive).relevance
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
@@ -79,10 +75,7 @@ def test_compiled_by_torch_jit_in_the_bare_mode():
     net, x = with_a_scripted_part(net_of(Middle)), images().requires_grad_()
     with ebcli.excitation_mode(net):
         logits = net(x)
-    try:
-        (found,) = torch.autograd.grad(logits, x, torch.ones_like(logits))
-    except UnsupportedOpError:
-        return
+    (found,) = torch.autograd.grad(logits, x, torch.ones_like(logits))
     expected = ebcli.excitation_backprop(net_of(Middle), images(), torch.ones_like(logits)).relevance
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
@@ -97,15 +90,9 @@ class OwnGradient(torch.autograd.Function):
         return grad
 
 
-def test_an_autograd_function_is_named_or_right():
+def test_an_autograd_function_is_the_operations_that_it_is_made_of():
     net = seeded(lambda: Block(lambda _, y: OwnGradient.apply(y)))
-    try:
-        found = ebcli.excitation_backprop(net, images(), 1).relevance
-    except UnsupportedOpError as error:
-        assert "OwnGradient" in str(error)
-        return
-    twin = seeded(lambda: Block(lambda _, y: y.tanh()))
-    torch.testing.assert_close(found, ebcli.excitation_backprop(twin, images(), 1).relevance)
+    assert_twins(net, seeded(lambda: Block(lambda _, y: y.tanh())))
 
 
 class Switched(nn.Module):
@@ -152,31 +139,8 @@ def test_gradients_switched_on_below_the_layer():
     assert_twins(seeded(lambda: Below("")), seeded(lambda: Switched("")), layer="mid")
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("layer", [None, "conv"])
-def test_checkpointing_is_right_or_refused(use_reentrant, layer):
-    class Basic(Middle):
-        def __init__(self):
-            super().__init__()
-            self.bn = nn.BatchNorm2d(4)
-
-        def forward(self, x):
-            return torch.nn.functional.relu(self.bn(self.conv(x)), inplace=True) + x
-
-    def make(between):
-        return seeded(lambda: Block(between, mid=Basic()))
-
-    net = make(lambda net, y: checkpoint(net.mid, y, use_reentrant=use_reentrant))
-    try:
-        ebcli.excitation_backprop(net, images(), 1, layer)
-    except EbcliError as error:
-        assert "checkpoint" in str(error).lower()
-        return
-    assert_twins(net, make(lambda net, y: net.mid(y)), layer=layer)
-
-
-@pytest.mark.parametrize("layer", [None, "conv"])
-def test_autocast_in_the_network_is_right_or_refused(layer):
+def test_autocast_in_the_network(layer):
     class Pointwise(Middle):
         def __init__(self):
             super().__init__()
@@ -194,24 +158,15 @@ def test_autocast_in_the_network_is_right_or_refused(layer):
 
     net, twin = (seeded(lambda f=f: Block(f, mid=Pointwise())).float() for f in (autocast, cast))
     x = images().float()
-    try:
-        found = ebcli.excitation_backprop(net, x, 1, layer)
-    except EbcliError as error:
-        assert "autocast" in str(error)
-        return
-    expected = ebcli.excitation_backprop(twin, x, 1, layer)
+    found, expected = (ebcli.excitation_backprop(network, x, 1, layer) for network in (net, twin))
     torch.testing.assert_close(found.relevance, expected.relevance, rtol=0, atol=5e-3)
     torch.testing.assert_close(found.mass, expected.mass, rtol=0, atol=5e-2)
 
 
 def test_autocast_around_the_call():
     net = net_of(Middle).float()
-    try:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = ebcli.excitation_backprop(net, images().float(), 1)
-    except EbcliError as error:
-        assert "autocast" in str(error)
-        return
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = ebcli.excitation_backprop(net, images().float(), 1)
     expected = ebcli.excitation_backprop(net, images().float(), 1)
     torch.testing.assert_close(found.mass, expected.mass, rtol=0, atol=5e-2)
 
@@ -235,28 +190,26 @@ ACCUMULATIONS = {
     "index_put_": lambda a, b: a.clone().index_put_((ROWS,), b, accumulate=True),
     "scatter": lambda a, b: a.scatter(1, PLACES, b, reduce="add"),
     "scatter_add": lambda a, b: a.scatter_add(1, PLACES, b),
-    "scatter_reduce": lambda a, b: a.scatter_reduce(1, PLACES, b, reduce="sum"),
     "index_add": lambda a, b: a.index_add(0, ROWS, b),
+}
+REDUCTIONS = {
     "index_reduce": lambda a, b: a.index_reduce(0, ROWS, b, "mean"),
-    "scatter_multiply": lambda a, b: a.scatter_reduce(1, PLACES, b, reduce="prod"),
-    "scatter_amax": lambda a, b: a.scatter_reduce(1, PLACES, b, reduce="amax"),
+    "scatter_reduce": lambda a, b: a.scatter_reduce(1, PLACES, b, reduce="sum"),
 }
 
 
-@pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
 @pytest.mark.parametrize("name", ACCUMULATIONS)
-def test_writing_that_accumulates_is_a_sum_or_refused(name):
-    net, inputs = seeded(lambda: Accumulating(ACCUMULATIONS[name])), images((3, 6))
-    try:
-        result = ebcli.excitation_backprop(net, inputs, 1)
-    except UnsupportedOpError as error:
-        assert any(word in str(error) for word in ("scatter", "index_"))
-        return
-    assert (result.mass < 1 + 1e-9).all()
-    assert name not in ("index_reduce", "scatter_multiply"), "neither a sum nor a routing"
-    twin = seeded(lambda: Accumulating(torch.maximum if name == "scatter_amax" else torch.add))
-    assert_twins(net, twin, inputs)
+def test_writing_that_accumulates_is_a_sum(name):
+    net, twin = (seeded(lambda f=f: Accumulating(f)) for f in (ACCUMULATIONS[name], torch.add))
+    assert_twins(net, twin, images((3, 6)))
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_other_reductions_are_refused_by_name(name):
+    with pytest.raises(UnsupportedOpError, match=name):
+        ebcli.excitation_backprop(seeded(lambda: Accumulating(REDUCTIONS[name])), images((3, 6)), 1)
 
 
 class Exported(nn.Module):

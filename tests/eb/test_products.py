@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from twins import Block, assert_twins, images, seeded, shares
+from twins import assert_twins, images, seeded, shares
 
 import ebcli
 from ebcli.errors import UnsupportedOpError
@@ -51,30 +51,18 @@ def divided(a):
 MASK = torch.ones(4, 4).tril().bool()
 ATTENTION = {
     "softmax": lambda net, s: s.softmax(-1),
-    "functional": lambda net, s: F.softmax(s, dim=-1),
     "dropout": lambda net, s: F.dropout(s.softmax(-1), training=False),
-    "masked_fill": lambda net, s: s.softmax(-1).masked_fill(~MASK, 0.0),
     "masked_fill_": lambda net, s: s.softmax(-1).masked_fill_(~MASK, 0.0),
-    "masked_before": lambda net, s: s.masked_fill(~MASK, -math.inf).softmax(-1),
     "where": lambda net, s: torch.where(MASK, s.softmax(-1), 0.0),
-    "where_zeros": lambda net, s: torch.where(MASK, s.softmax(-1), torch.zeros_like(s)),
     "times_a_mask": lambda net, s: s.softmax(-1) * MASK,
-    "times_a_float_mask": lambda net, s: MASK.to(s.dtype) * s.softmax(-1),
     "tril": lambda net, s: s.softmax(-1).tril(),
-    "divided_by_its_sum": lambda net, s: divided(s.sigmoid()),
     "masked_and_divided": lambda net, s: divided(s.softmax(-1) * MASK),
     "normalized": lambda net, s: F.normalize(s.softmax(-1), p=1, dim=-1),
-    "cast": lambda net, s: s.float().softmax(-1).to(s.dtype),
-    "type_as": lambda net, s: F.softmax(s, -1, torch.float64).type_as(s),
-    "cloned": lambda net, s: s.softmax(-1).clone(),
     "transposed_twice": lambda net, s: s.mT.softmax(-2).mT,
     "concatenated": lambda net, s: torch.cat([s.softmax(-1)[:, :2], s.softmax(-1)[:, 2:]], 1),
-    "exponential": lambda net, s: divided(s.exp()),
     "sigmoid": lambda net, s: s.sigmoid(),
     "in_place": lambda net, s: s.softmax(-1).mul_(0.5),
-    "scaled": lambda net, s: s.softmax(-1) * net.mix.abs().repeat(2, 2),
     "scaled_by_both_signs": lambda net, s: s.softmax(-1) * net.mix.repeat(2, 2),
-    "negated": lambda net, s: -s.softmax(-1),
 }
 
 
@@ -88,12 +76,9 @@ def test_attention_hands_probability_to_its_values_alone(name, layer):
 
 @pytest.mark.parametrize("layer", ["q", "k"])
 def test_queries_and_keys_get_nothing(layer):
-    net, x = seeded(lambda: Attention(ATTENTION["masked_fill"])), images(TOKENS)
-    try:
-        result = ebcli.excitation_backprop(net, x, 1, layer)
-    except ebcli.LayerError:
-        return
-    assert not result.relevance.any()
+    net = seeded(lambda: Attention(ATTENTION["masked_fill_"]))
+    with pytest.raises(ebcli.LayerError, match=f"does not depend on layer '{layer}'"):
+        ebcli.excitation_backprop(net, images(TOKENS), 1, layer)
 
 
 @pytest.mark.parametrize("layer", [None, "v"])
@@ -169,13 +154,9 @@ class Gated(nn.Module):
 GATES = {
     "sigmoid": torch.sigmoid,
     "silu": F.silu,  # SwiGLU
-    "gelu": F.gelu,  # GEGLU
     "relu": F.relu,
     "tanh": torch.tanh,
-    "softplus": F.softplus,
     "hardsigmoid": F.hardsigmoid,
-    "hardswish": F.hardswish,
-    "elu": F.elu,
 }
 
 
@@ -199,12 +180,7 @@ def test_a_factor_that_comes_through_an_activation_is_the_gate(name, gate_first)
 
 
 SIGNED = torch.tensor([1.0, -2.0, 0.5, -1.0, 3.0], dtype=torch.float64)
-TURNED = {
-    "tensor": lambda a: a * SIGNED,
-    "divided": lambda a: a / SIGNED,
-    "number": lambda a: a * -1.5,
-    "negated": lambda a: -a,
-}
+TURNED = {"tensor": lambda a: a * SIGNED, "number": lambda a: a * -1.5}
 
 
 @pytest.mark.parametrize("name", TURNED)
@@ -233,9 +209,7 @@ def test_a_broadcast_factor_is_the_gate(name):
 UNDECIDED = {
     "equals": (lambda a, b: a * b, (4, 4), (4, 4)),
     "outer": (lambda a, b: a * b, (4, 1), (1, 4)),
-    "outer_of_unequal_size": (lambda a, b: (a * b).repeat(1, 1, 2)[..., :4], (4, 1), (1, 3)),
     "a_sum_with_one_of_its_terms": (lambda a, b: (a + b) * a, (4, 4), (4, 4)),
-    "both_activated": (lambda a, b: a.tanh() * b.tanh(), (4, 4), (4, 4)),
     "both_switches": (lambda a, b: (a.softmax(-1) * SIGNED[:4].abs()) * b.sigmoid(), (4, 4), (4, 4)),
 }
 
@@ -255,90 +229,3 @@ def test_a_product_of_equals_is_refused(name):
 
     with pytest.raises(UnsupportedOpError, match="mul"):
         ebcli.excitation_backprop(seeded(Product), images((3, 6)), 1)
-
-
-ONE_INPUT = {
-    "square": (lambda y: y * y, torch.square),
-    "cube": (lambda y: y * y * y, lambda y: y**3),
-    "silu": (lambda y: y * torch.sigmoid(y), F.silu),
-    "gelu": (lambda y: 0.5 * y * (1 + torch.erf(y / math.sqrt(2))), F.gelu),
-    "gelu_tanh": (
-        lambda y: 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3))),
-        lambda y: F.gelu(y, approximate="tanh"),
-    ),
-    "gelu_of_powers": (
-        lambda y: 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * torch.pow(y, 3.0)))),
-        lambda y: F.gelu(y, approximate="tanh"),
-    ),
-    "quick_gelu": (lambda y: y * torch.sigmoid(1.702 * y), lambda y: F.silu(1.702 * y) / 1.702),
-    "mish": (lambda y: y * torch.tanh(F.softplus(y)), F.mish),
-    "hardswish": (lambda y: y * F.relu6(y + 3) / 6, F.hardswish),
-    "swish_in_place": (lambda y: y.mul_(y.sigmoid()), F.silu),
-    "half_and_half": (lambda y: y * 0.5 + y * 0.5 * torch.erf(y / math.sqrt(2)), F.gelu),
-}
-
-
-@pytest.mark.parametrize("layer", [None, "conv"])
-@pytest.mark.parametrize("name", ONE_INPUT)
-def test_an_activation_written_by_hand(name, layer):
-    by_hand, known = ONE_INPUT[name]
-    net, twin = (seeded(lambda f=f: Block(lambda _, y: f(y))) for f in (by_hand, known))
-    assert_twins(net, twin, layer=layer, tolerance=1e-8)
-
-
-def test_global_response_normalization_scales_its_signal():
-    """ConvNeXt-V2's GRN: x + bias + gamma * (x * n), n the norm of each channel over that of all."""
-
-    class GRN(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(64, 5)
-            self.gamma, self.bias = nn.Parameter(torch.rand(1, 4, 1, 1)), nn.Parameter(torch.zeros(1, 4, 1, 1))
-
-        def forward(self, x):
-            x = self.conv(x)
-            g = x.norm(p=2, dim=(2, 3), keepdim=True)
-            n = g / (g.mean(dim=1, keepdim=True) + 1e-6)
-            return self.fc((x + torch.addcmul(self.bias, self.gamma, x * n)).flatten(1))
-
-    net = seeded(GRN)
-    twin = seeded(lambda: Block(lambda _, y: y))
-    twin.load_state_dict({k: v for k, v in net.state_dict().items() if k in twin.state_dict()})
-    # gamma, n >= 0: both terms have their sum's sign, so the sum of the shares is the signal's own
-    with torch.no_grad():
-        y = net.conv(images())
-        g = y.norm(p=2, dim=(2, 3), keepdim=True)
-        scale = 1 + net.gamma * g / (g.mean(1, keepdim=True) + 1e-6)
-        z = net.fc.weight[1] * (y * scale).flatten(1)
-    P = (z.clamp(min=0) / z.clamp(min=0).sum(1, keepdim=True)).view_as(y)
-    torch.testing.assert_close(ebcli.excitation_backprop(net, images(), 1, "conv").relevance, P)
-
-
-@pytest.mark.parametrize("operation", ["bicubic", "bicubic_antialiased", "roi_align"])
-def test_a_fixed_linear_map_is_a_weighted_sum(operation):
-    def resample(y):
-        if operation == "roi_align":
-            from torchvision.ops import roi_align
-
-            boxes = [y.new_tensor([[0.3, 0.2, 3.4, 3.1]])] * len(y)
-            return roi_align(y, boxes, (3, 3), sampling_ratio=2)
-        return F.interpolate(y, size=(3, 3), mode="bicubic", antialias=operation.endswith("antialiased"))
-
-    class Resampled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(36, 5)
-
-        def forward(self, x):
-            return self.fc(resample(self.conv(x).tanh()).flatten(1))
-
-    net, x = seeded(Resampled), images((1, 3, 6, 6))
-    y = net.conv(x).tanh().detach()
-    value = resample(y)
-    J = torch.autograd.functional.jacobian(resample, y).view(36, 64)
-    assert operation == "roi_align" or (J < -1e-4).any(), "the case needs negative weights"
-    z = (net.fc.weight[1] * value.flatten()).detach()
-    P = z.clamp(min=0) / z.clamp(min=0).sum()
-    expected = P @ shares(J, y.flatten(), value.flatten().sign())
-    found = ebcli.excitation_backprop(net, x, 1, "conv").relevance
-    torch.testing.assert_close(found.flatten(), expected, rtol=0, atol=1e-9)

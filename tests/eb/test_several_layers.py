@@ -1,7 +1,5 @@
 """Several layers at once: each as it is alone, by one forward pass and one way down."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ebcli import ConfigurationError, LayerError, excitation_backprop
-from ebcli.models import layers, load_model
 
 
 def all_layers(net: nn.Module, x: torch.Tensor, contrastive: bool) -> dict[str | None, Any]:
@@ -49,19 +46,6 @@ def test_each_layer_is_as_it_is_alone(name: str, contrastive: bool) -> None:
     assert_equal(excitation_backprop(net, x, [[1, 3]], [*alone], contrastive, track_lost_mass=True), alone)
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("name", ["squeezenet1_1", "mobilenet_v3_small"])
-def test_layers_of_a_real_network_are_as_they_are_alone(name: str) -> None:
-    """Four or so of them, from the first ones to the last ones."""
-    torch.manual_seed(0)
-    net = unsettle(load_model(name, "none").net.double())
-    x = torch.randn(1, 3, 40, 40, dtype=torch.double)
-    listed = [layer.name for layer in layers(net, 40)]
-    names = listed[: -4 : len(listed) // 4]
-    alone = {key: excitation_backprop(net, x, [[1, 3]], key, True, track_lost_mass=True) for key in names}
-    assert_equal(excitation_backprop(net, x, [[1, 3]], names, True, track_lost_mass=True), alone)
-
-
 class Branches(nn.Module):
     """A layer past which probability goes, one that hands on what it gets, and two folds onto one layer."""
 
@@ -91,15 +75,6 @@ def test_what_goes_past_a_layer_is_not_counted_there(contrastive: bool) -> None:
     masses = {name: result.mass for name, result in alone.items()}
     assert (masses["one"] < 0.9).any()
     torch.testing.assert_close(masses["one"] + masses["other"], torch.ones(2, 2, dtype=torch.double))
-
-
-def test_layers_side_by_side_start_the_signal_each_for_itself() -> None:
-    torch.manual_seed(0)
-    net = unsettle(Branches().double())
-    x = torch.randn(2, 3, 8, 8, dtype=torch.double)
-    for result in excitation_backprop(net, x, 1, ["other", "one"]):
-        expected = excitation_backprop(net, x, 1, result.layer)
-        torch.testing.assert_close(result.relevance, expected.relevance)
 
 
 class Counted(nn.Sequential):

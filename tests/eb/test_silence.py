@@ -55,16 +55,11 @@ NETS = {
         lambda net, y: net.excitation(net.act(net.norm(y))),
         norm=nn.InstanceNorm2d(4, affine=True), act=nn.PReLU(4), excitation=SqueezeExcitation(),
     ),
-    "InstanceNorm with statistics": lambda: Between(
-        lambda net, y: net.norm(y), norm=nn.InstanceNorm2d(4, track_running_stats=True)
-    ),
     "index by a list": lambda: Between(lambda net, y: y[:, [2, 0, 1, 1]]),
     "index of images by a list": lambda: Between(lambda net, y: y[[*range(len(y))]]),
-    "index by two lists": lambda: Between(lambda net, y: y[:, :, [0, 1, 2], [2, 1, 0]][..., None]),
     "write by a list": lambda: Between(lambda net, y: y.clone().index_put_((torch.tensor([0]),), y[:1] * 2)),
     "roi_align": lambda: Between(lambda net, y: torchvision.ops.roi_align(y, boxes(y), 3, sampling_ratio=2)),
     "grid_sample": lambda: Between(lambda net, y: F.grid_sample(y, grid(y), align_corners=False)),
-    "bicubic": lambda: Between(lambda net, y: F.interpolate(y, size=9, **BICUBIC)),
     "bicubic, antialiased": lambda: Between(lambda net, y: F.interpolate(y, size=4, antialias=True, **BICUBIC)),
     "attention": lambda: Between(attention, attention=nn.MultiheadAttention(4, 2, batch_first=True)),
     "max pooling": lambda: Between(lambda net, y: F.max_unpool2d(*F.max_pool2d(y, 2, return_indices=True), 2)),

@@ -72,23 +72,17 @@ def is_private(part):
 
 PRIVATE = {
     "module": "import torch._dynamo",
-    "module of another": "from torch._decomp import decomposition_table",
     "name": "from torch.nn.modules.conv import _ConvNd",
     "name without underscore": "from torch.multiprocessing.reductions import StorageWeakRef",
     "attribute": "x = torch._C._len_torch_function_stack()",
-    "attribute of a public name": "x = torch.autograd.Variable._execution_engine",
-    "class of a public module": "x = isinstance(m, nn.modules.conv._ConvNd)",
     "operation": "x = aten._softmax.default",
     "of a tensor": "x = tensor._base",
-    "of a result": "x = f(tensor)[0]._is_view()",
     "of memory": "x = tensor.untyped_storage()._cdata",
-    "of an operation": "x = func._schema.is_mutable",
     "asked for by name": 'x = hasattr(node, "_forward_cls")',
 }
 PUBLIC = {
     "module": "import torch.nn.functional as F",
     "attribute": "x = torch.overrides.TorchFunctionMode",
-    "special method": "x = torch.Tensor.__array__",
     "own attribute": "x = self._base",
     "own name": "from ebcli.eb.torch_private import StorageWeakRef, _set_grad_enabled",
     "text": 'x = "torch._C"',

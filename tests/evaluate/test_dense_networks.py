@@ -3,8 +3,6 @@
 The weights are those of `python -m benchmarks.trained.dense_training`, rounded by `benchmarks/trained/rounded.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Boxes around the bright part of maps, compared with annotated boxes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Each metric on cases worked out by hand, and at its extremes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

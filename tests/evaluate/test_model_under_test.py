@@ -1,7 +1,5 @@
 """The model under test: fully convolutional, seeded, and refused if it does not fit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

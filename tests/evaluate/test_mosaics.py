@@ -1,7 +1,5 @@
 """Mosaics of colors: a map of a color highlights its image."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Deletion and insertion on images of one color, whose curves are known."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Deletion and insertion for networks whose curves are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

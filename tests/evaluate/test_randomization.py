@@ -1,7 +1,5 @@
 """Parameter randomization: what is shuffled, in which order, and how maps are compared."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

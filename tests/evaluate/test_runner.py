@@ -1,16 +1,10 @@
 """Measurements are saved, whatever ends a run."""
 
-from __future__ import annotations
-
 import json
-import multiprocessing
-import os
 import resource
-import signal
 from pathlib import Path
 
 import pytest
-from runs import until
 
 from ebcli.errors import ImageError, OutputError
 from ebcli.evaluate.benchmark import Benchmark, Row, group_rows, mean, run_benchmark, table
@@ -30,46 +24,6 @@ def benchmark(measured: list[str] | None = None, **settings: object) -> Benchmar
 
 def refuse(unit: str, error: ImageError) -> None:
     raise AssertionError(unit) from error
-
-
-def _slowly(folder: Path) -> None:
-    """Runs in its own process and stops in the middle."""
-    test = benchmark()
-
-    def measure(unit: str) -> list[Row]:
-        if unit == "unit 5":
-            signal.pause()
-        return test.measure(unit)
-
-    run_benchmark(
-        Benchmark(name=test.name, settings=test.settings, units=test.units, unit=test.unit, measure=measure),
-        folder,
-        refuse,
-        quiet=True,
-    )
-
-
-@pytest.mark.release
-def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
-    whole = run_benchmark(benchmark(), tmp_path / "whole", refuse)
-    process = multiprocessing.get_context("forkserver").Process(target=_slowly, args=(tmp_path / "killed",))
-    process.start()
-    until(lambda: any(path.read_text().count('"unit"') == 5 for path in (tmp_path / "killed").glob("*")))
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    (file,) = (tmp_path / "killed").iterdir()
-    with file.open("ab") as end:
-        end.write(b'{"unit": "unit 5", "rows": [{"meth')  # as if killed while writing
-    measured: list[str] = []
-    assert run_benchmark(benchmark(measured), tmp_path / "killed", refuse) == whole
-    assert measured == UNITS[5:]
-    lines = file.read_text().splitlines()
-    assert [json.loads(line).get("unit") for line in lines if line.endswith("}")] == [None, *UNITS]
-    measured.clear()
-    assert run_benchmark(benchmark(measured), tmp_path / "killed", refuse) == whole
-    assert measured == []
 
 
 def test_other_settings_are_measured_separately(tmp_path: Path) -> None:

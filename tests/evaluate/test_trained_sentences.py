@@ -3,8 +3,6 @@
 The weights are those of `python -m benchmarks.trained --task sentences`, rounded to 8 bits per output.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

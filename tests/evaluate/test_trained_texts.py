@@ -3,8 +3,6 @@
 The weights are those of `python -m benchmarks.trained --task captions`, rounded to 8 bits per output.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

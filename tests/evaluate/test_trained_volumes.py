@@ -1,7 +1,5 @@
 """A trained 3-D network: its map is on the ball, not on the cubes. `benchmarks/trained/balls.py` made the weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -41,18 +39,7 @@ def test_the_command_puts_it_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     drawn = volumes(2, torch.Generator().manual_seed(5), balls=1.0)
     for i, one in enumerate(drawn.values.numpy()):
         np.save(f"{i}.npy", one)
-    options = (
-        "--model",
-        "nets.py:ball",
-        "--weights",
-        str(WEIGHTS),
-        "--target",
-        "1",
-        "--raw",
-        "--json",
-        "--workers",
-        "0",
-    )
+    options = (*"--model nets.py:ball --weights".split(), str(WEIGHTS), *"--target 1 --raw --json --workers 0".split())
     done = CliRunner().invoke(main, [*options, "0.npy", "1.npy"])
     assert done.exit_code == 0, done.output
     for line, box in zip(done.stdout.splitlines(), drawn.boxes.tolist(), strict=True):

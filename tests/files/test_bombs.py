@@ -1,7 +1,5 @@
 """Files that name others, and small ones that unpack to large ones: what is read of them, in how much memory."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import logging

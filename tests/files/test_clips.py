@@ -1,7 +1,5 @@
 """Which frames make up the clips of a video."""
 
-from __future__ import annotations
-
 import pytest
 
 from ebcli.errors import ConfigurationError

@@ -1,7 +1,5 @@
 """The output directory: whole files or none, nobody else's replaced, nothing left behind."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

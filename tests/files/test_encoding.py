@@ -1,7 +1,5 @@
 """The bytes of results: their format, and how they say that this program made them."""
 
-from __future__ import annotations
-
 import io
 import os
 import tracemalloc

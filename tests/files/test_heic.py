@@ -1,7 +1,5 @@
 """Photos as phones make them."""
 
-from __future__ import annotations
-
 import struct
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Decoding, and where the network looks."""
 
-from __future__ import annotations
-
 import os
 import struct
 import zlib
@@ -226,7 +224,6 @@ def test_of_a_long_strip_only_what_the_crop_keeps_is_resized(size: tuple[int, in
     ("size", "side", "tiles", "expected"),
     [
         ((640, 480), 224, 0, (288, 224)),  # 298.7 x 224
-        ((480, 640), 224, 0, (224, 288)),
         ((50, 50), 224, 0, (224, 224)),
         ((600, 400), 299, 0, (459, 299)),  # 448.5 x 299: 5 times 32 more than a square
         ((48, 40), 32, 0, (40, 32)),  # networks for small images have smaller strides

@@ -1,8 +1,7 @@
 """Names of results never collide, never leave the output directory, and lead back to their input."""
 
-from __future__ import annotations
-
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,59 +63,36 @@ def test_described_classes_are_told_apart_by_their_names() -> None:
 
 
 MAPS = [(5, "tiger cat", "features.11"), (5, "tiger cat", "input"), (9, None, "features.11"), (9, None, "input")]
+LAYERS = ("features.11", "input")
 PLAIN = ResultNames(format="png", layers=("input",), default_layer="input")
+RAW = replace(PLAIN, format="jpg", raw=True)
 
 
 @pytest.mark.parametrize(
     ("names", "maps", "expected"),
     [
         (PLAIN, MAPS[1::2], ["d/a.jpg.5-tiger-cat.png", "d/a.jpg.9.png"]),
+        (replace(PLAIN, format="auto"), MAPS[1::2], ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.9.jpg"]),
+        (replace(PLAIN, format="auto", figure="panel"), MAPS[1:2], ["d/a.jpg.panel.jpg"]),
+        (RAW, MAPS[1:2], ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.npz"]),
+        (replace(RAW, method="marginal"), MAPS[1:2], ["d/a.jpg.5-tiger-cat+marginal.jpg", "d/a.jpg.maps+marginal.npz"]),
         (
-            ResultNames(format="auto", layers=("input",), default_layer="input"),
-            MAPS[1::2],
-            ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.9.jpg"],
-        ),
-        (
-            ResultNames(format="auto", figure="panel", layers=("input",), default_layer="input"),
-            MAPS[1:2],
-            ["d/a.jpg.panel.jpg"],
-        ),
-        (
-            ResultNames(format="jpg", raw=True, layers=("input",), default_layer="input"),
-            MAPS[1:2],
-            ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.npz"],
-        ),
-        (
-            ResultNames(format="jpg", raw=True, layers=("input",), default_layer="input", method="marginal"),
-            MAPS[1:2],
-            ["d/a.jpg.5-tiger-cat+marginal.jpg", "d/a.jpg.maps+marginal.npz"],
-        ),
-        (
-            ResultNames(
-                format="jpg",
-                figure="panel",
-                raw=True,
-                layers=("features.11",),
-                default_layer="input",
-                method="marginal",
-            ),
+            replace(RAW, figure="panel", layers=LAYERS[:1], method="marginal"),
             MAPS[:1],
             ["d/a.jpg.panel@features-11+marginal.jpg", "d/a.jpg.maps@features-11+marginal.npz"],
         ),
         (
-            ResultNames(format="png", layers=("features.11", "input")),
+            ResultNames(format="png", layers=LAYERS),
             MAPS[1:3],
             ["d/a.jpg.5-tiger-cat@input.png", "d/a.jpg.9@features-11.png"],
         ),
         (
-            ResultNames(
-                format="webp", figure="panel", raw=True, layers=("features.11", "input"), default_layer="input"
-            ),
+            replace(RAW, format="webp", figure="panel", layers=LAYERS),
             MAPS,
             ["d/a.jpg.panel@features-11@input.webp", "d/a.jpg.maps@features-11@input.npz"],
         ),
         (
-            ResultNames(format="jpg", figure="layers", layers=("features.11", "input"), method="marginal"),
+            ResultNames(format="jpg", figure="layers", layers=LAYERS, method="marginal"),
             MAPS,
             ["d/a.jpg.layers+marginal.jpg"],
         ),
@@ -128,16 +104,8 @@ def test_the_results_of_an_image_and_no_other_files_match(
     assert names.relpaths(Path("d/a.jpg"), maps) == [Path(name) for name in expected]
     others = "5-tiger-cat.png 5-cat.png 5-tiger-cat@x.png 7.png 5-tiger-cat.jpg npz panel.png panel.webp png".split()
     others += ["5-tiger-cat@input.png", "9@features-11.png", "9.png", "5-tiger-cat@features-11.png", "9@input.png"]
-    others += [
-        "9.jpg",
-        "panel.jpg",
-        "5-tiger-cat+marginal.jpg",
-        "panel@features-11@input.webp",
-        "panel+marginal.jpg",
-        "maps+marginal.npz",
-        "layers.jpg",
-        "layers+marginal.jpg",
-    ]
+    others += "9.jpg panel.jpg 5-tiger-cat+marginal.jpg panel@features-11@input.webp panel+marginal.jpg".split()
+    others += ["maps+marginal.npz", "layers.jpg", "layers+marginal.jpg"]
     matching = {f"d/a.jpg.{end}" for end in others if names.matches(Path(f"d/a.jpg.{end}"), {5: "tiger cat", 9: None})}
     every = [(index, name, layer) for index, name in ((5, "tiger cat"), (9, None)) for layer in names.layers]
     assert matching == {str(path) for path in names.relpaths(Path("d/a.jpg"), every)} & {

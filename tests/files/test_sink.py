@@ -1,7 +1,5 @@
 """Sinks: a directory, one file and stdout take the results of an image alike."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

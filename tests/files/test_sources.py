@@ -1,7 +1,5 @@
 """Which files a run works on: walked, filtered, each once, in an order that anybody can repeat."""
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 import warnings

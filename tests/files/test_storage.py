@@ -1,7 +1,5 @@
 """Photos on a server that speaks S3 are photos like others."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket

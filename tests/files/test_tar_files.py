@@ -1,7 +1,5 @@
 """Photos in tar files are photos like others."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Reading frames, of any kind of video, and what the network gets of them."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

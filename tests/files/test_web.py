@@ -1,7 +1,5 @@
 """Photos on web servers: slow, broken, endless and hostile ones; each ends as one failed image with its reason."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket

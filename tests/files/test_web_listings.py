@@ -1,7 +1,5 @@
 """Directories and tar files on web servers."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import time

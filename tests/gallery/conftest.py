@@ -1,7 +1,5 @@
 """What the tests of the page share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command ``ask``, with a small trained LLaVA: what it writes and prints, and its page in a browser."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

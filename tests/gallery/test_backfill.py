@@ -1,7 +1,5 @@
 """The page's file: what it holds, what it replaces, and the thumbnails made for it."""
 
-from __future__ import annotations
-
 import html.parser
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Two runs side by side."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Photos whose classes are ranked at each place, in a file: what it shows, and that it asks nothing."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -180,11 +178,9 @@ def test_it_is_a_result_like_others() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--marginal"], "an atlas compares classes by contrastive maps against their duals: drop --marginal"),
         (["--style", "heatmap"], "an interactive page shows an atlas: drop the style heatmap"),
         (["-o", "c.png"], "'c.png' is not html: drop --format, or change the name"),
         (["-o", "a.html", "b.png"], "takes one picture, but there are 2 inputs: name a directory with -o"),
-        (["--layer", "0"], "an atlas shows one layer: name one with --layer"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(working_directory: Path, options: list[str], sentence: str) -> None:

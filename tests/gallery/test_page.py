@@ -1,7 +1,5 @@
 """The page in a browser, as people use it: looking, searching, sorting, with keys."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page where things are not as usual: names that mean harm, thousands of images, pictures that are not there."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How the page looks in a browser: colors, and screens of any size."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A directory of results from somebody else: its records are data, and its page shows nothing of this machine."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

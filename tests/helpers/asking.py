@@ -1,7 +1,5 @@
 """Pages of the server, and what is asked of them."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import time

@@ -1,7 +1,5 @@
 """Networks whose marginal map is the brightness of what they get, as a model file, and data with one bright place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ray clusters of several nodes on one machine, and the command run on them as a process of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

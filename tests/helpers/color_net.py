@@ -1,7 +1,5 @@
 """A network that recognizes colors, so that the correct map of an image is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

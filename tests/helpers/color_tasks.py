@@ -1,7 +1,5 @@
 """A detector and a segmentation network that recognize colors, so that the correct map of each object is known."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Small data sets in the formats of VOC and COCO."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The files that the documentation mentions, and its commands, run among them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

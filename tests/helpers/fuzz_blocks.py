@@ -1,7 +1,5 @@
 """The building blocks of random networks: layers with weights, what stands behind them, shortcuts and gates."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

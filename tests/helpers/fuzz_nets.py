@@ -1,7 +1,5 @@
 """Random networks from end to end: inputs, blocks of each layout, attention, and heads."""
 
-from __future__ import annotations
-
 import math
 
 import torch

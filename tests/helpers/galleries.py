@@ -1,7 +1,5 @@
 """Output directories as runs leave them, without a network."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace

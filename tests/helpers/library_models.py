@@ -1,7 +1,5 @@
 """The tested networks of timm, Hugging Face and Ultralytics, with random weights as in zoo.py."""
 
-from __future__ import annotations
-
 import tempfile
 import warnings
 from dataclasses import replace

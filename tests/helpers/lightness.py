@@ -1,7 +1,5 @@
 """CIELAB colors, computed from the definitions of sRGB (IEC 61966-2-1) and of L*, a* and b* (CIE 1976)."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image

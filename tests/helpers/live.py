@@ -1,7 +1,5 @@
 """The live page in Chromium: what it shows, and its address."""
 
-from __future__ import annotations
-
 from urllib.parse import parse_qs, urlsplit
 
 from browser import Browser

@@ -1,7 +1,5 @@
 """Small networks in float64, each with one or two of the habits of real ones."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -43,20 +41,6 @@ class Residual(nn.Module):
         out = self.bn2(self.conv2(out))
         out += self.downsample(x)
         return self.relu(out)
-
-
-class LinearBottleneck(nn.Module):
-    """A residual sum of signed operands: no activation before it and none after it."""
-
-    def __init__(self, channels: int = 4) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(channels, 6, 1), nn.BatchNorm2d(6), nn.ReLU6(True), nn.Conv2d(6, channels, 1)
-        )
-        self.bn = nn.BatchNorm2d(channels)
-
-    def forward(self, x):
-        return x + self.bn(self.body(x))
 
 
 class SqueezeExcitation(nn.Module):
@@ -104,22 +88,13 @@ class LayerScale(nn.Module):
         return x + self.scale * y
 
 
-class Difference(nn.Module):
+class TwoHeads(nn.Module):
+    """Two classifiers, averaged: one is deeper than the other."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.on, self.off = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
-
-    def forward(self, x):
-        return torch.sub(self.on(x), F.relu(self.off(x)), alpha=0.5)
-
-
-class TwoHeads(nn.Module):
-    """Two classifiers, averaged: side by side or one deeper than the other."""
-
-    def __init__(self, *, deep: bool) -> None:
-        super().__init__()
         self.stem = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
-        self.deeper = nn.Sequential(nn.Linear(8, 8), nn.ReLU()) if deep else nn.Identity()
+        self.deeper = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
         self.first, self.second = nn.Linear(8, NUM_CLASSES), nn.Linear(8, NUM_CLASSES)
 
     def forward(self, x):
@@ -160,7 +135,7 @@ def _stage(*layers: nn.Module, channels: int, before: int = 4) -> nn.Module:
 
 
 IMAGE, WIDE, VOLUME = (2, 3, 6, 6), (2, 3, 9, 7), (2, 2, 5, 5, 5)
-SEQUENCE, VECTOR, TOKENS = (2, 3, 12), (2, 6), (2, 4, 5)
+VECTOR, TOKENS = (2, 6), (2, 4, 5)
 
 # name: how to make it, the input's shape, and the layers to look at
 NETS = {
@@ -171,13 +146,6 @@ NETS = {
         VECTOR,
         ["0", "1", "2", "3"],
     ),
-    "mlp_batch_norm": (
-        lambda: nn.Sequential(
-            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, NUM_CLASSES), nn.BatchNorm1d(NUM_CLASSES)
-        ),
-        VECTOR,
-        ["0", "2"],
-    ),
     "cnn": (
         lambda: nn.Sequential(
             *(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(True), nn.MaxPool2d(3, 2, 1)),
@@ -186,14 +154,6 @@ NETS = {
         ),
         WIDE,
         ["0", "1", "2", "4", "6"],
-    ),
-    "conv1d": (
-        lambda: nn.Sequential(
-            *(nn.Conv1d(3, 4, 3, 2), nn.BatchNorm1d(4), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(4, 5, 2), nn.SiLU(True)),
-            *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(5, NUM_CLASSES)),
-        ),
-        SEQUENCE,
-        ["2"],
     ),
     "conv3d": (
         lambda: nn.Sequential(
@@ -212,16 +172,6 @@ NETS = {
         WIDE,
         ["1", "4"],
     ),
-    "circular_same": (
-        lambda: _stage(
-            nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
-            nn.ReLU(),
-            nn.Conv2d(4, 4, 2, padding="same"),
-            channels=4,
-        ),
-        IMAGE,
-        ["1"],
-    ),
     "transposed": (
         lambda: _stage(
             *(nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1, groups=2), nn.BatchNorm2d(6), nn.ReLU(True)),
@@ -231,60 +181,14 @@ NETS = {
         (2, 3, 3, 4),
         ["1", "4"],
     ),
-    "transposed1d": (
-        lambda: nn.Sequential(
-            *(nn.ConvTranspose1d(3, 4, 3, 2, groups=1), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten()),
-            nn.Linear(4 * 25, NUM_CLASSES),
-        ),
-        SEQUENCE,
-        ["2"],
-    ),
-    "transposed3d": (
-        lambda: nn.Sequential(
-            *(nn.ConvTranspose3d(2, 4, 2, groups=2), nn.BatchNorm3d(4), nn.ReLU(), nn.AdaptiveAvgPool3d(1)),
-            *(nn.Flatten(), nn.Linear(4, NUM_CLASSES)),
-        ),
-        (2, 2, 3, 3, 3),
-        ["2"],
-    ),
     "residual": (lambda: _stage(Residual(), channels=6), IMAGE, ["1", "2.conv1", "2.bn2", "2.downsample.1"]),
-    "linear_bottleneck": (
-        lambda: _stage(LinearBottleneck(), LinearBottleneck(), channels=4),
-        IMAGE,
-        ["1", "2.bn", "2.body.2", "3.body.3"],
-    ),
     "squeeze_excitation": (
         lambda: _stage(SqueezeExcitation(), nn.Conv2d(4, 5, 3), nn.ReLU(), channels=5),
         IMAGE,
         ["1"],
     ),
-    "hard_squeeze_excitation": (
-        lambda: _stage(nn.BatchNorm2d(4), nn.Hardswish(), SqueezeExcitation(4, nn.Hardsigmoid()), channels=4),
-        IMAGE,
-        ["1"],
-    ),
     "dense": (Dense, IMAGE, ["stem.0", "stem.1", "bn1", "conv1"]),
     "layer_scale": (lambda: _stage(LayerScale(), LayerScale(), channels=4), (2, 3, 4, 4), ["1", "2.act"]),
-    "group_norm": (
-        lambda: _stage(nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.Softmax(1), channels=4),
-        IMAGE,
-        ["1", "2"],
-    ),
-    "local_response_norm": (
-        lambda: _stage(nn.LocalResponseNorm(3, alpha=0.5), nn.Conv2d(4, 5, 3), nn.ReLU(), channels=5),
-        IMAGE,
-        ["1"],
-    ),
-    "difference": (lambda: nn.Sequential(Difference(), *head(4)), IMAGE, ["0.on"]),
-    "bilinear": (
-        lambda: _stage(
-            *(nn.Conv2d(4, 4, 3, 2), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(4, 4, 2), nn.Tanh()),
-            *(nn.Upsample(size=(4, 7), mode="bilinear", align_corners=True), nn.Conv2d(4, 4, 1), nn.ReLU()),
-            channels=4,
-        ),
-        WIDE,
-        ["1", "2"],
-    ),
     "classifier_conv_relu": (
         lambda: nn.Sequential(
             *(nn.Conv2d(3, 6, 3), nn.ReLU(True), nn.Dropout(), nn.Conv2d(6, NUM_CLASSES, 1), nn.ReLU(True)),
@@ -293,22 +197,8 @@ NETS = {
         IMAGE,
         ["1", "2"],
     ),
-    "classifier_conv": (
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 6, 3), nn.Tanh(), nn.Conv2d(6, NUM_CLASSES, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-        ),
-        IMAGE,
-        ["1"],
-    ),
-    "softmax_output": (
-        lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, NUM_CLASSES), nn.Softmax(1)),
-        VECTOR,
-        ["1"],
-    ),
-    "two_heads": (lambda: TwoHeads(deep=False), VECTOR, ["stem.1"]),
-    "two_heads_of_different_depth": (lambda: TwoHeads(deep=True), VECTOR, ["stem.1"]),
+    "two_heads_of_different_depth": (TwoHeads, VECTOR, ["stem.1"]),
     "functional": (Functional, WIDE, []),
-    "token_batch_norm": (lambda: TokenBatchNorm(4, 6), TOKENS, ["mix"]),
     "square_token_batch_norm": (lambda: TokenBatchNorm(4, 4), TOKENS, []),
 }
 

@@ -1,7 +1,5 @@
 """A value for each option of a run, and an environment that sets all of them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

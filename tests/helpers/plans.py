@@ -1,7 +1,5 @@
 """Plans from flat keyword arguments, named like the fields of the plan's parts."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 from typing import Any

@@ -10,8 +10,6 @@ where the units of the classifier have s = +1 for a class and s = -1 for its dua
 part of its neurons, also behind what routes values in between: s is the sign of its response, times that of its scale.
 """
 
-from __future__ import annotations
-
 import operator
 from collections import defaultdict
 

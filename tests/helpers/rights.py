@@ -1,7 +1,5 @@
 """Rights to files: tests run as root, too."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

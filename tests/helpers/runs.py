@@ -1,7 +1,5 @@
 """Runs of the command as processes of their own, which can be killed, with a network that takes no time."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Tar files as training reads them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -7,8 +7,6 @@ All winning units h = f(u) are one neuron, which is affine in whatever lies belo
     P(i) = max(a_i G_i, 0) / sum_k            at the layer, over its elements and the constants above it
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

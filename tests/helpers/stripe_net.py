@@ -1,7 +1,5 @@
 """A network that recognizes stripes, which blur removes, so that the part of an image that suffices is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from PIL import Image

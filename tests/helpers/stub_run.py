@@ -1,7 +1,5 @@
 """The command with nothing behind it: what stands in for a run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Photos of two kinds of objects, of which one kind may have a tag in a corner, and a network for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

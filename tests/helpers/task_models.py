@@ -1,7 +1,5 @@
 """Small random networks of transformers for each task, saved as networks on the hub are, with their processors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

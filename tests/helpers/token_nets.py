@@ -1,7 +1,5 @@
 """Random networks of tokens, whose middle is made of the operations of `token_steps`."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

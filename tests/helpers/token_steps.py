@@ -3,8 +3,6 @@
 Those of `MIXES` make an image's tokens of other images, too; the others treat each image as if it were alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -69,13 +67,6 @@ def write_into_zeros(y: Tensor, draw: Draw) -> Tensor:
     return zeros
 
 
-def write_image_by_image(y: Tensor, draw: Draw) -> Tensor:
-    zeros = y.new_zeros(y.shape)
-    for image, tokens in zip(zeros, y, strict=True):
-        image.copy_(tokens)
-    return zeros
-
-
 def write_into_transposed(y: Tensor, draw: Draw) -> Tensor:
     half = y * 0.5
     half.transpose(0, 1)[:, :, ::2].copy_(y[:, :, ::2].transpose(0, 1))
@@ -106,10 +97,6 @@ def windows(y: Tensor, draw: Draw) -> Tensor:
     return F.linear(folded, draw.weight()).view(len(y), TOKENS, CHANNELS)
 
 
-def tokens_first_flat(y: Tensor, draw: Draw) -> Tensor:
-    return y.transpose(0, 1).reshape(TOKENS, -1).view(TOKENS, len(y), CHANNELS).transpose(0, 1)
-
-
 def heads(y: Tensor, draw: Draw) -> Tensor:
     """Heads lie before the images."""
     first = y.unflatten(2, (HEADS, -1)).permute(2, 0, 1, 3).flatten(0, 1)
@@ -137,11 +124,6 @@ def pixel_shuffle(y: Tensor, draw: Draw) -> Tensor:
     return F.pixel_shuffle(image, 2).flatten(2).mT.expand(-1, -1, CHANNELS)
 
 
-def unshuffle(y: Tensor, draw: Draw) -> Tensor:
-    image = y.reshape(len(y), 1, 4, 6)
-    return F.pixel_unshuffle(image, 2).flatten(2).mT
-
-
 def max_unpool(y: Tensor, draw: Draw) -> Tensor:
     pooled, winners = F.max_pool1d(told_apart(y, draw).mT, 2, return_indices=True)
     return F.max_unpool1d(pooled, winners, 2, output_size=(TOKENS,)).mT
@@ -154,83 +136,53 @@ def channels_of_all(y: Tensor, draw: Draw) -> Tensor:
 
 MOVES: dict[str, Step] = {
     "index of images": lambda y, draw: y[torch.arange(len(y))],
-    "index of images by a list": lambda y, draw: y[list(range(len(y)))],
     "index of images and tokens": lambda y, draw: y[torch.arange(len(y))[:, None], draw.order()[None]],
     "index of tokens": lambda y, draw: y[:, draw.places()],
     "index of channels": lambda y, draw: y[..., draw.order(CHANNELS)],
-    "index by a mask": lambda y, draw: y[torch.ones(y.shape, dtype=torch.bool)].view(y.shape),
     "index_select": lambda y, draw: y.index_select(1, draw.places()),
     "gather": lambda y, draw: y.gather(1, everywhere(draw.order(), y)),
-    "take_along_dim": lambda y, draw: torch.take_along_dim(y, draw.order()[None, :, None], 1),
-    "take": lambda y, draw: y.take(torch.arange(y.numel()).view(y.shape)),
     "sort": lambda y, draw: told_apart(y, draw).sort(1).values,
-    "sort of channels": lambda y, draw: told_apart(y, draw).sort(2, descending=True).values,
     "topk": lambda y, draw: told_apart(y, draw).topk(TOKENS // 2, 1).values,
-    "topk of channels": lambda y, draw: told_apart(y, draw).topk(CHANNELS // 2, 2).values,
     "kthvalue": lambda y, draw: torch.cat([y, told_apart(y, draw).kthvalue(2, 1, keepdim=True).values], 1),
     "cummax": lambda y, draw: told_apart(y, draw).cummax(1).values,
     "amax": lambda y, draw: torch.cat([told_apart(y, draw).amax(1, keepdim=True), y], 1),
-    "view_copy": lambda y, draw: torch.view_copy(y.contiguous(), (len(y), CHANNELS, TOKENS)),
     "view of channels as tokens": lambda y, draw: y.reshape(len(y), CHANNELS, TOKENS),
     "as_strided": as_strided,
     "unfold": lambda y, draw: y.unfold(1, 2, 1).flatten(2),
     "im2col": im2col,
     "pixel_shuffle": pixel_shuffle,
-    "pixel_unshuffle": unshuffle,
     "flip of images and back": lambda y, draw: y.flip(0).tanh().flip(0),
     "flip of tokens": lambda y, draw: y.flip(1),
-    "flip of tokens and channels": lambda y, draw: y.flip((1, 2)),
     "roll of images and back": lambda y, draw: F.linear(y.roll(1, 0), draw.weight()).roll(-1, 0),
     "roll of tokens": lambda y, draw: y.roll(1, 1),
     "roll of an image": lambda y, draw: y.flatten(1).roll(2, 1).view(y.shape),
-    "rot90": lambda y, draw: y.rot90(1, (1, 2)),
     "tokens first": lambda y, draw: F.linear(y.transpose(0, 1).contiguous(), draw.weight()).transpose(0, 1),
-    "tokens first, flat": lambda y, draw: (
-        y.transpose(0, 1).reshape(TOKENS, -1).view(TOKENS, len(y), -1).transpose(0, 1)
-    ),
-    "movedim": lambda y, draw: y.movedim(0, 2).contiguous().movedim(2, 0),
-    "flat": lambda y, draw: y.flatten().view(y.shape),
     "flat by channels": channels_of_all,
     "windows": windows,
     "heads": heads,
     "unbind of images": lambda y, draw: torch.stack(y.unbind(0)),
-    "unbind of tokens": lambda y, draw: torch.stack(y.unbind(1)[::-1], 1),
     "split of images": lambda y, draw: torch.cat(y.split(1)),
-    "list of images": lambda y, draw: torch.cat([tokens[None] for tokens in y]),
-    "chunks of channels": lambda y, draw: torch.cat(y.chunk(2, -1)[::-1], -1),
     "stack of each image twice": lambda y, draw: torch.stack([y, y * 2], 1).flatten(0, 1)[1::2],
-    "stack of all images twice": lambda y, draw: torch.stack([y, y * 2]).flatten(0, 1)[len(y) :],
     "repeat of images": lambda y, draw: y.repeat(2, 1, 1)[: len(y)],
-    "repeat of tokens": lambda y, draw: y.repeat(1, 2, 1)[:, 1 : TOKENS + 1],
     "repeat_interleave": lambda y, draw: y.repeat_interleave(2, 1)[:, 1 : TOKENS + 1],
     "expand": lambda y, draw: y[:, None].expand(-1, 2, -1, -1).flatten(1, 2)[:, 2 : TOKENS + 2],
     "class token": class_token,
     "class token of tokens first": class_token_of_tokens_first,
-    "pad in front": lambda y, draw: F.pad(y, (0, 0, 1, 0)),
     "pad by ones": lambda y, draw: F.pad(y, (0, 0, 0, 1), value=1.0),
     "pad of images": lambda y, draw: F.pad(y, (0, 0, 0, 0, 1, 1), value=2.0)[1:-1],
     "pad by reflection": lambda y, draw: F.pad(y.mT, (1, 0), mode="reflect").mT,
-    "pad by replication": lambda y, draw: F.pad(y.mT, (1, 1), mode="replicate").mT,
     "masked_fill": lambda y, draw: y.masked_fill((draw.order() < 1)[None, :, None], 1.0),
-    "masked_select": lambda y, draw: y.masked_select(torch.ones_like(y, dtype=torch.bool)).view(y.shape),
-    "where beside a number": lambda y, draw: torch.where((draw.order() < TOKENS // 2)[:, None], y, 0.5),
     "where": where_beside,
     "tril": lambda y, draw: y.tril(1),
-    "diag_embed": lambda y, draw: torch.diag_embed(y).diagonal(dim1=-2, dim2=-1),
     "index_put": lambda y, draw: y.index_put((torch.arange(len(y))[:, None], draw.order()[None, :1]), y[:, :1]),
-    "index_copy": lambda y, draw: y.index_copy(1, draw.order()[:1], y[:, :1] * 2),
-    "index_fill": lambda y, draw: y.index_fill(1, draw.order()[:1], 1.0),
     "scatter": lambda y, draw: torch.zeros_like(y).scatter(1, everywhere(draw.order(), y), y),
     "slice_scatter": lambda y, draw: y.slice_scatter(y[:, 1:] * 2, 1, 1),
-    "select_scatter": lambda y, draw: y.select_scatter(y[:, 0] * 2, 1, 0),
     "write into a slice": write_slice,
     "write into zeros": write_into_zeros,
-    "write image by image": write_image_by_image,
     "write into a transposed tensor": write_into_transposed,
     "write at indices": write_at_indices,
     "add in place": add_in_place,
     "max_unpool": max_unpool,
-    "squeeze": lambda y, draw: y[:, None].squeeze(1),
 }
 
 # Layers
@@ -241,12 +193,6 @@ def by_groups(y: Tensor, draw: Draw) -> Tensor:
     weight = draw.normal(CHANNELS, CHANNELS, 1).repeat(len(y), 1, 1)
     all_channels = y.mT.reshape(1, -1, TOKENS)
     return F.conv1d(all_channels, weight, groups=len(y)).view(len(y), CHANNELS, TOKENS).mT
-
-
-def tokens_first_flat_product(y: Tensor, draw: Draw) -> Tensor:
-    """Each token becomes another mixture of all, with images and channels on one axis."""
-    rows = y.permute(2, 0, 1).reshape(-1, TOKENS)
-    return (rows @ draw.weight(TOKENS, TOKENS)).view(CHANNELS, len(y), TOKENS).permute(1, 2, 0)
 
 
 def queries_keys_values(y: Tensor, draw: Draw) -> tuple[Tensor, ...]:
@@ -288,11 +234,6 @@ def attention_in_the_batch(y: Tensor, draw: Draw) -> Tensor:
     return mixed.transpose(0, 1).reshape(TOKENS, len(y), CHANNELS).transpose(0, 1)
 
 
-def layer_norm_by_hand(y: Tensor, draw: Draw) -> Tensor:
-    centered = y - y.mean(-1, keepdim=True)
-    return centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-
-
 def batch_norm(y: Tensor, draw: Draw) -> Tensor:
     mean, variance, gamma = draw.normal(CHANNELS) / 10, draw.normal(CHANNELS).abs() + 0.5, draw.normal(CHANNELS)
     return F.batch_norm(y.mT, mean, variance, gamma).mT
@@ -306,14 +247,10 @@ LAYERS: dict[str, Step] = {
     "linear": lambda y, draw: F.linear(y, draw.weight(), draw.normal(CHANNELS) / 10),
     "matmul": lambda y, draw: y @ draw.weight().T,
     "einsum": lambda y, draw: torch.einsum("btc,oc->bto", y, draw.weight()),
-    "einsum, tokens first": lambda y, draw: torch.einsum("oc,btc->tbo", draw.weight(), y).transpose(0, 1),
     "tensordot": lambda y, draw: torch.tensordot(y, draw.weight(), ([2], [1])),
-    "bmm": lambda y, draw: torch.bmm(y, draw.weight().T.expand(len(y), -1, -1)),
     "vmap": lambda y, draw: torch.vmap(torch.matmul, (0, None))(y, draw.weight()),
     "mixture of tokens": lambda y, draw: draw.weight(TOKENS, TOKENS) @ y,
-    "mixture of tokens, tokens first": tokens_first_flat_product,
     "convolution": lambda y, draw: F.conv1d(y.mT, draw.normal(CHANNELS, CHANNELS, 3), padding=1).mT,
-    "convolution by groups of channels": lambda y, draw: F.conv1d(y.mT, draw.normal(CHANNELS, 2, 1), groups=2).mT,
     "convolution by image": by_groups,
     "transposed convolution": lambda y, draw: F.conv_transpose1d(y.mT, draw.normal(CHANNELS, CHANNELS, 1)).mT,
     "residual": lambda y, draw: y + F.linear(y, draw.weight()),
@@ -327,14 +264,12 @@ LAYERS: dict[str, Step] = {
     "max pooling": lambda y, draw: F.max_pool1d(told_apart(y, draw).mT, 2, 1).mT,
     "adaptive pooling": lambda y, draw: F.adaptive_avg_pool1d(y.mT, 3).mT,
     "interpolation": lambda y, draw: F.interpolate(y.mT, TOKENS + 2, mode="linear").mT,
-    "interpolation to the nearest": lambda y, draw: F.interpolate(y.mT, TOKENS + 2).mT,
     "cumsum": lambda y, draw: y.cumsum(1) / TOKENS,
     "mean added": lambda y, draw: y + y.mean(1, keepdim=True),
     "index_add": lambda y, draw: torch.zeros_like(y).index_add(1, draw.places(), y),
     "index_add of images": lambda y, draw: torch.zeros_like(y).index_add(0, torch.arange(len(y)), y),
     "scatter_add": lambda y, draw: torch.zeros_like(y).scatter_add(1, everywhere(draw.places(), y), y),
     "layer norm": lambda y, draw: F.layer_norm(y, (CHANNELS,)),
-    "layer norm by hand": layer_norm_by_hand,
     "group norm": lambda y, draw: F.group_norm(y.mT, 2).mT,
     "instance norm": lambda y, draw: F.instance_norm(y.mT).mT,
     "batch norm": batch_norm,
@@ -347,7 +282,6 @@ ACTIVATIONS: dict[str, Step] = {
     "tanh": lambda y, draw: y.tanh(),
     "SiLU by hand": lambda y, draw: y * torch.sigmoid(y),
     "SiLU by hand, of tokens first": lambda y, draw: y * torch.sigmoid(y.transpose(0, 1)).transpose(0, 1),
-    "SiLU by hand, flat": lambda y, draw: y * torch.sigmoid(y.reshape(-1, CHANNELS)).view(y.shape),
 }
 
 # What makes tokens of an image of those of others

@@ -1,10 +1,9 @@
 """Two spellings of one network must have the same maps."""
 
-from __future__ import annotations
-
 import torch
 from nets import NUM_CLASSES, unsettle
 from torch import nn
+from torch.nn import functional as F
 
 import ebcli
 
@@ -27,6 +26,28 @@ class Block(nn.Module):
 
     def forward(self, x):
         return self.fc(self.between(self, self.conv(x)).flatten(1))
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class Between(nn.Module):
+    """A function between linear layers, (B, ..., width) -> (B, NUM_CLASSES)."""
+
+    def __init__(self, function, width):
+        super().__init__()
+        self.stem, self.function, self.fc = nn.Linear(width, width), function, nn.LazyLinear(NUM_CLASSES)
+
+    def forward(self, x):
+        return self.fc(F.gelu(self.function(self.stem(x)).flatten(1)))
 
 
 IMAGES = (2, 3, 6, 6)

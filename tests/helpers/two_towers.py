@@ -1,7 +1,5 @@
 """Small models with a tower for images and one for texts, in directories as ``save_pretrained`` writes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

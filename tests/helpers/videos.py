@@ -1,7 +1,5 @@
 """Small videos whose maps are known, and a network for them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Small random vision-language models of every family, in directories as ``save_pretrained`` writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,19 +95,15 @@ def _clip() -> Any:
     return transformers.CLIPVisionConfig(**_VISION, projection_dim=32)
 
 
+_LLAVA = {"patch_size": 8, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+
+
 def _llava() -> tuple[Any, Any]:
     config = transformers.LlavaConfig(
         vision_config=_clip(), text_config=transformers.LlamaConfig(**_TEXT), image_token_id=_IDS["<image>"]
     )
     images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=_SIZE)
-    return config, transformers.LlavaProcessor(
-        images,
-        _tokenizer(),
-        patch_size=8,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=_chat("<image>"),
-    )
+    return config, transformers.LlavaProcessor(images, _tokenizer(), **_LLAVA, chat_template=_chat("<image>"))
 
 
 def _llava_next() -> tuple[Any, Any]:
@@ -122,14 +116,7 @@ def _llava_next() -> tuple[Any, Any]:
     images = transformers.LlavaNextImageProcessor(
         size={"shortest_edge": 32}, crop_size=_SIZE, image_grid_pinpoints=_PINPOINTS
     )
-    return config, transformers.LlavaNextProcessor(
-        images,
-        _tokenizer(),
-        patch_size=8,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=_chat("<image>"),
-    )
+    return config, transformers.LlavaNextProcessor(images, _tokenizer(), **_LLAVA, chat_template=_chat("<image>"))
 
 
 def _qwen(config_class: Any, text_class: Any, vision: Any, processor_class: Any) -> tuple[Any, Any]:

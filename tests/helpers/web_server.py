@@ -1,7 +1,5 @@
 """A web server that answers as a test wants."""
 
-from __future__ import annotations
-
 import io
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Detectors that return candidates: how their outputs are read, which are detections, and their layers and maps."""
 
-from __future__ import annotations
-
 import color_tasks
 import pytest
 import torch
@@ -25,7 +23,6 @@ def random() -> torch.Generator:
         ((1, 14, 126), 0, YoloOutput(10, False, False)),
         ((1, 126, 14), 0, YoloOutput(10, False, True)),
         ((1, 378, 15), 0, YoloOutput(10, True, True)),
-        ((1, 15, 378), 0, YoloOutput(10, True, False)),
         ((1, 46, 126), 10, YoloOutput(10, False, False)),  # with 32 coefficients of masks
         ((1, 84, 384 + 126), 0, YoloOutput(80, False, False)),  # and another grid, of stride 4
         ((1, 14, 30), 0, YoloOutput(10, False, False)),  # without the finest
@@ -33,7 +30,6 @@ def random() -> torch.Generator:
         ((1, 14, 126), 11, None),
         ((1, 14, 96), 0, None),  # a single grid, as the tokens of a transformer
         ((1, 300, 6), 0, None),  # after non-maximum suppression
-        ((1, 126), 0, None),
         ((1, 14, 8, 12), 0, None),
     ],
 )
@@ -160,12 +156,3 @@ def test_no_detectors(tmp_path: pytest.TempPathFactory) -> None:
     (file := tmp_path / "wrong.py").write_text(code)
     with pytest.raises(ebcli.ConfigurationError, match=r"wrong.py:net is for detection, but does not return boxes"):
         ebcli.load_model(f"{file}:net")
-
-
-@pytest.mark.parametrize("overlap", [None, 0.5])
-def test_detections_come_best_first_however_candidates_are_ordered(overlap: float | None) -> None:
-    scores = torch.tensor([[[0.3, 0.1, 0.8, 0.2], [0.1, 0.6, 0.1, 0.1]]])
-    boxes = 10.0 * torch.arange(4)[None, :, None] + torch.tensor([0.0, 0.0, 5.0, 5.0])
-    (found,) = ebcli.Candidates(scores.logit(), boxes, scores, overlap).detections(0.25)
-    assert [(one.anchor, one.label) for one in found] == [(2, 0), (1, 1), (0, 0)]
-    assert [one.score for one in found] == pytest.approx([0.8, 0.6, 0.3])

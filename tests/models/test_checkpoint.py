@@ -1,7 +1,5 @@
 """Reading checkpoint files and loading them into networks."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -31,7 +29,6 @@ def prefixed(net: nn.Module, prefix: str) -> dict[str, torch.Tensor]:
 
 
 WRAPPINGS = {
-    "state dict": lambda net: net.state_dict(),
     "plain dict": lambda net: dict(net.state_dict()),
     "DataParallel": lambda net: nn.DataParallel(net).state_dict(),
     "torchvision reference script": lambda net: {
@@ -109,15 +106,10 @@ def unreadable(tmp_path: Path) -> dict[str, bytes]:
     return {
         "empty": b"",
         "text": b"version https://git-lfs.github.com/spec/v1\n",
-        "page": b"<!DOCTYPE html><html></html>",
-        "zeros": bytes(1000),
         "noise": bytes(range(256)) * 40,
-        "picture": b"\x89PNG\r\n\x1a\n" + bytes(range(200)),
         "half": whole[: len(whole) // 2],
-        "start": whole[:100],
         "legacy half": legacy[: len(legacy) // 2],
         "legacy end missing": legacy[:-4],
-        "legacy start": legacy[:120],
         **{
             f"pickle {rest!r}": b"\x80\x02" + rest
             for rest in (b"}q\x00X\x05", b"(K\x01K", b"]a.", b".", b"h\x00.", b"}K\x01K\x02u.", b"}(]K\x01u.")
@@ -230,12 +222,6 @@ def test_nan_and_infinity_are_refused(tmp_path, finetuned, name, value):
         load_model("shufflenet_v2_x0_5", weights=tmp_path / "broken.pth")
 
 
-def test_another_architectures_checkpoint_is_refused(tmp_path):
-    torch.save(load_model().net.state_dict(), tmp_path / "lite0.pth")
-    with pytest.raises(ConfigurationError, match=r"122 missing|missing keys \(conv1.0.weight"):
-        load_model("shufflenet_v2_x0_5", weights=tmp_path / "lite0.pth")
-
-
 def test_names_of_the_network_may_start_like_a_prefix():
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -260,10 +246,3 @@ def test_a_plain_dict_loads_into_a_network_that_requires_version_metadata():
     net = mnasnet0_5()
     load_checkpoint(net, dict(source.state_dict()), "test")
     torch.testing.assert_close(dict(net.state_dict()), dict(source.state_dict()), rtol=0, atol=0)
-
-
-def test_loading_fills_every_tensor(finetuned):
-    net = shufflenet_v2_x0_5(num_classes=7)
-    load_checkpoint(net, dict(finetuned.state_dict()), "test")
-    for key, value in net.state_dict().items():
-        torch.testing.assert_close(value, finetuned.state_dict()[key], rtol=0, atol=0)

@@ -1,7 +1,5 @@
 """Properties of all detectors of torchvision, explained from one of their detections."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import zoo

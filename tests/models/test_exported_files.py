@@ -1,7 +1,5 @@
 """Programs of torch.export: their layers, scores and maps are those of the original networks."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

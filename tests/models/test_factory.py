@@ -1,7 +1,5 @@
 """User-defined networks, in files and modules."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """Networks of Hugging Face for video, segmentation and detection; transformers and its processors are the reference."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import json

@@ -1,7 +1,5 @@
 """What a network gets is read off its first layer, or declared by it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

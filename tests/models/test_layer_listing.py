@@ -1,7 +1,5 @@
 """Listing layers and choosing the default layer."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 
@@ -73,11 +71,11 @@ def test_modules_inside_a_squeeze_excitation_are_not_listed():
     assert not any(name.startswith("block.2.") for name in block)
 
 
-def test_modules_inside_a_custom_gate_are_not_listed():
+def test_modules_are_listed_in_execution_order_but_not_those_inside_a_custom_gate():
     class Gated(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv, self.last = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)
+            self.last, self.conv = nn.Conv2d(4, 2, 3), nn.Conv2d(3, 4, 3)
             self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 4, 1), nn.Sigmoid())
 
         def forward(self, x):
@@ -110,18 +108,6 @@ def test_the_default_layer_of_a_transformer_is_what_its_first_block_reads():
     assert default_layer(wrapped(Tokens(halving=True))) == "stem"  # two resolutions: the finer one, outermost
 
 
-def test_layers_are_in_execution_order():
-    class Swapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.second, self.first = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 3, 3)
-
-        def forward(self, x):
-            return self.second(self.first(x))
-
-    assert list(listed(wrapped(Swapped()))) == ["first", "second"]
-
-
 def test_modules_called_twice_or_never_or_without_a_single_tensor_are_not_listed():
     class Mixed(nn.Module):
         def __init__(self) -> None:
@@ -150,7 +136,6 @@ def test_modules_called_twice_or_never_or_without_a_single_tensor_are_not_listed
         ((8, 24, 24), None),
         ((8, 1, 1), None),
         ((11, 8), None),
-        ((8,), None),
         ((2, 3, 24, 40), None),
     ],
 )
@@ -216,20 +201,14 @@ RELEASE = pytest.mark.release  # one of each way to choose is enough for now
     ("model", "layer"),
     [
         ("vgg16", "features.23"),  # pool4 in the paper
-        pytest.param("vgg16_bn", "features.33", marks=RELEASE),
         ("resnet18", "layer3"),
-        pytest.param("resnext50_32x4d", "layer3", marks=RELEASE),
         pytest.param("vit_b_16", "encoder.dropout", marks=RELEASE),
         # the ends of the stages with about 14 x 14 cells, by the networks' definitions
         ("efficientnet_lite0", "features.11"),
         pytest.param("alexnet", "features.11", marks=RELEASE),
         pytest.param("densenet121", "features.denseblock3", marks=RELEASE),
-        pytest.param("efficientnet_b0", "features.5", marks=RELEASE),
-        pytest.param("googlenet", "inception4e", marks=RELEASE),
         pytest.param("inception_v3", "Mixed_6e", marks=RELEASE),
         pytest.param("maxvit_t", "blocks.2", marks=RELEASE),
-        pytest.param("mnasnet0_5", "layers.11", marks=RELEASE),
-        pytest.param("mobilenet_v2", "features.13", marks=RELEASE),
         pytest.param("mobilenet_v3_small", "features.8", marks=RELEASE),
         pytest.param("shufflenet_v2_x0_5", "stage3", marks=RELEASE),
         ("squeezenet1_0", "features"),

@@ -1,7 +1,5 @@
 """Properties of all tested networks of timm and Hugging Face, as in test_zoo.py for torchvision."""
 
-from __future__ import annotations
-
 import csv
 from fnmatch import fnmatch
 from pathlib import Path

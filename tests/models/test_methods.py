@@ -1,7 +1,5 @@
 """Maps of the methods, against closed forms and Captum."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from color_net import color_net

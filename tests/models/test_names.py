@@ -1,7 +1,5 @@
 """The names of the networks."""
 
-from __future__ import annotations
-
 import sys
 
 import torchvision

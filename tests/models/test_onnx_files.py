@@ -1,7 +1,5 @@
 """Networks in ONNX files: compared with onnxruntime, and their maps with those of the original networks."""
 
-from __future__ import annotations
-
 import warnings
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ONNX files written node by node: what is read from them, and what a stranger may write into them."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path
@@ -276,8 +274,3 @@ def test_data_are_not_read_again_and_again(tmp_path: Path) -> None:
     onnx.save(model, path)
     with pytest.raises(ConfigurationError, match=r"reads '.*weights.bin' again and again"):
         ebcli.load_model(str(path))
-
-
-def test_a_file_that_does_not_exist() -> None:
-    with pytest.raises(ConfigurationError, match=r"the file maps/none\.onnx does not exist"):
-        ebcli.load_model("maps/none.onnx")

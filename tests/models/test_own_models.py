@@ -1,7 +1,5 @@
 """The commands in docs/networks.md, docs/checkpoints.md and the README run, in a directory with the files they name."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A plug-in package with networks and rules, installed by pip and used in separate processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

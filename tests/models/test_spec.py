@@ -1,7 +1,5 @@
 """The specification of a model checks itself, without torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,5 @@
 """Networks of timm; timm is the reference."""
 
-from __future__ import annotations
-
-import sys
 from pathlib import Path
 
 import pytest
@@ -115,12 +112,6 @@ def test_wrong_names_are_reported_in_one_sentence(name: str, weights: str, said:
     with pytest.raises(ConfigurationError, match=said) as caught, torch.device("meta"):
         load_model(name, weights, "meta")
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_timm_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'eb-saliency\[timm\]'"):
-        load_model("timm/resnet18", "none")
 
 
 @pytest.mark.one_in(2)

@@ -1,7 +1,5 @@
 """Networks of Ultralytics: the same detections and probabilities as with the library, and maps of each detection."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

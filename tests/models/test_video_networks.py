@@ -1,7 +1,5 @@
 """Networks for video: how clips are cut, and where maps are drawn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

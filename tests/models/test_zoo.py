@@ -4,8 +4,6 @@ By default, a few networks of different kinds, and with ``.ci/check release`` on
 slow, and run by hand before a release.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import zoo

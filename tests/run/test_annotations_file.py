@@ -1,7 +1,5 @@
 """The annotations of a run, as pycocotools reads them."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

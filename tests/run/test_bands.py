@@ -1,7 +1,5 @@
 """Which band mattered: of ten bands of which two decide."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which settings make another configuration, whose results are computed anew."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

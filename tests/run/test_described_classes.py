@@ -1,7 +1,5 @@
 """Runs whose classes are texts or pictures: names of results, records, and what is done again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -107,7 +105,6 @@ def test_layers_are_listed_without_a_text(folder: Path) -> None:
     ("arguments", "message"),
     [
         ((), "clip/two compares images with texts: give one, as in --target 'a red car'"),
-        (("--top-k", "1"), "clip/two compares images with texts"),
         (("--target", "red a", "--against", "red a"), "'red a' is explained, so it cannot be contrasted"),
         (("--similar-to", "one.png", "--against", "one.png"), "'one.png' is explained, so it cannot be contrasted"),
         (("--target", ""), "a text to compare images with is empty"),

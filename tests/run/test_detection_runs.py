@@ -1,7 +1,5 @@
 """Maps of detections: the command with a detector whose scores depend on the color of one place each."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -114,12 +112,6 @@ def test_a_box_is_left_top_width_and_height() -> None:
     assert left + width == pytest.approx(SIZE[0])  # it ends at the edge of the image, so it is not square
     assert width < 28 < height == pytest.approx(30)
     assert top <= 20 + 12.5 <= top + height
-
-
-def test_scores_targets_and_numbers_choose_detections() -> None:
-    assert [one["name"] for one in run("squares.png", "--target", "red")[0]["classes"]] == ["red", "red"]
-    assert len(run("squares.png", "--top-k", "1")[0]["classes"]) == 1
-    assert run("squares.png", "--score", "1")[0]["classes"] == []
 
 
 def test_a_picture_without_detections_is_done_without_maps() -> None:

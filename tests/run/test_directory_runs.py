@@ -1,7 +1,5 @@
 """What a run over many images computes, replaces, leaves out and says."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
@@ -13,14 +11,11 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image
 from runs import invoke, photos, records, tiny_model, tree
 
 import ebcli.run.explainer
-from ebcli.cli.saliency import main
 from ebcli.files.images import decode
-from ebcli.models import load_model
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 SAMPLES = Path(__file__).parents[2] / "sample_images"
@@ -72,21 +67,6 @@ def test_maps_do_not_depend_on_batches_workers_order_or_shards() -> None:
     # the same number at a time gives the same to the bit, whatever it meets there
     invoke(*raw, "-o", "again", "--batch-size", "4", "photos")
     assert tree(Path("again")) == below_photos(tree(Path("backwards")))
-
-
-@pytest.mark.release
-def test_batches_of_photos_equal_single_photos_with_the_bundled_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ebcli.run.explainer, "load_model", load_model)
-    Path("photos").mkdir()
-    for name in ("chelsea", "coffee", "rocket"):  # of one size, or they would meet in no batch
-        with Image.open(SAMPLES / f"{name}.jpg") as photo:
-            photo.crop((0, 0, 240, 240)).save(f"photos/{name}.png")
-    options = ("--raw", "--layer", "features.11", "--workers", "0", "--target", "282", "photos")
-    for name, size in (("three", "3"), ("one", "1")):
-        result = CliRunner().invoke(main, ("-o", name, "--batch-size", size, *options))
-        assert result.exit_code == 0, result.output
-    assert len(arrays("one")) == 3
-    assert_equal_maps(arrays("three"), arrays("one"))
 
 
 def test_the_raw_file_holds_what_the_python_interface_gives() -> None:

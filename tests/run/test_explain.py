@@ -1,7 +1,5 @@
 """One call from Python makes the command's own maps and picture."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import bright_nets

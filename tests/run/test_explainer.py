@@ -1,7 +1,5 @@
 """The network's part of a run: errors come before any work, and what was lost is told for each image."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from typing import Any

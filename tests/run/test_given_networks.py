@@ -1,7 +1,5 @@
 """Networks and images in memory, whatever they are, and results as arrays."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable

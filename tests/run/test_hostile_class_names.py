@@ -1,7 +1,5 @@
 """A whole run of a network whose class names are hostile: pictures, page, names, records and messages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

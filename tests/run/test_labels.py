@@ -1,7 +1,5 @@
 """True classes beside predicted ones, and maps for every class above a score."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """One file, too, is decoded in a process that has a limit of time and of memory."""
 
-from __future__ import annotations
-
 import io
 import lzma
 import os

@@ -1,7 +1,5 @@
 """What is known of the bundled network without loading it is what loading it finds."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

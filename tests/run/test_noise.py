@@ -1,7 +1,5 @@
 """What strength is compared with: maps of pictures of noise, measured once for each network and layer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

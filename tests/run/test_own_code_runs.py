@@ -1,7 +1,5 @@
 """Networks of users' own code, in processes of their own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

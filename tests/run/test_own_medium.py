@@ -1,7 +1,5 @@
 """A made-up kind of data in one file: text files with rows of letters, each letter a pixel."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A made-up task in one file: the brightest point of each color."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

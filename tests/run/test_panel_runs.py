@@ -1,7 +1,5 @@
 """Runs with panels or several layers: what they write, record, replace and leave out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -127,15 +125,6 @@ def test_several_layers_have_pictures_records_and_arrays_of_their_own() -> None:
     assert invoke("--skip-existing", "--raw", "--target", "3", "--target", "5", *LAYERS, "photos").stdout == ""
 
 
-def test_each_of_several_layers_is_drawn_as_it_is_alone() -> None:
-    photos(Path("photos"), 1)
-    together = invoke("-o", "together", "--target", "3", *LAYERS, "photos").stdout.splitlines()
-    (alone,) = invoke("-o", "alone", "--target", "3", "photos").stdout.splitlines()
-    one, other = (np.asarray(Image.open(path)).astype(int) for path in (together[0], alone))
-    assert np.abs(one - other).max() <= 1
-    assert len({Path(path).read_bytes() for path in together}) == 3
-
-
 def test_blank_maps_are_told_of_each_layer() -> None:
     photos(Path("photos"), 1)
     record = json.loads(invoke("--json", "--panel", "--top-k", "7", *LAYERS, "photos").stdout)
@@ -211,11 +200,3 @@ def test_a_panel_with_another_method_beside_is_wider() -> None:
         assert method == "; beside: ".join(["contrastive EB", *([", ".join(options[1::2])] if options else [])])
     assert widths == sorted(widths)
     assert widths[0] < widths[2]
-
-
-@pytest.mark.parametrize(("options", "suffix"), [((), "png"), (("--panel",), "jpg"), (("--style", "heatmap"), "jpg")])
-def test_only_pictures_with_transparency_are_png_whatever_the_photo(options: tuple[str, ...], suffix: str) -> None:
-    noise((40, 30), 30).save("a.jpg")
-    (path,) = invoke("--style", "mask", *options, "a.jpg").stdout.splitlines()
-    assert path.endswith(f".{suffix}")
-    assert Image.open(path).mode == ("RGBA" if suffix == "png" else "RGB")

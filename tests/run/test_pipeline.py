@@ -1,7 +1,5 @@
 """How images flow through a run: their order, how many are under way at a time, and what memory that takes."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

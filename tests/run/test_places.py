@@ -1,7 +1,5 @@
 """Where results go below the output directory."""
 
-from __future__ import annotations
-
 import json
 import os
 import tarfile

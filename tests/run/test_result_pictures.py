@@ -1,7 +1,5 @@
 """The pictures of a run: their names, formats and sizes, and what they say about their making."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.metadata import version
@@ -114,6 +112,7 @@ def test_formats(name: str, format: str) -> None:
         ([], {"a.jpg": "JPEG", "b.JPEG": "JPEG", "c.png": "PNG", "d.tif": "PNG", "e.webp": "PNG"}),
         (["--panel", "--format", "auto"], {"a.jpg": "JPEG", "b.JPEG": "JPEG", "c.png": "PNG"}),
         (["--style", "mask"], {"a.jpg": "PNG", "c.png": "PNG"}),  # JPEG has no transparency
+        (["--style", "mask", "--panel"], {"a.jpg": "JPEG", "c.png": "PNG"}),
     ],
 )
 def test_without_a_format_the_picture_is_a_jpeg_if_its_photo_is(options: list[str], kinds: dict[str, str]) -> None:

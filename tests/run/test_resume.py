@@ -1,7 +1,5 @@
 """Runs that are killed, interrupted, or run out of room: nothing is lost, repeated or half there."""
 
-from __future__ import annotations
-
 import os
 import random
 import resource

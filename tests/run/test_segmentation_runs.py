@@ -1,7 +1,5 @@
 """Maps of segments: the command with a network that segments by color, one pixel at a time."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

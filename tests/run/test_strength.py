@@ -1,7 +1,5 @@
 """How much a map rests on: measured, told in records and on stderr, and seen in the picture."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

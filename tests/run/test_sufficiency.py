@@ -1,7 +1,5 @@
 """Sufficiency: the smallest part of an image that keeps half of the score, in the order of its map and of others."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

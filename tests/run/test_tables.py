@@ -1,7 +1,5 @@
 """Records as tables, read back by other libraries."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,8 +1,5 @@
 """Runs over videos, by a network whose maps are known: they follow a square in space and time."""
 
-from __future__ import annotations
-
-import json
 import sys
 from pathlib import Path
 
@@ -313,8 +310,3 @@ def test_a_wrong_label_is_told_from_the_prediction_in_all_clips() -> None:
     with np.load("saliency/move.mp4.npz") as labeled, np.load(next(Path("apart").glob("*.npz"))) as apart:
         np.testing.assert_allclose(labeled["maps"][2], apart["maps"][0], atol=1e-7)
     assert outputs(result)[2].endswith(".0-red-2.mp4")
-
-
-def test_records_are_printed_as_json() -> None:
-    result = run("move.mp4", "--json")
-    assert json.loads(result.stdout)["output"] == ["saliency/move.mp4.0-red.mp4", "saliency/move.mp4.0-red.sheet.png"]

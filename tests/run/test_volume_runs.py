@@ -1,7 +1,5 @@
 """Runs on volumes and arrays: their maps lie where the evidence is, in files that viewers lay over the input."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

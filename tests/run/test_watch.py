@@ -1,7 +1,5 @@
 """Maps while a small network learns: they come to agree, and a planted shortcut shows outside of the boxes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

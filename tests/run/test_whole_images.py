@@ -1,7 +1,5 @@
 """Runs that explain whole images: of any size, padded, and in tiles; and what is said where they do not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Live pages of tiny networks, in this process."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The page in Chromium, as people use it."""
 
-from __future__ import annotations
-
 import base64
 import io
 import shlex

@@ -1,7 +1,5 @@
 """What the page says while it computes, of what is wrong, and of what it shows; and that all of it is in reach."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The photo as the question: which class has how much evidence at a point, without a request."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The server under load: one map at a time, in order, and none for nobody."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

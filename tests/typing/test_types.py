@@ -1,7 +1,5 @@
 """Type checkers accept a user's program, and find what is misspelt in it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
