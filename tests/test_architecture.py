@@ -19,13 +19,13 @@ FILES = {
     for path in (ROOT / "ebcli").rglob("*.py")
 }
 ROOMS = {
-    "eb": {"layouts", "imports", "errors"},
+    "eb": {"heads", "layouts", "imports", "errors"},
     "datatypes": {"errors"},
     "pages": set(),
     "files": {"datatypes", "imports", "errors"},
-    "models": {"eb", "layouts", "files", "datatypes", "imports", "errors"},
+    "models": {"eb", "heads", "layouts", "files", "datatypes", "imports", "errors"},
     "drawing": {"pages", "eb", "files", "datatypes", "errors"},
-    "run": {"pages", "drawing", "models", "eb", "files", "datatypes", "workers", "imports", "errors"},
+    "run": {"pages", "drawing", "models", "eb", "heads", "files", "datatypes", "workers", "imports", "errors"},
     "evaluate": {"drawing", "models", "eb", "files", "datatypes", "imports", "errors"},
     "gallery": {"pages", "drawing", "files", "datatypes", "workers", "imports", "errors"},
     "serve": {"pages", "run", "drawing", "models", "files", "datatypes", "workers", "errors"},
