@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,12 +11,12 @@ from numpy.typing import ArrayLike
 from PIL import Image
 from torch import Tensor
 
+from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Box
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.drawing.figure import COLUMNS, Tile, lay_out, peak_note, split_rows
+from ebcli.drawing.figure import Row, Tile, lay_out, peak_note
 from ebcli.drawing.legend import scale_labels
 from ebcli.drawing.overlay import fitted_size, picture
-from ebcli.drawing.painters import Values
 from ebcli.drawing.style import ATLAS, DrawingStyle, Style
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
@@ -113,16 +112,17 @@ def png(result: ExcitationResult) -> bytes | None:
     style = DrawingStyle("heatmap", signed=result.contrastive)
     tiles = list(_tiles(maps, result, style))
     count = len(tiles)
-    columns = count // len(maps) if count > len(maps) else count
-    rows = [row for _, group in split_rows("", tiles[:_MAX_TILES], columns) for row in split_rows("", group, COLUMNS)]
-    name = f"{'contrastive' if result.contrastive else 'marginal'} maps at {result.layer or 'the input'}"
+    per_row = count if count == len(maps) else count // len(maps)
+    first_tiles = tiles[:_MAX_TILES]
+    rows = [Row("", first_tiles[start : start + per_row]) for start in range(0, len(first_tiles), per_row)]
+    method = "contrastive" if result.contrastive else "marginal"
+    name = f"{method} maps at {result.layer or 'the input'}"
     subtitle = f"the first {_MAX_TILES} of {count}" if count > _MAX_TILES else ""
-    file = io.BytesIO()
-    lay_out(name, subtitle, rows, style, scale_labels(style, maps[0].size)).image().save(file, "PNG")
-    return file.getvalue()
+    figure = lay_out(name, subtitle, rows, style, scale_labels(style, maps[0].size))
+    return figure.encode("png", {})
 
 
-def _tiles(maps: Values, result: ExcitationResult, style: DrawingStyle) -> Iterator[Tile]:
+def _tiles(maps: FloatArray, result: ExcitationResult, style: DrawingStyle) -> Iterator[Tile]:
     """One heatmap for each of the maps (B, ..., h, w) of a result."""
     height, width = maps.shape[-2:]
     size = fitted_size((width, height), _SIDE)
@@ -138,7 +138,7 @@ def _tiles(maps: Values, result: ExcitationResult, style: DrawingStyle) -> Itera
         yield Tile(heatmap, title, tuple(notes))
 
 
-def _array(values: Tensor | ArrayLike) -> Values:
+def _array(values: Tensor | ArrayLike) -> FloatArray:
     if isinstance(values, Tensor):
         values = values.detach().float().cpu()
     return np.asarray(values, dtype=np.float32)

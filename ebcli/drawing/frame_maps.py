@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.datatypes.explanation import Box, Map
+from ebcli.datatypes.arrays import FloatArray
+from ebcli.datatypes.explanation import Box, Map, Size
 from ebcli.drawing.legend import add_caption, draw_outlines
 from ebcli.drawing.overlay import downscale, is_blank_on, peaks_at_border, picture, side_by_side
-from ebcli.drawing.painters import Size, Values, limits, visible
+from ebcli.drawing.painters import limits, visible
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.clips import Clips, Slices
 from ebcli.files.media.medium import DisplayFrame
@@ -75,7 +76,7 @@ class FrameMaps:
         values = self.map.values if self.clips is None else self.map.values.max(0)
         return peaks_at_border(self.size, values, self.map.placement)
 
-    def map_at(self, frame: DisplayFrame) -> Values:
+    def map_at(self, frame: DisplayFrame) -> FloatArray:
         """The map (h, w) of a frame; of a video, multiplied by the number of cells in time.
 
         So the ends of the scale mean the same for one frame as for the whole video. Cells are interpolated linearly in
@@ -165,7 +166,7 @@ class Orthogonal:
             result = downscale(result, longest)
         return self._maps.caption(result)
 
-    def _plane(self, pixels: _Pixels, values: Values, axes: tuple[int, int]) -> Image.Image:
+    def _plane(self, pixels: _Pixels, values: FloatArray, axes: tuple[int, int]) -> Image.Image:
         """A slice with its map, of which rows and columns follow two of the axes x, y and z."""
         spacing = self._slices.spacing
         if axes[1] == 2 and self._slices.flips[2]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ebcli.datatypes.explanation import Box, Map, Subject
-from ebcli.drawing.painters import PAINTERS, Color, Size, levels
+from ebcli.datatypes.explanation import Box, Map, Size, Subject
+from ebcli.drawing.painters import PAINTERS, Color, levels
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.images import to_rgb
 

@@ -10,11 +10,10 @@ import numpy as np
 from PIL import Image
 
 from ebcli.datatypes.atlas import CLEAR, Atlas
-from ebcli.datatypes.explanation import Explanation, Map
+from ebcli.datatypes.explanation import Explanation, Map, Size
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import printable, shade
 from ebcli.drawing.overlay import downscale
-from ebcli.drawing.painters import Size
 from ebcli.files.encoding import encode_picture, shorten
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.pages.shell import page

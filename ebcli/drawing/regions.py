@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.datatypes.explanation import Box
+from ebcli.datatypes.explanation import Box, Size
 from ebcli.drawing.overlay import covered_pixels, interpolate, is_blank_on, reduced_size
-from ebcli.drawing.painters import Size
 
 _Floats = NDArray[np.float64]
 

@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.datatypes.explanation import Box
+from ebcli.datatypes.arrays import FloatArray
+from ebcli.datatypes.explanation import Box, JsonObject, Size
 from ebcli.drawing.overlay import heatmap, picture, resize, side_by_side
-from ebcli.drawing.painters import Size, Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
-from ebcli.gallery.comparison import Files, Json, class_label, latest_records, path_below, read_maps, roots_of
+from ebcli.gallery.comparison import Files, class_label, latest_records, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 
 CELLS = 14  # a side, of the grid that each map is reduced to
@@ -78,8 +78,8 @@ class AuditPhoto:
     state: tuple[str, int | None, int | None]
     name: str
     is_wrong: bool
-    grid: Values
-    look: Values
+    grid: FloatArray
+    look: FloatArray
     outside: Mask | None
 
 
@@ -160,7 +160,7 @@ def _outside(boxes: Sequence[Box], size: Size) -> Mask:
     return outside
 
 
-def _look(photo: Image.Image, grid: Values) -> Values:
+def _look(photo: Image.Image, grid: FloatArray) -> FloatArray:
     """The colors of 3 x 3 cells around the peak, 2 x 2 for each cell: (108,)."""
     small = photo.resize((CELLS * _PIXELS, CELLS * _PIXELS), Image.Resampling.BOX, reducing_gap=2.0)
     cells = (np.asarray(small, np.float32) / 255).reshape(CELLS, 2, 2, CELLS, 2, 2, 3).mean((2, 5))
@@ -169,7 +169,7 @@ def _look(photo: Image.Image, grid: Values) -> Values:
 
 
 def candidates(
-    photos: Sequence[AuditPhoto], clusters: Callable[[Values, int], NDArray[np.int64]]
+    photos: Sequence[AuditPhoto], clusters: Callable[[FloatArray, int], NDArray[np.int64]]
 ) -> Iterator[Candidate]:
     """What many photos of one class rest on: a corner, an edge, what is outside of the boxes, or a place of one look.
 
@@ -212,7 +212,7 @@ def candidates(
         yield from candidate(f"the same thing {_THIRDS[row][column]}", dict.fromkeys(order, mask), order)
 
 
-def _core(values: Values) -> Mask:
+def _core(values: FloatArray) -> Mask:
     """The strongest cells that hold half of a mean map, one cell wider."""
     order = np.argsort(-values)
     count = int(np.searchsorted(values[order].cumsum(), values.sum() / 2)) + 1
@@ -245,17 +245,17 @@ def write_audit(
     """
     files: Files = {}
 
-    def picture_of(image: Image.Image) -> Json:
+    def picture_of(image: Image.Image) -> JsonObject:
         content = encode_picture(image, "png")
         name = f"{hashlib.sha256(content).hexdigest()[:24]}.png"
         files[AUDIT.with_name(name)] = content
         return {"picture": name, "width": image.width}
 
-    def finding_row(words: str, candidate: Candidate) -> Json:
+    def finding_row(words: str, candidate: Candidate) -> JsonObject:
         inputs = [photo.input for photo, _ in candidate.photos[:_MAX_PHOTOS]]
         return {"words": words, "photos": inputs, **picture_of(_strip(candidate))}
 
-    def class_row(name: str, photos: Sequence[AuditPhoto]) -> Json:
+    def class_row(name: str, photos: Sequence[AuditPhoto]) -> JsonObject:
         return {"name": name, "photos": len(photos), "shares": _shares(photos), **picture_of(_mean_map(photos))}
 
     files[AUDIT] = page(

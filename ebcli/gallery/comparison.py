@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from ebcli.datatypes.explanation import Box, Map, Subject
+from ebcli.datatypes.arrays import FloatArray
+from ebcli.datatypes.explanation import Box, JsonObject, Map, Size, Subject
 from ebcli.drawing.legend import bar
 from ebcli.drawing.overlay import (
     Pixels,
@@ -25,7 +26,6 @@ from ebcli.drawing.overlay import (
     ranks,
     side_by_side,
 )
-from ebcli.drawing.painters import Size, Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError, check_value
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
@@ -36,7 +36,6 @@ from ebcli.files.paths import first_link, url_of
 from ebcli.files.records import ClassRecord, Record, records_of_run
 from ebcli.pages.shell import page
 
-Json = dict[str, Any]  # an object
 Files = dict[Path, bytes]  # contents by path relative to the output directory
 
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared
@@ -140,7 +139,7 @@ def _run_name(record: Record, map_: Map) -> str:
     return f"{record.model} ({record.weights}), {map_.layer}, {map_.method}"
 
 
-def align(pair: MapPair) -> tuple[Values, Values, Pixels]:
+def align(pair: MapPair) -> tuple[FloatArray, FloatArray, Pixels]:
     """Two maps on the grid on which they are compared: the pixels of a small image that both cover, and their box."""
     size = fitted_size(pair.size, SIDE)
     regions = [map_.placement.rescale(pair.size, size) for map_ in pair.maps]
@@ -205,7 +204,7 @@ def write_comparison(
     """
     refuse_foreign_files(directory, [COMPARISON], overwrite)
     roots = roots_of(inputs)
-    rows: list[Json] = []
+    rows: list[JsonObject] = []
     with OutputFolder(directory, overwrite=True) as folder:
         for pair in pairs:
             row, image = _row(pair, correlation, path_below(pair.input, roots))
@@ -221,7 +220,7 @@ def write_comparison(
     return directory / COMPARISON
 
 
-def _row(pair: MapPair, correlation: Callable[[Any, Any], float], photo: Path | None) -> tuple[Json, Image.Image]:
+def _row(pair: MapPair, correlation: Callable[[Any, Any], float], photo: Path | None) -> tuple[JsonObject, Image.Image]:
     """A pair as JSON, and drawn: the photo, both maps and their difference."""
     size = fitted_size(pair.size, SIDE)
     first, second, box = align(pair)
@@ -252,7 +251,7 @@ def _row(pair: MapPair, correlation: Callable[[Any, Any], float], photo: Path | 
     return row, side_by_side(tiles, _GAP)
 
 
-def _draw(values: Values) -> Values:
+def _draw(values: FloatArray) -> FloatArray:
     """The positive part, scaled to its maximum, as maps are drawn."""
     if is_blank(values):
         return np.zeros_like(values)

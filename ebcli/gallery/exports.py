@@ -13,15 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ebcli.datatypes.explanation import Map
+from ebcli.datatypes.explanation import JsonObject, Map, Size
 from ebcli.drawing.overlay import fitted_size, heatmap
-from ebcli.drawing.painters import Size
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.naming import COCO, FIFTYONE_FILES
 from ebcli.files.paths import url_of
 from ebcli.files.records import Record, latest_done, read_records
 from ebcli.files.sink import atomic_write, check_file
-from ebcli.gallery.comparison import SIDE, Files, Json, class_label, read_maps
+from ebcli.gallery.comparison import SIDE, Files, class_label, read_maps
 
 _BOX = ("left", "top", "width", "height")
 _OF_RECORD = {
@@ -88,7 +87,7 @@ def write_table(path: Path, directory: Path, configuration: str) -> None:
                 table.write_table(arrow.Table.from_pylist(part, schema))
 
 
-def _rows(record: Record) -> Iterator[Json]:
+def _rows(record: Record) -> Iterator[JsonObject]:
     """A row for each map of an input; one for an input without any."""
     common = {name: getattr(record, name) for name in _OF_RECORD}
     if not record.classes:
@@ -103,7 +102,7 @@ def _rows(record: Record) -> Iterator[Json]:
         yield _printable({**common, **map_fields, "output": output, **edges})
 
 
-def _printable(row: Json) -> Json:
+def _printable(row: JsonObject) -> JsonObject:
     """A row in which bytes of file names that are not UTF-8 are spelled out."""
     texts = {name: value for name, value in row.items() if isinstance(value, str)}
     return row | {name: os.fsencode(text).decode(errors="backslashreplace") for name, text in texts.items()}
@@ -118,8 +117,8 @@ def coco_files(directory: Path, configuration: str) -> Files:
     Raises:
         OSError: there are no records.
     """
-    images: list[Json] = []
-    annotations: list[Json] = []
+    images: list[JsonObject] = []
+    annotations: list[JsonObject] = []
     names: dict[int, str] = {}
     for record in latest_done(directory, configuration):
         if record.image_size is None:
@@ -157,7 +156,7 @@ def fiftyone_files(directory: Path, configuration: str) -> Files:
     Raises:
         OSError: there are no records.
     """
-    samples: list[Json] = []
+    samples: list[JsonObject] = []
     names: dict[str, None] = {}
     for record in latest_done(directory, configuration):
         size_and_maps = read_maps(directory, record)
@@ -166,7 +165,7 @@ def fiftyone_files(directory: Path, configuration: str) -> Files:
         size, maps = size_and_maps
         place = url_of(Path(record.input)) or str(Path(record.input).absolute())
         id_ = _id(place)
-        sample: Json = {"_id": id_, "_rand": int(id_["$oid"][:8], 16) / 2**32, "_media_type": "image"}
+        sample: JsonObject = {"_id": id_, "_rand": int(id_["$oid"][:8], 16) / 2**32, "_media_type": "image"}
         sample |= {"filepath": place, "tags": []}
         for k, map_ in enumerate(maps, start=1):
             name = f"saliency_{k}" if k > 1 else "saliency"
@@ -183,7 +182,7 @@ def fiftyone_files(directory: Path, configuration: str) -> Files:
     return dict(zip(FIFTYONE_FILES, contents, strict=True))
 
 
-def _heatmap(map_: Map, size: Size) -> Json:
+def _heatmap(map_: Map, size: Size) -> JsonObject:
     small = fitted_size(size, SIDE)
     values = heatmap(map_.values, map_.placement.rescale(size, small), small, map_.is_two_sided)
     peak = float(np.abs(values).max()) or 1.0
@@ -200,7 +199,7 @@ def _heatmap(map_: Map, size: Size) -> Json:
     }
 
 
-def _field(name: str, kind: str) -> Json:
+def _field(name: str, kind: str) -> JsonObject:
     return {"name": name, "ftype": f"fiftyone.core.fields.{kind}Field", "db_field": "_id" if name == "id" else name}
 
 

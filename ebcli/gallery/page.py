@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from ebcli.datatypes.explanation import JsonObject
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import bar, scale_labels
 from ebcli.drawing.overlay import downscale
@@ -24,7 +25,7 @@ from ebcli.files.naming import PAGE, is_raw, with_numbers
 from ebcli.files.paths import first_link
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
 from ebcli.files.sources import Source
-from ebcli.gallery.comparison import Files, Json, path_below, read_maps, roots_of
+from ebcli.gallery.comparison import Files, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
 
@@ -178,14 +179,14 @@ def write_gallery(
     return directory / PAGE
 
 
-def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Json:
+def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> JsonObject:
     """The page's data; repeated text is stored once in tables and referred to by its index."""
     tables: dict[str, dict[Any, int]] = {"classes": {}, "models": {}, "layers": {}, "methods": {}}
 
     def number(table: str, value: Any) -> int:
         return tables[table].setdefault(value, len(tables[table]))
 
-    def map_data(entry: MapEntry) -> Json:
+    def map_data(entry: MapEntry) -> JsonObject:
         class_record = entry.class_record
         return {
             "class": number("classes", (class_record.index, class_record.name)),
@@ -195,7 +196,7 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Js
             "result": entry.result and _url(entry.result),
         }
 
-    def outcome_data(outcome: Outcome) -> Json:
+    def outcome_data(outcome: Outcome) -> JsonObject:
         record = outcome.record
         # what tells a wrong prediction from the true class comes first
         maps = sorted(outcome.maps, key=lambda map_entry: not map_entry.class_record.against)

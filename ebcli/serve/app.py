@@ -18,10 +18,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Explanation, Map, Subject
+from ebcli.datatypes.explanation import Explanation, Map, Size, Subject
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.pages import atlas_data
-from ebcli.drawing.painters import Size, limits, opacity, overlay_colors, palette
+from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError, in_words
 from ebcli.files.sources import Source
