@@ -239,7 +239,7 @@ def panel(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, 
     if sufficiency and len(maps) > 1:
         sufficiency = f"{first.subject.title}: {sufficiency}"
     has_faint = any(frame_maps.faded_style != frame_maps.style for frame_maps in maps)
-    scale = scale_labels(style, _finest(maps), sides=(first.against, "the class"), has_faint=has_faint)
+    scale = scale_labels(style, _finest(maps), against=first.against, has_faint=has_faint)
     return lay_out(name, subtitle, rows, style, scale, sufficiency, columns)
 
 

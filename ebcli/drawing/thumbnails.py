@@ -107,8 +107,7 @@ def map_thumbnail(frame_maps: FrameMaps, values: NDArray[np.floating]) -> bytes 
     picture.paste(Image.fromarray((1 + shades).astype(np.uint8)), box[:2])
     draw_frame(picture, box, small, _FRAME)
     scale = small[0] / size[0]
-    outlines = [[(x * scale, y * scale) for x, y in points] for points in map_.subject.outlines]
-    trace(picture, outlines, _HALO, _OUTLINE)
+    trace(picture, [points * scale for points in map_.subject.outlines], _HALO, _OUTLINE)
     chosen = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
     color = COLORS[frame_maps.number % len(COLORS)]
     picture.putpalette(bytes(3) + overlay_colors(style)[chosen].tobytes() + bytes([*FRAME_COLOR, *color, 0, 0, 0]))
