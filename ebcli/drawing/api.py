@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,15 +79,25 @@ def draw_map(
         >>> ebcli.draw_map(image, [[0.0, 0.1], [0.0, 0.9]], style="heatmap").size
         (640, 480)
     """
-    drawing = DrawingStyle(style, cmap=cmap, alpha=alpha, signed=signed, cells=cells, background=background)
-    drawing = replace(drawing, vmin=vmin, vmax=vmax, percentile=percentile)
+    drawing = DrawingStyle(
+        style,
+        cmap=cmap,
+        alpha=alpha,
+        signed=signed,
+        vmin=vmin,
+        vmax=vmax,
+        percentile=percentile,
+        cells=cells,
+        background=background,
+    )
     if not isinstance(image, Image.Image):
         kind = type(image).__name__
         raise ConfigurationError(f"the image is a {kind}, not a Pillow image: open it with PIL.Image.open")
     values = _array(saliency)
     if values.ndim != 2 or not values.size:
+        index = ", ".join("0" * max(1, values.ndim - 2))
         problem = f"the map has shape {values.shape}, but one map (h, w) is drawn at a time"
-        raise ConfigurationError(f"{problem}: index one, as in maps[{', '.join('0' * max(1, values.ndim - 2))}]")
+        raise ConfigurationError(f"{problem}: index one, as in maps[{index}]")
     if style == ATLAS:
         raise ConfigurationError("an atlas needs the maps of several classes: call explain() with this style")
     region = Box(0, 0, *image.size)
@@ -132,10 +141,12 @@ def _tiles(maps: FloatArray, result: ExcitationResult, style: DrawingStyle) -> I
     for index in np.ndindex(maps.shape[:-2]):
         heatmap = picture(Image.new("RGB", size), maps[index], region, style)
         title = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=False))
-        notes = [f"{width} × {height} cells", peak_note(maps[index], region, size, style)]
+        notes = [f"{width} × {height} cells"]
         if result.mass is not None:
-            notes.insert(1, f"mass {float(result.mass[index[: 1 + is_several]]):.3f}")
-        yield Tile(heatmap, title, tuple(notes))
+            mass = result.mass[index[: 1 + is_several]]
+            notes.append(f"mass {float(mass):.3f}")
+        notes.append(peak_note(maps[index], region, size, style))
+        yield Tile(heatmap, title, notes)
 
 
 def _array(values: Tensor | ArrayLike) -> FloatArray:

@@ -62,11 +62,13 @@ def regions(atlas: Atlas, image: Size, size: Size) -> list[AtlasRegion]:
         atlas: the evidence.
         image, size: (width, height).
     """
-    x, y = ((np.arange(new_length) + 0.5) * length / new_length for length, new_length in zip(image, size, strict=True))
+    width, height = size
+    x = (np.arange(width) + 0.5) * image[0] / width
+    y = (np.arange(height) + 0.5) * image[1] / height
     margins = leads(atlas.sample(x, y)) - CLEAR
-    candidates = [AtlasRegion(subject, lead) for subject, lead in zip(atlas.subjects, margins, strict=True)]
+    candidates = list(map(AtlasRegion, atlas.subjects, margins))
     candidates.sort(key=lambda region: -region.share)
-    return [region for region in candidates if region.share >= _SMALLEST][: len(COLORS)]
+    return [region for region in candidates[: len(COLORS)] if region.share >= _SMALLEST]
 
 
 def places_of_labels(with_labels: Sequence[AtlasRegion], sizes: Sequence[Size]) -> list[_Place]:
@@ -74,7 +76,8 @@ def places_of_labels(with_labels: Sequence[AtlasRegion], sizes: Sequence[Size]) 
     center in the region, where the class leads by most; None if there is no room.
     """
     places: list[_Place] = [None] * len(with_labels)
-    for number in sorted(range(len(with_labels)), key=lambda i: with_labels[i].share):  # small ones have less choice
+    numbers = sorted(range(len(with_labels)), key=lambda number: with_labels[number].share)
+    for number in numbers:  # the small ones first, which have less choice
         width, height = sizes[number]
         lead = with_labels[number].lead
         lefts = np.arange(0, lead.shape[1] - width + 1, _STEP)
@@ -93,13 +96,13 @@ def places_of_labels(with_labels: Sequence[AtlasRegion], sizes: Sequence[Size]) 
 
 
 def atlas_figure(
-    frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str, at: _Place = None
+    frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str, pixel: _Place = None
 ) -> Figure:
     """Draw the regions of a photo's classes, with a legend beside it.
 
     Args:
         frames, maps, name, subtitle: as for ``panel``; the maps are those of the classes at one layer.
-        at: a pixel of the photo to mark.
+        pixel: a pixel of the photo to mark.
     """
     image = frames[0].image
     style = maps[0].style
@@ -110,8 +113,8 @@ def atlas_figure(
     atlas = Atlas.from_maps([frame_maps.map for frame_maps in maps])
     marked_regions = regions(atlas, image.size, photo.size)
     photo = _tint(photo, [region.lead for region in marked_regions], _EDGE * style.dpi / 100)
-    if at is not None:
-        center = [(position + 0.5) * photo.width / image.width for position in at]
+    if pixel is not None:
+        center = [(position + 0.5) * photo.width / image.width for position in pixel]
         _mark(photo, center, 6 * style.dpi / 100)
     room = figure.pixels(_LEGEND)
     left = photo.width + 2 * gap
@@ -129,8 +132,8 @@ def atlas_figure(
         words = f"{region.share:.0%} of the photo, score {region.subject.score:.3f}"
         figure.write(x, y + line, words, fill=SECONDARY)
         y += 2 * line + gap // 2
-    unmarked = 1 - sum(region.share for region in marked_regions)
-    for text in in_lines(f"{unmarked:.0%} is unmarked: no class has clear evidence there", letters, room):
+    remaining_share = 1 - sum(region.share for region in marked_regions)
+    for text in in_lines(f"{remaining_share:.0%} is unmarked: no class has clear evidence there", letters, room):
         figure.write(left, y, text, fill=SECONDARY)
         y += line
     figure.height = max(figure.height + photo.height, y) + gap

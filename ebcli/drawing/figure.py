@@ -235,9 +235,11 @@ def panel(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, 
     if _is_wide(image):
         columns = 1
     first = maps[0].map
-    sufficiency = first.sufficiency.words if first.sufficiency else ""
-    if sufficiency and len(maps) > 1:
-        sufficiency = f"{first.subject.title}: {sufficiency}"
+    sufficiency = ""
+    if first.sufficiency is not None:
+        sufficiency = first.sufficiency.words
+        if len(maps) > 1:
+            sufficiency = f"{first.subject.title}: {sufficiency}"
     has_faint = any(frame_maps.faded_style != frame_maps.style for frame_maps in maps)
     scale = scale_labels(style, _finest(maps), against=first.against, has_faint=has_faint)
     return lay_out(name, subtitle, rows, style, scale, sufficiency, columns)
@@ -255,7 +257,9 @@ def _is_wide(image: Image.Image) -> bool:
 def small_frame(image: Image.Image, style: DrawingStyle) -> Image.Image:
     """A photo or a frame at the size of a tile; a wide one is stacked, so it may be twice as long."""
     longest = style.cell_size or round(_TILE * style.dpi / 100)
-    return resize(image, 2 * longest if _is_wide(image) else longest)
+    if _is_wide(image):
+        longest *= 2
+    return resize(image, longest)
 
 
 def map_tile(maps: FrameMaps, frame: DisplayFrame, title: str, notes: Sequence[str] = ()) -> Tile:
@@ -263,7 +267,8 @@ def map_tile(maps: FrameMaps, frame: DisplayFrame, title: str, notes: Sequence[s
     region = maps.map.placement.rescale(maps.size, frame.image.size)
     peak = peak_note(maps.map_at(frame), region, frame.image.size, maps.style)
     image = with_bars(to_rgb(maps.draw(frame)), maps.map.channels)
-    return Tile(image, title, (*notes, peak, *maps.map.evidence_words))  # in short lines, as cells can be narrow
+    notes = [*notes, peak, *maps.map.evidence_words]  # in short lines, as cells can be narrow
+    return Tile(image, title, notes)
 
 
 def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
@@ -274,9 +279,11 @@ def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
 def _map_tiles(maps: FrameMaps, frame: DisplayFrame, style: DrawingStyle) -> Iterator[Tile]:
     """The tiles of a map, and of those beside it, over a small photo."""
     map_ = maps.map
-    others = [replace(map_, values=values, method=method, noise=None) for method, values in map_.method_maps.items()]
-    with_mass = next((other for other in others if other.method == "marginal"), map_)
-    for item in (map_, *others):
+    items = [map_]
+    for method, values in map_.method_maps.items():
+        items.append(replace(map_, values=values, method=method, noise=None))
+    with_mass = next((item for item in items[1:] if item.method == "marginal"), map_)
+    for item in items:
         height, width = item.values.shape
         notes = [f"{width} × {height} cells"]
         if item is with_mass and map_.mass is not None:
@@ -284,7 +291,9 @@ def _map_tiles(maps: FrameMaps, frame: DisplayFrame, style: DrawingStyle) -> Ite
             if item.method != "marginal":  # a contrastive map sums to 0: the mass is that of another map
                 mass = f"marginal {mass}"
             notes.append(mass)
-        title = f"{map_.layer}, {item.method}" if others else map_.layer
+        title = map_.layer
+        if map_.method_maps:
+            title = f"{title}, {item.method}"
         yield map_tile(FrameMaps.from_map(item, maps.size, None, style, maps.number), frame, title, notes)
 
 
@@ -405,19 +414,21 @@ def answer_figure(
     x = y = margin
     parts = [(explanation.question, None), ("\n", None), *explanation.parts]
     for number, (text, map_) in enumerate(parts):
+        fill = BLACK if number else SECONDARY
         for piece in re.findall(r"\n|\s|\S{1,24}", text):
             label = " " if piece.isspace() else printable(piece)
             width = round(letters.getlength(label))
             if piece == "\n" or (x > margin and x + width > figure.width - margin):
                 x = margin
                 y += line
-            if not piece.isspace():
-                if map_ is not None:
-                    patch = Image.new("RGB", (width, size + line // 4), shade(map_.share or 0.0))
-                    figure.pictures.append((x, y, patch))
-                figure.words.append(Words(x, y, label, size, fill=BLACK if number else SECONDARY))
-            elif x == margin:  # a line begins with a word
+            if label == " ":
+                if x > margin:  # a line begins with a word
+                    x += width
                 continue
+            if map_ is not None:
+                patch = Image.new("RGB", (width, size + line // 4), shade(map_.share or 0.0))
+                figure.pictures.append((x, y, patch))
+            figure.words.append(Words(x, y, label, size, fill=fill))
             x += width
     top = y + line + margin
     figure.height = top + maps_panel.height

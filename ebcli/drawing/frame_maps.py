@@ -57,7 +57,7 @@ class FrameMaps:
         style = style.for_map(map_.is_two_sided)
         strongest = map_.display_values
         if clips is not None:
-            strongest = (np.abs(strongest) if style.signed else strongest).max(0)
+            strongest = visible(strongest, style).max(0)
         is_blank = is_blank_on(size, strongest, map_.placement, style.signed)
         if clips is not None and not is_blank:
             style = _with_end(style, map_)
@@ -73,7 +73,9 @@ class FrameMaps:
     @property
     def at_border(self) -> bool:
         """Whether it peaks at an edge of the center crop."""
-        values = self.map.values if self.clips is None else self.map.values.max(0)
+        values = self.map.values
+        if self.clips is not None:
+            values = values.max(0)
         return peaks_at_border(self.size, values, self.map.placement)
 
     def map_at(self, frame: DisplayFrame) -> FloatArray:
@@ -90,12 +92,13 @@ class FrameMaps:
         count = len(values)
         depth = count // len(self.clips.starts)
         cells = values[frame.clip * depth : (frame.clip + 1) * depth]
-        position = min(max((frame.place + 0.5) * depth / self.clips.frames - 0.5, 0.0), depth - 1.0)
+        if not self.style.signed:
+            cells = visible(cells, self.style)  # clamp before interpolating
+        position = (frame.place + 0.5) * depth / self.clips.frames - 0.5
+        position = min(max(position, 0.0), depth - 1.0)
         before = int(position)
-        earlier, later = cells[before], cells[min(before + 1, depth - 1)]
-        if not self.style.signed:  # clamp before interpolating
-            earlier = visible(earlier, self.style)
-            later = visible(later, self.style)
+        earlier = cells[before]
+        later = cells[min(before + 1, depth - 1)]
         return ((earlier + (position - before) * (later - earlier)) * count).astype(np.float32)
 
     def draw(self, frame: DisplayFrame) -> Image.Image:
@@ -134,10 +137,12 @@ class Orthogonal:
         self._maps = maps
         self._slices = slices
         self._values = slices.upright(maps.map.display_values)
-        strength = np.nan_to_num(np.abs(self._values) if maps.style.signed else self._values)
-        self._cell = [int(i) for i in np.unravel_index(strength.argmax(), strength.shape)]
-        sides = zip(self._cell, (slices.total, *maps.size[::-1]), strength.shape, strict=True)
-        self.peak = [(2 * i + 1) * side // (2 * count) for i, side, count in sides]
+        strength = np.nan_to_num(self._values)
+        if maps.style.signed:
+            strength = np.abs(strength)
+        self._cell = np.array(np.unravel_index(strength.argmax(), strength.shape))
+        pixels = (slices.total, *maps.size[::-1])
+        self.peak = ((2 * self._cell + 1) * pixels // (2 * np.array(strength.shape))).tolist()
         self._axial: DisplayFrame | None = None
         self._rows: list[_Pixels] = []
         self._columns: list[_Pixels] = []
@@ -174,7 +179,8 @@ class Orthogonal:
             values = values[::-1]
         zoom = max(1, _LEAST / max(self._maps.size))
         across, down = (zoom * min(spacing[axis] / min(spacing), _MAX_STRETCH) for axis in axes)
-        image = Image.fromarray(pixels)
-        image = image.resize((round(image.width * across), round(image.height * down)), Image.Resampling.BICUBIC)
-        region = Box(0, 0, *image.size)
+        height, width, _ = pixels.shape
+        size = round(width * across), round(height * down)
+        image = Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
+        region = Box(0, 0, *size)
         return picture(image, values, region, self._maps.faded_style, is_blank=self._maps.is_blank)

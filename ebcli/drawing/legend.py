@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -17,6 +16,7 @@ _PHOTO_OF_BAR = (150, 150, 150)  # a uniform gray stands for the photo in the co
 _LETTERS_ACROSS = 36  # the font size of a caption is the width of the picture divided by this
 _SMALLEST_TEXT = 10
 _SHADE = (255, 168, 54)  # behind a word that comes from the picture alone
+_COLORS_OF_PAGES = 33  # odd, so that the middle of a signed scale is one of them
 _BAR_SHARE = 0.4  # of the width of a caption
 _LINES_ACROSS = 200  # the shorter side of a picture divided by the width of an outline
 _LABELS_ACROSS = 28  # the width of a photo divided by the font size of labels
@@ -36,7 +36,8 @@ def _font_file(bold: bool = False) -> str:
     """DejaVu Sans, which comes with matplotlib; Pillow's own font has only ASCII letters."""
     from matplotlib import get_data_path
 
-    return str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"))
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return f"{get_data_path()}/fonts/ttf/{name}"
 
 
 @lru_cache
@@ -50,7 +51,13 @@ def _letters() -> frozenset[str]:
 
 def printable(text: str) -> str:
     """Text with control characters and missing glyphs as Python escapes."""
-    return "".join(c if c.isprintable() and c in _letters() else c.encode("unicode_escape").decode() for c in text)
+
+    def escape(letter: str) -> str:
+        if letter.isprintable() and letter in _letters():
+            return letter
+        return letter.encode("unicode_escape").decode()
+
+    return "".join(map(escape, text))
 
 
 def truncate(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
@@ -79,8 +86,16 @@ def in_lines(text: str, font: ImageFont.FreeTypeFont, room: int) -> list[str]:
 def bar(style: DrawingStyle, size: Size) -> Image.Image:
     """The colors of the scale from left to right, as they are over a uniform gray."""
     painter = PAINTERS["heatmap" if style.name == "side-by-side" else style.name]
-    values = np.tile(levels(np.linspace(0, 1, size[0]), (0, 1)), (size[1], 1))
-    return to_rgb(painter.inside(Image.new("RGB", size, _PHOTO_OF_BAR), Image.fromarray(values), style))
+    width, height = size
+    values = np.tile(levels(np.linspace(0, 1, width), (0, 1)), (height, 1))
+    photo = Image.new("RGB", size, _PHOTO_OF_BAR)
+    return to_rgb(painter.inside(photo, Image.fromarray(values), style))
+
+
+def bar_colors(style: DrawingStyle) -> list[list[int]]:
+    """Some colors of the scale from left to right, for pages."""
+    colors: list[list[int]] = np.asarray(bar(style, (_COLORS_OF_PAGES, 1)))[0].tolist()
+    return colors
 
 
 def scale_labels(

@@ -111,12 +111,15 @@ def _pool(saliency: FloatArray, region: Box, box: Pixels, zero: float) -> FloatA
     """Of the cells of a map (h, w) in each pixel of the box, the one that is farthest from ``zero``."""
     starts = []
     ends = []
-    for (low, high), first, last, count in zip(region.sides, box[:2], box[2:], saliency.shape[::-1], strict=True):
-        edges = ((np.arange(first, last + 1) - low) * count / (high - low)).clip(0, count).astype(int)
+    size = saliency.shape[::-1]
+    for (low, high), first, last, count in zip(region.sides, box[:2], box[2:], size, strict=True):
+        edges = (np.arange(first, last + 1) - low) * count / (high - low)
+        edges = edges.clip(0, count).astype(int)
         starts.append(edges[:-1].clip(max=count - 1))
         ends.append(max(edges[-1], starts[-1][-1] + 1))
     cells = saliency[: ends[1], : ends[0]]
-    highest, lowest = (f.reduceat(f.reduceat(cells, starts[1], 0), starts[0], 1) for f in (np.maximum, np.minimum))
+    highest = np.maximum.reduceat(np.maximum.reduceat(cells, starts[1], 0), starts[0], 1)
+    lowest = np.minimum.reduceat(np.minimum.reduceat(cells, starts[1], 0), starts[0], 1)
     return np.where(highest - zero >= zero - lowest, highest, lowest)
 
 
@@ -132,8 +135,8 @@ def is_blank_on(size: Size, saliency: ArrayLike, region: Box, signed: bool = Fal
     """Whether a map (h, w) is blank on an image of a size (width, height); padding can push cells outside it."""
     values = np.asarray(saliency)
     start, end = _in_cells([(0, 0), size], values, region)
-    left, top = np.floor(start).clip(0).astype(int)
-    right, bottom = np.ceil(end).astype(int)
+    left, top = (max(0, math.floor(edge)) for edge in start)
+    right, bottom = map(math.ceil, end)
     return is_blank(values, signed) or is_blank(values[top:bottom, left:right], signed)
 
 
@@ -143,7 +146,8 @@ def peaks_at_border(size: Size, saliency: ArrayLike, region: Box) -> bool:
     if is_blank(values) or min(values.shape) < 3:
         return False
     peak = np.unravel_index(values.argmax(), values.shape)[::-1]
-    for position, cells, (low, high), length in zip(peak, values.shape[::-1], region.sides, size, strict=True):
+    axes = zip(peak, values.shape[::-1], region.sides, size, strict=True)
+    for position, cells, (low, high), length in axes:
         if (position == 0 and low > 0) or (position == cells - 1 and high < length):
             return True
     return False

@@ -19,7 +19,8 @@ LEVELS = 256  # pictures have 8 bits per channel
 
 # An overlay's colors for the class and against it, from 0 to the ends of the scale: hues that photos seldom have, so
 # saturated that they are as far from white as from black. benchmarks/overlays.py compares them with others.
-_HUES = ((130, 60, 255), (230, 0, 255)), ((0, 220, 140), (0, 220, 0))
+_HUES = (130, 60, 255), (230, 0, 255)
+_AGAINST = (0, 220, 140), (0, 220, 0)
 
 Color = tuple[int, int, int]  # RGB
 _Values = NDArray[np.floating]
@@ -31,7 +32,9 @@ _NEUTRAL = (119, 119, 119)  # a middle gray, which no colormap for maps contains
 CONTOURS = (0.2, 0.4, 0.6, 0.8)  # fractions of the way from 0 to the end of the scale
 _LINES_ACROSS = 200  # the width of a contour is the width of the map divided by this
 _LIGHTER = 0.45  # of the way from 0 in the colormap, lines have no color: it is as dark as their border
-_HALO, _SHADOW = 0.4, 0.7  # opacities of the light and the dark border of a contour, seen on dark and light photos
+# Opacities of the light and the dark border of a contour, seen on dark and light photos
+_HALO = 0.4
+_SHADOW = 0.7
 
 
 def visible(saliency: _Values, style: DrawingStyle) -> _Values:
@@ -92,8 +95,9 @@ def overlay_colors(style: DrawingStyle) -> _Colors:
     if style.cmap is not None or style.name == "paper":
         return palette(style.colormap)
     is_against = style.signed & (np.arange(LEVELS) < LEVELS // 2)[:, None]
-    start_color, end_color = (np.where(is_against, opposite, hue) for hue, opposite in zip(*_HUES, strict=True))
-    colors: _Colors = (start_color + opacity(style)[:, None] * (end_color - start_color)).round().astype(np.uint8)
+    starts = np.where(is_against, _AGAINST[0], _HUES[0])
+    ends = np.where(is_against, _AGAINST[1], _HUES[1])
+    colors: _Colors = (starts + opacity(style)[:, None] * (ends - starts)).round().astype(np.uint8)
     return colors
 
 
