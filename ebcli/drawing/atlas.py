@@ -10,11 +10,10 @@ from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.atlas import CLEAR, Atlas, leads
 from ebcli.datatypes.explanation import Size, Subject
 from ebcli.drawing.figure import SECONDARY, Figure
-from ebcli.drawing.frame_maps import FrameMaps
+from ebcli.drawing.frame_maps import Frames, MapsOfImage
 from ebcli.drawing.legend import in_lines, printable, truncate
 from ebcli.drawing.overlay import resize
 from ebcli.drawing.painters import slope
-from ebcli.files.media.medium import DisplayFrame
 
 # Told apart by color-blind readers, also as tints of a photo (after Okabe and Ito 2008); the largest region gets the
 # first one
@@ -95,9 +94,7 @@ def places_of_labels(with_labels: Sequence[AtlasRegion], sizes: Sequence[Size]) 
     return places
 
 
-def atlas_figure(
-    frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str, pixel: _Place = None
-) -> Figure:
+def atlas_figure(frames: Frames, maps: MapsOfImage, name: str, subtitle: str, pixel: _Place = None) -> Figure:
     """Draw the regions of a photo's classes, with a legend beside it.
 
     Args:
@@ -133,7 +130,8 @@ def atlas_figure(
         figure.write(x, y + line, words, fill=SECONDARY)
         y += 2 * line + gap // 2
     remaining_share = 1 - sum(region.share for region in marked_regions)
-    for text in in_lines(f"{remaining_share:.0%} is unmarked: no class has clear evidence there", letters, room):
+    words = f"{remaining_share:.0%} is unmarked: no class has clear evidence there"
+    for text in in_lines(words, letters, room):
         figure.write(left, y, text, fill=SECONDARY)
         y += line
     figure.height = max(figure.height + photo.height, y) + gap

@@ -13,7 +13,7 @@ from PIL.ImageFont import FreeTypeFont
 
 from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Box, Explanation, Size, Subject
-from ebcli.drawing.frame_maps import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps, Frames, MapsOfImage
 from ebcli.drawing.legend import bar, font, in_lines, printable, scale_labels, shade, truncate, with_bars
 from ebcli.drawing.overlay import is_blank_on, resize
 from ebcli.drawing.painters import Color
@@ -170,7 +170,8 @@ class Figure:
         content = io.BytesIO()
         with style.context(options, after_reset=True):
             page = figure.Figure((self.width / self.dpi, self.height / self.dpi), self.dpi)
-            axes = page.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(self.height, 0), autoscale_on=False)
+            axes = page.add_axes((0, 0, 1, 1), autoscale_on=False)
+            axes.set(xlim=(0, self.width), ylim=(self.height, 0))
             axes.set_axis_off()
             for left, top, picture in self.pictures:
                 extent = left, left + picture.width, top + picture.height, top
@@ -205,7 +206,7 @@ class Row(NamedTuple):
     tiles: list[Tile]
 
 
-def panel(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str) -> Figure:
+def panel(frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> Figure:
     """Draw all maps of a photo in one figure.
 
     With one map per class, the classes follow the photo from left to right. With several layers, or with other
@@ -245,7 +246,7 @@ def panel(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, 
     return lay_out(name, subtitle, rows, style, scale, sufficiency, columns)
 
 
-def _finest(maps: Sequence[FrameMaps]) -> int:
+def _finest(maps: MapsOfImage) -> int:
     """The largest number of cells of some maps."""
     return max(frame_maps.map.values.size for frame_maps in maps)
 
@@ -369,7 +370,7 @@ def sheet_frames(clips: Clips) -> list[int]:
     return [frames[i] for i in np.unique(chosen.round().astype(int))]
 
 
-def contact_sheet(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str) -> Figure:
+def contact_sheet(frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> Figure:
     """Draw some frames of a video, or slices of a volume, with their maps in one figure.
 
     Args:
@@ -396,9 +397,7 @@ def contact_sheet(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], nam
     return lay_out(name, subtitle, rows, style, scale_labels(style, _finest(maps), has_faint=has_faint))
 
 
-def answer_figure(
-    explanation: Explanation, frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str
-) -> Figure:
+def answer_figure(explanation: Explanation, frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> Figure:
     """The question, the answer with its words shaded by their shares, and the panel of their maps.
 
     Args:

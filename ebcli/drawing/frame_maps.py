@@ -1,6 +1,8 @@
 """Maps frame by frame, on one color scale; a photo is a clip of one frame, a volume a clip of its slices."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +54,7 @@ class FrameMaps:
     number: int = 0
 
     @classmethod
-    def from_map(cls, map_: Map, size: Size, clips: Clips | None, style: DrawingStyle, number: int = 0) -> "FrameMaps":
+    def from_map(cls, map_: Map, size: Size, clips: Clips | None, style: DrawingStyle, number: int = 0) -> Self:
         """Find the color scale of a map."""
         style = style.for_map(map_.is_two_sided)
         strongest = map_.display_values
@@ -118,6 +120,10 @@ class FrameMaps:
         if not self.style.caption:
             return image
         return add_caption(image, self.map, self.faded_style, self.is_blank)
+
+
+Frames = Sequence[DisplayFrame]  # that a figure shows
+MapsOfImage = Sequence[FrameMaps]
 
 
 class Orthogonal:

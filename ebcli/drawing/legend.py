@@ -126,11 +126,12 @@ def scale_labels(
         return against, target
     end = "greatest magnitude" if style.signed else "maximum"
     percentile = style.percentile_of(finest)
-    if percentile != 100 and owner and style.percentile is None:
-        end += f" (fine maps: percentile {percentile:g})"
-    elif percentile != 100:
+    if percentile != 100:
         values = "magnitudes" if style.signed else "positive values"
-        end = f"percentile {percentile:g} of its {values}"
+        if owner and style.percentile is None:
+            end += f" (fine maps: percentile {percentile:g})"
+        else:
+            end = f"percentile {percentile:g} of its {values}"
     if has_faint:
         end += ", more where evidence is weak"
     if style.signed:

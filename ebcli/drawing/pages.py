@@ -3,14 +3,14 @@
 import base64
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from PIL import Image
 
 from ebcli.datatypes.atlas import CLEAR, Atlas
 from ebcli.datatypes.explanation import Explanation, JsonObject, Map, Size
-from ebcli.drawing.frame_maps import FrameMaps
+from ebcli.drawing.frame_maps import FrameMaps, Frames, MapsOfImage
 from ebcli.drawing.legend import printable, shade
 from ebcli.drawing.overlay import downscale
 from ebcli.files.encoding import encode_picture, shorten
@@ -26,9 +26,7 @@ _VALUES = 100_000  # of evidence, of all classes
 _LONGEST_NAME = 200  # characters
 
 
-def answer_page(
-    explanation: Explanation, frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str
-) -> bytes:
+def answer_page(explanation: Explanation, frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> bytes:
     """The HTML of a page with the question, the answer, the photo, and the map of each word over it.
 
     Args:
@@ -44,7 +42,7 @@ def answer_page(
     )
 
 
-def notebook_view(maps: Sequence[FrameMaps], frame: DisplayFrame, subtitle: str) -> str:
+def notebook_view(maps: MapsOfImage, frame: DisplayFrame, subtitle: str) -> str:
     """A fragment of HTML: a tab for each map, with the value under the pointer.
 
     Where scripts are not run, it shows the pictures one below the other.
@@ -71,8 +69,8 @@ def notebook_view(maps: Sequence[FrameMaps], frame: DisplayFrame, subtitle: str)
 
 
 def atlas_page(
-    frames: Sequence[DisplayFrame],
-    maps: Sequence[FrameMaps],
+    frames: Frames,
+    maps: MapsOfImage,
     name: str,
     subtitle: str,
     facts: Mapping[str, str],

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ebcli.datatypes.arrays import DoubleArray
+from ebcli.datatypes.arrays import DoubleArray, FloatArray
 from ebcli.datatypes.explanation import Box, Size
 from ebcli.drawing.overlay import covered_pixels, interpolate, is_blank_on, reduced_size
 
@@ -41,7 +40,7 @@ class Region:
     polygon: tuple[float, ...] | None = None
 
 
-def largest_region(saliency: NDArray[np.floating], placement: Box, size: Size, options: RegionOptions) -> Region | None:
+def largest_region(saliency: FloatArray, placement: Box, size: Size, options: RegionOptions) -> Region | None:
     """The largest connected region above the threshold, as for class activation maps (Zhou et al., CVPR 2016).
 
     Args:
@@ -64,7 +63,8 @@ def largest_region(saliency: NDArray[np.floating], placement: Box, size: Size, o
     # values belong to the centers of pixels; the outermost ones reach to the edges
     columns = np.array([left, *(np.arange(left, right) + 0.5), right]) * (size[0] / small[0])
     rows = np.array([top, *(np.arange(top, bottom) + 0.5), bottom]) * (size[1] / small[1])
-    generator = contour_generator(columns, rows, np.pad(values, 1, mode="edge"), fill_type=FillType.OuterOffset)
+    padded = np.pad(values, 1, mode="edge")
+    generator = contour_generator(columns, rows, padded, fill_type=FillType.OuterOffset)
     polygons = generator.filled(_level(values, options), np.inf)
     outlines = [points[: offsets[1]] for points, offsets in zip(*polygons, strict=True)]
     if not outlines:

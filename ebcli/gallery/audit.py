@@ -115,7 +115,8 @@ def read_boxes(path: Path) -> Boxes:
             box = Box.from_xywh(*map(float, annotation["bbox"]))
             boxes.setdefault(names[annotation["image_id"]], []).append(box)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"cannot read '{path}' as annotations in COCO's format: {error!r}") from error
+        problem = f"cannot read '{path}' as annotations in COCO's format"
+        raise ConfigurationError(f"{problem}: {error!r}") from error
     return boxes
 
 
@@ -184,12 +185,15 @@ def candidates(
 
     def candidate(place_words: str, masks: Mapping[int, Mask], order: Mapping[int, float]) -> Iterator[Candidate]:
         """The photos with masks, in this order, if they are enough and not about the same as earlier ones."""
-        if len(masks) >= minimum and all(len(masks.keys() & other) < 0.8 * len(masks) for other in photo_sets):
+        maximum = 0.8 * len(masks)
+        if len(masks) >= minimum and all(len(masks.keys() & other) < maximum for other in photo_sets):
             photo_sets.append(masks.keys())
             numbers = sorted(masks, key=lambda number: -order[number])
             yield Candidate(place_words, [(photos[number], masks[number]) for number in numbers], len(photos))
 
-    places: dict[str, list[Mask | None]] = {f"the {name}": [mask] * len(photos) for name, mask in PLACES.items()}
+    places: dict[str, list[Mask | None]] = {}
+    for name, place in PLACES.items():
+        places[f"the {name}"] = [place] * len(photos)
     places["what is outside of the boxes"] = [photo.outside for photo in photos]
     for place_words, place_masks in places.items():
         masks = {}
@@ -215,10 +219,10 @@ def candidates(
         difference = np.abs(looks[members] - looks[members].mean(0)).mean()
         if cosines.mean() < _MIN_COSINE or difference > _MAX_LOOK_DIFFERENCE:
             continue
-        mask = _core(mean)
-        row, column = (int(indices.mean() * 3 / CELLS) for indices in np.nonzero(mask))  # of the middle
+        core = _core(mean)
+        row, column = (int(indices.mean() * 3 / CELLS) for indices in np.nonzero(core))  # of the middle
         order = dict(zip(members.tolist(), cosines.tolist(), strict=True))
-        yield from candidate(f"the same thing {_THIRDS[row][column]}", dict.fromkeys(order, mask), order)
+        yield from candidate(f"the same thing {_THIRDS[row][column]}", dict.fromkeys(order, core), order)
 
 
 def _core(values: FloatArray) -> Mask:

@@ -35,6 +35,7 @@ from ebcli.files.paths import first_link, url_of
 from ebcli.files.records import ClassRecord, Record, records_of_run
 from ebcli.pages.shell import page
 
+Correlation = Callable[[FloatArray, FloatArray], float]
 Files = dict[Path, bytes]  # contents by path relative to the output directory
 
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared
@@ -190,7 +191,7 @@ def path_below(name: str, roots: Set[Path]) -> Path | None:
 def write_comparison(
     directory: Path,
     pairs: Iterable[MapPair],
-    correlation: Callable[[Any, Any], float],
+    correlation: Correlation,
     inputs: Sequence[Path] = (),
     overwrite: bool = False,
 ) -> Path:
@@ -228,7 +229,7 @@ def write_comparison(
     return directory / COMPARISON
 
 
-def _row(pair: MapPair, correlation: Callable[[Any, Any], float], photo: Path | None) -> tuple[JsonObject, Image.Image]:
+def _row(pair: MapPair, correlation: Correlation, photo: Path | None) -> tuple[JsonObject, Image.Image]:
     """A pair as JSON, and drawn: the photo, both maps and their difference."""
     size = fitted_size(pair.size, SIDE)
     background = Image.new("RGB", size, "white")
@@ -239,7 +240,8 @@ def _row(pair: MapPair, correlation: Callable[[Any, Any], float], photo: Path | 
             tiles.append(background)
     has_photo = bool(tiles)
     for map_ in pair.maps:
-        tiles.append(picture(background, map_.values, map_.placement.rescale(pair.size, size), _STYLES["maps"]))
+        region = map_.placement.rescale(pair.size, size)
+        tiles.append(picture(background, map_.values, region, _STYLES["maps"]))
     first, second, box = align(pair)
     difference = _normalize(first) - _normalize(second)
     if difference.any():

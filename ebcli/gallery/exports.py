@@ -49,7 +49,8 @@ def check_table(path: Path, overwrite: bool) -> None:
         OutputError: its directory cannot be written to.
     """
     if path.suffix.lower() not in (".csv", ".parquet"):
-        raise ConfigurationError(f"--records takes a table, but '{path}' is none: name a .csv or .parquet file")
+        problem = f"--records takes a table, but '{path}' is none"
+        raise ConfigurationError(f"{problem}: name a .csv or .parquet file")
     check_file(path, overwrite, lambda: _columns(path) == [*COLUMNS], "--records")
 
 
@@ -207,7 +208,8 @@ def _heatmap(map_: Map, size: Size) -> JsonObject:
 
 
 def _field(name: str, kind: str) -> JsonObject:
-    return {"name": name, "ftype": f"fiftyone.core.fields.{kind}Field", "db_field": "_id" if name == "id" else name}
+    kind = f"fiftyone.core.fields.{kind}Field"
+    return {"name": name, "ftype": kind, "db_field": "_id" if name == "id" else name}
 
 
 def _id(*parts: str) -> dict[str, str]:

@@ -197,10 +197,11 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Js
 
     def outcome_data(outcome: Outcome) -> JsonObject:
         record = outcome.record
+        weights = "untrained" if record.weights == "none" else record.weights
         # what tells a wrong prediction from the true class comes first
         maps = sorted(outcome.maps, key=lambda map_entry: not map_entry.class_record.against)
         return {
-            "model": number("models", (record.model, "untrained" if record.weights == "none" else record.weights)),
+            "model": number("models", (record.model, weights)),
             "layer": number("layers", outcome.layer),
             "method": number("methods", record.method),
             "seconds": outcome.seconds,
@@ -211,7 +212,8 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Js
 
     images = [{"name": entry.input, "outcomes": list(map(outcome_data, entry.outcomes))} for entry in entries]
     classes = [{"index": index, "name": name} for index, name in tables.pop("classes")]
-    return {"name": name, "images": images, "classes": classes, **{key: list(values) for key, values in tables.items()}}
+    lists = {key: list(values) for key, values in tables.items()}
+    return {"name": name, "images": images, "classes": classes, **lists}
 
 
 def _url(path: Path, existing: Collection[Path] | None = None) -> str | None:
@@ -269,7 +271,8 @@ def _make_missing(
 
 def _missing(outcome: Outcome, existing: Set[Path]) -> set[Path]:
     """The missing thumbnails: the photo, and each map that has no small overlay as its substitute."""
-    thumbnails = {entry.map for entry in outcome.maps if not (entry.class_record.blank or entry.overlay in existing)}
+    maps = [entry for entry in outcome.maps if not entry.class_record.blank]
+    thumbnails = {entry.map for entry in maps if entry.overlay not in existing}
     if outcome.photo is not None:
         thumbnails.add(outcome.photo)
     return thumbnails - existing
