@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,12 +10,12 @@ from numpy.typing import ArrayLike
 from PIL import Image
 from torch import Tensor
 
+from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Box
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.drawing.figure import COLUMNS, Tile, lay_out, peak_note, split_rows
+from ebcli.drawing.figure import Row, Tile, lay_out, peak_note
 from ebcli.drawing.legend import scale_labels
 from ebcli.drawing.overlay import fitted_size, picture
-from ebcli.drawing.painters import Values
 from ebcli.drawing.style import ATLAS, DrawingStyle, Style
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
@@ -81,15 +79,25 @@ def draw_map(
         >>> ebcli.draw_map(image, [[0.0, 0.1], [0.0, 0.9]], style="heatmap").size
         (640, 480)
     """
-    drawing = DrawingStyle(style, cmap=cmap, alpha=alpha, signed=signed, cells=cells, background=background)
-    drawing = replace(drawing, vmin=vmin, vmax=vmax, percentile=percentile)
+    drawing = DrawingStyle(
+        style,
+        cmap=cmap,
+        alpha=alpha,
+        signed=signed,
+        vmin=vmin,
+        vmax=vmax,
+        percentile=percentile,
+        cells=cells,
+        background=background,
+    )
     if not isinstance(image, Image.Image):
         kind = type(image).__name__
         raise ConfigurationError(f"the image is a {kind}, not a Pillow image: open it with PIL.Image.open")
     values = _array(saliency)
     if values.ndim != 2 or not values.size:
+        index = ", ".join("0" * max(1, values.ndim - 2))
         problem = f"the map has shape {values.shape}, but one map (h, w) is drawn at a time"
-        raise ConfigurationError(f"{problem}: index one, as in maps[{', '.join('0' * max(1, values.ndim - 2))}]")
+        raise ConfigurationError(f"{problem}: index one, as in maps[{index}]")
     if style == ATLAS:
         raise ConfigurationError("an atlas needs the maps of several classes: call explain() with this style")
     region = Box(0, 0, *image.size)
@@ -113,16 +121,17 @@ def png(result: ExcitationResult) -> bytes | None:
     style = DrawingStyle("heatmap", signed=result.contrastive)
     tiles = list(_tiles(maps, result, style))
     count = len(tiles)
-    columns = count // len(maps) if count > len(maps) else count
-    rows = [row for _, group in split_rows("", tiles[:_MAX_TILES], columns) for row in split_rows("", group, COLUMNS)]
-    name = f"{'contrastive' if result.contrastive else 'marginal'} maps at {result.layer or 'the input'}"
+    per_row = count if count == len(maps) else count // len(maps)
+    first_tiles = tiles[:_MAX_TILES]
+    rows = [Row("", first_tiles[start : start + per_row]) for start in range(0, len(first_tiles), per_row)]
+    method = "contrastive" if result.contrastive else "marginal"
+    name = f"{method} maps at {result.layer or 'the input'}"
     subtitle = f"the first {_MAX_TILES} of {count}" if count > _MAX_TILES else ""
-    file = io.BytesIO()
-    lay_out(name, subtitle, rows, style, scale_labels(style, maps[0].size)).image().save(file, "PNG")
-    return file.getvalue()
+    figure = lay_out(name, subtitle, rows, style, scale_labels(style, maps[0].size))
+    return figure.encode("png", {})
 
 
-def _tiles(maps: Values, result: ExcitationResult, style: DrawingStyle) -> Iterator[Tile]:
+def _tiles(maps: FloatArray, result: ExcitationResult, style: DrawingStyle) -> Iterator[Tile]:
     """One heatmap for each of the maps (B, ..., h, w) of a result."""
     height, width = maps.shape[-2:]
     size = fitted_size((width, height), _SIDE)
@@ -132,13 +141,15 @@ def _tiles(maps: Values, result: ExcitationResult, style: DrawingStyle) -> Itera
     for index in np.ndindex(maps.shape[:-2]):
         heatmap = picture(Image.new("RGB", size), maps[index], region, style)
         title = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=False))
-        notes = [f"{width} × {height} cells", peak_note(maps[index], region, size, style)]
+        notes = [f"{width} × {height} cells"]
         if result.mass is not None:
-            notes.insert(1, f"mass {float(result.mass[index[: 1 + is_several]]):.3f}")
-        yield Tile(heatmap, title, tuple(notes))
+            mass = result.mass[index[: 1 + is_several]]
+            notes.append(f"mass {float(mass):.3f}")
+        notes.append(peak_note(maps[index], region, size, style))
+        yield Tile(heatmap, title, notes)
 
 
-def _array(values: Tensor | ArrayLike) -> Values:
+def _array(values: Tensor | ArrayLike) -> FloatArray:
     if isinstance(values, Tensor):
         values = values.detach().float().cpu()
     return np.asarray(values, dtype=np.float32)

@@ -6,14 +6,14 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance
 
+from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.atlas import CLEAR, Atlas, leads
 from ebcli.datatypes.explanation import Size, Subject
-from ebcli.drawing.figure import GAP, LINE, SECONDARY, TEXT, Figure, Words
-from ebcli.drawing.frame_maps import FrameMaps
-from ebcli.drawing.legend import font, in_lines, printable, truncate
+from ebcli.drawing.figure import SECONDARY, Figure
+from ebcli.drawing.frame_maps import Frames, MapsOfImage
+from ebcli.drawing.legend import in_lines, printable, truncate
 from ebcli.drawing.overlay import resize
-from ebcli.drawing.painters import Values, slope
-from ebcli.files.media.medium import DisplayFrame
+from ebcli.drawing.painters import slope
 
 # Told apart by color-blind readers, also as tints of a photo (after Okabe and Ito 2008); the largest region gets the
 # first one
@@ -25,7 +25,8 @@ _SATURATION = 0.4  # the part of a photo's that is left, lest its own colors loo
 _STEP = 4  # pixels between the places that are tried for a label
 
 # In pixels at 100 dpi
-_PICTURE, _LEGEND = 640, 230  # the longer side; room for the words of the legend
+_PICTURE = 640  # the longer side
+_LEGEND = 230  # room for its words
 _EDGE = 2.5  # the width of a region's line
 
 
@@ -41,7 +42,7 @@ class AtlasRegion(NamedTuple):
     """
 
     subject: Subject
-    lead: Values
+    lead: FloatArray
 
     @property
     def name(self) -> str:
@@ -60,11 +61,13 @@ def regions(atlas: Atlas, image: Size, size: Size) -> list[AtlasRegion]:
         atlas: the evidence.
         image, size: (width, height).
     """
-    x, y = ((np.arange(new_length) + 0.5) * length / new_length for length, new_length in zip(image, size, strict=True))
+    width, height = size
+    x = (np.arange(width) + 0.5) * image[0] / width
+    y = (np.arange(height) + 0.5) * image[1] / height
     margins = leads(atlas.sample(x, y)) - CLEAR
-    candidates = [AtlasRegion(subject, lead) for subject, lead in zip(atlas.subjects, margins, strict=True)]
+    candidates = list(map(AtlasRegion, atlas.subjects, margins))
     candidates.sort(key=lambda region: -region.share)
-    return [region for region in candidates if region.share >= _SMALLEST][: len(COLORS)]
+    return [region for region in candidates[: len(COLORS)] if region.share >= _SMALLEST]
 
 
 def places_of_labels(with_labels: Sequence[AtlasRegion], sizes: Sequence[Size]) -> list[_Place]:
@@ -72,7 +75,8 @@ def places_of_labels(with_labels: Sequence[AtlasRegion], sizes: Sequence[Size]) 
     center in the region, where the class leads by most; None if there is no room.
     """
     places: list[_Place] = [None] * len(with_labels)
-    for number in sorted(range(len(with_labels)), key=lambda i: with_labels[i].share):  # small ones have less choice
+    numbers = sorted(range(len(with_labels)), key=lambda number: with_labels[number].share)
+    for number in numbers:  # the small ones first, which have less choice
         width, height = sizes[number]
         lead = with_labels[number].lead
         lefts = np.arange(0, lead.shape[1] - width + 1, _STEP)
@@ -90,60 +94,70 @@ def places_of_labels(with_labels: Sequence[AtlasRegion], sizes: Sequence[Size]) 
     return places
 
 
-def atlas_figure(
-    frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str, at: _Place = None
-) -> Figure:
+def atlas_figure(frames: Frames, maps: MapsOfImage, name: str, subtitle: str, pixel: _Place = None) -> Figure:
     """Draw the regions of a photo's classes, with a legend beside it.
 
     Args:
         frames, maps, name, subtitle: as for ``panel``; the maps are those of the classes at one layer.
-        at: a pixel of the photo to mark.
+        pixel: a pixel of the photo to mark.
     """
     image = frames[0].image
     style = maps[0].style
-    figure = Figure(style.dpi, 0)
-    gap, line, size, room, picture, edge = figure.zoom(GAP, LINE, TEXT, _LEGEND, _PICTURE, _EDGE)
-    small = resize(image, style.cell_size or picture)
+    figure = Figure(style.dpi)
+    gap = figure.gap
+    line = figure.line
+    photo = resize(image, style.cell_size or figure.pixels(_PICTURE))
     atlas = Atlas.from_maps([frame_maps.map for frame_maps in maps])
-    marked_regions = regions(atlas, image.size, small.size)
-    zoom = style.dpi / 100
-    photo = _tint(small, [region.lead for region in marked_regions], _EDGE * zoom)
-    if at is not None:
-        _mark(photo, [(position + 0.5) * photo.width / image.width for position in at], 6 * zoom)
-    left = 2 * gap + photo.width
-    top = 2 * gap + 2 * line
+    marked_regions = regions(atlas, image.size, photo.size)
+    photo = _tint(photo, [region.lead for region in marked_regions], _EDGE * style.dpi / 100)
+    if pixel is not None:
+        center = [(position + 0.5) * photo.width / image.width for position in pixel]
+        _mark(photo, center, 6 * style.dpi / 100)
+    room = figure.pixels(_LEGEND)
+    left = photo.width + 2 * gap
     figure.width = left + room + gap
     figure.write_title(name, subtitle)
-    figure.pictures.append((gap, top, photo))
-    letters = font(size)
-    texts = [truncate(region.name, letters, photo.width - 2 * gap) for region in marked_regions]
-    height = round(1.5 * size)  # of a label
-    widths = [round(letters.getlength(text)) + height for text in texts]
-    places = places_of_labels(marked_regions, [(width, height) for width in widths])
-    for text, color, width, place in zip(texts, COLORS, widths, places, strict=False):
-        if place is not None:
-            x, y = place
-            box = (x, y, x + width - 1, y + height - 1)
-            ImageDraw.Draw(photo).rounded_rectangle(box, height // 3, "white", color, max(1, edge))
-            offset = (height - sum(letters.getmetrics())) // 2
-            figure.words.append(Words(gap + x + height // 2, top + y + offset, text, size))
-    x = left + size + gap // 2
-    y = top
+    figure.height += gap
+    _add_photo(figure, photo, marked_regions)
+    letters = figure.letters
+    size = round(letters.size)
+    y = figure.height
     for region, color in zip(marked_regions, COLORS, strict=False):
         figure.pictures.append((left, y + line // 8, Image.new("RGB", (size, size), color)))
+        x = left + size + gap // 2
         figure.write(x, y, region.name)
         words = f"{region.share:.0%} of the photo, score {region.subject.score:.3f}"
         figure.write(x, y + line, words, fill=SECONDARY)
         y += 2 * line + gap // 2
-    rest_share = 1 - sum(region.share for region in marked_regions)
-    for text in in_lines(f"{rest_share:.0%} is unmarked: no class has clear evidence there", letters, room):
+    remaining_share = 1 - sum(region.share for region in marked_regions)
+    words = f"{remaining_share:.0%} is unmarked: no class has clear evidence there"
+    for text in in_lines(words, letters, room):
         figure.write(left, y, text, fill=SECONDARY)
         y += line
-    figure.height = max(top + photo.height, y) + gap
+    figure.height = max(figure.height + photo.height, y) + gap
     return figure
 
 
-def _tint(photo: Image.Image, leads: Sequence[Values], edge: float) -> Image.Image:
+def _add_photo(figure: Figure, photo: Image.Image, marked_regions: Sequence[AtlasRegion]) -> None:
+    """Add the photo, with a label on each of its regions that has room for one."""
+    top = figure.height
+    figure.pictures.append((figure.gap, top, photo))
+    letters = figure.letters
+    height = round(1.5 * letters.size)
+    names = [truncate(region.name, letters, photo.width - 2 * figure.gap) for region in marked_regions]
+    sizes = [(round(letters.getlength(name)) + height, height) for name in names]
+    draw = ImageDraw.Draw(photo)
+    places = places_of_labels(marked_regions, sizes)
+    for name, (width, _), place, color in zip(names, sizes, places, COLORS, strict=False):
+        if place is not None:
+            x, y = place
+            box = (x, y, x + width - 1, y + height - 1)
+            draw.rounded_rectangle(box, height // 3, "white", color, max(1, figure.pixels(_EDGE)))
+            offset = (height - sum(letters.getmetrics())) // 2
+            figure.write(figure.gap + x + height // 2, top + y + offset, name)
+
+
+def _tint(photo: Image.Image, leads: Sequence[FloatArray], edge: float) -> Image.Image:
     """A photo with regions in their colors; the distance to a region's edge is about its lead over the lead's slope."""
     result = ImageEnhance.Color(photo).enhance(_SATURATION)
     for lead, color in zip(leads, COLORS, strict=False):

@@ -11,11 +11,12 @@ import numpy as np
 from PIL import Image, ImageDraw
 from PIL.ImageFont import FreeTypeFont
 
-from ebcli.datatypes.explanation import Box, Explanation, Map, Size, Subject
-from ebcli.drawing.frame_maps import FrameMaps
+from ebcli.datatypes.arrays import FloatArray
+from ebcli.datatypes.explanation import Box, Explanation, Size, Subject
+from ebcli.drawing.frame_maps import FrameMaps, Frames, MapsOfImage
 from ebcli.drawing.legend import bar, font, in_lines, printable, scale_labels, shade, truncate, with_bars
 from ebcli.drawing.overlay import is_blank_on, resize
-from ebcli.drawing.painters import Color, Values
+from ebcli.drawing.painters import Color
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.clips import Clips
 from ebcli.files.encoding import SOFTWARE, encode_picture, shorten
@@ -28,14 +29,18 @@ MOST_SHOWN = 12  # frames of a contact sheet
 _WIDE = 2.0  # times as wide as high: such photos are stacked, and larger
 _POINTS = 72  # per inch
 # In pixels at 100 dpi
-TEXT, _TITLE = 13, 16  # font sizes
-LINE = 19
-GAP = 16
+_TEXT = 13  # font sizes
+_TITLE = 16
+_LINE = 19
+_GAP = 16
 _TILE = 300  # the longer side of each tile's picture
 _NARROWEST = 150  # room for the notes below a picture
-_LEGEND = 630, 900  # least and most room for the color scale and its words
-_BAR = 240, 14
-_ANSWER = 18, 28, 16  # its letters, lines and margin
+_NARROWEST_LEGEND = 630  # room for the color scale and its words
+_WIDEST_LEGEND = 900
+_BAR_WIDTH = 240
+_BAR_HEIGHT = 14
+_ANSWER_TEXT = 18
+_ANSWER_LINE = 28
 BLACK = (0, 0, 0)
 SECONDARY = (90, 90, 90)
 
@@ -61,35 +66,67 @@ class Figure:
 
     Attributes:
         dpi: pixels per inch.
-        width, height: in pixels.
+        width, height: in pixels. Lines and tiles are added at the foot, so the figure grows.
         pictures: each with its left and top, RGB.
         words: lines of text, fitted into their room.
     """
 
     dpi: int
-    width: int
+    width: int = 0
     height: int = 0
     pictures: list[tuple[int, int, Image.Image]] = field(default_factory=list)
     words: list[Words] = field(default_factory=list)
 
-    def zoom(self, *lengths: float) -> list[int]:
-        """Lengths in pixels at 100 dpi, in pixels of this figure."""
-        return [round(length * self.dpi / 100) for length in lengths]
+    def pixels(self, length: float) -> int:
+        """A length in pixels at 100 dpi, in pixels of this figure."""
+        return round(length * self.dpi / 100)
+
+    @property
+    def gap(self) -> int:
+        """The space around pictures and words."""
+        return self.pixels(_GAP)
+
+    @property
+    def line(self) -> int:
+        """The height of a line."""
+        return self.pixels(_LINE)
+
+    @property
+    def letters(self) -> FreeTypeFont:
+        """The font of all words but titles."""
+        return font(self.pixels(_TEXT))
 
     def write(
         self, left: int, top: int, text: str, room: int | None = None, bold: bool = False, fill: Color = BLACK
     ) -> None:
-        """Add a line of text, shortened to the room there is: by default, up to a gap at the right."""
-        size, gap = self.zoom(_TITLE if bold else TEXT, GAP)
+        """Add words, shortened to the room there is: by default, up to a gap at the right."""
         if room is None:
-            room = self.width - gap - left
-        self.words.append(Words(left, top, truncate(printable(text), font(size, bold), room), size, bold, fill))
+            room = self.width - self.gap - left
+        size = self.pixels(_TITLE if bold else _TEXT)
+        text = truncate(printable(text), font(size, bold), room)
+        self.words.append(Words(left, top, text, size, bold, fill))
+
+    def write_line(self, text: str, bold: bool = False, fill: Color = BLACK) -> None:
+        """Add a line at the foot."""
+        self.write(self.gap, self.height, text, bold=bold, fill=fill)
+        self.height += self.line
 
     def write_title(self, name: str, subtitle: str) -> None:
         """Add the first two lines."""
-        gap, line = self.zoom(GAP, LINE)
-        self.write(gap, gap, name, bold=True)
-        self.write(gap, gap + line, subtitle, fill=SECONDARY)
+        self.height = self.gap
+        self.write_line(name, bold=True)
+        self.write_line(subtitle, fill=SECONDARY)
+
+    def add_tile(self, tile: "Tile", left: int, top: int, room: int) -> None:
+        """Add a tile; the figure grows as far as it reaches."""
+        self.write(left, top, tile.title, room)
+        top += self.line
+        self.pictures.append((left, top, tile.picture))
+        top += tile.picture.height
+        for note in tile.notes:
+            self.write(left, top + self.pixels(2), note, room, fill=SECONDARY)
+            top += self.line
+        self.height = max(self.height, top)
 
     def image(self) -> Image.Image:
         """The figure as an RGB image."""
@@ -118,31 +155,39 @@ class Figure:
         return encode_picture(self.image(), suffix, facts)
 
     def _vector(self, suffix: str, facts: Mapping[str, str]) -> bytes:
-        """SVG or PDF, in which pictures stay as they are and words stay text; PDF files contain the font."""
+        """SVG or PDF, in which pictures stay as they are and words stay text; PDF files contain the font.
+
+        Images are drawn without matplotlib, which takes many times as long.
+        """
         from matplotlib import figure, style
 
         facts_json = json.dumps(shorten(facts))
-        metadata = {"Subject": facts_json, "CreationDate": None}
+        metadata = {"Creator": SOFTWARE, "Subject": facts_json, "CreationDate": None}
         if suffix == "svg":
-            metadata = {"Description": facts_json, "Date": None}
+            metadata = {"Creator": SOFTWARE, "Description": facts_json, "Date": None}
         # not the user's settings: a matplotlibrc in the working directory could start LaTeX
         options = {"svg.fonttype": "none", "svg.hashsalt": SOFTWARE, "pdf.fonttype": 42, "image.composite_image": False}
         content = io.BytesIO()
         with style.context(options, after_reset=True):
             page = figure.Figure((self.width / self.dpi, self.height / self.dpi), self.dpi)
-            axes = page.add_axes((0, 0, 1, 1))
+            axes = page.add_axes((0, 0, 1, 1), autoscale_on=False)
+            axes.set(xlim=(0, self.width), ylim=(self.height, 0))
             axes.set_axis_off()
             for left, top, picture in self.pictures:
-                place = left, left + picture.width, top + picture.height, top
-                axes.imshow(np.asarray(picture), extent=place, interpolation="none", aspect="auto")
+                extent = left, left + picture.width, top + picture.height, top
+                axes.imshow(np.asarray(picture), aspect="auto", interpolation="none", extent=extent)
             for words in self.words:
-                baseline = words.top + words.font.getmetrics()[0]  # where matplotlib's text begins
-                points = words.size * _POINTS / self.dpi
-                weight = "bold" if words.bold else "normal"
-                color = [value / 255 for value in words.fill]
-                axes.text(words.left, baseline, words.text, size=points, weight=weight, color=color, parse_math=False)
-            axes.set(xlim=(0, self.width), ylim=(self.height, 0))
-            page.savefig(content, format=suffix, metadata={"Creator": SOFTWARE, **metadata})
+                ascent, _ = words.font.getmetrics()
+                axes.text(
+                    words.left,
+                    words.top + ascent,  # the baseline
+                    words.text,
+                    size=words.size * _POINTS / self.dpi,
+                    weight="bold" if words.bold else "normal",
+                    color=[value / 255 for value in words.fill],
+                    parse_math=False,
+                )
+            page.savefig(content, format=suffix, metadata=metadata)
         return content.getvalue()
 
 
@@ -151,13 +196,17 @@ class Tile(NamedTuple):
 
     picture: Image.Image
     title: str
-    notes: tuple[str, ...]
+    notes: Sequence[str]
 
 
-Row = tuple[str, Sequence[Tile]]  # with its heading
+class Row(NamedTuple):
+    """Tiles below a heading, which may be empty."""
+
+    heading: str
+    tiles: list[Tile]
 
 
-def panel(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str) -> Figure:
+def panel(frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> Figure:
     """Draw all maps of a photo in one figure.
 
     With one map per class, the classes follow the photo from left to right. With several layers, or with other
@@ -173,40 +222,33 @@ def panel(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, 
     image = frames[0].image
     style = without_photo_beside(maps[0].style, "heatmap")
     small = frames[0]._replace(image=small_frame(image, style))
-    photo = Tile(small.image.copy(), "photo", (f"{image.width} × {image.height} pixels",))
-    rows: dict[Subject, list[Tile]] = {}
-    titles: dict[Subject, str] = {}
+    photo = Tile(small.image.copy(), "photo", [f"{image.width} × {image.height} pixels"])
+    subjects: dict[Subject, Row] = {}
     for frame_maps in maps:
         frame_maps.draw_outlines(photo.picture, photo.picture.width)
-        subject = frame_maps.map.subject
-        titles[subject] = frame_maps.map.title
-        for map_, title, notes in _maps(frame_maps.map):
-            panel_maps = FrameMaps.from_map(map_, frame_maps.size, None, style, frame_maps.number)
-            rows.setdefault(subject, [photo]).append(map_tile(panel_maps, small, title, notes))
-    lines: list[Row] = []
-    if all(len(tiles) == 2 for tiles in rows.values()):
-        flow = [photo, *(tiles[1]._replace(title=titles[subject]) for subject, tiles in rows.items())]
-        lines = split_rows("", flow, 1 if _is_wide(image) else COLUMNS)
-    else:
-        for subject, tiles in rows.items():
-            lines += split_rows(titles[subject], tiles, 1 if _is_wide(image) else len(tiles))
+        row = subjects.setdefault(frame_maps.map.subject, Row(frame_maps.map.title, [photo]))
+        row.tiles.extend(_map_tiles(frame_maps, small, style))
+    rows = list(subjects.values())
+    columns = max(len(row.tiles) for row in rows)
+    if columns == 2:
+        rows = [Row("", [photo, *(row.tiles[1]._replace(title=row.heading) for row in rows)])]
+        columns = COLUMNS
+    if _is_wide(image):
+        columns = 1
     first = maps[0].map
-    sufficiency = first.sufficiency.words if first.sufficiency else ""
-    if sufficiency and len(maps) > 1:
-        sufficiency = f"{first.subject.title}: {sufficiency}"
+    sufficiency = ""
+    if first.sufficiency is not None:
+        sufficiency = first.sufficiency.words
+        if len(maps) > 1:
+            sufficiency = f"{first.subject.title}: {sufficiency}"
     has_faint = any(frame_maps.faded_style != frame_maps.style for frame_maps in maps)
-    scale = scale_labels(style, _finest(maps), sides=(first.against, "the class"), has_faint=has_faint)
-    return lay_out(name, subtitle, lines, style, scale, sufficiency)
+    scale = scale_labels(style, _finest(maps), against=first.against, has_faint=has_faint)
+    return lay_out(name, subtitle, rows, style, scale, sufficiency, columns)
 
 
-def _finest(maps: Sequence[FrameMaps]) -> int:
+def _finest(maps: MapsOfImage) -> int:
     """The largest number of cells of some maps."""
     return max(frame_maps.map.values.size for frame_maps in maps)
-
-
-def split_rows(heading: str, tiles: Sequence[Tile], columns: int) -> list[Row]:
-    """Tiles in rows of so many columns, below one heading."""
-    return [("" if start else heading, tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
 
 
 def _is_wide(image: Image.Image) -> bool:
@@ -216,7 +258,9 @@ def _is_wide(image: Image.Image) -> bool:
 def small_frame(image: Image.Image, style: DrawingStyle) -> Image.Image:
     """A photo or a frame at the size of a tile; a wide one is stacked, so it may be twice as long."""
     longest = style.cell_size or round(_TILE * style.dpi / 100)
-    return resize(image, 2 * longest if _is_wide(image) else longest)
+    if _is_wide(image):
+        longest *= 2
+    return resize(image, longest)
 
 
 def map_tile(maps: FrameMaps, frame: DisplayFrame, title: str, notes: Sequence[str] = ()) -> Tile:
@@ -224,7 +268,8 @@ def map_tile(maps: FrameMaps, frame: DisplayFrame, title: str, notes: Sequence[s
     region = maps.map.placement.rescale(maps.size, frame.image.size)
     peak = peak_note(maps.map_at(frame), region, frame.image.size, maps.style)
     image = with_bars(to_rgb(maps.draw(frame)), maps.map.channels)
-    return Tile(image, title, (*notes, peak, *maps.map.evidence_words))  # in short lines, as cells can be narrow
+    notes = [*notes, peak, *maps.map.evidence_words]  # in short lines, as cells can be narrow
+    return Tile(image, title, notes)
 
 
 def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
@@ -232,19 +277,28 @@ def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
     return replace(style, name=name) if style.name == "side-by-side" else style
 
 
-def _maps(map_: Map) -> Iterator[tuple[Map, str, Sequence[str]]]:
-    """A map and those beside it, each with its title and notes."""
-    others = [replace(map_, values=values, method=method, noise=None) for method, values in map_.method_maps.items()]
-    with_mass = next((other for other in others if other.method == "marginal"), map_)
-    for item in (map_, *others):
+def _map_tiles(maps: FrameMaps, frame: DisplayFrame, style: DrawingStyle) -> Iterator[Tile]:
+    """The tiles of a map, and of those beside it, over a small photo."""
+    map_ = maps.map
+    items = [map_]
+    for method, values in map_.method_maps.items():
+        items.append(replace(map_, values=values, method=method, noise=None))
+    with_mass = next((item for item in items[1:] if item.method == "marginal"), map_)
+    for item in items:
         height, width = item.values.shape
         notes = [f"{width} × {height} cells"]
-        if item is with_mass and map_.mass is not None:  # a contrastive map sums to 0: then it is that of another map
-            notes.append(f"{'' if item.method == 'marginal' else 'marginal '}mass {map_.mass:.3f}")
-        yield item, f"{map_.layer}, {item.method}" if others else map_.layer, notes
+        if item is with_mass and map_.mass is not None:
+            mass = f"mass {map_.mass:.3f}"
+            if item.method != "marginal":  # a contrastive map sums to 0: the mass is that of another map
+                mass = f"marginal {mass}"
+            notes.append(mass)
+        title = map_.layer
+        if map_.method_maps:
+            title = f"{title}, {item.method}"
+        yield map_tile(FrameMaps.from_map(item, maps.size, None, style, maps.number), frame, title, notes)
 
 
-def peak_note(map_: Values, region: Box, size: Size, style: DrawingStyle) -> str:
+def peak_note(map_: FloatArray, region: Box, size: Size, style: DrawingStyle) -> str:
     """The peak of a map drawn in a region of a picture of a size (width, height), in words."""
     if not is_blank_on(size, map_, region, style.signed):
         return f"peak {map_.max() * map_.size:.3g}"
@@ -252,9 +306,15 @@ def peak_note(map_: Values, region: Box, size: Size, style: DrawingStyle) -> str
 
 
 def lay_out(
-    name: str, subtitle: str, rows: Sequence[Row], style: DrawingStyle, scale: tuple[str, str], sufficiency: str = ""
+    name: str,
+    subtitle: str,
+    rows: Sequence[Row],
+    style: DrawingStyle,
+    scale: tuple[str, str],
+    sufficiency: str = "",
+    columns: int = COLUMNS,
 ) -> Figure:
-    """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom.
+    """Lay out tiles below a title, those of each row below its heading, with the color scale at the bottom.
 
     Args:
         name: the title.
@@ -263,46 +323,43 @@ def lay_out(
         style: the colors, and the resolution of the figure.
         scale: the ends of the color scale in words, see ``scale_labels``.
         sufficiency: what is said of the first map below the subtitle.
+        columns: longer rows are split.
     """
-    columns = max(len(tiles) for _, tiles in rows)
-    if columns == 1:  # wide pictures one below another, with their notes in one line
-        rows = [(title, [tile._replace(notes=(", ".join(tile.notes),)) for tile in tiles]) for title, tiles in rows]
-    figure = Figure(style.dpi, 0)
-    gap, line, narrowest, minimum, maximum, size, one_pixel, two = figure.zoom(
-        GAP, LINE, _NARROWEST, *_LEGEND, TEXT, 1, 2
-    )
-    bar_width, bar_height = figure.zoom(*_BAR)
-    colors = bar(style, (bar_width, bar_height))
-    text = font(size)
+    figure = Figure(style.dpi)
+    gap = figure.gap
+    letters = figure.letters
     low, high = scale
-    legend = min(maximum, max(minimum, round(colors.width + text.getlength(low + high)) + 4 * gap))
-    width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
-    figure.width = gap + max(columns * width, legend)
+    colors = bar(style, (figure.pixels(_BAR_WIDTH), figure.pixels(_BAR_HEIGHT)))
+    legend_width = round(colors.width + letters.getlength(low + high)) + 4 * gap
+    legend_width = min(figure.pixels(_WIDEST_LEGEND), max(figure.pixels(_NARROWEST_LEGEND), legend_width))
+    columns = min(columns, max(len(row.tiles) for row in rows))
+    room = max(tile.picture.width for row in rows for tile in row.tiles)
+    room = max(figure.pixels(_NARROWEST), room)
+    figure.width = gap + max(columns * (room + gap), legend_width)
+    if columns == 1:  # wide pictures one below another, with their notes in one line
+        room = figure.width - 2 * gap
     figure.write_title(name, subtitle)
-    y = gap + 2 * line
     if sufficiency:
-        for words in in_lines(printable(sufficiency), text, figure.width - 2 * gap):
-            figure.write(gap, y, words)
-            y += line
-    y += gap
-    for title, tiles in rows:
-        if title:
-            figure.write(gap, y, title, bold=True)
-            y += line + gap // 2
-        for column, tile in enumerate(tiles):
-            x = gap + column * width
-            figure.write(x, y, tile.title, width - gap)
-            figure.pictures.append((x, y + line, tile.picture))
-            for number, note in enumerate(tile.notes, 1):
-                note_top = y + tile.picture.height + number * line + two
-                figure.write(x, note_top, note, None if columns == 1 else width - gap, fill=SECONDARY)
-        y += max(tile.picture.height for tile in tiles) + (1 + max(len(tile.notes) for tile in tiles)) * line + gap
-    x = gap + round(text.getlength(low)) + gap // 2
-    figure.write(gap, y, low)
-    figure.pictures.append((x, y + one_pixel, colors))
-    figure.write(x + colors.width + gap // 2, y, high)
-    figure.write(gap, y + line, "Scale and peaks are multiples of an even share, 1 / number of cells", fill=SECONDARY)
-    figure.height = y + 2 * line + gap
+        for words in in_lines(printable(sufficiency), letters, figure.width - 2 * gap):
+            figure.write_line(words)
+    figure.height += gap
+    for row in rows:
+        if row.heading:
+            figure.write_line(row.heading, bold=True)
+            figure.height += gap // 2
+        for start in range(0, len(row.tiles), columns):
+            top = figure.height
+            for column, tile in enumerate(row.tiles[start : start + columns]):
+                notes = [", ".join(tile.notes)] if columns == 1 else tile.notes
+                figure.add_tile(tile._replace(notes=notes), gap + column * (room + gap), top, room)
+            figure.height += gap
+    top = figure.height
+    figure.write_line(low)
+    left = gap + round(letters.getlength(low)) + gap // 2
+    figure.pictures.append((left, top + figure.pixels(1), colors))
+    figure.write(left + colors.width + gap // 2, top, high)
+    figure.write_line("Scale and peaks are multiples of an even share, 1 / number of cells", fill=SECONDARY)
+    figure.height += gap
     return figure
 
 
@@ -313,7 +370,7 @@ def sheet_frames(clips: Clips) -> list[int]:
     return [frames[i] for i in np.unique(chosen.round().astype(int))]
 
 
-def contact_sheet(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str) -> Figure:
+def contact_sheet(frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> Figure:
     """Draw some frames of a video, or slices of a volume, with their maps in one figure.
 
     Args:
@@ -322,24 +379,25 @@ def contact_sheet(frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], nam
         name: the video's name, the title of the figure.
         subtitle: the subtitle: model, layer and method.
     """
-    lines: list[Row] = []
-    has_layers = len({row.map.layer for row in maps}) > 1
-    for row in maps:
-        row_maps = replace(row, style=replace(without_photo_beside(row.style, "overlay"), caption=False))
-        tiles = [map_tile(row_maps, frame, row.clips.title(frame.number) if row.clips else "") for frame in frames]
-        heading = f"{row.map.subject.title}, {row.map.layer}" if has_layers else row.map.subject.title
-        lines += split_rows(heading, tiles, COLUMNS)
+    rows = []
+    has_layers = len({frame_maps.map.layer for frame_maps in maps}) > 1
+    for frame_maps in maps:
+        style = replace(without_photo_beside(frame_maps.style, "overlay"), caption=False)
+        row_maps = replace(frame_maps, style=style)
+        clips = frame_maps.clips
+        tiles = [map_tile(row_maps, frame, clips.title(frame.number) if clips else "") for frame in frames]
+        heading = frame_maps.map.subject.title
+        if has_layers:
+            heading = f"{heading}, {frame_maps.map.layer}"
+        rows.append(Row(heading, tiles))
     style = row_maps.faded_style
-    if len({row.faded_style.vmax for row in maps}) > 1:  # each on a scale of its own
+    if len({frame_maps.faded_style.vmax for frame_maps in maps}) > 1:  # each on a scale of its own
         style = replace(row_maps.style, vmax=None)
-    has_faint = any(row.map.brightness(row.style.signed) < 1 for row in maps)
-    scale = scale_labels(style, _finest(maps), has_faint=has_faint)
-    return lay_out(name, subtitle, lines, style, scale)
+    has_faint = any(frame_maps.map.brightness(frame_maps.style.signed) < 1 for frame_maps in maps)
+    return lay_out(name, subtitle, rows, style, scale_labels(style, _finest(maps), has_faint=has_faint))
 
 
-def answer_figure(
-    explanation: Explanation, frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str
-) -> Figure:
+def answer_figure(explanation: Explanation, frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> Figure:
     """The question, the answer with its words shaded by their shares, and the panel of their maps.
 
     Args:
@@ -348,24 +406,29 @@ def answer_figure(
     """
     maps_panel = panel(frames, maps, name, subtitle)
     figure = Figure(maps_panel.dpi, maps_panel.width)
-    size, line, margin = figure.zoom(*_ANSWER)
+    size = figure.pixels(_ANSWER_TEXT)
+    line = figure.pixels(_ANSWER_LINE)
+    margin = figure.gap
     letters = font(size)
-    x, y = margin, margin
-    for number, (text, word) in enumerate([(explanation.question, None), ("\n", None), *explanation.parts]):
+    x = y = margin
+    parts = [(explanation.question, None), ("\n", None), *explanation.parts]
+    for number, (text, map_) in enumerate(parts):
+        fill = BLACK if number else SECONDARY
         for piece in re.findall(r"\n|\s|\S{1,24}", text):
-            words = Words(x, y, printable(piece), size, fill=BLACK if number else SECONDARY)
-            width = round(letters.getlength(words.text))
+            label = " " if piece.isspace() else printable(piece)
+            width = round(letters.getlength(label))
             if piece == "\n" or (x > margin and x + width > figure.width - margin):
                 x = margin
                 y += line
-            if not piece.isspace():
-                if word is not None:
-                    patch = Image.new("RGB", (width, size + line // 4), shade(word.share or 0.0))
-                    figure.pictures.append((x, y, patch))
-                figure.words.append(words._replace(left=x, top=y))
-                x += width
-            elif x > margin:
-                x += round(letters.getlength(" "))
+            if label == " ":
+                if x > margin:  # a line begins with a word
+                    x += width
+                continue
+            if map_ is not None:
+                patch = Image.new("RGB", (width, size + line // 4), shade(map_.share or 0.0))
+                figure.pictures.append((x, y, patch))
+            figure.words.append(Words(x, y, label, size, fill=fill))
+            x += width
     top = y + line + margin
     figure.height = top + maps_panel.height
     figure.pictures += [(left, down + top, picture) for left, down, picture in maps_panel.pictures]

@@ -1,15 +1,18 @@
 """Maps frame by frame, on one color scale; a photo is a clip of one frame, a volume a clip of its slices."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Box, Map, Size
 from ebcli.drawing.legend import add_caption, draw_outlines
 from ebcli.drawing.overlay import downscale, is_blank_on, peaks_at_border, picture, side_by_side
-from ebcli.drawing.painters import Values, limits, visible
+from ebcli.drawing.painters import limits, visible
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.clips import Clips, Slices
 from ebcli.files.media.medium import DisplayFrame
@@ -51,12 +54,12 @@ class FrameMaps:
     number: int = 0
 
     @classmethod
-    def from_map(cls, map_: Map, size: Size, clips: Clips | None, style: DrawingStyle, number: int = 0) -> "FrameMaps":
+    def from_map(cls, map_: Map, size: Size, clips: Clips | None, style: DrawingStyle, number: int = 0) -> Self:
         """Find the color scale of a map."""
         style = style.for_map(map_.is_two_sided)
         strongest = map_.display_values
         if clips is not None:
-            strongest = (np.abs(strongest) if style.signed else strongest).max(0)
+            strongest = visible(strongest, style).max(0)
         is_blank = is_blank_on(size, strongest, map_.placement, style.signed)
         if clips is not None and not is_blank:
             style = _with_end(style, map_)
@@ -72,10 +75,12 @@ class FrameMaps:
     @property
     def at_border(self) -> bool:
         """Whether it peaks at an edge of the center crop."""
-        values = self.map.values if self.clips is None else self.map.values.max(0)
+        values = self.map.values
+        if self.clips is not None:
+            values = values.max(0)
         return peaks_at_border(self.size, values, self.map.placement)
 
-    def map_at(self, frame: DisplayFrame) -> Values:
+    def map_at(self, frame: DisplayFrame) -> FloatArray:
         """The map (h, w) of a frame; of a video, multiplied by the number of cells in time.
 
         So the ends of the scale mean the same for one frame as for the whole video. Cells are interpolated linearly in
@@ -89,12 +94,13 @@ class FrameMaps:
         count = len(values)
         depth = count // len(self.clips.starts)
         cells = values[frame.clip * depth : (frame.clip + 1) * depth]
-        position = min(max((frame.place + 0.5) * depth / self.clips.frames - 0.5, 0.0), depth - 1.0)
+        if not self.style.signed:
+            cells = visible(cells, self.style)  # clamp before interpolating
+        position = (frame.place + 0.5) * depth / self.clips.frames - 0.5
+        position = min(max(position, 0.0), depth - 1.0)
         before = int(position)
-        earlier, later = cells[before], cells[min(before + 1, depth - 1)]
-        if not self.style.signed:  # clamp before interpolating
-            earlier = visible(earlier, self.style)
-            later = visible(later, self.style)
+        earlier = cells[before]
+        later = cells[min(before + 1, depth - 1)]
         return ((earlier + (position - before) * (later - earlier)) * count).astype(np.float32)
 
     def draw(self, frame: DisplayFrame) -> Image.Image:
@@ -116,6 +122,10 @@ class FrameMaps:
         return add_caption(image, self.map, self.faded_style, self.is_blank)
 
 
+Frames = Sequence[DisplayFrame]  # that a figure shows
+MapsOfImage = Sequence[FrameMaps]
+
+
 class Orthogonal:
     """The slices of a volume through its map's maximum across the depth, the rows and the columns, side by side.
 
@@ -133,10 +143,12 @@ class Orthogonal:
         self._maps = maps
         self._slices = slices
         self._values = slices.upright(maps.map.display_values)
-        strength = np.nan_to_num(np.abs(self._values) if maps.style.signed else self._values)
-        self._cell = [int(i) for i in np.unravel_index(strength.argmax(), strength.shape)]
-        sides = zip(self._cell, (slices.total, *maps.size[::-1]), strength.shape, strict=True)
-        self.peak = [(2 * i + 1) * side // (2 * count) for i, side, count in sides]
+        strength = np.nan_to_num(self._values)
+        if maps.style.signed:
+            strength = np.abs(strength)
+        self._cell = np.array(np.unravel_index(strength.argmax(), strength.shape))
+        pixels = (slices.total, *maps.size[::-1])
+        self.peak = ((2 * self._cell + 1) * pixels // (2 * np.array(strength.shape))).tolist()
         self._axial: DisplayFrame | None = None
         self._rows: list[_Pixels] = []
         self._columns: list[_Pixels] = []
@@ -165,7 +177,7 @@ class Orthogonal:
             result = downscale(result, longest)
         return self._maps.caption(result)
 
-    def _plane(self, pixels: _Pixels, values: Values, axes: tuple[int, int]) -> Image.Image:
+    def _plane(self, pixels: _Pixels, values: FloatArray, axes: tuple[int, int]) -> Image.Image:
         """A slice with its map, of which rows and columns follow two of the axes x, y and z."""
         spacing = self._slices.spacing
         if axes[1] == 2 and self._slices.flips[2]:
@@ -173,7 +185,8 @@ class Orthogonal:
             values = values[::-1]
         zoom = max(1, _LEAST / max(self._maps.size))
         across, down = (zoom * min(spacing[axis] / min(spacing), _MAX_STRETCH) for axis in axes)
-        image = Image.fromarray(pixels)
-        image = image.resize((round(image.width * across), round(image.height * down)), Image.Resampling.BICUBIC)
-        region = Box(0, 0, *image.size)
+        height, width, _ = pixels.shape
+        size = round(width * across), round(height * down)
+        image = Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
+        region = Box(0, 0, *size)
         return picture(image, values, region, self._maps.faded_style, is_blank=self._maps.is_blank)

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ebcli.datatypes.arrays import DoubleArray
 from ebcli.datatypes.explanation import Box, Map, Size, Subject
 from ebcli.drawing.painters import PAINTERS, Color, levels
 from ebcli.drawing.style import DrawingStyle
@@ -16,6 +16,7 @@ _PHOTO_OF_BAR = (150, 150, 150)  # a uniform gray stands for the photo in the co
 _LETTERS_ACROSS = 36  # the font size of a caption is the width of the picture divided by this
 _SMALLEST_TEXT = 10
 _SHADE = (255, 168, 54)  # behind a word that comes from the picture alone
+_COLORS_OF_PAGES = 33  # odd, so that the middle of a signed scale is one of them
 _BAR_SHARE = 0.4  # of the width of a caption
 _LINES_ACROSS = 200  # the shorter side of a picture divided by the width of an outline
 _LABELS_ACROSS = 28  # the width of a photo divided by the font size of labels
@@ -35,7 +36,8 @@ def _font_file(bold: bool = False) -> str:
     """DejaVu Sans, which comes with matplotlib; Pillow's own font has only ASCII letters."""
     from matplotlib import get_data_path
 
-    return str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"))
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return f"{get_data_path()}/fonts/ttf/{name}"
 
 
 @lru_cache
@@ -49,7 +51,13 @@ def _letters() -> frozenset[str]:
 
 def printable(text: str) -> str:
     """Text with control characters and missing glyphs as Python escapes."""
-    return "".join(c if c.isprintable() and c in _letters() else c.encode("unicode_escape").decode() for c in text)
+
+    def escape(letter: str) -> str:
+        if letter.isprintable() and letter in _letters():
+            return letter
+        return letter.encode("unicode_escape").decode()
+
+    return "".join(map(escape, text))
 
 
 def truncate(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
@@ -78,12 +86,25 @@ def in_lines(text: str, font: ImageFont.FreeTypeFont, room: int) -> list[str]:
 def bar(style: DrawingStyle, size: Size) -> Image.Image:
     """The colors of the scale from left to right, as they are over a uniform gray."""
     painter = PAINTERS["heatmap" if style.name == "side-by-side" else style.name]
-    values = np.tile(levels(np.linspace(0, 1, size[0]), (0, 1)), (size[1], 1))
-    return to_rgb(painter.inside(Image.new("RGB", size, _PHOTO_OF_BAR), Image.fromarray(values), style))
+    width, height = size
+    values = np.tile(levels(np.linspace(0, 1, width), (0, 1)), (height, 1))
+    photo = Image.new("RGB", size, _PHOTO_OF_BAR)
+    return to_rgb(painter.inside(photo, Image.fromarray(values), style))
+
+
+def bar_colors(style: DrawingStyle) -> list[list[int]]:
+    """Some colors of the scale from left to right, for pages."""
+    colors: list[list[int]] = np.asarray(bar(style, (_COLORS_OF_PAGES, 1)))[0].tolist()
+    return colors
 
 
 def scale_labels(
-    style: DrawingStyle, finest: int, owner: str = "each map's ", sides: Sequence[str] = (), has_faint: bool = False
+    style: DrawingStyle,
+    finest: int,
+    owner: str = "each map's ",
+    against: str = "",
+    target: str = "the class",
+    has_faint: bool = False,
 ) -> tuple[str, str]:
     """The ends of the scale of maps, the finest of which has so many cells, in words.
 
@@ -91,30 +112,37 @@ def scale_labels(
         style: the style.
         finest: the number of cells.
         owner: of which map the ends are.
-        sides: the classes that the lower and the upper end speak for, if the first one is not empty.
+        against, target: the classes that the lower and the upper end of a signed scale speak for, if there are two.
         has_faint: whether some maps are drawn faint, on a scale that ends above their maximum.
     """
-    against, target = sides or ("", "")
-    low, high = f"{style.vmin:g}", "" if style.vmax is None else f"{style.vmax:g}"
-    if style.signed and against:
-        return (f"{against} −{high}", f"{high} {target}") if high else (against, target)
-    if high:
+    low = f"{style.vmin:g}"
+    is_between_classes = style.signed and against
+    if style.vmax is not None:
+        high = f"{style.vmax:g}"
+        if is_between_classes:
+            return f"{against} −{high}", f"{high} {target}"
         return f"−{high}" if style.signed else low, high
-    end, values = ("greatest magnitude", "magnitudes") if style.signed else ("maximum", "positive values")
+    if is_between_classes:
+        return against, target
+    end = "greatest magnitude" if style.signed else "maximum"
     percentile = style.percentile_of(finest)
-    if percentile != 100 and owner and style.percentile is None:
-        end += f" (fine maps: percentile {percentile:g})"
-    elif percentile != 100:
-        end = f"percentile {percentile:g} of its {values}"
+    if percentile != 100:
+        values = "magnitudes" if style.signed else "positive values"
+        if owner and style.percentile is None:
+            end += f" (fine maps: percentile {percentile:g})"
+        else:
+            end = f"percentile {percentile:g} of its {values}"
     if has_faint:
         end += ", more where evidence is weak"
-    return ("−m", f"m, {owner}{end}") if style.signed else (low, owner + end)
+    if style.signed:
+        return "−m", f"m, {owner}{end}"
+    return low, owner + end
 
 
 def add_caption(image: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool) -> Image.Image:
     """A picture of a map with its caption and color scale in a strip below it; a blank map has no scale."""
-    letters = font(max(_SMALLEST_TEXT, round(min(image.width, 2 * image.height) / _LETTERS_ACROSS)))
-    size = round(letters.size)
+    size = max(_SMALLEST_TEXT, round(min(image.width, 2 * image.height) / _LETTERS_ACROSS))
+    letters = font(size)
     margin = size // 2
     line = round(1.5 * size)
     room = image.width - 2 * margin
@@ -122,32 +150,36 @@ def add_caption(image: Image.Image, map_: Map, style: DrawingStyle, is_blank: bo
     def fits(text: str) -> bool:
         return truncate(text, letters, room) == text
 
-    title = f"{map_.subject.title}, blank map" if is_blank else map_.title
-    details = "" if is_blank else printable(", ".join(map_.evidence_words))
+    title = map_.title
+    details = ", ".join(map_.evidence_words)
     extra_lines = in_lines(map_.sufficiency.words, letters, room) if map_.sufficiency else []
-    if details and fits(details) and not fits(f"{printable(title)}, {details}"):
+    if is_blank:
+        title = f"{map_.subject.title}, blank map"
+    elif details and fits(details) and not fits(printable(f"{title}, {details}")):
         extra_lines.insert(0, details)
     elif details:
         title += f", {details}"
-    result = Image.new(image.mode, (image.width, image.height + (2 + len(extra_lines)) * line + margin), "white")
+    height = image.height + (2 + len(extra_lines)) * line + margin
+    result = Image.new(image.mode, (image.width, height), "white")
     result.paste(image)
     draw = ImageDraw.Draw(result)
-
-    def write(x: int, y: int, text: str) -> int:
-        text = truncate(printable(text), letters, max(1, image.width - x - margin))
-        draw.text((x, y), text, font=letters, fill="black")
-        return x + round(letters.getlength(text)) + margin
-
     top = image.height + margin // 2
-    write(margin, top, title)
-    if not is_blank:
-        low, high = scale_labels(style, map_.values.size, "", (map_.against, map_.subject.name or "the class"))
-        x = write(margin, top + line, low)
-        colors = bar(style, (max(1, round(_BAR_SHARE * image.width)), size))
-        result.paste(colors, (x, top + line + size // 8))
-        write(x + colors.width + margin, top + line, high)
+
+    def write(left: int, line_number: int, text: str) -> int:
+        """Write on a line; returns where that goes on."""
+        text = truncate(printable(text), letters, max(1, image.width - left - margin))
+        draw.text((left, top + line_number * line), text, "black", letters)
+        return left + round(letters.getlength(text)) + margin
+
+    write(margin, 0, title)
     for number, words in enumerate(extra_lines, 2):
-        write(margin, top + number * line, words)
+        write(margin, number, words)
+    if not is_blank:
+        low, high = scale_labels(style, map_.values.size, "", map_.against, map_.subject.name or "the class")
+        colors = bar(style, (max(1, round(_BAR_SHARE * image.width)), size))
+        left = write(margin, 1, low)
+        result.paste(colors, (left, top + line + size // 8))
+        write(left + colors.width + margin, 1, high)
     return result
 
 
@@ -157,14 +189,17 @@ def with_bars(picture: Image.Image, shares: Sequence[float]) -> Image.Image:
         return picture
     result = Image.new("RGB", (picture.width, picture.height + max(48, picture.width // 4)), "white")
     result.paste(picture)
-    step = picture.width / len(shares)
     draw = ImageDraw.Draw(result)
+    step = picture.width / len(shares)
     letters = font(max(1, min(13, round(0.6 * step))))
     foot = result.height - letters.size - 4
-    for i, share in enumerate(shares):
-        top = foot - share / max(*shares, 1e-9) * (foot - picture.height - 4)
-        draw.rectangle((i * step + 1, top, (i + 1) * step - 2, foot), fill=_PHOTO_OF_BAR)
-        draw.text(((i + 0.5) * step, foot + 2), str(i + 1), "black", letters, anchor="ma")
+    full_height = foot - picture.height - 4
+    largest = max(*shares, 1e-9)
+    for number, share in enumerate(shares):
+        left = number * step
+        height = share / largest * full_height
+        draw.rectangle((left + 1, foot - height, left + step - 2, foot), _PHOTO_OF_BAR)
+        draw.text((left + step / 2, foot + 2), str(number + 1), "black", letters, anchor="ma")
     return result
 
 
@@ -182,39 +217,37 @@ def draw_outlines(image: Image.Image, subject: Subject, number: int, scale: floa
     """
     color = COLORS[number % len(COLORS)]
     for left in sorted({0, image.width - width}):
-        polygons = [[(left + x * scale, y * scale) for x, y in points] for points in subject.outlines]
-        trace(image, polygons, (0, 0, 0), color)
+        trace(image, [points * scale + (left, 0) for points in subject.outlines], (0, 0, 0), color)
         if subject.box is not None:
             _label(image, subject.title, color, subject.box.rescale((1, 1), (scale, scale)), left, width)
 
 
-def trace(
-    image: Image.Image, polygons: Sequence[Sequence[tuple[float, float]]], halo: _AnyColor, color: _AnyColor
-) -> None:
-    """Draw closed polygons in a color with a halo, so that they are seen on any photo."""
+def trace(image: Image.Image, polygons: Sequence[DoubleArray], halo: _AnyColor, color: _AnyColor) -> None:
+    """Draw closed polygons (N, 2) in a color with a halo, so that they are seen on any photo."""
     draw = ImageDraw.Draw(image)
     thickness = max(1, round(min(image.size) / _LINES_ACROSS))
     for fill, width in ((halo, 3 * thickness), (color, thickness)):
         for points in polygons:
-            draw.line(points, fill=fill, width=width, joint="curve")
+            draw.line(points.ravel().tolist(), fill, width, joint="curve")
 
 
 def _label(image: Image.Image, text: str, color: Color, box: Box, left: int, room: int) -> None:
     """Text on a patch of a color above a box, or in it at the edge of the picture; none in a tiny picture."""
-    letters = font(max(_SMALLEST_TEXT, round(room / _LABELS_ACROSS)))
-    margin = round(letters.size) // 4
-    height = round(1.4 * letters.size)
+    size = max(_SMALLEST_TEXT, round(room / _LABELS_ACROSS))
+    margin = size // 4
+    height = round(1.4 * size)
     if height > image.height / 4:  # it would hide the map
         return
+    letters = font(size)
     text = truncate(printable(text), letters, max(1, room - 2 * margin))
-    wide = round(letters.getlength(text)) + 2 * margin
-    x = left + max(0, min(round(box.left), room - wide))
+    width = round(letters.getlength(text)) + 2 * margin
+    x = left + max(0, min(round(box.left), room - width))
     y = max(0, round(box.top))
     if y >= height:
         y -= height
     draw = ImageDraw.Draw(image)
-    draw.rectangle((x, y, x + wide, y + height), fill=color)
-    draw.text((x + margin, y + height // 10), text, font=letters, fill=(0, 0, 0))
+    draw.rectangle((x, y, x + width, y + height), color)
+    draw.text((x + margin, y + height // 10), text, "black", letters)
 
 
 def shade(share: float) -> Color:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageOps
 
+from ebcli.datatypes.arrays import DoubleArray, FloatArray
 from ebcli.datatypes.explanation import Box, Size
-from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, Color, Values, scaled_levels
+from ebcli.drawing.painters import FRAME_COLOR, PAINTERS, Color, scaled_levels
 from ebcli.drawing.style import DrawingStyle
 
 _PIXELS_AT_A_TIME = 1 << 20
@@ -51,7 +52,7 @@ def reduced_size(size: Size, longest: int = _LONGEST_SIDE) -> tuple[int, int]:
     return size if max(size) <= longest else fitted_size(size, longest)
 
 
-def heatmap(saliency: Values, region: Box, size: Size, signed: bool, zero: float | None = 0.0) -> Values:
+def heatmap(saliency: FloatArray, region: Box, size: Size, signed: bool, zero: float | None = 0.0) -> FloatArray:
     """A map as it is drawn, (height, width): 0 outside of its region, and below 0 only if that is drawn, too.
 
     Args:
@@ -63,15 +64,15 @@ def heatmap(saliency: Values, region: Box, size: Size, signed: bool, zero: float
     """
     result = np.zeros(size[::-1], np.float32)
     left, top, right, bottom = box = covered_pixels(region, size)
-    least = -np.inf if signed else 0
-    values = interpolate(np.maximum(saliency, least), region, box, zero=zero)
-    result[top:bottom, left:right] = np.maximum(values, least)
+    minimum = -np.inf if signed else 0
+    values = interpolate(saliency.clip(minimum), region, box, zero=zero)
+    result[top:bottom, left:right] = values.clip(minimum)
     return result
 
 
 def interpolate(
     saliency: ArrayLike, region: Box, box: Pixels, cells: bool = False, zero: float | None = None
-) -> Values:
+) -> FloatArray:
     """Upsample a map to some of the image's pixels by bicubic interpolation.
 
     Args:
@@ -87,32 +88,38 @@ def interpolate(
     """
     values = np.asarray(saliency, dtype=np.float32)
     height, width = values.shape
-    if zero is not None and (height > region.bottom - region.top or width > region.right - region.left):  # finer cells
+    is_finer = height > region.bottom - region.top or width > region.right - region.left
+    if is_finer and zero is not None:
         return _pool(values, region, box, zero)
     # A border of one cell keeps the value at the center of a pixel that the region's edge cuts.
-    values = np.pad(values, 1, mode="edge")
-    starts = []
-    ends = []
-    for (low, high), first, last, padded_length in zip(region.sides, box[:2], box[2:], values.shape[::-1], strict=True):
-        cell = (high - low) / (padded_length - 2)
-        starts.append(max(0.0, (first - low) / cell + 1))
-        ends.append(min(float(padded_length), (last - low) / cell + 1))
+    image = Image.fromarray(np.pad(values, 1, mode="edge"))
+    start, end = _in_cells(np.reshape(box, (2, 2)), values, region) + 1
+    part = (*start.clip(0), *np.minimum(end, image.size))
     left, top, right, bottom = box
     resampling = Image.Resampling.NEAREST if cells else Image.Resampling.BICUBIC
-    image = Image.fromarray(values)
-    return np.asarray(image.resize((right - left, bottom - top), resampling, box=(*starts, *ends)))
+    return np.asarray(image.resize((right - left, bottom - top), resampling, part))
 
 
-def _pool(saliency: Values, region: Box, box: Pixels, zero: float) -> Values:
+def _in_cells(positions: ArrayLike, values: FloatArray, region: Box) -> DoubleArray:
+    """Positions (..., 2) in an image, in pixels, as positions in a map (h, w) that covers a region, in cells."""
+    low, high = np.reshape(region, (2, 2))
+    result: DoubleArray = (positions - low) * values.shape[::-1] / (high - low)
+    return result
+
+
+def _pool(saliency: FloatArray, region: Box, box: Pixels, zero: float) -> FloatArray:
     """Of the cells of a map (h, w) in each pixel of the box, the one that is farthest from ``zero``."""
     starts = []
     ends = []
-    for (low, high), first, last, count in zip(region.sides, box[:2], box[2:], saliency.shape[::-1], strict=True):
-        edges = ((np.arange(first, last + 1) - low) * count / (high - low)).clip(0, count).astype(int)
+    size = saliency.shape[::-1]
+    for (low, high), first, last, count in zip(region.sides, box[:2], box[2:], size, strict=True):
+        edges = (np.arange(first, last + 1) - low) * count / (high - low)
+        edges = edges.clip(0, count).astype(int)
         starts.append(edges[:-1].clip(max=count - 1))
         ends.append(max(edges[-1], starts[-1][-1] + 1))
     cells = saliency[: ends[1], : ends[0]]
-    highest, lowest = (f.reduceat(f.reduceat(cells, starts[1], 0), starts[0], 1) for f in (np.maximum, np.minimum))
+    highest = np.maximum.reduceat(np.maximum.reduceat(cells, starts[1], 0), starts[0], 1)
+    lowest = np.minimum.reduceat(np.minimum.reduceat(cells, starts[1], 0), starts[0], 1)
     return np.where(highest - zero >= zero - lowest, highest, lowest)
 
 
@@ -127,11 +134,10 @@ def is_blank(saliency: ArrayLike, signed: bool = False) -> bool:
 def is_blank_on(size: Size, saliency: ArrayLike, region: Box, signed: bool = False) -> bool:
     """Whether a map (h, w) is blank on an image of a size (width, height); padding can push cells outside it."""
     values = np.asarray(saliency)
-    inside = []
-    for (low, high), pixels, cells in zip(region.sides, size, values.shape[::-1], strict=True):
-        cell = (high - low) / cells
-        inside.append(slice(max(0, math.floor(-low / cell)), math.ceil((min(high, pixels) - low) / cell)))
-    return is_blank(values, signed) or is_blank(values[inside[1], inside[0]], signed)
+    start, end = _in_cells([(0, 0), size], values, region)
+    left, top = (max(0, math.floor(edge)) for edge in start)
+    right, bottom = map(math.ceil, end)
+    return is_blank(values, signed) or is_blank(values[top:bottom, left:right], signed)
 
 
 def peaks_at_border(size: Size, saliency: ArrayLike, region: Box) -> bool:
@@ -141,10 +147,10 @@ def peaks_at_border(size: Size, saliency: ArrayLike, region: Box) -> bool:
         return False
     peak = np.unravel_index(values.argmax(), values.shape)[::-1]
     axes = zip(peak, values.shape[::-1], region.sides, size, strict=True)
-    return any(
-        (position == 0 and low > 0) or (position == cells - 1 and high < end)
-        for position, cells, (low, high), end in axes
-    )
+    for position, cells, (low, high), length in axes:
+        if (position == 0 and low > 0) or (position == cells - 1 and high < length):
+            return True
+    return False
 
 
 def ranks(saliency: ArrayLike, generator: np.random.Generator | None = None) -> NDArray[np.int64]:
@@ -157,10 +163,11 @@ def ranks(saliency: ArrayLike, generator: np.random.Generator | None = None) -> 
     values = np.asarray(saliency, dtype=np.float64)
     if not np.isfinite(values).all():
         values = np.zeros_like(values)
-    ties = (generator or np.random.default_rng(0)).permutation(values.size)
-    result = np.empty(values.size, dtype=np.int64)
-    result[np.lexsort((ties, -values.ravel()))] = np.arange(values.size)
-    return result.reshape(values.shape)
+    generator = generator or np.random.default_rng(0)
+    ties = generator.permutation(values.size)
+    result = np.empty(values.shape, dtype=np.int64)
+    result.flat[np.lexsort((ties, -values.ravel()))] = np.arange(values.size)
+    return result
 
 
 def downscale(image: Image.Image, longest: int = _LONGEST_SIDE) -> Image.Image:
@@ -215,9 +222,11 @@ def picture(
         part = (left, part_top, right, min(bottom, end + painter.margin))
         shades = Image.fromarray(interpolate(cells, region, part, style.cells, zero))
         strip = painter.inside(image.crop(part), shades, style)
-        result.paste(strip.crop((0, start - part_top, right - left, end - part_top)), (left, start))
+        strip = strip.crop((0, start - part_top, strip.width, end - part_top))
+        result.paste(strip, (left, start))
     if painter.frames:
-        draw_frame(result, box, image.size, FRAME_COLOR, max(1, round(min(image.size) * _FRAME)))
+        frame_width = round(min(image.size) * _FRAME)
+        draw_frame(result, box, image.size, FRAME_COLOR, max(1, frame_width))
     return result
 
 
@@ -230,8 +239,9 @@ def draw_frame(image: Image.Image, box: Pixels, size: Size, color: int | Color, 
 
 def side_by_side(pictures: Sequence[Image.Image], gap: int) -> Image.Image:
     """Pictures of one mode side by side on white, so many pixels apart."""
-    width = sum(item.width + gap for item in pictures) - gap
-    result = Image.new(pictures[0].mode, (width, max(item.height for item in pictures)), "white")
+    width = sum(image.width + gap for image in pictures) - gap
+    height = max(image.height for image in pictures)
+    result = Image.new(pictures[0].mode, (width, height), "white")
     left = 0
     for image in pictures:
         result.paste(image, (left, 0))
@@ -245,6 +255,6 @@ def _stripes(image: Image.Image) -> Image.Image:
     draw = ImageDraw.Draw(gray)
     width, height = gray.size
     step = max(2, (width + height) // _STRIPES)
-    for start in range(-height + step // 2, width, step):
-        draw.line((start, height, start + height, 0), fill=(200, 200, 200), width=max(1, step // 8))
+    for start in range(step // 2 - height, width, step):
+        draw.line((start, height, start + height, 0), "#c8c8c8", max(1, step // 8))
     return gray

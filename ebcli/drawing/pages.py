@@ -3,15 +3,14 @@
 import base64
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from PIL import Image
 
 from ebcli.datatypes.atlas import CLEAR, Atlas
-from ebcli.datatypes.explanation import Explanation, Map, Size
-from ebcli.drawing.frame_maps import FrameMaps
+from ebcli.datatypes.explanation import Explanation, JsonObject, Map, Size
+from ebcli.drawing.frame_maps import FrameMaps, Frames, MapsOfImage
 from ebcli.drawing.legend import printable, shade
 from ebcli.drawing.overlay import downscale
 from ebcli.files.encoding import encode_picture, shorten
@@ -27,22 +26,23 @@ _VALUES = 100_000  # of evidence, of all classes
 _LONGEST_NAME = 200  # characters
 
 
-def answer_page(
-    explanation: Explanation, frames: Sequence[DisplayFrame], maps: Sequence[FrameMaps], name: str, subtitle: str
-) -> bytes:
+def answer_page(explanation: Explanation, frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> bytes:
     """The HTML of a page with the question, the answer, the photo, and the map of each word over it.
 
     Args:
         explanation, frames, maps, name, subtitle: as for ``answer_figure``.
     """
     small = frames[0]._replace(image=downscale(frames[0].image, _OF_ANSWER))
-    pictures = ((frame_maps.map, _jpeg(frame_maps.draw(small))) for frame_maps in maps)
-    words = [{**vars(map_), "color": shade(map_.share or 0.0), "picture": picture} for map_, picture in pictures]
-    photo = _jpeg(small.image)
-    return page("answer.html", name=name, explanation=explanation, about=subtitle, photo=photo, words=words)
+    words = []
+    for frame_maps in maps:
+        color = shade(frame_maps.map.share or 0.0)
+        words.append({**vars(frame_maps.map), "color": color, "picture": _jpeg(frame_maps.draw(small))})
+    return page(
+        "answer.html", name=name, explanation=explanation, about=subtitle, photo=_jpeg(small.image), words=words
+    )
 
 
-def notebook_view(maps: Sequence[FrameMaps], frame: DisplayFrame, subtitle: str) -> str:
+def notebook_view(maps: MapsOfImage, frame: DisplayFrame, subtitle: str) -> str:
     """A fragment of HTML: a tab for each map, with the value under the pointer.
 
     Where scripts are not run, it shows the pictures one below the other.
@@ -54,19 +54,23 @@ def notebook_view(maps: Sequence[FrameMaps], frame: DisplayFrame, subtitle: str)
     """
     small = frame._replace(image=downscale(frame.image, _OF_NOTEBOOK))
 
-    def tab(frame_maps: FrameMaps) -> tuple[Map, str, dict[str, Any]]:
+    def tab(frame_maps: FrameMaps) -> tuple[Map, str, JsonObject]:
         map_ = frame_maps.map
         values = map_.display_values
-        cells = _base64((values * values.size).astype("<f4").tobytes())
-        data = {"cells": cells, "grid": values.shape[::-1], "place": map_.placement.rescale(frame_maps.size, (1, 1))}
+        data = {
+            "cells": _base64((values * values.size).astype("<f4").tobytes()),
+            "grid": values.shape[::-1],
+            "place": map_.placement.rescale(frame_maps.size, (1, 1)),
+        }
         return map_, _jpeg(frame_maps.draw(small)), data
 
-    return page("notebook.html", tabs=[*map(tab, maps)], about=subtitle, id=f"eb{uuid.uuid4().hex}").decode()
+    id_ = f"eb{uuid.uuid4().hex}"
+    return page("notebook.html", tabs=list(map(tab, maps)), about=subtitle, id=id_).decode()
 
 
 def atlas_page(
-    frames: Sequence[DisplayFrame],
-    maps: Sequence[FrameMaps],
+    frames: Frames,
+    maps: MapsOfImage,
     name: str,
     subtitle: str,
     facts: Mapping[str, str],
@@ -83,28 +87,28 @@ def atlas_page(
     photo = next(encoding for encoding in encodings if len(encoding) * 3 // 4 <= _LARGEST)
     data = atlas_data(Atlas.from_maps([frame_maps.map for frame_maps in maps]), image.size)
     data["at"] = pixel and [position + 0.5 for position in pixel]
-    facts_json = json.dumps(shorten(facts))
-    return page("atlas.html", name=printable(name), about=subtitle, facts=facts_json, data=data, photo=photo)
+    return page(
+        "atlas.html", name=printable(name), about=subtitle, facts=json.dumps(shorten(facts)), data=data, photo=photo
+    )
 
 
-def atlas_data(atlas: Atlas, size: Size) -> dict[str, Any]:
+def atlas_data(atlas: Atlas, size: Size) -> JsonObject:
     """What the script of a page needs of the atlas of a photo of a size (width, height)."""
     left, top, right, bottom = atlas.placement
     max_cells = int((_VALUES / len(atlas.subjects)) ** 0.5)
     height, width = (min(cells, max_cells) for cells in atlas.evidence.shape[1:])
     x = left + (np.arange(width) + 0.5) * (right - left) / width
     y = top + (np.arange(height) + 0.5) * (bottom - top) / height
-    cells = _base64((65535 * atlas.sample(x, y)).round().astype("<u2").tobytes())
-    subjects = [
-        {"index": subject.index, "name": subject.name and subject.name[:_LONGEST_NAME], "score": subject.score}
-        for subject in atlas.subjects
-    ]
+    subjects = []
+    for subject in atlas.subjects:
+        name = subject.name and subject.name[:_LONGEST_NAME]
+        subjects.append({"index": subject.index, "name": name, "score": subject.score})
     return {
         "size": size,
         "place": atlas.placement,
         "shape": (height, width),
         "clear": CLEAR,
-        "cells": cells,
+        "cells": _base64((65535 * atlas.sample(x, y)).round().astype("<u2").tobytes()),
         "subjects": subjects,
     }
 

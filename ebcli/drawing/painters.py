@@ -3,7 +3,6 @@
 A painter works on one part of the photo at a time, so memory stays small.
 """
 
-import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.arrays import DoubleArray, FloatArray
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, closest
 
@@ -19,11 +19,11 @@ LEVELS = 256  # pictures have 8 bits per channel
 
 # An overlay's colors for the class and against it, from 0 to the ends of the scale: hues that photos seldom have, so
 # saturated that they are as far from white as from black. benchmarks/overlays.py compares them with others.
-_HUES = ((130, 60, 255), (230, 0, 255)), ((0, 220, 140), (0, 220, 0))
+_HUES = (130, 60, 255), (230, 0, 255)
+_AGAINST = (0, 220, 140), (0, 220, 0)
 
 Color = tuple[int, int, int]  # RGB
-Values = NDArray[np.float32]  # of a map (h, w)
-_AnyValues = NDArray[np.floating]
+_Values = NDArray[np.floating]
 _Colors = NDArray[np.uint8]
 
 FRAME_COLOR = 150, 150, 150  # of the center crop
@@ -32,27 +32,30 @@ _NEUTRAL = (119, 119, 119)  # a middle gray, which no colormap for maps contains
 CONTOURS = (0.2, 0.4, 0.6, 0.8)  # fractions of the way from 0 to the end of the scale
 _LINES_ACROSS = 200  # the width of a contour is the width of the map divided by this
 _LIGHTER = 0.45  # of the way from 0 in the colormap, lines have no color: it is as dark as their border
-_HALO, _SHADOW = 0.4, 0.7  # opacities of the light and the dark border of a contour, seen on dark and light photos
+# Opacities of the light and the dark border of a contour, seen on dark and light photos
+_HALO = 0.4
+_SHADOW = 0.7
 
 
-def visible(saliency: _AnyValues, style: DrawingStyle) -> _AnyValues:
+def visible(saliency: _Values, style: DrawingStyle) -> _Values:
     """The values that a style draws: their magnitude if it is signed, else the positive part."""
     return np.abs(saliency) if style.signed else np.maximum(saliency, 0)
 
 
-def limits(saliency: _AnyValues, style: DrawingStyle) -> tuple[float, float]:
+def limits(saliency: _Values, style: DrawingStyle) -> tuple[float, float]:
     """The ends of the color scale for a map (h, w) that is not all 0, in the map's own units."""
-    uniform = 1 / saliency.size
-    if style.vmax is not None:
-        high = style.vmax * uniform
-    else:
+    cells = saliency.size
+    if style.vmax is None:
         values = visible(saliency, style)
-        high = float(np.percentile(values[values > 0], style.percentile_of(saliency.size)))
-    low = -high if style.signed else style.vmin * uniform
-    return low, high
+        high = float(np.percentile(values[values > 0], style.percentile_of(cells)))
+    else:
+        high = style.vmax / cells
+    if style.signed:
+        return -high, high
+    return style.vmin / cells, high
 
 
-def levels(values: _AnyValues, ends: tuple[float, float], count: int = LEVELS) -> Values:
+def levels(values: _Values, ends: tuple[float, float], count: int = LEVELS) -> FloatArray:
     """Values as levels of a scale, not clipped: the integer part is the level, 0 at the lower end to 255 at the upper.
 
     This is affine, so a map can be scaled before it is upsampled.
@@ -60,10 +63,11 @@ def levels(values: _AnyValues, ends: tuple[float, float], count: int = LEVELS) -
     low, high = ends
     if high <= low:  # the whole map lies below vmin
         return np.full(values.shape, 0.5, np.float32)
-    return ((values.astype(np.float64) - low) * ((count - 1) / (high - low)) + 0.5).astype(np.float32)
+    scale = (count - 1) / (high - low)
+    return ((values.astype(np.float64) - low) * scale + 0.5).astype(np.float32)
 
 
-def scaled_levels(values: _AnyValues, style: DrawingStyle, count: int = LEVELS) -> tuple[Values, float]:
+def scaled_levels(values: _Values, style: DrawingStyle, count: int = LEVELS) -> tuple[FloatArray, float]:
     """The levels of a map's cells (h, w), and that of 0. Clamped before upsampling, or a dip would dent a peak."""
     ends = limits(values, style)
     zero = float(levels(np.zeros(1), ends, count)[0])
@@ -72,7 +76,7 @@ def scaled_levels(values: _AnyValues, style: DrawingStyle, count: int = LEVELS) 
     return levels(values, ends, count), zero
 
 
-def opacity(style: DrawingStyle) -> NDArray[np.float64]:
+def opacity(style: DrawingStyle) -> DoubleArray:
     """How much each of the scale's 256 levels stands out, 0 to 1: its distance from 0, or from the lower end."""
     levels = np.arange(LEVELS)
     if not style.signed:
@@ -91,8 +95,9 @@ def overlay_colors(style: DrawingStyle) -> _Colors:
     if style.cmap is not None or style.name == "paper":
         return palette(style.colormap)
     is_against = style.signed & (np.arange(LEVELS) < LEVELS // 2)[:, None]
-    start_color, end_color = (np.where(is_against, opposite, hue) for hue, opposite in zip(*_HUES, strict=True))
-    colors: _Colors = (start_color + opacity(style)[:, None] * (end_color - start_color)).round().astype(np.uint8)
+    starts = np.where(is_against, _AGAINST[0], _HUES[0])
+    ends = np.where(is_against, _AGAINST[1], _HUES[1])
+    colors: _Colors = (starts + opacity(style)[:, None] * (ends - starts)).round().astype(np.uint8)
     return colors
 
 
@@ -131,9 +136,11 @@ class Painter(NamedTuple):
 
 def _overlay(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
     """The map over the photo. In ``paper``, (1 - m^0.8) photo + m^0.8 color, as in the figures of Zhang et al."""
-    alphas = opacity(style) ** 0.8 if style.name == "paper" else style.alpha * opacity(style)
+    alphas = style.alpha * opacity(style)
+    if style.name == "paper":
+        alphas = opacity(style) ** 0.8
     levels = _clip(levels)
-    opacities = levels.point((255 * alphas).round().astype(int).tolist())
+    opacities = levels.point((255 * alphas).tolist())
     box = opacities.getbbox()
     if box:  # blending takes most of the time of a picture, and most of a map is often flat
         photo.paste(_colorize(levels.crop(box), overlay_colors(style)), box, opacities.crop(box))
@@ -145,8 +152,8 @@ def _heatmap(_photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> I
 
 
 def _mask(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
-    least = style.background
-    photo.putalpha(_clip(levels).point([round(255 * least + (1 - least) * level) for level in range(LEVELS)]))
+    minimum = style.background
+    photo.putalpha(_clip(levels).point(lambda level: 255 * minimum + (1 - minimum) * level))
     return photo
 
 
@@ -154,12 +161,13 @@ def _contour(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Im
     """Antialiased lines of equal value: the distance to a line is about the difference in value over the slope."""
     positions = ((np.asarray(levels) - np.float32(0.5)) / np.float32(LEVELS - 1)).clip(0, 1)
     slopes = np.maximum(slope(positions), np.finfo(np.float32).tiny)
-    zero = 0.5 if style.signed else 0.0
-    values = [0.5 + side * share / 2 for side in (-1, 1) for share in CONTOURS] if style.signed else CONTOURS
+    values: tuple[float, ...] = CONTOURS
+    if style.signed:
+        values = *(0.5 - share / 2 for share in CONTOURS), *(0.5 + share / 2 for share in CONTOURS)
     distances = {value: np.abs(positions - value) / slopes for value in values}
     line_width = max(1.5, photo.width / _LINES_ACROSS)
 
-    def draw_line(color: Color, distance: _AnyValues, width: float, alpha: float = 1) -> None:
+    def draw_line(color: tuple[int, ...], distance: _Values, width: float, alpha: float = 1) -> None:
         opacities = alpha * np.clip((width + 1) / 2 - distance, 0, 1)
         mask = Image.fromarray((opacities * 255).round().astype(np.uint8))
         box = mask.getbbox()
@@ -170,13 +178,14 @@ def _contour(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Im
         draw_line((255, 255, 255), distance, 3 * line_width, _HALO)
         draw_line((0, 0, 0), distance, 2 * line_width, _SHADOW)
     for value, distance in distances.items():
-        place = value + _LIGHTER * (math.copysign(1 - zero, value - zero) - (value - zero))
-        red, green, blue = palette(style.colormap)[round(place * (LEVELS - 1))].tolist()
-        draw_line((red, green, blue), distance, line_width)
+        end = 0 if style.signed and value < 0.5 else 1
+        place = value + _LIGHTER * (end - value)
+        color = palette(style.colormap)[round(place * (LEVELS - 1))]
+        draw_line(tuple(color.tolist()), distance, line_width)
     return photo
 
 
-def slope(values: _AnyValues) -> _AnyValues:
+def slope(values: _Values) -> _Values:
     """The length of the gradient (h, w) of an array, also where that is a single row."""
     with_edge = np.pad(values, 1, mode="edge")
     return np.hypot(*np.gradient(with_edge))[1:-1, 1:-1]

@@ -6,7 +6,8 @@ from typing import Literal, get_args
 
 from ebcli.errors import ConfigurationError, check_value
 
-FINE, FINE_PERCENTILE = 10_000, 99.5  # from so many cells on, a few outliers would leave the rest of a map dark
+FINE = 10_000  # cells: from so many on, a few outliers would leave the rest of a map dark
+FINE_PERCENTILE = 99.5
 
 Style = Literal["overlay", "heatmap", "side-by-side", "mask", "contour", "paper"]
 AnyStyle = Style | Literal["atlas"]  # which is a figure of all maps of an image
@@ -66,14 +67,16 @@ class DrawingStyle:
         check_value("the background", self.background, lambda it: 0 <= it <= 1, "between 0 and 1")
         check_value("the percentile", self.percentile, lambda it: 0 < it <= 100, "above 0 and at most 100")
         if self.cell_size is not None and not 50 <= self.cell_size <= 5000:
-            raise ConfigurationError(f"the cell size is {self.cell_size} pixels, but it must be from 50 to 5000")
+            problem = f"the cell size is {self.cell_size} pixels"
+            raise ConfigurationError(f"{problem}, but it must be from 50 to 5000")
         check_value("dpi", self.dpi, lambda it: 50 <= it <= 1200, "from 50 to 1200")
         check_value("vmin", self.vmin, lambda it: 0 <= it < inf, "at least 0")
         if self.vmin and self.signed:
             raise ConfigurationError("a signed scale is symmetric about 0: set only vmax")
         check_value("vmax", self.vmax, lambda it: self.vmin < it < inf, f"greater than vmin, {self.vmin:g}")
         if self.vmax is not None and self.percentile is not None:
-            raise ConfigurationError("vmax and percentile both set the upper end of the scale: drop one of them")
+            problem = "vmax and percentile both set the upper end of the scale"
+            raise ConfigurationError(f"{problem}: drop one of them")
 
     def percentile_of(self, cells: int) -> float:
         """The percentile at which the scale of a map with so many cells ends."""

@@ -1,6 +1,5 @@
 """Thumbnails for the gallery page: the photo, and each map on its own to be blended over it in the browser."""
 
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from ebcli.drawing.overlay import covered_pixels, downscale, draw_frame, interpo
 from ebcli.drawing.painters import FRAME_COLOR, LEVELS, opacity, overlay_colors, scaled_levels
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import DisplayFrame
-from ebcli.files.naming import PAGE, picture_relpath, with_numbers
+from ebcli.files.naming import PAGE, picture_relpath, sha256, with_numbers
 from ebcli.files.paths import FileState
 
 THUMBNAILS = PAGE.parent / "thumbnails"
@@ -64,7 +63,7 @@ class ThumbnailNames(NamedTuple):
             facts += [self.configuration, self.method, layer]
         if number > 1:
             facts.append(str(number))
-        name = hashlib.sha256(b"\0".join(map(os.fsencode, facts))).hexdigest()[:32]
+        name = sha256(b"\0".join(map(os.fsencode, facts)), 32)
         return picture_relpath(THUMBNAILS / name[:2] / name, index, kind, suffix)
 
 
@@ -107,11 +106,11 @@ def map_thumbnail(frame_maps: FrameMaps, values: NDArray[np.floating]) -> bytes 
     picture.paste(Image.fromarray((1 + shades).astype(np.uint8)), box[:2])
     draw_frame(picture, box, small, _FRAME)
     scale = small[0] / size[0]
-    outlines = [[(x * scale, y * scale) for x, y in points] for points in map_.subject.outlines]
-    trace(picture, outlines, _HALO, _OUTLINE)
+    trace(picture, [points * scale for points in map_.subject.outlines], _HALO, _OUTLINE)
     chosen = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
     color = COLORS[frame_maps.number % len(COLORS)]
-    picture.putpalette(bytes(3) + overlay_colors(style)[chosen].tobytes() + bytes([*FRAME_COLOR, *color, 0, 0, 0]))
+    colors = overlay_colors(style)[chosen].tobytes()
+    picture.putpalette(bytes(3) + colors + bytes([*FRAME_COLOR, *color, 0, 0, 0]))
     opacities = (255 * opacity(style)[chosen]).round().astype(np.uint8)
     picture.info["transparency"] = bytes(1) + opacities.tobytes() + bytes([255, 255, 255])
     return encode_picture(picture, "png")

@@ -2,19 +2,20 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.datatypes.explanation import Box, Size
-from ebcli.drawing.overlay import downscale, heatmap, picture, resize, side_by_side
-from ebcli.drawing.painters import Values
+from ebcli.datatypes.arrays import FloatArray
+from ebcli.datatypes.explanation import Box, JsonObject, Size
+from ebcli.drawing.overlay import downscale, heatmap, is_blank, picture, resize, side_by_side
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
@@ -22,7 +23,7 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT, sha256
 from ebcli.files.paths import safe_open
-from ebcli.gallery.comparison import Files, Json, latest_records, path_below, read_maps, roots_of
+from ebcli.gallery.comparison import Files, latest_records, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 
 CELLS = 14  # a side, of the grid that each map is reduced to
@@ -50,12 +51,16 @@ Boxes = Mapping[str, Sequence[Box]]
 
 
 def _places() -> dict[str, Mask]:
-    from_start = np.arange(CELLS)
-    rows = {"upper": from_start[:, None], "lower": from_start[::-1, None]}
-    columns = {"left": from_start[None], "right": from_start[None, ::-1]}
-    corners = {f"{v} {h} corner": (rows[v] < _CORNER) & (columns[h] < _CORNER) for v in rows for h in columns}
-    everywhere = np.ones(_GRID, bool)
-    return corners | {f"{name} edge": everywhere & (distance < _EDGE) for name, distance in (rows | columns).items()}
+    """The corners and edges of the grid."""
+    from_top, from_left = np.indices(_GRID)
+    rows = {"upper": from_top, "lower": from_top[::-1]}
+    columns = {"left": from_left, "right": from_left[:, ::-1]}
+    places: dict[str, Mask] = {}
+    for (vertical, row), (horizontal, column) in product(rows.items(), columns.items()):
+        places[f"{vertical} {horizontal} corner"] = np.maximum(row, column) < _CORNER
+    for name, distance in (rows | columns).items():
+        places[f"{name} edge"] = distance < _EDGE
+    return places
 
 
 PLACES = _places()
@@ -81,8 +86,8 @@ class AuditPhoto:
     state: tuple[str, int | None, int | None]
     name: str
     is_wrong: bool
-    grid: Values
-    look: Values
+    grid: FloatArray
+    look: FloatArray
     outside: Mask | None
 
 
@@ -167,14 +172,16 @@ def read_boxes(path: Path) -> Boxes:
     Raises:
         ConfigurationError: it cannot be read.
     """
+    boxes: dict[str, list[Box]] = {}
     try:
         content = json.loads(path.read_bytes())
         names = {image["id"]: Path(image["file_name"]).name for image in content["images"]}
-        boxes: dict[str, list[Box]] = {}
         for annotation in content["annotations"]:
-            boxes.setdefault(names[annotation["image_id"]], []).append(Box.from_xywh(*map(float, annotation["bbox"])))
+            box = Box.from_xywh(*map(float, annotation["bbox"]))
+            boxes.setdefault(names[annotation["image_id"]], []).append(box)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"cannot read '{path}' as annotations in COCO's format: {error!r}") from error
+        problem = f"cannot read '{path}' as annotations in COCO's format"
+        raise ConfigurationError(f"{problem}: {error!r}") from error
     return boxes
 
 
@@ -188,30 +195,27 @@ def read_photos(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> dict[s
     classes: dict[str, list[AuditPhoto]] = {}
     for record in latest_records(directory).values():
         path = path_below(record.input, roots)
-        size_and_maps = read_maps(directory, record)
-        if path is None or size_and_maps is None or not size_and_maps[1]:
+        image = read_maps(directory, record)
+        if path is None or image is None or not image.maps:
             continue
-        size, maps = size_and_maps
-        map_ = next((item for item in maps if item.subject.index == record.predicted), maps[0])
-        grid = heatmap(map_.values, map_.placement.rescale(size, _GRID), _GRID, signed=False, zero=None)
-        if not (np.isfinite(grid).all() and grid.any()):
-            continue
-        try:
-            photo = decode(path)
-        except ImageError:  # it has changed since
+        map_ = next((item for item in image.maps if item.subject.index == record.predicted), image.maps[0])
+        region = map_.placement.rescale(image.size, _GRID)
+        grid = heatmap(map_.values, region, _GRID, signed=False, zero=None)
+        if is_blank(grid):
             continue
         subject = map_.subject
-        audit_photo = AuditPhoto(
-            input=record.input,
-            path=path,
-            state=(record.configuration, record.input_bytes, record.input_mtime_ns),
-            name=subject.label,
-            is_wrong=record.label is not None and record.label != subject.index,
-            grid=grid / grid.sum(),
-            look=_look(photo, grid),
-            outside=_outside(boxes[path.name], size) if path.name in boxes else None,
-        )
-        classes.setdefault(audit_photo.name, []).append(audit_photo)
+        with suppress(ImageError):  # it has changed since
+            photo = AuditPhoto(
+                input=record.input,
+                path=path,
+                state=(record.configuration, record.input_bytes, record.input_mtime_ns),
+                name=subject.label,
+                is_wrong=record.label not in (None, subject.index),
+                grid=grid / grid.sum(),
+                look=_look(decode(path), grid),
+                outside=_outside(boxes[path.name], image.size) if path.name in boxes else None,
+            )
+            classes.setdefault(photo.name, []).append(photo)
     return classes
 
 
@@ -224,16 +228,16 @@ def _outside(boxes: Sequence[Box], size: Size) -> Mask:
     return outside
 
 
-def _look(photo: Image.Image, grid: Values) -> Values:
+def _look(photo: Image.Image, grid: FloatArray) -> FloatArray:
     """The colors of 3 x 3 cells around the peak, 2 x 2 for each cell: (108,)."""
     small = photo.resize((CELLS * _PIXELS, CELLS * _PIXELS), Image.Resampling.BOX, reducing_gap=2.0)
     cells = (np.asarray(small, np.float32) / 255).reshape(CELLS, 2, 2, CELLS, 2, 2, 3).mean((2, 5))
-    row, column = (int(np.clip(index, 1, CELLS - 2)) for index in np.unravel_index(grid.argmax(), grid.shape))
+    row, column = np.clip(np.unravel_index(grid.argmax(), _GRID), 1, CELLS - 2)
     return cells[row - 1 : row + 2, :, column - 1 : column + 2].ravel()
 
 
 def candidates(
-    photos: Sequence[AuditPhoto], clusters: Callable[[Values, int], NDArray[np.int64]]
+    photos: Sequence[AuditPhoto], clusters: Callable[[FloatArray, int], NDArray[np.int64]]
 ) -> Iterator[Candidate]:
     """What many photos of one class rest on: a corner, an edge, what is outside of the boxes, or a place of one look.
 
@@ -241,21 +245,32 @@ def candidates(
         photos: the photos of a class.
         clusters: finds so many groups of rows (photos, numbers), and returns the group of each.
     """
-    enough = max(LEAST, _SHARE * len(photos))
-    photo_sets: list[set[int]] = []
+    minimum = max(LEAST, _SHARE * len(photos))
+    photo_sets: list[Set[int]] = []
 
     def candidate(place_words: str, masks: Mapping[int, Mask], order: Mapping[int, float]) -> Iterator[Candidate]:
-        if len(masks) >= enough and all(len(masks.keys() & other) < 0.8 * len(masks) for other in photo_sets):
-            photo_sets.append({*masks})
-            chosen = sorted(masks, key=lambda i: -order[i])
-            yield Candidate(place_words, [(photos[i], masks[i]) for i in chosen], len(photos))
+        """The photos with masks, in this order, if they are enough and not about the same as earlier ones."""
+        maximum = 0.8 * len(masks)
+        if len(masks) >= minimum and all(len(masks.keys() & other) < maximum for other in photo_sets):
+            photo_sets.append(masks.keys())
+            numbers = sorted(masks, key=lambda number: -order[number])
+            yield Candidate(place_words, [(photos[number], masks[number]) for number in numbers], len(photos))
 
-    places: dict[str, list[Mask | None]] = {f"the {name}": [mask] * len(photos) for name, mask in PLACES.items()}
+    places: dict[str, list[Mask | None]] = {}
+    for name, place in PLACES.items():
+        places[f"the {name}"] = [place] * len(photos)
     places["what is outside of the boxes"] = [photo.outside for photo in photos]
-    for place_words, masks in places.items():
-        shares = {i: float(photos[i].grid[mask].sum()) for i, mask in enumerate(masks) if mask is not None}
-        resting = {i: mask for i, mask in enumerate(masks) if mask is not None and shares[i] >= _RESTS}
-        yield from candidate(place_words, resting, shares)
+    for place_words, place_masks in places.items():
+        masks = {}
+        shares = {}
+        for number, (photo, mask) in enumerate(zip(photos, place_masks, strict=True)):
+            if mask is None:
+                continue
+            share = float(photo.grid[mask].sum())
+            if share >= _RESTS:
+                masks[number] = mask
+                shares[number] = share
+        yield from candidate(place_words, masks, shares)
     if len(photos) < 2 * LEAST:
         return
     looks = np.stack([photo.look for photo in photos])
@@ -263,26 +278,25 @@ def candidates(
     grids /= np.linalg.norm(grids, axis=1, keepdims=True)
     groups = clusters(np.concatenate([grids, looks], axis=1), min(_GROUPS, len(photos) // LEAST))
     for group in np.unique(groups):
-        is_member = groups == group
-        mean = grids[is_member].mean(0)
-        cosines = grids[is_member] @ mean / np.linalg.norm(mean)
-        members = looks[is_member]
-        difference = np.abs(members - members.mean(0)).mean()
+        members = np.flatnonzero(groups == group)
+        mean = grids[members].mean(0)
+        cosines = grids[members] @ mean / np.linalg.norm(mean)
+        difference = np.abs(looks[members] - looks[members].mean(0)).mean()
         if cosines.mean() < _MIN_COSINE or difference > _MAX_LOOK_DIFFERENCE:
             continue
-        mask = _core(mean)
-        order = dict(zip(np.flatnonzero(is_member).tolist(), cosines.tolist(), strict=True))
-        row, column = (int(indices.mean() * 3 / CELLS) for indices in np.nonzero(mask))  # of the middle
-        yield from candidate(f"the same thing {_THIRDS[row][column]}", dict.fromkeys(order, mask), order)
+        core = _core(mean)
+        row, column = (int(indices.mean() * 3 / CELLS) for indices in np.nonzero(core))  # of the middle
+        order = dict(zip(members.tolist(), cosines.tolist(), strict=True))
+        yield from candidate(f"the same thing {_THIRDS[row][column]}", dict.fromkeys(order, core), order)
 
 
-def _core(values: Values) -> Mask:
+def _core(values: FloatArray) -> Mask:
     """The strongest cells that hold half of a mean map, one cell wider."""
     order = np.argsort(-values)
     count = int(np.searchsorted(values[order].cumsum(), values.sum() / 2)) + 1
-    core = np.zeros(CELLS * CELLS, bool)
-    core[order[:count]] = True
-    neighborhoods = np.lib.stride_tricks.sliding_window_view(np.pad(core.reshape(_GRID), 1), (3, 3))
+    core = np.zeros(_GRID, bool)
+    core.flat[order[:count]] = True
+    neighborhoods = np.lib.stride_tricks.sliding_window_view(np.pad(core, 1), (3, 3))
     return np.any(neighborhoods, axis=(2, 3))
 
 
@@ -343,24 +357,26 @@ def write_audit(directory: Path, findings: Sequence[Finding], classes: Mapping[s
     """
     files: Files = {}
 
-    def picture_of(image: Image.Image) -> Json:
+    def row(image: Image.Image, **fields: Any) -> JsonObject:
+        """A row of the page, with its picture."""
         content = encode_picture(image, "png")
         name = f"{sha256(content, 24)}.png"
         files[AUDIT.with_name(name)] = content
-        return {"picture": name, "width": image.width}
+        return {**fields, "picture": name, "width": image.width}
 
-    def finding_row(finding: Finding) -> Json:
+    finding_rows = []
+    for finding in findings:
         candidate = finding.candidate
         inputs = [photo.input for photo, _ in candidate.photos[:_MAX_PHOTOS]]
-        return {"words": finding.words, "photos": inputs, **picture_of(_strip(candidate))}
-
-    def class_row(name: str, photos: Sequence[AuditPhoto]) -> Json:
-        return {"name": name, "photos": len(photos), "shares": _shares(photos), **picture_of(_mean_map(photos))}
-
+        finding_rows.append(row(_strip(candidate), words=finding.words, photos=inputs))
+    class_rows = []
+    for name, photos in sorted(classes.items()):
+        mean = np.mean([photo.grid for photo in photos], axis=0)
+        class_rows.append(row(_mean_map(mean), name=name, photos=len(photos), shares=_shares(photos, mean)))
     files[AUDIT] = page(
         "audit.html",
-        findings=[*map(finding_row, findings)],
-        classes=[class_row(*item) for item in sorted(classes.items())],
+        findings=finding_rows,
+        classes=class_rows,
         heads=["mean map", "class", "photos", "border", *_CORNERS, "outside of boxes"],
         border=BORDER.mean(),
         corner=PLACES[_CORNERS[0]].mean(),
@@ -370,16 +386,15 @@ def write_audit(directory: Path, findings: Sequence[Finding], classes: Mapping[s
     return directory / AUDIT
 
 
-def _shares(photos: Sequence[AuditPhoto]) -> list[float | None]:
+def _shares(photos: Sequence[AuditPhoto], mean: FloatArray) -> list[float | None]:
     """The mean share of the maps at the border, in each corner, and outside of the boxes, if there are any."""
-    mean = np.mean([photo.grid for photo in photos], axis=0)
-    outside_shares = [float(photo.grid[photo.outside].sum()) for photo in photos if photo.outside is not None]
-    shares = [float(mean[mask].sum()) for mask in (BORDER, *map(PLACES.__getitem__, _CORNERS))]
-    return [*shares, float(np.mean(outside_shares)) if outside_shares else None]
+    shares: list[float | None] = [float(mean[BORDER].sum())]
+    shares += [float(mean[PLACES[name]].sum()) for name in _CORNERS]
+    outside = [float(photo.grid[photo.outside].sum()) for photo in photos if photo.outside is not None]
+    return [*shares, float(np.mean(outside)) if outside else None]
 
 
-def _mean_map(photos: Sequence[AuditPhoto]) -> Image.Image:
-    mean = np.mean([photo.grid for photo in photos], axis=0)
+def _mean_map(mean: FloatArray) -> Image.Image:
     white = Image.new("RGB", (_SMALL, _SMALL), "white")
     return picture(white, mean, Box(0, 0, _SMALL, _SMALL), DrawingStyle("heatmap"))
 
@@ -387,10 +402,10 @@ def _mean_map(photos: Sequence[AuditPhoto]) -> Image.Image:
 def _strip(candidate: Candidate) -> Image.Image:
     """The first photos side by side, with their maps and a frame around the place."""
     tiles = []
-    for photo_seen, mask in candidate.photos[:_MAX_PHOTOS]:
+    for photo, mask in candidate.photos[:_MAX_PHOTOS]:
         with suppress(ImageError):
-            small = resize(decode(photo_seen.path), _SIDE)
-            tile = picture(small, photo_seen.grid, Box(0, 0, *small.size), DrawingStyle())
+            small = resize(decode(photo.path), _SIDE)
+            tile = picture(small, photo.grid, Box(0, 0, *small.size), DrawingStyle())
             rows, columns = np.nonzero(mask)
             place = Box(columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
             left, top, right, bottom = map(int, place.rescale(_GRID, small.size))

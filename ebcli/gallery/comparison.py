@@ -1,6 +1,5 @@
 """The maps in the ``.npz`` files of runs, and two runs side by side: a page and JSON, sorted by disagreement."""
 
-import hashlib
 import json
 import math
 import os
@@ -13,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from ebcli.datatypes.explanation import Box, Map, Size, Subject
-from ebcli.drawing.legend import bar
+from ebcli.datatypes.arrays import FloatArray
+from ebcli.datatypes.explanation import Box, JsonObject, Map, Size, Subject
+from ebcli.drawing.legend import bar_colors
 from ebcli.drawing.overlay import (
     Pixels,
     covered_pixels,
@@ -25,25 +25,23 @@ from ebcli.drawing.overlay import (
     ranks,
     side_by_side,
 )
-from ebcli.drawing.painters import Values
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError, check_value
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture, read_arrays
 from ebcli.files.images import decode
-from ebcli.files.naming import COMPARISON, canonical, output_relpath, with_numbers
+from ebcli.files.naming import COMPARISON, canonical, output_relpath, sha256, with_numbers
 from ebcli.files.paths import first_link, url_of
 from ebcli.files.records import ClassRecord, Record, records_of_run
 from ebcli.pages.shell import page
 
-Json = dict[str, Any]  # an object
+Correlation = Callable[[FloatArray, FloatArray], float]
 Files = dict[Path, bytes]  # contents by path relative to the output directory
 
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared
 DATA = COMPARISON.with_name("comparison.json")
 
 _GAP = 8
-_COLORS = 33  # of a legend
 _TOP = 0.2  # of the pixels
 _STYLES = {"maps": DrawingStyle(), "difference": DrawingStyle("heatmap", signed=True)}
 
@@ -64,40 +62,50 @@ class MapPair(NamedTuple):
     runs: tuple[str, str]
 
 
-def read_maps(directory: Path, record: Record) -> tuple[Size, list[Map]] | None:
-    """An image's width and height, and its maps (h, w); None if there is no intact ``.npz`` file of that record."""
+class ImageMaps(NamedTuple):
+    """The maps (h, w) of an image of a size (width, height), layer by layer."""
+
+    size: Size
+    maps: list[Map]
+
+
+def read_maps(directory: Path, record: Record) -> ImageMaps | None:
+    """The maps in the ``.npz`` file of a record; None if there is no intact one."""
     relpath = next((Path(result.path) for result in record.results if result.path.endswith(".npz")), None)
     if relpath is None or first_link(directory, relpath):
         return None
     layers: dict[str, list[ClassRecord]] = {}
     for class_ in record.classes:
         layers.setdefault(class_.layer, []).append(class_)
-    names = {layer: f"maps@{layer}" if len(layers) > 1 else "maps" for layer in layers}
+    names = [f"maps@{layer}" for layer in layers] if len(layers) > 1 else ["maps"]
     maps: list[Map] = []
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
-        arrays = read_arrays(directory / relpath, ("image_size", "crop", "classes", *names.values()))
-        size = int(arrays["image_size"][0]), int(arrays["image_size"][1])
-        place = Box(*map(float, arrays["crop"]))
-        indices = arrays["classes"].tolist()
-        for layer, classes in layers.items():
-            for index, class_, values in zip(indices, classes, arrays[names[layer]], strict=True):
-                if index != class_.index or values.ndim != 2 or not values.size or min(size) < 1:
+        arrays = read_arrays(directory / relpath, ("image_size", "crop", "classes", *names))
+        width, height = map(int, arrays["image_size"])
+        placement = Box(*map(float, arrays["crop"]))
+        for name, classes in zip(names, layers.values(), strict=False):
+            for index, class_, values in zip(arrays["classes"].tolist(), classes, arrays[name], strict=True):
+                if index != class_.index or values.ndim != 2 or not values.size or min(width, height) < 1:
                     return None
-                score = math.nan if class_.score is None else class_.score
-                outlines = [class_.box.outline] if class_.box else ()
                 map_ = Map(
-                    subject=Subject(index, class_.name, score, outlines=outlines),
-                    layer=layer,
+                    subject=_subject(class_),
+                    layer=class_.layer,
                     values=values,
                     mass=class_.mass,
-                    placement=place,
+                    placement=placement,
                     method=record.method,
                     against=class_.against or "",
                     is_two_sided=class_.against is not None,
                 )
                 maps.append(map_)
-        return size, maps
+        return ImageMaps((width, height), maps)
     return None
+
+
+def _subject(class_: ClassRecord) -> Subject:
+    score = math.nan if class_.score is None else class_.score
+    outlines = [class_.box.outline] if class_.box else ()
+    return Subject(class_.index, class_.name, score, outlines=outlines)
 
 
 def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
@@ -108,42 +116,42 @@ def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
     Raises:
         ConfigurationError: a directory has no records.
     """
-    first = latest_records(first_run)
-    second = latest_records(second_run)
-    for place in sorted(first.keys() & second.keys()):
-        before, now = first[place], second[place]
-        maps_before, maps_now = read_maps(first_run, before), read_maps(second_run, now)
-        # not of the same size: another image
-        if maps_before is None or maps_now is None or maps_before[0] != maps_now[0]:
+    first_records = latest_records(first_run)
+    second_records = latest_records(second_run)
+    for place in sorted(first_records.keys() & second_records.keys()):
+        before = first_records[place]
+        now = second_records[place]
+        first = read_maps(first_run, before)
+        second = read_maps(second_run, now)
+        if first is None or second is None or first.size != second.size:  # of another size: another image
             continue
-        size = maps_now[0]
-        sides = (maps_before[1], maps_now[1])
-        has_layers = any(len({map_.layer for map_ in maps}) != 1 for maps in sides)
+        has_layers = any(len({map_.layer for map_ in image.maps}) != 1 for image in (first, second))
+        second_maps = _by_key(second.maps, has_layers)
+        for key, map_ in _by_key(first.maps, has_layers).items():
+            if key in second_maps:
+                maps = map_, second_maps[key]
+                runs = _run_name(before, maps[0]), _run_name(now, maps[1])
+                yield MapPair(now.input, second.size, maps, runs)
 
-        def by_key(maps: Sequence[Map], has_layers: bool = has_layers) -> dict[Any, Map]:
-            keys = ((map_.subject.index, map_.layer if has_layers else "") for map_ in maps)
-            return dict(zip(with_numbers(keys), maps, strict=True))  # detections of a class are told apart by order
 
-        others = by_key(sides[1])
-        for key, map_ in by_key(sides[0]).items():
-            if key in others:
-                runs = _run_name(before, map_), _run_name(now, others[key])
-                yield MapPair(now.input, size, (map_, others[key]), runs)
+def _by_key(maps: Sequence[Map], has_layers: bool) -> dict[Any, Map]:
+    """Maps by class, and by layer if there are several; detections of a class are told apart by their order."""
+    keys = ((map_.subject.index, map_.layer if has_layers else "") for map_ in maps)
+    return dict(zip(with_numbers(keys), maps, strict=True))
 
 
 def _run_name(record: Record, map_: Map) -> str:
     return f"{record.model} ({record.weights}), {map_.layer}, {map_.method}"
 
 
-def align(pair: MapPair) -> tuple[Values, Values, Pixels]:
+def align(pair: MapPair) -> tuple[FloatArray, FloatArray, Pixels]:
     """Two maps on the grid on which they are compared: the pixels of a small image that both cover, and their box."""
     size = fitted_size(pair.size, SIDE)
-    regions = [map_.placement.rescale(pair.size, size) for map_ in pair.maps]
-    boxes = zip(*(covered_pixels(region, size) for region in regions), strict=True)
-    left, top, right, bottom = (pick(sides) for pick, sides in zip((max, max, min, min), boxes, strict=True))
-    box = left, top, max(right, left + 1), max(bottom, top + 1)
-    first, other = (interpolate(map_.values, region, box) for map_, region in zip(pair.maps, regions, strict=True))
-    return first, other, box
+    first, second = pair.maps
+    first_region = first.placement.rescale(pair.size, size)
+    second_region = second.placement.rescale(pair.size, size)
+    box = covered_pixels(first_region.intersection(second_region), size)
+    return interpolate(first.values, first_region, box), interpolate(second.values, second_region, box), box
 
 
 def latest_records(directory: Path) -> dict[str, Record]:
@@ -154,8 +162,8 @@ def latest_records(directory: Path) -> dict[str, Record]:
     Raises:
         ConfigurationError: the directory has no records.
     """
-    done = (record for record in records_of_run(directory) if record.status == "done")
-    return {str(output_relpath(Path(record.input))): record for record in done}
+    records = records_of_run(directory)
+    return {str(output_relpath(Path(record.input))): record for record in records if record.status == "done"}
 
 
 def _absolute(path: Path) -> Path:
@@ -178,7 +186,7 @@ def path_below(name: str, roots: Set[Path]) -> Path | None:
 def write_comparison(
     directory: Path,
     pairs: Iterable[MapPair],
-    correlation: Callable[[Any, Any], float],
+    correlation: Correlation,
     inputs: Sequence[Path] = (),
     overwrite: bool = False,
 ) -> Path:
@@ -200,7 +208,7 @@ def write_comparison(
     """
     refuse_foreign_files(directory, [COMPARISON], overwrite)
     roots = roots_of(inputs)
-    rows: list[Json] = []
+    rows: list[JsonObject] = []
     with OutputFolder(directory, overwrite=True) as folder:
         for pair in pairs:
             row, image = _row(pair, correlation, path_below(pair.input, roots))
@@ -210,48 +218,51 @@ def write_comparison(
             advice = "repeat both with --raw and the same --target"
             raise ConfigurationError(f"no image and class has raw maps in both runs: {advice}")
         rows.sort(key=lambda row: (row["rank_correlation"], row["input"]))
-        bars = {name: np.asarray(bar(style, (_COLORS, 1)))[0].tolist() for name, style in _STYLES.items()}
+        bars = {name: bar_colors(style) for name, style in _STYLES.items()}
         html = page("comparison.html", rows=rows, bars=bars)
         folder.add({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), COMPARISON: html})
     return directory / COMPARISON
 
 
-def _row(pair: MapPair, correlation: Callable[[Any, Any], float], photo: Path | None) -> tuple[Json, Image.Image]:
+def _row(pair: MapPair, correlation: Correlation, photo: Path | None) -> tuple[JsonObject, Image.Image]:
     """A pair as JSON, and drawn: the photo, both maps and their difference."""
     size = fitted_size(pair.size, SIDE)
-    first, second, box = align(pair)
-    difference = _draw(first) - _draw(second)
-    subject = pair.maps[1].subject
-    key = "\0".join((pair.input, str(subject.index), *pair.runs))
-    scores = [None if math.isnan(map_.subject.score) else map_.subject.score for map_ in pair.maps]
-    row = {
-        "input": pair.input,
-        "class": subject.index,
-        "name": subject.name,
-        "rank_correlation": round(correlation(first, second), 4),
-        "mean_difference": round(float(np.abs(difference).mean()), 4),
-        **{side: {"run": pair.runs[i], "score": scores[i]} for i, side in enumerate("ab")},
-        "picture": f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.png",
-    }
     background = Image.new("RGB", size, "white")
     tiles = []
     if photo is not None:
         with suppress(ImageError):
             background = decode(photo).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
             tiles.append(background)
-    row["photo"] = bool(tiles)
+    has_photo = bool(tiles)
     for map_ in pair.maps:
-        tiles.append(picture(background, map_.values, map_.placement.rescale(pair.size, size), _STYLES["maps"]))
+        region = map_.placement.rescale(pair.size, size)
+        tiles.append(picture(background, map_.values, region, _STYLES["maps"]))
+    first, second, box = align(pair)
+    difference = _normalize(first) - _normalize(second)
     if difference.any():
         tiles.append(picture(background, difference, Box(*box), _STYLES["difference"]))
+    subject = pair.maps[1].subject
+    key = "\0".join((pair.input, str(subject.index), *pair.runs))
+    row = {
+        "input": pair.input,
+        "class": subject.index,
+        "name": subject.name,
+        "rank_correlation": round(correlation(first, second), 4),
+        "mean_difference": round(float(np.abs(difference).mean()), 4),
+        "picture": f"{sha256(os.fsencode(key), 24)}.png",
+        "photo": has_photo,
+    }
+    for side, run, map_ in zip("ab", pair.runs, pair.maps, strict=True):
+        score = map_.subject.score
+        row[side] = {"run": run, "score": None if math.isnan(score) else score}
     return row, side_by_side(tiles, _GAP)
 
 
-def _draw(values: Values) -> Values:
+def _normalize(values: FloatArray) -> FloatArray:
     """The positive part, scaled to its maximum, as maps are drawn."""
     if is_blank(values):
         return np.zeros_like(values)
-    return np.maximum(values, 0) / values.max()
+    return values.clip(0) / values.max()
 
 
 @dataclass(frozen=True)
@@ -275,8 +286,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         check_value("--min-correlation", self.correlation, lambda it: -1 <= it <= 1, "from -1 to 1")
-        for name, value in {"min-overlap": self.overlap, "max-shift": self.shift, "max-changed": self.changed}.items():
-            check_value(f"--{name}", value, lambda it: 0 <= it <= 1, "from 0 to 1")
+        shares = {"--min-overlap": self.overlap, "--max-shift": self.shift, "--max-changed": self.changed}
+        for name, value in shares.items():
+            check_value(name, value, lambda it: 0 <= it <= 1, "from 0 to 1")
 
 
 class Comparison(NamedTuple):
@@ -299,27 +311,31 @@ class Comparison(NamedTuple):
     @property
     def words(self) -> str:
         """The problems in a sentence."""
-        return f"{', '.join(filter(None, (self.input, self.subject)))}: {', '.join(self.problems)}"
+        place = f"{self.input}, {self.subject}" if self.subject else self.input
+        return f"{place}: {', '.join(self.problems)}"
 
 
 def comparison_of(pair: MapPair, limits: Limits) -> Comparison:
     """How well two maps agree."""
     first, second, _ = align(pair)
-    equal = np.array_equal(pair.maps[0].values, pair.maps[1].values)
+    before, now = pair.maps
+    equal = np.array_equal(before.values, now.values)
     correlation = 1.0 if equal else 0.0
     if not equal and np.ptp(first) > 0 and np.ptp(second) > 0:
-        correlation = float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
-    top, other_top = (ranks(values) < _TOP * values.size for values in (first, second))
-    overlap = float((top & other_top).sum() / (top | other_top).sum())
-    peaks = [np.array(np.unravel_index(values.argmax(), values.shape)) for values in (first, second)]
-    shift = float(np.linalg.norm(peaks[0] - peaks[1]) / np.linalg.norm(first.shape))
-    criteria = {
-        f"correlation {correlation:.3f} (at least {limits.correlation:g})": correlation >= limits.correlation,
-        f"overlap of the strongest fifth {overlap:.3f} (at least {limits.overlap:g})": overlap >= limits.overlap,
-        f"peak moved by {shift:.3f} of the diagonal (at most {limits.shift:g})": shift <= limits.shift,
-    }
-    problems = tuple(words for words, is_right in criteria.items() if not is_right)
-    return Comparison(pair.input, pair.maps[0].subject.label, correlation, problems, equal)
+        correlation = float(np.corrcoef(first.flat, second.flat)[0, 1])
+    top = ranks(first) < _TOP * first.size
+    second_top = ranks(second) < _TOP * second.size
+    overlap = float((top & second_top).sum() / (top | second_top).sum())
+    peaks = [np.unravel_index(values.argmax(), values.shape) for values in (first, second)]
+    shift = math.dist(peaks[0], peaks[1]) / math.hypot(*first.shape)
+    problems = []
+    if not correlation >= limits.correlation:  # which NaN is not, either
+        problems.append(f"correlation {correlation:.3f} (at least {limits.correlation:g})")
+    if overlap < limits.overlap:
+        problems.append(f"overlap of the strongest fifth {overlap:.3f} (at least {limits.overlap:g})")
+    if shift > limits.shift:
+        problems.append(f"peak moved by {shift:.3f} of the diagonal (at most {limits.shift:g})")
+    return Comparison(pair.input, before.subject.label, correlation, tuple(problems), equal)
 
 
 def changes(baseline: Path, repetition: Path, limits: Limits, inputs_compared: Set[str]) -> Iterator[Comparison]:
@@ -330,21 +346,22 @@ def changes(baseline: Path, repetition: Path, limits: Limits, inputs_compared: S
         limits: the share of images whose class may change.
         inputs_compared: the inputs of which maps were compared.
     """
-    before, now = latest_records(baseline), latest_records(repetition)
+    before = latest_records(baseline)
+    now = latest_records(repetition)
     for place in sorted(before.keys() - now.keys()):
         yield Comparison(before[place].input, "", -3, ("not explained any more",))
-    changed_pairs = []
+    changed = []
     for place in sorted(before.keys() & now.keys()):
-        earlier, later = before[place], now[place]
+        earlier = before[place]
+        later = now[place]
         is_compared = later.input in inputs_compared or not earlier.classes
         if not is_compared and read_maps(baseline, earlier) is None:
             yield Comparison(earlier.input, "", -3, ("its raw maps in the baseline are missing or damaged",))
         if [class_.index for class_ in earlier.classes[:1]] != [class_.index for class_ in later.classes[:1]]:
-            changed_pairs.append((earlier, later))
-    if len(changed_pairs) > limits.changed * len(before):
-        for earlier, later in changed_pairs:
             problem = f"{_first_class(earlier)} before, {_first_class(later)} now"
-            yield Comparison(earlier.input, "", -2, (problem,))
+            changed.append(Comparison(earlier.input, "", -2, (problem,)))
+    if len(changed) > limits.changed * len(before):
+        yield from changed
 
 
 def _first_class(record: Record) -> str:

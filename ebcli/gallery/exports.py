@@ -1,26 +1,26 @@
 """Files that sum up a run: a table, annotations in the format of COCO, and a dataset of FiftyOne with the maps."""
 
 import csv
-import hashlib
 import io
 import json
 import os
 import zlib
 from base64 import b64encode
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ebcli.datatypes.explanation import Map, Size
+from ebcli.datatypes.explanation import JsonObject, Map, Size
 from ebcli.drawing.overlay import fitted_size, heatmap
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.files.naming import COCO, FIFTYONE_FILES
+from ebcli.files.naming import COCO, FIFTYONE_FILES, sha256
 from ebcli.files.paths import url_of
 from ebcli.files.records import Record, latest_done, read_records
 from ebcli.files.sink import atomic_write, check_file
-from ebcli.gallery.comparison import SIDE, Files, Json, read_maps
+from ebcli.gallery.comparison import SIDE, Files, read_maps
 
 _BOX = ("left", "top", "width", "height")
 _OF_RECORD = {
@@ -28,11 +28,12 @@ _OF_RECORD = {
     **{"label": "int64", "predicted": "int64", "seconds": "float64"},
 }
 _OF_MAP = {
-    **{"output": "string", "index": "int64", "name": "string", "layer": "string", "evidence": "string"},
+    **{"index": "int64", "name": "string", "layer": "string", "evidence": "string"},
     **dict.fromkeys(("score", "mass", "strength", "times_noise", "peak"), "float64"),
     **{"blank": "bool", "at_border": "bool"},
 }
-COLUMNS = {**_OF_RECORD, **_OF_MAP, **dict.fromkeys(_BOX, "float64")}  # and their types, as Arrow names them
+# and their types, as Arrow names them
+COLUMNS = {**_OF_RECORD, "output": "string", **_OF_MAP, **dict.fromkeys(_BOX, "float64")}
 _AT_A_TIME = 10_000  # rows
 
 _LEVELS = 255  # of a heatmap, which makes it small when compressed
@@ -48,7 +49,8 @@ def check_table(path: Path, overwrite: bool) -> None:
         OutputError: its directory cannot be written to.
     """
     if path.suffix.lower() not in (".csv", ".parquet"):
-        raise ConfigurationError(f"--records takes a table, but '{path}' is none: name a .csv or .parquet file")
+        problem = f"--records takes a table, but '{path}' is none"
+        raise ConfigurationError(f"{problem}: name a .csv or .parquet file")
     check_file(path, overwrite, lambda: _columns(path) == [*COLUMNS], "--records")
 
 
@@ -70,9 +72,9 @@ def write_table(path: Path, directory: Path, configuration: str) -> None:
     """
     records = enumerate(read_records(directory))
     latest = {record.input: number for number, record in records if record.configuration == configuration}
-    chosen = {*latest.values()}
-    chosen_records = (record for number, record in enumerate(read_records(directory)) if number in chosen)
-    rows = (row for record in chosen_records for row in _rows(record))
+    numbers = set(latest.values())
+    latest_records = (record for number, record in enumerate(read_records(directory)) if number in numbers)
+    rows = chain.from_iterable(map(_rows, latest_records))
     with atomic_write(path) as temporary:
         if path.suffix.lower() == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as file:
@@ -80,32 +82,34 @@ def write_table(path: Path, directory: Path, configuration: str) -> None:
                 table.writeheader()
                 table.writerows(rows)
             return
-        arrow, parquet = (import_optional(name, "pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
+        arrow = import_optional("pyarrow")
+        parquet = import_optional("pyarrow.parquet", "pyarrow")
         schema = arrow.schema([(name, arrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
         with parquet.ParquetWriter(temporary, schema) as table:
             while part := [*islice(rows, _AT_A_TIME)]:
                 table.write_table(arrow.Table.from_pylist(part, schema))
 
 
-def _rows(record: Record) -> Iterator[Json]:
+def _rows(record: Record) -> Iterator[JsonObject]:
     """A row for each map of an input; one for an input without any."""
-    common = {name: getattr(record, name) for name in _OF_RECORD}
+    common = {name: _printable(getattr(record, name)) for name in _OF_RECORD}
     if not record.classes:
-        yield _printable(common)
+        yield common
     outputs = record.output
     if len(outputs) < len(record.classes):  # a figure of all maps
         outputs = outputs[:1] * len(record.classes)
     for class_, output in zip(record.classes, outputs, strict=False):
+        row = common | {name: _printable(getattr(class_, name)) for name in _OF_MAP}
+        row["output"] = _printable(output)
         box = class_.box or (class_.region or {}).get("box")
-        edges = dict(zip(_BOX, box.xywh, strict=True)) if box else {}
-        map_fields = {name: getattr(class_, name) for name in _OF_MAP if name != "output"}
-        yield _printable({**common, **map_fields, "output": output, **edges})
+        if box:
+            row |= zip(_BOX, box.xywh, strict=True)
+        yield row
 
 
-def _printable(row: Json) -> Json:
-    """A row in which bytes of file names that are not UTF-8 are spelled out."""
-    texts = {name: value for name, value in row.items() if isinstance(value, str)}
-    return row | {name: os.fsencode(text).decode(errors="backslashreplace") for name, text in texts.items()}
+def _printable(value: Any) -> Any:
+    """A value; in a text, bytes of file names that are not UTF-8 are spelled out."""
+    return os.fsencode(value).decode(errors="backslashreplace") if isinstance(value, str) else value
 
 
 def coco_files(directory: Path, configuration: str) -> Files:
@@ -117,8 +121,8 @@ def coco_files(directory: Path, configuration: str) -> Files:
     Raises:
         OSError: there are no records.
     """
-    images: list[Json] = []
-    annotations: list[Json] = []
+    images: list[JsonObject] = []
+    annotations: list[JsonObject] = []
     names: dict[int, str] = {}
     for record in latest_done(directory, configuration):
         if record.image_size is None:
@@ -129,18 +133,18 @@ def coco_files(directory: Path, configuration: str) -> Files:
             if class_.region is None:
                 continue
             names[class_.index] = class_.label
-            polygon = class_.region["polygon"]
             annotation = {
                 "id": len(annotations) + 1,
                 "image_id": len(images),
                 "category_id": class_.index,
                 "bbox": class_.region["box"].xywh,
                 "area": class_.region["area"],
-                # none rather than an empty list, which Label Studio's converter takes for a polygon
-                **({"segmentation": [polygon]} if polygon else {}),
                 "iscrowd": 0,
                 "score": class_.score,
             }
+            polygon = class_.region["polygon"]
+            if polygon:  # none rather than an empty list, which Label Studio's converter takes for a polygon
+                annotation["segmentation"] = [polygon]
             annotations.append(annotation)
     categories = [{"id": index, "name": name} for index, name in sorted(names.items())]
     content = {"info": {"description": "eb-saliency"}, "images": images, "categories": categories}
@@ -156,33 +160,37 @@ def fiftyone_files(directory: Path, configuration: str) -> Files:
     Raises:
         OSError: there are no records.
     """
-    samples: list[Json] = []
+    samples: list[JsonObject] = []
     names: dict[str, None] = {}
     for record in latest_done(directory, configuration):
-        size_and_maps = read_maps(directory, record)
-        if size_and_maps is None:
+        image = read_maps(directory, record)
+        if image is None:
             continue
-        size, maps = size_and_maps
         place = url_of(Path(record.input)) or str(Path(record.input).absolute())
         id_ = _id(place)
-        sample: Json = {"_id": id_, "_rand": int(id_["$oid"][:8], 16) / 2**32, "_media_type": "image"}
-        sample |= {"filepath": place, "tags": []}
-        for k, map_ in enumerate(maps, start=1):
-            name = f"saliency_{k}" if k > 1 else "saliency"
-            sample[name] = {"_id": _id(place, name), **_heatmap(map_, size)}
+        sample: JsonObject = {
+            "_id": id_,
+            "_rand": int(id_["$oid"][:8], 16) / 2**32,
+            "_media_type": "image",
+            "filepath": place,
+            "tags": [],
+        }
+        for number, map_ in enumerate(image.maps, start=1):
+            name = f"saliency_{number}" if number > 1 else "saliency"
+            sample[name] = {"_id": _id(place, name), **_heatmap(map_, image.size)}
             names[name] = None
         samples.append(sample)
     attributes = [_field(name, kind) for name, kind in _ATTRIBUTES.items()]
     document = {"embedded_doc_type": "fiftyone.core.labels.Heatmap", "fields": attributes}
-    heatmap_fields = [_field(name, "EmbeddedDocument") | document for name in names]
-    fields = [_field("id", "ObjectId"), _field("filepath", "String"), *heatmap_fields]
+    fields = [_field("id", "ObjectId"), _field("filepath", "String")]
+    fields += [_field(name, "EmbeddedDocument") | document for name in names]
     # later versions migrate it
     metadata = {"version": "1.0.0", "media_type": "image", "sample_fields": fields}
     contents = [json.dumps(content).encode() for content in (metadata, {"samples": samples})]
     return dict(zip(FIFTYONE_FILES, contents, strict=True))
 
 
-def _heatmap(map_: Map, size: Size) -> Json:
+def _heatmap(map_: Map, size: Size) -> JsonObject:
     small = fitted_size(size, SIDE)
     values = heatmap(map_.values, map_.placement.rescale(size, small), small, map_.is_two_sided)
     peak = float(np.abs(values).max()) or 1.0
@@ -199,9 +207,10 @@ def _heatmap(map_: Map, size: Size) -> Json:
     }
 
 
-def _field(name: str, kind: str) -> Json:
-    return {"name": name, "ftype": f"fiftyone.core.fields.{kind}Field", "db_field": "_id" if name == "id" else name}
+def _field(name: str, kind: str) -> JsonObject:
+    kind = f"fiftyone.core.fields.{kind}Field"
+    return {"name": name, "ftype": kind, "db_field": "_id" if name == "id" else name}
 
 
 def _id(*parts: str) -> dict[str, str]:
-    return {"$oid": hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]}
+    return {"$oid": sha256("\0".join(parts).encode(), 24)}

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import numpy as np
-
+from ebcli.datatypes.explanation import JsonObject
 from ebcli.drawing.frame_maps import FrameMaps
-from ebcli.drawing.legend import bar, scale_labels
+from ebcli.drawing.legend import bar_colors, scale_labels
 from ebcli.drawing.overlay import downscale
 from ebcli.drawing.style import FINE, DrawingStyle
 from ebcli.drawing.thumbnails import THUMBNAILS, ThumbnailNames, map_thumbnail
@@ -25,14 +24,13 @@ from ebcli.files.paths import first_link
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
 from ebcli.files.results import Results
 from ebcli.files.sources import Source
-from ebcli.gallery.comparison import Files, Json, path_below, read_maps, roots_of
+from ebcli.gallery.comparison import Files, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
 
 _STYLE = DrawingStyle()
 _OF_MAP = {name: name for name in "score mass told evidence sufficiency blank at_border against".split()}
 _OF_MAP |= {"told": "evidence_words"}  # names on the page, and those of records
-_LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
 _AT_A_TIME = 64  # images, whose thumbnails are in memory
 
 
@@ -59,7 +57,7 @@ class Outcome(NamedTuple):
         layer: the layer.
         maps: the maps there.
         seconds: the time that they took.
-        raw: the ``.npz`` file, relative to the output directory; None if it does not exist.
+        has_raw: whether its ``.npz`` file exists.
         photo: the photo's thumbnail; None for a failure.
     """
 
@@ -67,7 +65,7 @@ class Outcome(NamedTuple):
     layer: str
     maps: tuple[MapEntry, ...]
     seconds: float
-    raw: Path | None = None
+    has_raw: bool = False
     photo: Path | None = None
 
 
@@ -90,23 +88,24 @@ def read_entries(directory: Path) -> list[Entry]:
     latest: dict[str, dict[tuple[str, str], Record]] = {}
     results = Results(directory)
     for record in records_of_run(directory):
-        of_input = latest.setdefault(record.place, {})
+        records = latest.setdefault(record.place, {})
         key = record.layer, record.method
-        of_input.pop(key, None)
-        of_input[key] = record
+        records.pop(key, None)
+        records[key] = record
         results.update([record])
 
     def is_there(result: Result) -> bool:
         return results.has(result) and not first_link(directory, Path(result.path))
 
     entries = []
-    for of_input in latest.values():
+    for records in latest.values():
         outcomes: dict[tuple[str, str], Outcome] = {}
-        for record in of_input.values():
+        for record in records.values():
             existing = {Path(result.path) for result in filter(is_there, record.results)}
             for outcome in _outcomes(record, existing):
-                outcomes.pop((outcome.layer, record.method), None)
-                outcomes[outcome.layer, record.method] = outcome
+                key = outcome.layer, record.method
+                outcomes.pop(key, None)
+                outcomes[key] = outcome
         if outcomes:  # none if no class scored above a threshold
             entries.append(Entry(record.input, tuple(outcomes.values())))
     return entries
@@ -115,7 +114,7 @@ def read_entries(directory: Path) -> list[Entry]:
 def _outcomes(record: Record, existing: Collection[Path]) -> Iterator[Outcome]:
     """One outcome per layer, with those result files that exist; of a failure, one."""
     if record.status == "failed" or record.stamp is None:
-        yield Outcome(record, record.layer, (), seconds=record.seconds)
+        yield Outcome(record, record.layer, (), record.seconds)
         return
     names = ThumbnailNames(record.place, record.stamp, record.configuration, record.method)
     results = [Path(result.path) for result in record.results]
@@ -124,16 +123,15 @@ def _outcomes(record: Record, existing: Collection[Path]) -> Iterator[Outcome]:
         pictures *= len(record.classes)
     pictures = pictures[len(pictures) - len(record.classes) :]  # the videos of the same maps stand before
     layers: dict[str, list[MapEntry]] = {}
-    keys = with_numbers((shown_class.layer, shown_class.index) for shown_class in record.classes)
+    keys = with_numbers((class_record.layer, class_record.index) for class_record in record.classes)
     for class_record, (key, number), picture in zip(record.classes, keys, pictures, strict=True):
-        thumbnails = names.map(*key, number), names.overlay(*key, number)
-        layers.setdefault(class_record.layer, []).append(
-            MapEntry(class_record, picture if picture in existing else None, *thumbnails)
-        )
-    raw = next((result for result in results if result.suffix == ".npz" and result in existing), None)
+        result = picture if picture in existing else None
+        entry = MapEntry(class_record, result, names.map(*key, number), names.overlay(*key, number))
+        layers.setdefault(class_record.layer, []).append(entry)
+    has_raw = any(path.suffix == ".npz" for path in existing)
     for layer, maps in reversed(layers.items()):  # the page shows the last outcome: that of the first layer
-        # they were computed together
-        yield Outcome(record, layer, tuple(maps), seconds=record.seconds / len(layers), raw=raw, photo=names.photo)
+        seconds = record.seconds / len(layers)  # they were computed together
+        yield Outcome(record, layer, tuple(maps), seconds, has_raw, names.photo)
 
 
 def write_gallery(
@@ -169,20 +167,22 @@ def write_gallery(
         existing = _make_missing(entries, folder, style, count, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
         overlay = replace(style, name="overlay", cells=False)
-        colors = np.asarray(bar(overlay, (_LEGEND_COLORS, 1)))[0].tolist()
-        look = {"alpha": style.alpha, "colors": colors, "ends": scale_labels(overlay, FINE, has_faint=True)}
-        folder.add({PAGE: page("gallery.html", data={**look, **_data(name, entries, existing)})})
+        data = _data(name, entries, existing)
+        data["alpha"] = style.alpha
+        data["colors"] = bar_colors(overlay)
+        data["ends"] = scale_labels(overlay, FINE, has_faint=True)
+        folder.add({PAGE: page("gallery.html", data=data)})
     return directory / PAGE
 
 
-def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Json:
+def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> JsonObject:
     """The page's data; repeated text is stored once in tables and referred to by its index."""
     tables: dict[str, dict[Any, int]] = {"classes": {}, "models": {}, "layers": {}, "methods": {}}
 
     def number(table: str, value: Any) -> int:
         return tables[table].setdefault(value, len(tables[table]))
 
-    def map_data(entry: MapEntry) -> Json:
+    def map_data(entry: MapEntry) -> JsonObject:
         class_record = entry.class_record
         return {
             "class": number("classes", (class_record.index, class_record.name)),
@@ -192,32 +192,33 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Js
             "result": entry.result and _url(entry.result),
         }
 
-    def outcome_data(outcome: Outcome) -> Json:
+    def outcome_data(outcome: Outcome) -> JsonObject:
         record = outcome.record
+        weights = "untrained" if record.weights == "none" else record.weights
         # what tells a wrong prediction from the true class comes first
         maps = sorted(outcome.maps, key=lambda map_entry: not map_entry.class_record.against)
         return {
-            "model": number("models", (record.model, "untrained" if record.weights == "none" else record.weights)),
+            "model": number("models", (record.model, weights)),
             "layer": number("layers", outcome.layer),
             "method": number("methods", record.method),
             "seconds": outcome.seconds,
             **{name: getattr(record, name) for name in ("error", "label", "predicted")},
             "photo": outcome.photo and _url(outcome.photo, existing),
-            "maps": [*map(map_data, maps)],
+            "maps": list(map(map_data, maps)),
         }
 
-    images = [
-        {"name": entry.input, "outcomes": [outcome_data(outcome) for outcome in entry.outcomes]} for entry in entries
-    ]
+    images = [{"name": entry.input, "outcomes": list(map(outcome_data, entry.outcomes))} for entry in entries]
     classes = [{"index": index, "name": name} for index, name in tables.pop("classes")]
-    return {"name": name, "images": images, "classes": classes, **{key: list(values) for key, values in tables.items()}}
+    lists = {key: list(values) for key, values in tables.items()}
+    return {"name": name, "images": images, "classes": classes, **lists}
 
 
 def _url(path: Path, existing: Collection[Path] | None = None) -> str | None:
-    """The link to a file below the output directory; None if ``there`` does not contain it."""
+    """The link to a file below the output directory; None if it is not one of those that exist."""
     if existing is not None and path not in existing:
         return None
-    return quote(os.fsencode(Path(os.path.relpath(path, PAGE.parent)).as_posix()))
+    relpath = os.path.relpath(path, PAGE.parent)
+    return quote(os.fsencode(Path(relpath).as_posix()))
 
 
 def _make_missing(
@@ -267,7 +268,8 @@ def _make_missing(
 
 def _missing(outcome: Outcome, existing: Set[Path]) -> set[Path]:
     """The missing thumbnails: the photo, and each map that has no small overlay as its substitute."""
-    thumbnails = {entry.map for entry in outcome.maps if not (entry.class_record.blank or entry.overlay in existing)}
+    maps = [entry for entry in outcome.maps if not entry.class_record.blank]
+    thumbnails = {entry.map for entry in maps if entry.overlay not in existing}
     if outcome.photo is not None:
         thumbnails.add(outcome.photo)
     return thumbnails - existing
@@ -278,7 +280,8 @@ def _make(directory: Path, source: Path | None, outcome: Outcome, missing: Set[P
     photo = outcome.photo
     with suppress(ImageError, OSError):
         if photo and photo in missing and source and Source(source).stamp() == outcome.record.stamp:
-            files[photo] = encode_picture(downscale(decode(Source(source).open_content()[1])), "jpg")
+            _, file = Source(source).open_content()
+            files[photo] = encode_picture(downscale(decode(file)), "jpg")
     with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
         for entry, frame_maps in _frame_maps(directory, outcome, style):
             content = map_thumbnail(frame_maps, frame_maps.map.values) if entry.map in missing else None
@@ -293,9 +296,8 @@ def _make(directory: Path, source: Path | None, outcome: Outcome, missing: Set[P
 
 def _frame_maps(directory: Path, outcome: Outcome, style: DrawingStyle) -> Iterator[tuple[MapEntry, FrameMaps]]:
     """Each map of the ``.npz`` file of an outcome."""
-    size_and_maps = None if outcome.raw is None else read_maps(directory, outcome.record)
-    if size_and_maps is not None:
-        size, maps = size_and_maps
-        of_layer = [map_ for map_ in maps if map_.layer == outcome.layer]
-        for number, (entry, map_) in enumerate(zip(outcome.maps, of_layer, strict=True)):
-            yield entry, FrameMaps.from_map(map_, size, None, style, number)
+    image = read_maps(directory, outcome.record) if outcome.has_raw else None
+    if image is not None:
+        maps = [map_ for map_ in image.maps if map_.layer == outcome.layer]
+        for number, (entry, map_) in enumerate(zip(outcome.maps, maps, strict=True)):
+            yield entry, FrameMaps.from_map(map_, image.size, None, style, number)

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from ebcli.datatypes.arrays import FloatArray
-from ebcli.drawing.figure import COLUMNS, lay_out, map_tile, small_frame, split_rows
+from ebcli.drawing.figure import Row, lay_out, map_tile, small_frame
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import scale_labels
 from ebcli.errors import DISTRIBUTION, ConfigurationError, import_optional
@@ -164,5 +164,5 @@ def _draw_maps(saliencies: Sequence[Saliency], epoch: int) -> Image.Image:
         frame = photo._replace(image=small_frame(photo.image, saliency.style))
         tiles.append(map_tile(frame_maps, frame, f"{number}: {map_.title}"))
         cells = max(cells, map_.values.size)
-    rows = split_rows("", tiles, COLUMNS)
+    rows = [Row("", tiles)]
     return lay_out(f"epoch {epoch}", saliencies[0].about, rows, style, scale_labels(style, cells)).image()

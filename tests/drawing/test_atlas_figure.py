@@ -78,7 +78,7 @@ def test_a_single_class_has_a_region_and_a_blank_photo_none():
 def test_pixels_of_regions_are_tinted_and_others_as_they_are():
     photo = Image.new("RGB", (80, 40), (128, 128, 128))
     both = maps([[1, 0, 0, 0]], [[0, 0, 0, 0.5]])
-    figure = atlas_figure([DisplayFrame(photo)], both, "photo", "about", at=(40, 20))
+    figure = atlas_figure([DisplayFrame(photo)], both, "photo", "about", pixel=(40, 20))
     (_, _, drawn), *swatches = figure.pictures
     drawn = np.asarray(drawn, float)
     assert (drawn[2, 45] == 128).all()  # between the regions
