@@ -1,6 +1,7 @@
 """Which elements of a layer's output are cells of its map, told by the elements of the input that they come from."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import repeat
 from math import prod
 
@@ -85,22 +86,30 @@ class InputGrid:
         by_shape = layout_by_shape(shape, extent)
         if is_told_by_shape(shape, extent):
             return by_shape
-        return self._layout_by_list(value, images) or by_shape
-
-    def _layout_by_list(self, value: Value, images: int) -> Layout | None:
         channel_axis = self.channel_axis or 1
         cells = [of_axis for axis, of_axis in self._cells.items() if axis != channel_axis]
-        varying_axes = [of_axis.varying_axes(value) for of_axis in cells]
-        axes = sorted(set().union(*varying_axes))
-        if images in axes:
+        if all(map(partial(_is_pooled, value), cells)):
             return None
-        if len(axes) == 1:
-            return _layout_of_tokens(value, cells, axes[0], images)
-        if any(len(varying) != 1 for varying in varying_axes) or len(axes) < len(cells):
-            return None
-        ordered_axes = [axis for (axis,) in varying_axes]
-        positions = tuple(_with_images_first(axis, images) for axis in ordered_axes)
-        return Layout(positions, tuple(value.shape[axis] for axis in ordered_axes))
+        return _layout_by_list(value, cells, images) or by_shape
+
+
+def _is_pooled(value: Value, cells: Cells) -> bool:
+    """Whether all elements of a value come from all cells."""
+    return cells.count > 1 and bool(cells.marks_of(value).all()) and not cells.varying_axes(value)
+
+
+def _layout_by_list(value: Value, cells: Sequence[Cells], images: int) -> Layout | None:
+    varying_axes = [of_axis.varying_axes(value) for of_axis in cells]
+    axes = sorted(set().union(*varying_axes))
+    if images in axes:
+        return None
+    if len(axes) == 1:
+        return _layout_of_tokens(value, cells, axes[0], images)
+    if any(len(varying) != 1 for varying in varying_axes) or len(axes) < len(cells):
+        return None
+    ordered_axes = [axis for (axis,) in varying_axes]
+    positions = tuple(_with_images_first(axis, images) for axis in ordered_axes)
+    return Layout(positions, tuple(value.shape[axis] for axis in ordered_axes))
 
 
 def _are_pixels(axis: int, op: Op, source: Value) -> bool:
