@@ -34,7 +34,10 @@ class Links(MetadataHookInterface):
             "Issues": f"{home}/issues",
         }
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
-        metadata["readme"] = {"content-type": "text/markdown", "text": absolute_links(text, home, f"v{version}")}
+        metadata["readme"] = {
+            "content-type": "text/markdown",
+            "text": absolute_links(text, home, f"v{version}"),
+        }
 
 
 def absolute_links(text: str, home: str, tag: str) -> str:
@@ -42,7 +45,8 @@ def absolute_links(text: str, home: str, tag: str) -> str:
     page, picture = f"{home}/blob/{tag}/", f"{home}/raw/{tag}/"
     parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
     parts[::2] = [
-        RELATIVE.sub(lambda found: f"{found[1] or ''}]({picture if found[1] else page}", part) for part in parts[::2]
+        RELATIVE.sub(lambda found: f"{found[1] or ''}]({picture if found[1] else page}", part)
+        for part in parts[::2]
     ]
     return "".join(parts)
 
@@ -57,7 +61,10 @@ class ManualPages(BuildHookInterface):
 
         folder = Path(self.root, "build/man")
         folder.mkdir(parents=True, exist_ok=True)
-        for name, command, other in (("eb-saliency", run, "-benchmark"), ("eb-saliency benchmark", benchmark, "")):
+        for name, command, other in (
+            ("eb-saliency", run, "-benchmark"),
+            ("eb-saliency benchmark", benchmark, ""),
+        ):
             page = folder / f"{name.replace(' ', '-')}.1"
             text = manual_page(name, command, self.metadata.version, f"eb-saliency{other}")
             page.write_text(text, encoding="utf-8")
@@ -91,13 +98,22 @@ def manual_page(name: str, command: click.Command, version: str, see_also: str) 
         parent = click.Context(click.Group(), info_name=name, auto_envvar_prefix=prefix)
         inner = click.Context(subcommand, info_name=subname, parent=parent, **subcommand.context_settings)
         title = _escaped(f"{name} {subname}")
-        lines += [f".SH {title.upper()}", *_synopsis(inner), ".PP", *_paragraphs(subcommand.help), *_options(inner)]
+        lines += [
+            f".SH {title.upper()}",
+            *_synopsis(inner),
+            ".PP",
+            *_paragraphs(subcommand.help),
+            *_options(inner),
+        ]
     lines += [".SH NOTES", *_paragraphs(command.epilog), ".SH SEE ALSO", f".BR {_escaped(see_also)} (1)"]
     return "\n".join(lines) + "\n"
 
 
 def _synopsis(context: click.Context) -> list[str]:
-    return [f".B {_escaped(context.command_path)}", *_text(" ".join(context.command.collect_usage_pieces(context)))]
+    return [
+        f".B {_escaped(context.command_path)}",
+        *_text(" ".join(context.command.collect_usage_pieces(context))),
+    ]
 
 
 def _options(context: click.Context) -> Iterator[str]:

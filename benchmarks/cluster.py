@@ -34,7 +34,9 @@ NETWORKS = {"EfficientNet-Lite0": [], "VGG-16": ["--model", "vgg16", "--weights"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--images", type=int, default=480, help="images for EfficientNet-Lite0; a quarter for VGG-16 (480)"
     )
@@ -58,7 +60,9 @@ def cost(count: int) -> None:
     """Print the CPU seconds per image on the network (g), and for decoding and drawing (p)."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        plan = RunPlan.from_values(images=(small(0),), fit="crop", output=Path(name), device="cpu", batch_size=8)
+        plan = RunPlan.from_values(
+            images=(small(0),), fit="crop", output=Path(name), device="cpu", batch_size=8
+        )
         folder = OutputFolder(Path(name), overwrite=True)
         prepared = prepare(plan, folder)
         sources = [Source(small(i)) for i in range(count // 8 * 8)]

@@ -48,7 +48,9 @@ FORWARD = "with torch.inference_mode(): net(batch)"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--images", type=int, default=240, help="images in the directory (240)")
     parser.add_argument("--rounds", type=int, default=5, help="runs on the single photo (5)")
     options = parser.parse_args()
@@ -102,7 +104,9 @@ def directory(folder: Path, count: int) -> None:
     for suffix in ("png", "jpg"):
         options = ["--format", suffix, "-o"]
         start, _, _ = measured([*eb_saliency(), str(few), *options, str(folder / f"few-{suffix}")], folder)
-        whole, _, peak = measured([*eb_saliency(), str(photos), *options, str(folder / f"maps-{suffix}")], folder)
+        whole, _, peak = measured(
+            [*eb_saliency(), str(photos), *options, str(folder / f"maps-{suffix}")], folder
+        )
         rate = (count - 2 * BATCH) / (whole - start)
         share = f"{rate / engine_rate:.2f} of the engine's {engine_rate:.1f}, goal {GOAL:.2f}, aim {AIM:.2f}"
         print(f"directory, {suffix}: {rate:.1f} images/s, {share}")

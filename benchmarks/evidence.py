@@ -107,8 +107,12 @@ def fits() -> str:
     lines = []
     for fit in unique(rows, "fit"):
         found = {row["pictures"]: row for row in rows if row["fit"] == fit}
-        lines.append([fit, *(f"{percent(found[kind]['share'])}, {percent(found[kind]['top 5'])}" for kind in kinds)])
-    heads = [next(kind.replace(short, long, 1) for short, long in _FITS.items() if short in kind) for kind in kinds]
+        lines.append(
+            [fit, *(f"{percent(found[kind]['share'])}, {percent(found[kind]['top 5'])}" for kind in kinds)]
+        )
+    heads = [
+        next(kind.replace(short, long, 1) for short, long in _FITS.items() if short in kind) for kind in kinds
+    ]
     return markdown(["fit", *heads], lines, 1)
 
 
@@ -177,9 +181,16 @@ def strength() -> str:
     for row in read("strength"):
         lines.append([row["network"], f"`{row['layer']}`", row["noise, 50%"], f"{float(row['spread']):.0%}"])
         for kind in ("own", "others"):
-            alone = [f"{int(row[f'{kind}, at least {limit}']) / int(row[f'{kind}, maps']):.0%}" for limit in (1.5, 3.0)]
+            alone = [
+                f"{int(row[f'{kind}, at least {limit}']) / int(row[f'{kind}, maps']):.0%}"
+                for limit in (1.5, 3.0)
+            ]
             said = [row[f"{kind}, {word}"] for word in ("clear", "weak", "hardly any")]
-            lines[-1] += [f"{row[f'{kind}, median']}×", *alone, " / ".join(said) if any(map(int, said)) else "–"]
+            lines[-1] += [
+                f"{row[f'{kind}, median']}×",
+                *alone,
+                " / ".join(said) if any(map(int, said)) else "–",
+            ]
     kinds = ("own: median", "1.5×", "3×", "evidence", "others: median", "1.5×", "3×", "evidence")
     return markdown(["network", "layer", "1× noise", "spread", *kinds], lines, 2)
 
@@ -225,7 +236,12 @@ def sentences() -> str:
                 by_layer.setdefault(row["layer"], []).append(row)
         best = max(by_layer, key=lambda layer: fmean(float(row["share"]) for row in by_layer[layer]))
         lines.append(
-            [method, by_layer[best][0]["rule"], f"`{best}`", *(percent(row["share"]) for row in by_layer[best])]
+            [
+                method,
+                by_layer[best][0]["rule"],
+                f"`{best}`",
+                *(percent(row["share"]) for row in by_layer[best]),
+            ]
         )
     return markdown(["method", "rule", "best layer", *kinds], lines, 3)
 
@@ -237,7 +253,11 @@ def words() -> str:
     for word in unique(rows, "word"):
         found = {row["pictures"]: row for row in rows if row["word"] == word}
         read_from = found[kinds[0]]
-        probabilities = (read_from["probability"], read_from["without the picture"], read_from["joint, whole tokens"])
+        probabilities = (
+            read_from["probability"],
+            read_from["without the picture"],
+            read_from["joint, whole tokens"],
+        )
         shares = (*(found[kind]["joint"] for kind in kinds), found[kinds[-1]]["joint, largest"])
         cells = [*map(percent, (*probabilities, *shares))]
         lines.append([f"`{word}`" if len(word) == 1 or word == "of" else word, *cells])
@@ -253,7 +273,9 @@ def cost() -> str:
     for key in dict.fromkeys(tuple(row[name] for name in keys) for row in rows):
         found = [row for row in rows if tuple(row[name] for name in keys) == key]
         network, layer, rule, batch = key
-        lines.append([network, f"`{layer}`", rule, batch, extent(row["passes"] for row in found), found[0]["bound"]])
+        lines.append(
+            [network, f"`{layer}`", rule, batch, extent(row["passes"] for row in found), found[0]["bound"]]
+        )
     return markdown(["network", "layer", "rule", "batch", "forward passes", "multiplications"], lines, 3)
 
 
@@ -276,7 +298,20 @@ def unique(rows: Iterable[Row], column: str) -> list[str]:
 
 TABLES: dict[str, Callable[[], str]] = {
     one.__name__: one
-    for one in (layers, fits, faithfulness, naming, sufficiency, strength, best, trained, sentences, words, cost, rates)
+    for one in (
+        layers,
+        fits,
+        faithfulness,
+        naming,
+        sufficiency,
+        strength,
+        best,
+        trained,
+        sentences,
+        words,
+        cost,
+        rates,
+    )
 }
 
 

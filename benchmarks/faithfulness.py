@@ -67,10 +67,14 @@ class Run:
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self._shown, self._labels = photos(cache)
-        self.at_all_layers = ModelUnderTest(ModelSpec(MODEL), list(STRIDES), (*METHODS, "random", "center"), "cpu")
+        self.at_all_layers = ModelUnderTest(
+            ModelSpec(MODEL), list(STRIDES), (*METHODS, "random", "center"), "cpu"
+        )
         self.at_one_layer = ModelUnderTest(ModelSpec(MODEL), [LAYER], METHODS, "cpu")
         loaded = self.at_one_layer.loaded
-        self.pictures = LabeledImages(self._shown, self._labels, loaded.categories, self.at_one_layer.num_classes)
+        self.pictures = LabeledImages(
+            self._shown, self._labels, loaded.categories, self.at_one_layer.num_classes
+        )
 
     def rows(self, test: Benchmark) -> list[Row]:
         """The rows of a test."""
@@ -126,7 +130,9 @@ def draw_grid(tables: dict[int, list[Row]], path: Path) -> None:
             scores = [row["score"] for row in rows if row["method"] == method]
             axis.plot(scores, "o-", color=color, label=method)
         axis.axhline(0.25, color="gray", linestyle=":", label="chance")
-        axis.set_xticks(range(len(STRIDES)), [f"{layer}\nstride {stride}" for layer, stride in STRIDES.items()])
+        axis.set_xticks(
+            range(len(STRIDES)), [f"{layer}\nstride {stride}" for layer, stride in STRIDES.items()]
+        )
         axis.tick_params(axis="x", labelsize=7)
         axis.set(title=f"2 x 2 photos of {cell} x {cell} pixels", ylim=(0, 1.02))
     axes[0].set_ylabel("share of the map in the right photo")
@@ -184,7 +190,9 @@ def main() -> None:
         return
     grids = {cell: run.grid(cell) for cell in CELLS}
     draw_grid(grids, evidence.FOLDER / "grid.png")
-    by_cell = [{"cell": cell, "stride": STRIDES.get(row["layer"], "")} | row for cell in CELLS for row in grids[cell]]
+    by_cell = [
+        {"cell": cell, "stride": STRIDES.get(row["layer"], "")} | row for cell in CELLS for row in grids[cell]
+    ]
     evidence.write("grid", figures(by_cell, mosaics=MOSAICS, photos=sure))
     kinds = {kind: run.perturbation(kind) for kind in ("deletion", "insertion")}
     draw_curves({kind: rows for kind, (rows, _) in kinds.items()}, evidence.FOLDER / "perturbation.png")

@@ -55,7 +55,9 @@ class Question(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="*", default=[], metavar="fits|tiles")
     parts = parser.parse_args().parts or ("fits", "tiles")
     torch.set_num_threads(1)
@@ -78,7 +80,12 @@ def rows_of_fits(loaded: ebcli.LoadedModel) -> Iterator[evidence.Row]:
         chosen = [question for question in questions if question.kind == kind]
         for name, fit in fits.items():
             means = np.mean([measured(loaded, fit, question) for question in chosen], axis=0)
-            row: evidence.Row = {"network": loaded.name, "layer": LAYER, "pictures": kind, "questions": len(chosen)}
+            row: evidence.Row = {
+                "network": loaded.name,
+                "layer": LAYER,
+                "pictures": kind,
+                "questions": len(chosen),
+            }
             row["fit"] = name
             row |= dict(zip(MEANS, (f"{one:.3f}" for one in means), strict=True)) | evidence.stamp()
             print(row, flush=True)
@@ -105,10 +112,17 @@ def rows_of_tiles(loaded: ebcli.LoadedModel) -> Iterator[evidence.Row]:
                     edges = np.linspace(0, count, values.shape[1] + 1) - classes.index(target)
                     inside = np.diff(edges.clip(0, 1)) / np.diff(edges)
                     positive = values.clip(min=0)
-                    found[way].append((float((positive * inside).sum() / positive.sum()), target in likeliest))
+                    found[way].append(
+                        (float((positive * inside).sum() / positive.sum()), target in likeliest)
+                    )
         for way, each in found.items():
             share, among = np.mean(each, axis=0)
-            row: evidence.Row = {"network": loaded.name, "layer": LAYER, "photos": count, "questions": len(each)}
+            row: evidence.Row = {
+                "network": loaded.name,
+                "layer": LAYER,
+                "photos": count,
+                "questions": len(each),
+            }
             row |= {"explained": way, "share": f"{share:.3f}", "top 5": f"{among:.3f}"} | evidence.stamp()
             print(row, flush=True)
             yield row
@@ -136,7 +150,13 @@ def explained(
         joined = []
         for k, target in enumerate(targets):
             of_tiles = [
-                Map(subject=Subject(target, "", 0.0), layer=LAYER, values=one[k], mass=1.0, placement=Box(0, 0, 1, 1))
+                Map(
+                    subject=Subject(target, "", 0.0),
+                    layer=LAYER,
+                    values=one[k],
+                    mass=1.0,
+                    placement=Box(0, 0, 1, 1),
+                )
                 for one in maps
             ]
             joined.append(tiles.join(weighted, of_tiles).values)
@@ -153,7 +173,13 @@ def measured(loaded: ebcli.LoadedModel, spec: InputSpec, question: Question) -> 
     peak = inside[values.max(0).argmax()]
     ranks = result.logits[0].argsort(descending=True)[:5].tolist()
     share = float((values * inside).sum() / values.sum())
-    return share, round(peak), peaks_at_border(picture.size, values, place), ranks[0] == target, target in ranks
+    return (
+        share,
+        round(peak),
+        peaks_at_border(picture.size, values, place),
+        ranks[0] == target,
+        target in ranks,
+    )
 
 
 def asked(labeled: Sequence[tuple[Image.Image, int]]) -> Iterator[Question]:

@@ -76,7 +76,9 @@ def measure(family: str, name: str) -> dict[str, str]:
         specimen = _specimen(name)
         row["input"] = "x".join(map(str, specimen.inputs.shape[2:]))
         plain = specimen.forward()
-        marginal, contrastive = (specimen.excite(None, contrastive=contrastive) for contrastive in (False, True))
+        marginal, contrastive = (
+            specimen.excite(None, contrastive=contrastive) for contrastive in (False, True)
+        )
         row["rule"] = "jointly" if marginal.joint else "step by step"
         row["mass"] = f"{marginal.mass.item():.4f}"
         row["same_logits"] = "yes" if torch.equal(marginal.logits, plain) else "no"
@@ -85,7 +87,9 @@ def measure(family: str, name: str) -> dict[str, str]:
     except (EbcliError, TimeoutError) as error:
         row["reason"] = _reason(str(error))
     except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        row["reason"] = f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
+        row["reason"] = (
+            f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
+        )
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     return row
@@ -105,7 +109,15 @@ def _specimen(name: str) -> zoo.Specimen:
                     net = timm.create_model(name, num_classes=10, **options, **OPTIONS.get(name, {})).eval()
                 with torch.no_grad():
                     net(torch.randn(1, 3, side, side))
-            except (RuntimeError, TypeError, ValueError, AssertionError, IndexError, KeyError, AttributeError):
+            except (
+                RuntimeError,
+                TypeError,
+                ValueError,
+                AssertionError,
+                IndexError,
+                KeyError,
+                AttributeError,
+            ):
                 continue
             specimen = zoo.specimen_of(name, net, (1, 3, side, side), layer="")
             if specimen.forward().isfinite().all():
@@ -125,7 +137,9 @@ def _reason(message: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", action="append", metavar="PATTERN", help="families to measure, as in 'swin*'")
+    parser.add_argument(
+        "--only", action="append", metavar="PATTERN", help="families to measure, as in 'swin*'"
+    )
     parser.add_argument("--again", action="store_true", help="measure what the cache holds, too")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "library_table.jsonl"))
     parser.add_argument("--output", type=Path, default=ROOT / "docs/networks/timm.csv")

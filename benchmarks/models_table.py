@@ -85,7 +85,9 @@ def measure(name: str) -> dict[str, str]:
             same &= torch.equal(result.logits, plain)
             relevance = result.relevance
             if not relevance.isfinite().all() or not (contrastive or (relevance >= 0).all()):
-                raise AssertionError(f"{name}: relevance at {layer or 'the input'} is not finite or below zero")
+                raise AssertionError(
+                    f"{name}: relevance at {layer or 'the input'} is not finite or below zero"
+                )
             del result, relevance
     values = (
         name,
@@ -133,7 +135,9 @@ def written(rows: dict[str, dict[str, str]], columns: list[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", action="append", metavar="PATTERN", help="networks to measure, such as 'resnet*'")
+    parser.add_argument(
+        "--only", action="append", metavar="PATTERN", help="networks to measure, such as 'resnet*'"
+    )
     parser.add_argument("--again", action="store_true", help="measure again what the cache holds")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "models_table.jsonl"))
     options = parser.parse_args()

@@ -31,7 +31,10 @@ Pixels = NDArray[np.floating]  # (..., 3), 0 to 255
 Treatment = Callable[[Pixels, NDArray[np.floating]], Pixels]  # draws a map, 0 to 1, over a photo
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_images"
-SCIKIT_IMAGE, SCIKIT_LEARN = Path(skimage.__file__).parent / "data", Path(sklearn.__file__).parent / "datasets/images"
+SCIKIT_IMAGE, SCIKIT_LEARN = (
+    Path(skimage.__file__).parent / "data",
+    Path(sklearn.__file__).parent / "datasets/images",
+)
 FILES = [
     *(SAMPLES / f"{name}.jpg" for name in ("chelsea", "coffee", "mosaic", "rocket")),
     *(SCIKIT_IMAGE / name for name in ("hubble_deep_field.jpg", "retina.jpg")),
@@ -91,7 +94,9 @@ def blend(colors: Pixels, opacities: NDArray[np.floating], muted: bool = False) 
 
 def between(*colors: tuple[int, int, int]) -> Pixels:
     """256 colors that lead from one to the next."""
-    return np.stack([np.interp(LEVELS, np.linspace(0, 1, len(colors)), channel) for channel in np.transpose(colors)], 1)
+    return np.stack(
+        [np.interp(LEVELS, np.linspace(0, 1, len(colors)), channel) for channel in np.transpose(colors)], 1
+    )
 
 
 def of(cmap: str, low: float = 0.0, high: float = 1.0) -> Pixels:
@@ -137,10 +142,14 @@ def main() -> None:
         one.thumbnail((width - 4, height - 4))
         values = np.maximum(found[name] / found[name].max(), 0)
         values = np.asarray(Image.fromarray(values).resize(one.size, Image.Resampling.BICUBIC)).clip(0, 1)
-        drawn = [np.asarray(one, float), *(draw(np.asarray(one, float), values) for draw in TREATMENTS.values())]
+        drawn = [
+            np.asarray(one, float),
+            *(draw(np.asarray(one, float), values) for draw in TREATMENTS.values()),
+        ]
         for column, pixels in enumerate(drawn):
             sheet.paste(
-                Image.fromarray(pixels.round().clip(0, 255).astype(np.uint8)), (column * width, 16 + row * height)
+                Image.fromarray(pixels.round().clip(0, 255).astype(np.uint8)),
+                (column * width, 16 + row * height),
             )
     for column, name in enumerate(["photo", *TREATMENTS]):
         ImageDraw.Draw(sheet).text((column * width, 2), name, fill="black")

@@ -32,7 +32,9 @@ ROWS = ((), ("--max-side", "1600"), ("--format", "png"))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--images", type=int, default=32, help="photos in the larger directory (32)")
     parser.add_argument("--megapixels", type=float, default=12, help="size of a photo (12)")
     parser.add_argument("--csv", action="store_true", help="also write docs/evidence/photos.csv")
@@ -54,8 +56,16 @@ def main() -> None:
             seconds = [cpu_seconds(photos, folder / "maps", *row) for photos in (small, large)]
             each, plain = (seconds[1] - seconds[0]) / (count - BATCH), (before + plain_pass()) / 2
             goal = f"{GOAL:.2f}" if options.megapixels == 12 and not row else ""
-            measured |= {"the network's plain pass alone": plain, " ".join(["eb-saliency photos", *row]): each}
-            cells = [f"{options.megapixels:g} megapixels {' '.join(row)}", f"{each:.3f}", goal, f"{each / plain:.1f}"]
+            measured |= {
+                "the network's plain pass alone": plain,
+                " ".join(["eb-saliency photos", *row]): each,
+            }
+            cells = [
+                f"{options.megapixels:g} megapixels {' '.join(row)}",
+                f"{each:.3f}",
+                goal,
+                f"{each / plain:.1f}",
+            ]
             print(f"| {' | '.join(cells)} |", flush=True)
             if options.check and each <= SLACK * EXPECTED * plain:
                 break

@@ -24,7 +24,9 @@ WORKS = (("efficientnet_lite0", 0.2, 400), ("vgg16", 0.2, 64), ("efficientnet_li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--csv", action="store_true", help="also write docs/evidence/rates.csv")
     options = parser.parse_args()
     rows = []

@@ -87,7 +87,15 @@ ROWS = (
     Row("vgg16", "features.23", contrastive=False),
     Row("vgg16", None, contrastive=False, goal=3.3),
     *(
-        Row(model, layer, contrastive=True, batch=4, goal=1.3, file=file, file_layer=layer if file == ".pt2" else node)
+        Row(
+            model,
+            layer,
+            contrastive=True,
+            batch=4,
+            goal=1.3,
+            file=file,
+            file_layer=layer if file == ".pt2" else node,
+        )
         for model, layer, node in (
             ("resnet50", "layer3", "/layer3/layer3.5/relu_2/Relu"),
             ("vit_b_16", "encoder.dropout", "/encoder/Add"),
@@ -122,7 +130,9 @@ class Measured:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", action="append", metavar="PATTERN", help="rows whose name matches")
     parser.add_argument("--rounds", type=int, default=7, help="timings of each (7)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (2)")
@@ -133,11 +143,17 @@ def main() -> None:
     options = parser.parse_args()
     clock = time.process_time if options.check else time.perf_counter
     torch.set_num_threads(1 if options.check else options.threads)
-    rows = [r for r in (CHECKED if options.check else ROWS) if any(fnmatch(r.name, p) for p in options.only or ["*"])]
+    rows = [
+        r
+        for r in (CHECKED if options.check else ROWS)
+        if any(fnmatch(r.name, p) for p in options.only or ["*"])
+    ]
     failed = []
     if not options.json:
         print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}\n")
-        print("| work | by | forward passes | quartiles | bound | goal | forward pass |\n|---|---|---|---|---|---|---|")
+        print(
+            "| work | by | forward passes | quartiles | bound | goal | forward pass |\n|---|---|---|---|---|---|---|"
+        )
     for row in rows:
         for found in measured(row, options.rounds, options.peers, clock):
             if options.json:
@@ -146,12 +162,22 @@ def main() -> None:
                 spread = f"{found.low:.2f} to {found.high:.2f}"
                 goal = "" if row.goal is None or found.by != "ebcli" else f"{row.goal:.2f}"
                 bound = "" if found.bound is None else f"{found.bound:.2f}"
-                cells = [found.name, found.by, f"{found.median:.2f}", spread, bound, goal, f"{found.forward:.3f} s"]
+                cells = [
+                    found.name,
+                    found.by,
+                    f"{found.median:.2f}",
+                    spread,
+                    bound,
+                    goal,
+                    f"{found.forward:.3f} s",
+                ]
                 print(f"| {' | '.join(cells)} |", flush=True)
             if options.csv and not row.file:  # its unit is another one
                 save(row, found)
             if row.expected is not None and found.median > SLACK * row.expected:
-                failed.append(f"{found.name} takes {found.median:.2f} forward passes instead of {row.expected}")
+                failed.append(
+                    f"{found.name} takes {found.median:.2f} forward passes instead of {row.expected}"
+                )
     if failed:
         sys.exit("\n".join(failed))
 
@@ -237,7 +263,13 @@ def save(row: Row, found: Measured) -> None:
         "by": found.by,
     }
     bound = "" if found.bound is None else f"{found.bound:.2f}"
-    new = {**work, "passes": f"{found.median:.2f}", "bound": bound, "layout": "channels_last", **evidence.stamp()}
+    new = {
+        **work,
+        "passes": f"{found.median:.2f}",
+        "bound": bound,
+        "layout": "channels_last",
+        **evidence.stamp(),
+    }
     same = {key: str(new[key]) for key in (*work, "layout", "date", "torch")}
     earlier = [one for one in evidence.read("cost") if all(one[key] == value for key, value in same.items())]
     evidence.update("cost", [*earlier, new], tuple(work))
@@ -290,7 +322,10 @@ def others(net: torch.nn.Module, images: torch.Tensor, row: Row) -> Iterator[tup
         from captum.attr import LayerGradCam, Saliency
 
         if module is None:
-            yield "captum (gradient)", lambda: Saliency(net).attribute(images.clone().requires_grad_(), target=1)
+            yield (
+                "captum (gradient)",
+                lambda: Saliency(net).attribute(images.clone().requires_grad_(), target=1),
+            )
         else:
             yield "captum (Grad-CAM)", lambda: LayerGradCam(net, module).attribute(images, target=1)
     if importlib.util.find_spec("pytorch_grad_cam") and module is not None:

@@ -57,7 +57,9 @@ def strengths(
     found = []
     for seed in range(1000, 1000 + pictures):
         chosen = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:classes][None]
-        maps = ebcli.excitation_backprop(net, made((3, side, side), seed), chosen, layer, contrastive=True).maps[0]
+        maps = ebcli.excitation_backprop(
+            net, made((3, side, side), seed), chosen, layer, contrastive=True
+        ).maps[0]
         found.append(maps.clamp(min=0).sum((1, 2)).numpy())
     return np.array(found)
 
@@ -82,7 +84,9 @@ def row(name: str, layer: str, own: Sequence[Map], others: Sequence[Map], measur
         found |= {f"{kind}, maps": len(some), f"{kind}, median": f"{np.median(times):.1f}"}
         found |= {f"{kind}, at least {limit}": int((times >= limit).sum()) for limit in OF_NOISE}
         found |= {
-            f"{kind}, at least {OF_NOISE[0]} times white noise": int((times * reference >= OF_NOISE[0] * usual).sum())
+            f"{kind}, at least {OF_NOISE[0]} times white noise": int(
+                (times * reference >= OF_NOISE[0] * usual).sum()
+            )
         }
         words = ("clear", "weak", HARDLY_ANY)
         found |= {f"{kind}, {word}": sum(one.evidence == word for one in some) for word in words}
@@ -90,7 +94,12 @@ def row(name: str, layer: str, own: Sequence[Map], others: Sequence[Map], measur
 
 
 def rows(
-    name: str, net: torch.nn.Module, side: int, found: Sequence[Saliency], labels: Sequence[Sequence[int]], count: int
+    name: str,
+    net: torch.nn.Module,
+    side: int,
+    found: Sequence[Saliency],
+    labels: Sequence[Sequence[int]],
+    count: int,
 ) -> Iterator[evidence.Row]:
     """A row for each layer: the maps of each picture's own classes, and those of the others."""
     for layer in found[0].explanation.by_layer:

@@ -46,7 +46,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def _documented(names: str) -> str:
     alone = {"ebcli.ExcitationMode", "ebcli.LinearMap"}  # without their members
-    return "\n\n".join(f"::: {name}" + "\n    options: {members: []}" * (name in alone) for name in names.split())
+    return "\n\n".join(
+        f"::: {name}" + "\n    options: {members: []}" * (name in alone) for name in names.split()
+    )
 
 
 def _command(name: str) -> str:

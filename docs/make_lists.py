@@ -40,7 +40,11 @@ def fields(listed: str) -> str:
     _, _, described = (inspect.getdoc(pkgutil.resolve_name(listed)) or "").partition("Attributes:\n")
     rows = [(name.replace(", ", "`, `"), text.replace("``", "`")) for name, text in FIELD.findall(described)]
     rows = [(name, re.sub(r"\bNone\b", "null", text)) for name, text in rows]
-    return "\n| field | |\n|---|---|\n" + "".join(f"| `{name}` | {_cell(text)[:-1]} |\n" for name, text in rows) + "\n"
+    return (
+        "\n| field | |\n|---|---|\n"
+        + "".join(f"| `{name}` | {_cell(text)[:-1]} |\n" for name, text in rows)
+        + "\n"
+    )
 
 
 def options(listed: str) -> str:
@@ -50,7 +54,9 @@ def options(listed: str) -> str:
     table = "\n| command | option | |\n|---|---|---|\n"
     for name, command in main.commands.items():
         parts = command.commands.values() if isinstance(command, click.Group) else (command,)
-        rows = {row: None for part in parts for option, row in _rows(part).items() if option not in _rows(run)}
+        rows = {
+            row: None for part in parts for option, row in _rows(part).items() if option not in _rows(run)
+        }
         table += "".join(f"| `{name}` | {row} |\n" for row in rows)
     return table + "\n"
 
@@ -58,7 +64,11 @@ def options(listed: str) -> str:
 def _rows(command: click.Command) -> dict[str, str]:
     """The rows of a command's options by their spelling, which includes what they take."""
     context = click.Context(command, **command.context_settings)
-    shown = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
+    shown = [
+        one
+        for one in command.get_params(context)
+        if isinstance(one, click.Option) and "--help" not in one.opts
+    ]
     records = filter(None, (option.get_help_record(context) for option in shown))
     return {spelling: f"`{_cell(spelling)}` | {_cell(text)}" for spelling, text in records}
 

@@ -130,7 +130,9 @@ def make() -> None:
     sys.path.append(str(ROOT / "docs/examples"))
     from digits import train, write_pictures  # docs/own-network.md
 
-    Path("digits.py").write_text((ROOT / "docs/examples/digits.py").read_text(encoding="utf-8"), encoding="utf-8")
+    Path("digits.py").write_text(
+        (ROOT / "docs/examples/digits.py").read_text(encoding="utf-8"), encoding="utf-8"
+    )
     write_pictures("training", range(1000), marked=True)
     write_pictures("test", range(1000, 1200), marked=True)
     for name, covered in (("before", False), ("after", True)):

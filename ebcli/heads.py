@@ -76,7 +76,9 @@ def head_of(output: Any, choice: HeadChoice = None) -> Head:
     for name in OBVIOUS:
         if name in rows:
             return Head(name, rows[name])
-    raise ConfigurationError(f"the network has several heads: choose one of {in_words(rows)}, by head= or --head")
+    raise ConfigurationError(
+        f"the network has several heads: choose one of {in_words(rows)}, by head= or --head"
+    )
 
 
 def in_words(heads: Mapping[str, Tensor]) -> str:

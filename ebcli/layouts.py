@@ -62,7 +62,9 @@ def saliency_map(
     shape = tuple(relevance.shape)
     if layer is None and shape[1:] == input_shape[1:] and len(input_shape) > 2:
         if channel_axis is None:
-            raise LayerError(f"which axis of the input {input_shape} has channels is unknown: sum `relevance` over it")
+            raise LayerError(
+                f"which axis of the input {input_shape} has channels is unknown: sum `relevance` over it"
+            )
         return relevance.sum(channel_axis)
     layout = layout or layout_by_shape(shape, extent_of(input_shape, channel_axis))
     if layout is None:

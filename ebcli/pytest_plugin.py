@@ -33,7 +33,9 @@ def saliency_unchanged(tmp_path: Path) -> Callable[..., None]:
         _networks.append(net)
         try:
             flags = [f"--{name}={value}" for name, value in arguments.items()]
-            result = CliRunner().invoke(main, ["check", str(baseline), "-o", str(tmp_path / "saliency"), *flags])
+            result = CliRunner().invoke(
+                main, ["check", str(baseline), "-o", str(tmp_path / "saliency"), *flags]
+            )
         finally:
             _networks.pop()
         if result.exit_code > 1:

@@ -133,7 +133,11 @@ class Process:
         other.close()
 
     def call(
-        self, function: Callable[..., T], arguments: Sequence[Any], timeout: float | None = None, memory: float = inf
+        self,
+        function: Callable[..., T],
+        arguments: Sequence[Any],
+        timeout: float | None = None,
+        memory: float = inf,
     ) -> T:
         """As ``Workers.call``, but raises DiedError if the process dies."""
         try:

@@ -32,7 +32,9 @@ for device in (torch.cuda, torch.xpu, torch.mtia):
     if not device.is_available():  # PyTorch keeps each seed for it, with a stack trace
         device.manual_seed_all = lambda _seed: None
 _entry_points = functools.cache(lambda _path, **wanted: entry_points(**wanted))
-metadata.entry_points = lambda **wanted: _entry_points(tuple(sys.path), **wanted)  # which reads all that is installed
+metadata.entry_points = lambda **wanted: _entry_points(
+    tuple(sys.path), **wanted
+)  # which reads all that is installed
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +79,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and not item.get_closest_marker("slow")
             and sum(divmod(seen[test], sampled.args[0])) % sampled.args[0]
         ):
-            item.add_marker("release")  # of each row of n cases, all but one, which is the next one in the next row
+            item.add_marker(
+                "release"
+            )  # of each row of n cases, all but one, which is the next one in the next row
         seen[test] += 1
 
 
@@ -121,7 +125,9 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, str]]:
     found: list[tuple[float, float, str]] = []
     real = ImageDraw.ImageDraw.text
 
-    def text(self: ImageDraw.ImageDraw, xy: tuple[float, float], text: str, *rest: Any, **options: Any) -> None:
+    def text(
+        self: ImageDraw.ImageDraw, xy: tuple[float, float], text: str, *rest: Any, **options: Any
+    ) -> None:
         found.append((*xy, text))
         real(self, xy, text, *rest, **options)
 

@@ -25,7 +25,18 @@ ROOMS = {
     "files": {"datatypes", "imports", "errors"},
     "models": {"eb", "heads", "layouts", "files", "datatypes", "imports", "errors"},
     "drawing": {"pages", "eb", "files", "datatypes", "errors"},
-    "run": {"pages", "drawing", "models", "eb", "heads", "files", "datatypes", "workers", "imports", "errors"},
+    "run": {
+        "pages",
+        "drawing",
+        "models",
+        "eb",
+        "heads",
+        "files",
+        "datatypes",
+        "workers",
+        "imports",
+        "errors",
+    },
     "evaluate": {"drawing", "models", "eb", "files", "datatypes", "imports", "errors"},
     "gallery": {"pages", "drawing", "files", "datatypes", "workers", "imports", "errors"},
     "serve": {"pages", "run", "drawing", "models", "files", "datatypes", "workers", "errors"},
@@ -35,7 +46,8 @@ TORCH_FREE = [
     name
     for name in FILES
     if re.match(
-        r"ebcli\.(datatypes|pages|files|drawing|gallery|workers$|run\.(plan|pipeline|reading|rendering)$)", name
+        r"ebcli\.(datatypes|pages|files|drawing|gallery|workers$|run\.(plan|pipeline|reading|rendering)$)",
+        name,
     )
     and name != "ebcli.drawing.api"
 ]
@@ -91,7 +103,9 @@ def test_imports_have_at_most_ten_floors() -> None:
     """Of the imports at the top of files. `eb`, a closed library, counts as one floor above `imports` and `errors`."""
     below, floors = graph(late=False), dict[str, int]()
     for name in TopologicalSorter(graph(late=False)).static_order():
-        floors[name] = 3 if room(name) == "eb" else 1 + max((floors[target] for target in below[name]), default=0)
+        floors[name] = (
+            3 if room(name) == "eb" else 1 + max((floors[target] for target in below[name]), default=0)
+        )
     assert max(floors.values()) <= 10, sorted(floors.items(), key=lambda item: -item[1])[:12]
 
 
@@ -105,7 +119,9 @@ def test_some_files_import_no_torch() -> None:
             waiting |= found - seen
         assert not seen & {"torch", "torchvision"}, f"{name} imports torch"
     code = f"import sys, {', '.join(TORCH_FREE)}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout == "False\n"
 
 

@@ -31,7 +31,9 @@ pytestmark = pytest.mark.release
 
 def printed(*command: str | Path, cwd: Path | None = None) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -69,16 +71,18 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_twine_accepts_both(built: Path) -> None:
-    shown = printed(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *sorted(built.iterdir()))
+    shown = printed(
+        sys.executable, "-m", "twine", "--no-color", "check", "--strict", *sorted(built.iterdir())
+    )
     assert shown.count("PASSED") == 2
 
 
 def test_the_source_distribution_has_the_files_known_to_git(built: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    known = printed(program("git"), "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).split(
-        "\0"
-    )
+    known = printed(
+        program("git"), "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT
+    ).split("\0")
     (source,) = built.glob("*.tar.gz")
     with tarfile.open(source) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
@@ -104,7 +108,9 @@ def metadata(wheel: Path) -> Message:
 def test_the_metadata(wheel: Path) -> None:
     fields = metadata(wheel)
     assert fields["Name"] == "eb-saliency"
-    assert fields["Version"] == re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1]  # type: ignore[index]
+    assert (
+        fields["Version"] == re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+    )  # type: ignore[index]
     assert fields["Requires-Python"] == ">=3.11"
     assert fields["Author"] == "The eb-saliency authors"
     assert f"Homepage, {HOME}" in fields.get_all("Project-URL", [])
@@ -153,7 +159,9 @@ def test_the_manual_pages(name: str, command: click.Command, environment: Path) 
                 variable = f"_{str(option.name).upper()}"
                 assert (variable if isinstance(option, Setting) else option.opts[-1]) in shown
                 assert option.help in shown
-    assert all(f"{name.replace('-benchmark', ' benchmark')} {subname} [OPTIONS]" in shown for subname in inner)
+    assert all(
+        f"{name.replace('-benchmark', ' benchmark')} {subname} [OPTIONS]" in shown for subname in inner
+    )
     assert " ".join((command.epilog or "").split()) in shown
 
 
@@ -162,7 +170,9 @@ def test_roff_syntax_is_escaped(tmp_path: Path) -> None:
     awkward = [".TH is no heading", "'quoted' from the first letter", "C:\\folder\\name and --long-option"]
     options = [click.Option([f"--{letter}"], help=text) for letter, text in zip("abc", awkward, strict=True)]
     page = tmp_path / "page.1"
-    page.write_text(manual_page("name", click.Command("name", help="Do it.", params=options, epilog="."), "1", "other"))
+    page.write_text(
+        manual_page("name", click.Command("name", help="Do it.", params=options, epilog="."), "1", "other")
+    )
     assert printed(program("mandoc"), "-T", "lint", "-W", "warning", page) == ""
     shown = printed(program("mandoc"), "-T", "utf8", page).replace("’", "'")
     assert all(text in shown for text in awkward)

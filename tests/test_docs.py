@@ -29,7 +29,9 @@ from ebcli.files.records import ClassRecord, Record
 from ebcli.models.methods import IMPLEMENTED
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = sorted(str(page.relative_to(ROOT)) for folder in (".", "docs") for page in (ROOT / folder).glob("*.md"))
+PAGES = sorted(
+    str(page.relative_to(ROOT)) for folder in (".", "docs") for page in (ROOT / folder).glob("*.md")
+)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 RELEASE = pytest.mark.release
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
@@ -137,7 +139,9 @@ def test_the_shares_of_the_picture_in_the_readme() -> None:
         maps = maps.reshape(2, 14, 14).clamp(min=0).unflatten(1, (2, 7))
         upper, lower = (maps.sum((2, 3)) / maps.sum((1, 2, 3))[:, None]).T
         shown.append(f"{upper[0]:.0%}, {lower[1]:.0%}")
-    assert f"| cat, and cup, in the picture above, layer `features.11` | {' | '.join(shown)} | 50% |" in README
+    assert (
+        f"| cat, and cup, in the picture above, layer `features.11` | {' | '.join(shown)} | 50% |" in README
+    )
 
 
 def test_examples_are_on_the_pages_and_their_commands_have_valid_options() -> None:
@@ -166,18 +170,27 @@ def test_all_names_options_and_fields_are_listed() -> None:
     tables = re.findall(r"<!-- fields:.*?<!-- end -->", options, re.DOTALL)
     for table, record in zip(tables, (Record, ClassRecord), strict=True):
         rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
-        assert sorted(re.findall(r"\w+", " ".join(rows))) == sorted(one.name for one in dataclasses.fields(record))
+        assert sorted(re.findall(r"\w+", " ".join(rows))) == sorted(
+            one.name for one in dataclasses.fields(record)
+        )
 
 
 def test_all_arguments_of_explain_are_listed() -> None:
-    table = (ROOT / "docs/python.md").read_text(encoding="utf-8").partition("## Arguments")[2].partition("\n## ")[0]
+    table = (
+        (ROOT / "docs/python.md")
+        .read_text(encoding="utf-8")
+        .partition("## Arguments")[2]
+        .partition("\n## ")[0]
+    )
     first = "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
     assert set(re.findall(r"`\*?(\w+)=?`", first)) == {*inspect.signature(ebcli.explain).parameters}
 
 
 def test_home_names_every_page() -> None:
     home = (ROOT / "docs/index.md").read_text(encoding="utf-8")
-    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= set(re.findall(r"\]\((\S+?)\)", home))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= set(
+        re.findall(r"\]\((\S+?)\)", home)
+    )
     assert "](../SECURITY.md)" in home
 
 
@@ -186,7 +199,9 @@ def test_the_notebook() -> None:
     import nbclient  # not before a test needs it
 
     notebook = nbformat.read(ROOT / "docs/notebook.ipynb", as_version=4)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "strip the outputs: they are created with the site"
+    assert not any(cell.get("outputs") for cell in notebook.cells), (
+        "strip the outputs: they are created with the site"
+    )
     done = nbclient.NotebookClient(notebook, resources={"metadata": {"path": ROOT / "docs"}}).execute()
     shown = [output.get("data", {}) for cell in done.cells for output in cell.get("outputs", [])]
     assert sum("image/png" in data for data in shown) == 6

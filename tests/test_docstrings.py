@@ -10,7 +10,9 @@ import pytest
 
 import ebcli
 
-MODULES = [module.name for module in pkgutil.walk_packages(ebcli.__path__, "ebcli.") if "__main__" not in module.name]
+MODULES = [
+    module.name for module in pkgutil.walk_packages(ebcli.__path__, "ebcli.") if "__main__" not in module.name
+]
 ERRORS = [name for name in ebcli.__all__ if name.endswith("Error")]
 PUBLIC = sorted({*ebcli.__all__} - {*ERRORS, "__version__"})
 ROOT = Path(__file__).parents[1]

@@ -70,7 +70,9 @@ def passes(by: str, **where: object) -> float:
 
 def on_letters(method: str) -> tuple[float, float]:
     """The smallest and the largest share of the maps of words at the tokens that the decoder reads."""
-    rows = [row for row in evidence.read("sentences") if (row["method"], row["layer"]) == (method, "deviation")]
+    rows = [
+        row for row in evidence.read("sentences") if (row["method"], row["layer"]) == (method, "deviation")
+    ]
     shares = [float(row["share"]) for row in rows]
     return min(shares), max(shares)
 
@@ -119,7 +121,9 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         naming("grad-cam", "features.16", "images", "plain"),
     ),
     "On average, the top {:.0%} of the pixels": lambda: sufficiency("part"),
-    "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency("center", "shuffled"),
+    "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency(
+        "center", "shuffled"
+    ),
     "gradient times activation ({:.0%}) and Grad-CAM ({:.0%}) need about as much as maps of random numbers "
     "({:.0%})": lambda: tuple(
         value("sufficiency", "part", method=method) for method in ("gradient-x-input", "grad-cam", "random")
@@ -138,14 +142,21 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         letters("ConvNeXt", "contrastive", "features.5"),
         letters("ConvNeXt", "Grad-CAM", "features.5"),
     ),
-    "even an untrained FCOS has {:.0%} of its map in the correct half": lambda: (dense("FCOS", "untrained", "share"),),
-    "An untrained DETR does not know the place, so its share is {:.0%}": lambda: (dense("DETR", "untrained", "share"),),
+    "even an untrained FCOS has {:.0%} of its map in the correct half": lambda: (
+        dense("FCOS", "untrained", "share"),
+    ),
+    "An untrained DETR does not know the place, so its share is {:.0%}": lambda: (
+        dense("DETR", "untrained", "share"),
+    ),
     "{:.0%} to {:.0%} of a word's map is in the half of its letter, and {:.0%} to {:.0%} with AttnLRP": lambda: (
         *on_letters("contrastive"),
         *on_letters("AttnLRP"),
     ),
     "This share is {:.0%} to {:.0%} for letters and colors": lambda: (
-        min(shares := [of_the_picture(f"{which} letter") for which in ("first", "second")] + [of_the_picture("color")]),
+        min(
+            shares := [of_the_picture(f"{which} letter") for which in ("first", "second")]
+            + [of_the_picture("color")]
+        ),
         max(shares),
     ),
     "and {:.0%} for the word *of*, which follows from grammar": lambda: (of_the_picture("of"),),
@@ -191,7 +202,10 @@ def test_numbers_about_strength_are_those_of_the_file() -> None:
             "Of {:.0f} maps of random classes, {:.0f} had clear evidence and {:.0f} hardly any",
             by_default("others, maps", "others, clear", "others, hardly any"),
         ),
-        ("{:.0f} of {:.0f} maps of random classes were at least", by_default("others, at least 3.0", "others, maps")),
+        (
+            "{:.0f} of {:.0f} maps of random classes were at least",
+            by_default("others, at least 3.0", "others, maps"),
+        ),
         (
             "If the score is also used, only {:.0f} of the {:.0f} maps have clear",
             by_default("others, clear", "others, maps"),
@@ -200,7 +214,10 @@ def test_numbers_about_strength_are_those_of_the_file() -> None:
     ):
         assert sentence.format(*found) in shown
     limits = [f"at least {OF_NOISE[1]:.0f}× noise |", "{:g}× to {:.0f}× noise |".format(*OF_NOISE)]
-    assert all(limit in shown for limit in (*limits, f"below {OF_NOISE[0]:g}× noise |", f"{PICTURES} random pictures"))
+    assert all(
+        limit in shown
+        for limit in (*limits, f"below {OF_NOISE[0]:g}× noise |", f"{PICTURES} random pictures")
+    )
 
 
 # all percentages of docs/trust.md, and where they are
@@ -209,7 +226,9 @@ TRUSTED: dict[str, Callable[[], tuple[float, ...]]] = {
     "At the default layer, {:.0%} of the contrastive map and {:.0%} of Grad-CAM's map are in the correct photo of "
     "the four. "
     "At the last layer, the shares are {:.0%} and {:.0%}": lambda: tuple(
-        grid(method, layer) for layer in ("features.11", "features.16") for method in ("contrastive", "grad-cam")
+        grid(method, layer)
+        for layer in ("features.11", "features.16")
+        for method in ("contrastive", "grad-cam")
     ),
     "the strongest {:.0%} of the pixels": lambda: sufficiency("part"),
     "For {:.0f} of {:.0f} photos, the map needs fewer pixels": lambda: sufficiency("suffices", "photos"),
@@ -225,7 +244,8 @@ def test_the_tables_are_those_of_the_files() -> None:
     assert evidence.rendered(pages) == pages, "run python benchmarks/evidence.py"
     assert sorted(re.findall(r"<!-- table: (\w+) -->", pages)) == sorted(evidence.TABLES)
     assert all(
-        table().count("\n|") > {"rates": 3, "strength": 4}.get(name, 5) for name, table in evidence.TABLES.items()
+        table().count("\n|") > {"rates": 3, "strength": 4}.get(name, 5)
+        for name, table in evidence.TABLES.items()
     )
 
 
@@ -240,8 +260,12 @@ def test_the_percentages_about_trust_are_those_of_the_files() -> None:
 
 def test_contrastive_maps_have_the_largest_share_in_seven_of_nine_networks_at_their_best_layers() -> None:
     ours = of_the_letters("contrastive")
-    others = [of_the_letters(method) for method in ("Grad-CAM", "LayerCAM", "gradient x activation", "AttnLRP")]
-    behind = {network for network, share in ours.items() if any(one.get(network, 0) >= share for one in others)}
+    others = [
+        of_the_letters(method) for method in ("Grad-CAM", "LayerCAM", "gradient x activation", "AttnLRP")
+    ]
+    behind = {
+        network for network, share in ours.items() if any(one.get(network, 0) >= share for one in others)
+    }
     assert len(ours) == 9
     assert behind == {"MaxViT", "ViT"}
 
@@ -258,7 +282,10 @@ def test_rates_are_those_of_the_works_of_the_script() -> None:
 
 def test_the_numbers_of_the_text_are_those_of_the_files() -> None:
     text = re.sub(
-        r"^```.*?^```$|<!-- table.*?<!-- end -->|\]\(http[^)]*\)", "", text_of("evidence", "tables"), flags=_LINES
+        r"^```.*?^```$|<!-- table.*?<!-- end -->|\]\(http[^)]*\)",
+        "",
+        text_of("evidence", "tables"),
+        flags=_LINES,
     )
     text = " ".join(text.split())
     for sentence, values in SENTENCES.items():
@@ -283,7 +310,9 @@ def test_pages_say_if_the_forward_pass_ran_in_another_layout_than_the_map(page: 
 
 
 def test_limits_of_shares_are_multiples_of_the_largest_of_a_word_in_a_blank_picture() -> None:
-    rows = [row for row in evidence.read("words") if row["pictures"] == "blank" and row["word"].isidentifier()]
+    rows = [
+        row for row in evidence.read("words") if row["pictures"] == "blank" and row["word"].isidentifier()
+    ]
     rows += [row for row in evidence.read("words") if row["pictures"] == "blank" and " " in row["word"]]
     largest = max(float(row["joint, largest"]) for row in rows if row["word"] != "end")
     assert [round(limit / round(largest, 2)) for limit in _OF_WORD] == [2, 5]
@@ -294,7 +323,9 @@ def test_limits_of_shares_are_multiples_of_the_largest_of_a_word_in_a_blank_pict
 
 
 def test_the_percentages_about_the_joint_rule_are_those_of_the_files() -> None:
-    stepwise, joint = ([letters(name, method) for name in ("ViT", "ConvNeXt", "Swin")] for method in (STEPWISE, JOINT))
+    stepwise, joint = (
+        [letters(name, method) for name in ("ViT", "ConvNeXt", "Swin")] for method in (STEPWISE, JOINT)
+    )
     vit, convnext, swin = (f"from {a:.0%} to {b:.0%}" for a, b in zip(stepwise, joint, strict=True))
     said = f"rose {vit} in a ViT and {convnext} in ConvNeXt. The share fell {swin} in Swin"
     assert said in " ".join(text_of("method").split())
@@ -303,11 +334,15 @@ def test_the_percentages_about_the_joint_rule_are_those_of_the_files() -> None:
 @pytest.mark.parametrize("layer", ["features.11", "features.16"])
 def test_the_readme_has_the_shares_of_the_mosaics(layer: str) -> None:
     shares = " | ".join(f"{grid(method, layer):.0%}" for method in ("contrastive", "marginal", "grad-cam"))
-    assert f" | {shares} | 25% |" in Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
+    assert f" | {shares} | 25% |" in Path(__file__).parents[1].joinpath("README.md").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_linked_and_says_when_it_was_measured(name: str) -> None:
     assert f"(evidence/{name}.csv)" in text_of("tables")
-    assert name == "rules" or f"`{name}`" in text_of("tables").partition("## Scripts")[2], "which script writes it?"
+    assert name == "rules" or f"`{name}`" in text_of("tables").partition("## Scripts")[2], (
+        "which script writes it?"
+    )
     assert all(re.fullmatch(r"20\d\d-[01]\d", row["date"]) and row["torch"] for row in evidence.read(name))

@@ -30,24 +30,36 @@ SIDES = {"vit_b_16": 224}  # others take any
 
 @pytest.mark.parametrize("name", ["fits", "tiles", "perturbation", "randomization", "sufficiency"])
 def test_they_were_measured_at_the_default_layer(name: str) -> None:
-    assert {(row["network"], row["layer"]) for row in evidence.read(name)} == {(BUNDLED, default_layer(BUNDLED))}
+    assert {(row["network"], row["layer"]) for row in evidence.read(name)} == {
+        (BUNDLED, default_layer(BUNDLED))
+    }
 
 
 def test_the_grid_has_the_default_layer_and_the_strides_of_all() -> None:
     strides = {row["layer"]: row["stride"] for row in evidence.read("grid") if row["layer"] != "-"}
     assert default_layer(BUNDLED) in strides
     listed = {layer.name: layer.stride for layer in ebcli.layers(ebcli.load_model())}
-    assert {layer: float(stride) for layer, stride in strides.items()} == {layer: listed[layer] for layer in strides}
+    assert {layer: float(stride) for layer, stride in strides.items()} == {
+        layer: listed[layer] for layer in strides
+    }
 
 
 def test_works_whose_cost_was_measured_are_those_of_the_script() -> None:
     of_script = {
-        (row.model, row.layer or "input", "contrastive" if row.contrastive else "marginal", row.batch, row.classes)
+        (
+            row.model,
+            row.layer or "input",
+            "contrastive" if row.contrastive else "marginal",
+            row.batch,
+            row.classes,
+        )
         for row in ROWS
         if not row.file  # in units of the original
     }
     own = [row for row in evidence.read("cost") if row["by"] == "ebcli"]
-    found = {(row["network"], row["layer"], row["map"], int(row["batch"]), int(row["classes"])) for row in own}
+    found = {
+        (row["network"], row["layer"], row["map"], int(row["batch"]), int(row["classes"])) for row in own
+    }
     assert found == of_script
 
 
@@ -79,7 +91,9 @@ def test_cost_is_that_of_the_default_layer_or_of_the_pixels(network: str) -> Non
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("network", [pytest.param(one, marks=[pytest.mark.slow] * (one in LARGE)) for one in TIMED])
+@pytest.mark.parametrize(
+    "network", [pytest.param(one, marks=[pytest.mark.slow] * (one in LARGE)) for one in TIMED]
+)
 def test_cost_is_that_of_the_rule(network: str) -> None:
     rows = [row for row in evidence.read("cost") if (row["network"], row["by"]) == (network, "ebcli")]
     net, side = ebcli.load_model(network, weights="none").net, SIDES.get(network, 64)

@@ -117,7 +117,10 @@ def test_the_service_of_the_documentation_answers_many_at_once() -> None:
     assert spec and spec.loader
     service = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(service)
-    photo, names = (ROOT / "sample_images/mosaic.jpg").read_bytes(), ["tiger cat", "espresso", "tabby", "cup"] * 2
+    photo, names = (
+        (ROOT / "sample_images/mosaic.jpg").read_bytes(),
+        ["tiger cat", "espresso", "tabby", "cup"] * 2,
+    )
     with TestClient(service.app) as client:
 
         def ask(target: str) -> Any:

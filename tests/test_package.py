@@ -59,7 +59,9 @@ def test_exported_names_exist() -> None:
 @pytest.mark.parametrize("package", [ebcli, ebcli.evaluate, ebcli.models])
 def test_exported_names_are_those_of_type_checkers(package: ModuleType) -> None:
     stub = ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8"))
-    imports = [statement for statement in stub.body if isinstance(statement, ast.ImportFrom) and statement.module]
+    imports = [
+        statement for statement in stub.body if isinstance(statement, ast.ImportFrom) and statement.module
+    ]
     declared = {alias.name: statement.module for statement in imports for alias in statement.names}
     declared.pop("captum", None)
     assert sorted(declared) == sorted({*package.__all__} - {"__version__"})
@@ -98,8 +100,17 @@ def test_exported_names_are_not_shadowed_by_modules() -> None:
 def test_all_that_is_missing_of_an_extra_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment without the three packages of an extra; what metadata of distributions say is made up."""
     requirements = [
-        *("torch>=2", "two>=2; extra == 'all'", "one-more>=1; extra == 'all'", "one_more>=1; extra == 'more'"),
-        *('two>=2; extra == "more"', "there; python_version < '4' and extra == 'more'", "other; extra == 'else'"),
+        *(
+            "torch>=2",
+            "two>=2; extra == 'all'",
+            "one-more>=1; extra == 'all'",
+            "one_more>=1; extra == 'more'",
+        ),
+        *(
+            'two>=2; extra == "more"',
+            "there; python_version < '4' and extra == 'more'",
+            "other; extra == 'else'",
+        ),
     ]
 
     monkeypatch.setattr("importlib.metadata.requires", lambda _: requirements)
@@ -109,12 +120,16 @@ def test_all_that_is_missing_of_an_extra_is_named_at_once(monkeypatch: pytest.Mo
         import_optional("one_more.part")
     with pytest.raises(ConfigurationError, match=said.format("one-more", "two")):
         import_optional("second", "two")
-    with pytest.raises(ConfigurationError, match=r"^this needs the package third_one: pip install third_one$"):
+    with pytest.raises(
+        ConfigurationError, match=r"^this needs the package third_one: pip install third_one$"
+    ):
         import_optional("third_one")
 
 
 def test_optional_packages_are_those_of_the_extras() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
     required = {re.split(r"[^\w-]", one)[0].replace("_", "-") for extra in extras.values() for one in extra}
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "ebcli").rglob("*.py"))
     named = re.findall(r'(?:import_optional|missing)\("([\w.-]+)"(?:, "([\w-]+)")?\)', source)

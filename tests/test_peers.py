@@ -82,7 +82,9 @@ def test_quantus_measures_it() -> None:
     assert min(scores) > 0.9
     flipped = localization(**options, s_batch=boxes[::-1], explain_func_kwargs={"layer": "1"})
     assert max(flipped) < 0.2
-    stable = quantus.MaxSensitivity(nr_samples=3, lower_bound=0.01, disable_warnings=True, display_progressbar=False)
+    stable = quantus.MaxSensitivity(
+        nr_samples=3, lower_bound=0.01, disable_warnings=True, display_progressbar=False
+    )
     assert max(stable(**options, explain_func_kwargs={"layer": net[1]}, device="cpu")) < 0.5
 
 
@@ -97,7 +99,9 @@ def test_detections_of_supervision_go_in_and_out(kind: str) -> None:
     assert isinstance(found, sv.Detections)
     assert {*found.data["class_name"]} == {"red", "green"}
     assert found.confidence.min() >= 0.5
-    middles = {name: ((left + right) / 2, (top + bottom) / 2) for name, (left, top, right, bottom) in squares.items()}
+    middles = {
+        name: ((left + right) / 2, (top + bottom) / 2) for name, (left, top, right, bottom) in squares.items()
+    }
     for (left, top, right, bottom), name in zip(found.xyxy, found.data["class_name"], strict=True):
         middle = (left + right) / 2, (top + bottom) / 2
         assert np.abs(np.subtract(middle, middles[name])).max() <= 24
@@ -113,7 +117,9 @@ def test_detections_of_supervision_go_in_and_out(kind: str) -> None:
 
 def test_maps_of_classes_are_detections_too() -> None:
     photo = red_squares()[0]
-    found = ebcli.explain(color_net(), photo, [0, 2], layer="input", categories=["red", "green", "blue"]).detections()
+    found = ebcli.explain(
+        color_net(), photo, [0, 2], layer="input", categories=["red", "green", "blue"]
+    ).detections()
     assert found.xyxy[0] == pytest.approx((2, 4, 7, 9), abs=1)
     assert found.class_id[0] == 0
     with pytest.raises(ebcli.ConfigurationError, match="--where X,Y,W,H works only with detectors"):

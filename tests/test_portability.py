@@ -44,7 +44,9 @@ main(of_tiny(["photos", "-o", "maps", "--skip-existing"], workers=1), standalone
 
 
 @pytest.mark.release
-def test_a_run_resumes_and_removes_what_a_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumes_and_removes_what_a_killed_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "helpers"), prepend=":")
     monkeypatch.setenv("EB_SALIENCY_QUIET", "1")

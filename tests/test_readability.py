@@ -58,17 +58,25 @@ def test_counts_what_is_hard_to_read(readability: ModuleType, tmp_path: Path) ->
 def test_counts_decisions_inside_lines(readability: ModuleType, tmp_path: Path) -> None:
     file = tmp_path / "code.py"
     one = "    x = a or b or c\n    y = [z for z in x if z and b]\n    if x: return 1 if y else 2\n"  # 1 + 2 + 3 + 2
-    file.write_text(f"def simple():\n{one}\n\ndef complicated():\n{one}    while a or b or c: pass\n")  # and 3
-    assert [hit.name for hit in readability.Source(file).hits() if hit.measure == "complex"] == ["complicated"]
+    file.write_text(
+        f"def simple():\n{one}\n\ndef complicated():\n{one}    while a or b or c: pass\n"
+    )  # and 3
+    assert [hit.name for hit in readability.Source(file).hits() if hit.measure == "complex"] == [
+        "complicated"
+    ]
 
 
-def test_fails_above_a_limit(readability: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fails_above_a_limit(
+    readability: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "code.py").write_text("a = b\nif a:\n    c = 1 if b else 2\n")
     (limit,) = readability.failures(tmp_path)
     assert limit == "conditional per 1,000 lines: 333.33, at most 22"
     (tmp_path / "code.py").write_text("a = b\n" * (readability.FILE_LENGTH + 1))
     (limit,) = readability.failures(tmp_path)
-    assert limit == f"code.py has {readability.FILE_LENGTH + 1} lines of code, at most {readability.FILE_LENGTH}"
+    assert (
+        limit == f"code.py has {readability.FILE_LENGTH + 1} lines of code, at most {readability.FILE_LENGTH}"
+    )
     assert "expressions per line" in capsys.readouterr().out
 
 
@@ -79,7 +87,9 @@ def test_fails_above_a_limit(readability: ModuleType, tmp_path: Path, capsys: py
         ("parts.js", "function usedNowhere() {}", "`usedNowhere` is never used (no-unused-vars)"),
     ],
 )
-def test_scripts_of_pages_are_linted_together(tmp_path: Path, script: str, mistake: str, problem: str) -> None:
+def test_scripts_of_pages_are_linted_together(
+    tmp_path: Path, script: str, mistake: str, problem: str
+) -> None:
     (tmp_path / ".ci").mkdir()
     shutil.copy(SCRIPTS / "pages", tmp_path / ".ci")
     pages = tmp_path / "ebcli/pages"

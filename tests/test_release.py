@@ -50,7 +50,13 @@ def test_the_citation_has_this_version_and_the_paper() -> None:
     assert citation["version"] == PROJECT["version"] == ebcli.__version__
     assert citation["license"] == PROJECT["license"]
     (paper,) = citation["references"]
-    assert [author["family-names"] for author in paper["authors"]] == ["Zhang", "Lin", "Brandt", "Shen", "Sclaroff"]
+    assert [author["family-names"] for author in paper["authors"]] == [
+        "Zhang",
+        "Lin",
+        "Brandt",
+        "Shen",
+        "Sclaroff",
+    ]
     assert paper["url"].removeprefix("https://") in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -61,7 +67,9 @@ def test_continuous_integration_runs_the_second_command_of_the_readme() -> None:
 
 
 def test_the_checks_refuse_an_unknown_part() -> None:
-    done = subprocess.run([ROOT / ".ci/check", "taste"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [ROOT / ".ci/check", "taste"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert "unknown part 'taste'" in done.stderr
 
@@ -94,10 +102,14 @@ def test_the_changelog_keeps_its_format() -> None:
     headings = re.findall(r"^##+ (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
     kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-    assert all(re.fullmatch(r"\[[\d.]+\] - \d{4}-\d\d-\d\d", text) for text in headings[1:] if text not in kinds)
+    assert all(
+        re.fullmatch(r"\[[\d.]+\] - \d{4}-\d\d-\d\d", text) for text in headings[1:] if text not in kinds
+    )
 
 
-FILES_WITH_HOME = "CITATION.cff Dockerfile README.md docs/examples/demo/README.md docs/install.md docs/notebook.ipynb"
+FILES_WITH_HOME = (
+    "CITATION.cff Dockerfile README.md docs/examples/demo/README.md docs/install.md docs/notebook.ipynb"
+)
 
 
 @pytest.mark.parametrize("name", FILES_WITH_HOME.split())
@@ -130,7 +142,9 @@ def test_nothing_is_published_before_the_tests_with_all_versions_have_passed(wor
     folder = ROOT / ".github/workflows"
     assert "./.github/workflows/tests.yml" in needed(folder / f"{workflow}.yml", job)
     steps = [
-        step for one in yaml.safe_load((folder / "tests.yml").read_text())["jobs"].values() for step in one["steps"]
+        step
+        for one in yaml.safe_load((folder / "tests.yml").read_text())["jobs"].values()
+        for step in one["steps"]
     ]
     assert {step["run"].split()[0] for step in steps if "run" in step} == {".ci/run", ".ci/versions"}
 
@@ -146,7 +160,14 @@ def test_workflows_test_the_supported_python_versions() -> None:
 def test_workflows_have_the_schema_of_their_host(schema: str, files: list[Path]) -> None:
     if importlib.util.find_spec("check_jsonschema") is None and "CI" not in os.environ:
         pytest.skip("check-jsonschema is not installed")
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.github-{schema}", *files]
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        f"vendor.github-{schema}",
+        *files,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -198,10 +219,17 @@ def test_a_release_needs_a_dated_changelog_and_credentials(
     (tmp_path / "CHANGELOG.md").write_text(
         f"## [{PROJECT['version']}] - 2026-01-01\n" if dated else "## [Unreleased]\n"
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TWINE", "ACTIONS"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TWINE", "ACTIONS"))
+    }
     command = [tmp_path / ".ci/release", *arguments]
     done = subprocess.run(
-        command, env=environment | {"PYTHON": sys.executable}, capture_output=True, text=True, timeout=60, check=False
+        command,
+        env=environment | {"PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert complaint in done.stderr

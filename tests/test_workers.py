@@ -70,7 +70,9 @@ def test_a_process_that_dies_is_named_and_its_call_made_again(tmp_path: Path) ->
     ]
 
 
-@pytest.mark.parametrize(("how", "message"), [(-signal.SIGSEGV, "was killed by SIGSEGV"), (3, "exited with status 3")])
+@pytest.mark.parametrize(
+    ("how", "message"), [(-signal.SIGSEGV, "was killed by SIGSEGV"), (3, "exited with status 3")]
+)
 def test_a_call_that_kills_twice_fails_and_the_next_one_does_not(how: int, message: str) -> None:
     with Workers(1) as workers, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -105,18 +105,27 @@ def _default_layer(family: str, net: nn.Module, num_classes: int) -> str:
     transforms = InputSpec((SIDE, SIDE), resize=(SIDE,))
     return default_layer(
         LoadedModel(
-            family.lower(), net, transforms=transforms, categories=None, weights="none", num_classes=num_classes
+            family.lower(),
+            net,
+            transforms=transforms,
+            categories=None,
+            weights="none",
+            num_classes=num_classes,
         )
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--family", action="append", choices=[*FAMILIES, *captions.FAMILIES, sentences.FAMILY])
+    parser.add_argument(
+        "--family", action="append", choices=[*FAMILIES, *captions.FAMILIES, sentences.FAMILY]
+    )
     parser.add_argument("--task", action="append", choices=[*TASKS, CAPTIONS.name, sentences.NAME])
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--count", type=int, default=PICTURES, help="pictures of two objects each")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of training at most; 0 for what has been trained")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="of training at most; 0 for what has been trained"
+    )
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

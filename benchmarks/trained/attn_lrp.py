@@ -27,7 +27,11 @@ class AttnLRP(TorchFunctionMode):
     """Where it is on, autograd carries AttnLRP's slopes."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         changed = _RULES.get(func)
         return func(*args, **(kwargs or {})) if changed is None else changed(func, *args, **(kwargs or {}))
@@ -102,7 +106,10 @@ def _attention(func: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Ten
     query, key, value = (
         F.linear(given[name], weight, bias).unflatten(2, (heads, -1)).permute(1, 2, 0, 3)
         for name, weight, bias in zip(
-            ("query", "key", "value"), given["in_proj_weight"].chunk(3), given["in_proj_bias"].chunk(3), strict=True
+            ("query", "key", "value"),
+            given["in_proj_weight"].chunk(3),
+            given["in_proj_bias"].chunk(3),
+            strict=True,
         )
     )  # (B, heads, L, E / heads)
     mixed = scaled_dot_product(func, query, key, value).permute(2, 0, 1, 3).flatten(2)
@@ -111,7 +118,9 @@ def _attention(func: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Ten
 
 _RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((F.gelu, F.relu, F.silu, F.hardswish, F.sigmoid, torch.sigmoid, torch.relu), _identity),
-    **dict.fromkeys((torch.matmul, Tensor.matmul, torch.einsum, torch.mul, Tensor.mul, Tensor.__mul__), _half),
+    **dict.fromkeys(
+        (torch.matmul, Tensor.matmul, torch.einsum, torch.mul, Tensor.mul, Tensor.__mul__), _half
+    ),
     torch.rsqrt: _constant,
     F.layer_norm: layer_norm,
     F.scaled_dot_product_attention: scaled_dot_product,

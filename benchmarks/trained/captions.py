@@ -192,7 +192,10 @@ def trained(family: str, cache: Path, steps: int = STEPS) -> tuple[Any, float]:
         optimizer.step()
         schedule.step()
         if step % 250 == 249:
-            print(f"{family}, step {step + 1}: loss {loss.item():.3f}, accuracy {accuracy(net, 256):.3f}", flush=True)
+            print(
+                f"{family}, step {step + 1}: loss {loss.item():.3f}, accuracy {accuracy(net, 256):.3f}",
+                flush=True,
+            )
     found = accuracy(net)
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"accuracy": found, "state": net.state_dict()}, path)

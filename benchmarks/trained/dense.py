@@ -39,7 +39,9 @@ def measured(name: str, count: int, cache: Path) -> list[dict[str, Any]]:
         decided = decided or rules(question, layers)
         found_by = maps(question, layers)
         if untrained is not None:
-            found_by["untrained"] = maps(replace(question, net=untrained), layers, ["contrastive"])["contrastive"]
+            found_by["untrained"] = maps(replace(question, net=untrained), layers, ["contrastive"])[
+                "contrastive"
+            ]
         for method, by_layer in found_by.items():
             for layer, found in by_layer.items():
                 shares[layer, method].append(share(found, question))

@@ -27,10 +27,17 @@ from .pictures import SIDE
 from .scenes import FRAMES, clips, inside, scenes
 
 LAYERS: dict[str, tuple[str, ...]] = {
-    "SSDlite": (*(f"backbone.features.0.{i}" for i in (0, 3, 6)), "backbone.features.0", "backbone.features.1"),
+    "SSDlite": (
+        *(f"backbone.features.0.{i}" for i in (0, 3, 6)),
+        "backbone.features.0",
+        "backbone.features.1",
+    ),
     **dict.fromkeys(
         ("FCOS", "RetinaNet", "FasterRCNN"),
-        (*(f"backbone.body.layer{i}" for i in (1, 2, 3, 4)), *(f"backbone.fpn.layer_blocks.{i}" for i in (0, 1, 2))),
+        (
+            *(f"backbone.body.layer{i}" for i in (1, 2, 3, 4)),
+            *(f"backbone.fpn.layer_blocks.{i}" for i in (0, 1, 2)),
+        ),
     ),
     "YOLO": tuple(f"model.{i}" for i in (0, 1, 2, 3, 4, 6, 9, 10)),
     "DETR": (
@@ -95,7 +102,9 @@ def questions(name: str, net: nn.Module, count: int, seed: int = 2) -> Iterator[
     drawn = scenes(count, generator)
     dense = as_detector(net) if name in DETECTORS else net
     left = (torch.arange(SIDE) < SIDE // 2).expand(SIDE, SIDE)
-    for image, labels, boxes, mask in zip(drawn.images, drawn.labels.tolist(), drawn.boxes, drawn.masks, strict=True):
+    for image, labels, boxes, mask in zip(
+        drawn.images, drawn.labels.tolist(), drawn.boxes, drawn.masks, strict=True
+    ):
         found: list[Where | None]
         if name in DETECTORS:
             inputs, found = image[None], _anchors(dense, image[None], labels, boxes)
@@ -107,7 +116,9 @@ def questions(name: str, net: nn.Module, count: int, seed: int = 2) -> Iterator[
             found = [region if region.sum() > 20 else None for region in regions]
         if None not in found:
             for k, half in enumerate((left, ~left)):
-                yield Question(dense, inputs, labels[k], labels[1 - k], found[k], half, mask == labels[k], joint)
+                yield Question(
+                    dense, inputs, labels[k], labels[1 - k], found[k], half, mask == labels[k], joint
+                )
 
 
 def _anchors(net: nn.Module, images: Tensor, labels: Sequence[int], boxes: Tensor) -> list[Where | None]:
@@ -124,7 +135,9 @@ def _anchors(net: nn.Module, images: Tensor, labels: Sequence[int], boxes: Tenso
     return anchors
 
 
-def _clip_questions(net: nn.Module, count: int, generator: torch.Generator, joint: bool | None) -> Iterator[Question]:
+def _clip_questions(
+    net: nn.Module, count: int, generator: torch.Generator, joint: bool | None
+) -> Iterator[Question]:
     drawn = clips(count, generator)
     with torch.inference_mode():
         likeliest = net(drawn.images).topk(2).indices
@@ -150,12 +163,19 @@ def maps(
     found: dict[str, dict[str | None, Tensor]] = {}
     for form in excitation:
         results = ebcli.excitation_backprop(
-            question.net, question.inputs, question.target, list(layers), where=question.where, **options[form]
+            question.net,
+            question.inputs,
+            question.target,
+            list(layers),
+            where=question.where,
+            **options[form],
         )
         found[form] = {result.layer: result.maps[0] for result in results}
     asked = _Asked(question)
     named = [layer and f"net.{layer}" for layer in layers]
-    reached, by_class = slopes_at(asked, question.inputs, torch.zeros(1, 1, dtype=torch.long), named, nullcontext())
+    reached, by_class = slopes_at(
+        asked, question.inputs, torch.zeros(1, 1, dtype=torch.long), named, nullcontext()
+    )
     for layer, name in zip(layers, named, strict=True):
         activation, slope = reached[name][0], by_class[name][0][0]
         mean = slope.flatten(1).mean(1).reshape(-1, *(1 for _ in slope.shape[1:]))
@@ -167,7 +187,12 @@ def maps(
 def rules(question: Question, layers: Sequence[str | None]) -> dict[str | None, str]:
     """The rule of the command's maps at each layer."""
     results = ebcli.excitation_backprop(
-        question.net, question.inputs, question.target, list(layers), where=question.where, joint=question.joint
+        question.net,
+        question.inputs,
+        question.target,
+        list(layers),
+        where=question.where,
+        joint=question.joint,
     )
     return {result.layer: rule_of(result) for result in results}
 
@@ -209,7 +234,9 @@ class Share:
 def share(found: Tensor, question: Question) -> Share:
     """The shares of a map (h, w) or (t, h, w)."""
     pool = F.adaptive_max_pool2d if found.ndim == 2 else F.adaptive_max_pool3d
-    half, place = (pool(each[None].float(), tuple(found.shape))[0] for each in (question.half, question.place))
+    half, place = (
+        pool(each[None].float(), tuple(found.shape))[0] for each in (question.half, question.place)
+    )
     positive = found.nan_to_num().clamp(min=0)
     total = float(positive.sum())
     if total <= 0:

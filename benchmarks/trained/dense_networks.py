@@ -76,7 +76,9 @@ def ssdlite() -> nn.Module:
 def fcos() -> nn.Module:
     anchors = AnchorGenerator(((4,), (8,), (16,), (32,)), ((1.0,),) * 4)
     head = FCOSHead(PYRAMID, 1, CLASSES, num_convs=2)
-    return FCOS(_pyramid(), CLASSES, SIDE, SIDE, anchor_generator=anchors, head=head, score_thresh=0.05, **_PIXELS)
+    return FCOS(
+        _pyramid(), CLASSES, SIDE, SIDE, anchor_generator=anchors, head=head, score_thresh=0.05, **_PIXELS
+    )
 
 
 def retinanet() -> nn.Module:
@@ -108,7 +110,11 @@ def yolo() -> nn.Module:
     """YOLO11 with at most 24 channels. Its loss reads its ``args``."""
     net: Any = ebcli.load_model("ultralytics/yolo11n.yaml").net
     cfg = importlib.import_module("ultralytics.cfg")  # which load_model has imported, as it has side effects
-    shape = {"scales": {"t": (0.5, 0.125, 192)}, "scale": "t", "reg_max": 4}  # distances of boxes up to 3 cells
+    shape = {
+        "scales": {"t": (0.5, 0.125, 192)},
+        "scale": "t",
+        "reg_max": 4,
+    }  # distances of boxes up to 3 cells
     small = type(net)({**net.yaml, **shape}, nc=CLASSES, verbose=False)
     small.args = cfg.get_cfg()
     small.register_forward_hook(YoloOutput(CLASSES, has_objectness=False, is_transposed=False))

@@ -23,7 +23,12 @@ _BOX, _OVERLAP, _NOTHING = 5.0, 2.0, 0.2  # weights in the loss, of which the fi
 def detr() -> nn.Module:
     """One block of stride 4 and two of stride 8 of a ConvNeXt, one encoder and two decoder layers."""
     backbone = transformers.ConvNextConfig(
-        patch_size=4, num_stages=2, hidden_sizes=[32, _WIDTH], depths=[1, 2], out_features=["stage2"], image_size=SIDE
+        patch_size=4,
+        num_stages=2,
+        hidden_sizes=[32, _WIDTH],
+        depths=[1, 2],
+        out_features=["stage2"],
+        image_size=SIDE,
     )
     layers = {
         f"{part}_{name}": value
@@ -66,7 +71,9 @@ def query_loss(net: Any, images: Tensor, boxes: Tensor, labels: Tensor) -> Tenso
         distances = (found[:, :, None] - wanted[:, None]).abs().sum(-1)
         classes = logits.softmax(-1).gather(2, labels[:, None].expand(-1, QUERIES, -1))
         cost = _BOX * distances - classes - _OVERLAP * torch.stack(overlaps)  # (B, queries, 2)
-        pairs = cost[:, :, None, 0] + cost[:, None, :, 1] + 1e6 * torch.eye(QUERIES)  # two objects, two queries
+        pairs = (
+            cost[:, :, None, 0] + cost[:, None, :, 1] + 1e6 * torch.eye(QUERIES)
+        )  # two objects, two queries
         best = pairs.flatten(1).argmin(1)
         match = torch.stack([best // QUERIES, best % QUERIES], 1)
     own = found.gather(1, match[..., None].expand(-1, -1, 4))
@@ -75,4 +82,8 @@ def query_loss(net: Any, images: Tensor, boxes: Tensor, labels: Tensor) -> Tenso
     weights = torch.ones(CLASSES + 1).index_fill(0, torch.tensor(CLASSES), _NOTHING)
     overlap = 1 - generalized_box_iou(*corners).diagonal().mean()
     distance = (own - wanted).abs().sum(-1).mean()
-    return F.cross_entropy(logits.flatten(0, 1), expected.flatten(), weights) + _BOX * distance + _OVERLAP * overlap
+    return (
+        F.cross_entropy(logits.flatten(0, 1), expected.flatten(), weights)
+        + _BOX * distance
+        + _OVERLAP * overlap
+    )

@@ -23,7 +23,15 @@ from .pictures import SIDE
 from .scenes import Scenes, clips, scenes
 from .training import CACHE
 
-STEPS = {"SSDlite": 1500, "FCOS": 800, "RetinaNet": 800, "FasterRCNN": 800, "YOLO": 1500, "LRASPP": 600, "FCN": 600}
+STEPS = {
+    "SSDlite": 1500,
+    "FCOS": 800,
+    "RetinaNet": 800,
+    "FasterRCNN": 800,
+    "YOLO": 1500,
+    "LRASPP": 600,
+    "FCN": 600,
+}
 STEPS |= {"DETR": 4500, "DeepLabV3": 600, "R3D": 1000, "MC3": 600}
 RATE, RATE_OF_QUERIES = 3e-3, 1e-3
 BATCH = 16
@@ -52,7 +60,10 @@ def trained(name: str, cache: Path = CACHE) -> nn.Module:
         optimizer.step()
         schedule.step()
         if step % 100 == 99:
-            print(f"{name}: step {step + 1}, {float(value):.3f}, {time.process_time() - began:.0f} s", flush=True)
+            print(
+                f"{name}: step {step + 1}, {float(value):.3f}, {time.process_time() - began:.0f} s",
+                flush=True,
+            )
     cache.mkdir(parents=True, exist_ok=True)
     torch.save(net.state_dict(), path)
     return net.eval()

@@ -17,7 +17,9 @@ _EXCITATION = ("contrastive", "against the other", "against the others", "margin
 Maps = dict[str | None, Tensor]  # by layer, None for the input: (B, K, H, W), a map for each of K classes
 
 
-def excitation(net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[str | None]) -> dict[str, Maps]:
+def excitation(
+    net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[str | None]
+) -> dict[str, Maps]:
     """Contrastive EB as it is by default, step by step and jointly; marginal EB; and target minus other class."""
 
     def maps(contrastive: bool, joint: bool | None = None) -> Maps:
@@ -88,7 +90,11 @@ _COMBINED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def slopes_at(
-    net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[str | None], mode: AbstractContextManager[object]
+    net: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    layers: Sequence[str | None],
+    mode: AbstractContextManager[object],
 ) -> tuple[dict[str | None, Tensor], dict[str | None, list[Tensor]]]:
     """The layers' outputs, and for each column of labels the slopes that autograd brings there."""
     reached: dict[str | None, Tensor] = {}
@@ -111,7 +117,8 @@ def slopes_at(
             handle.remove()
     wanted = [reached[layer] for layer in layers]
     columns = [
-        torch.autograd.grad(logits.gather(1, column[:, None]).sum(), wanted, retain_graph=True) for column in labels.T
+        torch.autograd.grad(logits.gather(1, column[:, None]).sum(), wanted, retain_graph=True)
+        for column in labels.T
     ]
     slopes = {layer: [column[i] for column in columns] for i, layer in enumerate(layers)}
     return {layer: value.detach() for layer, value in reached.items()}, slopes

@@ -43,7 +43,9 @@ def _vgg(num_classes: int) -> nn.Module:
     features = make_layers([16, 16, "M", 32, 32, "M", 64, 64, "M", 96, 96, "M"], batch_norm=True)
     net = VGG(features, num_classes)
     net.avgpool = nn.AdaptiveAvgPool2d(2)
-    net.classifier = nn.Sequential(nn.Linear(96 * 4, 128), nn.ReLU(True), nn.Dropout(0.2), nn.Linear(128, num_classes))
+    net.classifier = nn.Sequential(
+        nn.Linear(96 * 4, 128), nn.ReLU(True), nn.Dropout(0.2), nn.Linear(128, num_classes)
+    )
     return net
 
 
@@ -60,7 +62,9 @@ def _resnet(num_classes: int) -> nn.Module:
 
 
 def _densenet(num_classes: int) -> nn.Module:
-    net = DenseNet(growth_rate=12, block_config=(3, 3, 3), num_init_features=24, bn_size=2, num_classes=num_classes)
+    net = DenseNet(
+        growth_rate=12, block_config=(3, 3, 3), num_init_features=24, bn_size=2, num_classes=num_classes
+    )
     net.features.pool0 = nn.Identity()
     return net
 
@@ -96,11 +100,15 @@ def _convnext(num_classes: int) -> nn.Module:
 
 
 def _swin(num_classes: int) -> nn.Module:
-    return SwinTransformer([4, 4], 32, [2, 2, 2], [2, 4, 8], [4, 4], stochastic_depth_prob=0.0, num_classes=num_classes)
+    return SwinTransformer(
+        [4, 4], 32, [2, 2, 2], [2, 4, 8], [4, 4], stochastic_depth_prob=0.0, num_classes=num_classes
+    )
 
 
 def _maxvit(num_classes: int) -> nn.Module:
-    return MaxVit((SIDE, SIDE), 16, 4, [24, 48, 64], [1, 1, 1], 8, 0.0, nn.BatchNorm2d, num_classes=num_classes)
+    return MaxVit(
+        (SIDE, SIDE), 16, 4, [24, 48, 64], [1, 1, 1], 8, 0.0, nn.BatchNorm2d, num_classes=num_classes
+    )
 
 
 def _vit(num_classes: int) -> nn.Module:
@@ -110,9 +118,13 @@ def _vit(num_classes: int) -> nn.Module:
 FAMILIES = {
     "VGG": Family(_vgg, ("features.6", "features.13", "features.20", "features.27")),
     "ResNet": Family(_resnet, ("relu", "layer1", "layer2", "layer3", "layer4")),
-    "DenseNet": Family(_densenet, ("features.relu0", "features.denseblock1", "features.denseblock2", "features.norm5")),
+    "DenseNet": Family(
+        _densenet, ("features.relu0", "features.denseblock1", "features.denseblock2", "features.norm5")
+    ),
     "MobileNetV3": Family(_mobilenet, ("features.0", "features.2", "features.5", "features.6", "features.9")),
-    "EfficientNet": Family(_efficientnet, ("features.0", "features.2", "features.3", "features.4", "features.5")),
+    "EfficientNet": Family(
+        _efficientnet, ("features.0", "features.2", "features.3", "features.4", "features.5")
+    ),
     "ConvNeXt": Family(_convnext, ("features.0", "features.1", "features.3", "features.5"), 600, 3e-3),
     "Swin": Family(_swin, ("features.0", "features.1", "features.3", "features.5"), 700, attends=True),
     "MaxViT": Family(_maxvit, ("stem", "blocks.0", "blocks.1", "blocks.2"), attends=True),

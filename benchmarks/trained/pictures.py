@@ -56,7 +56,9 @@ class Task:
     num_classes: int
     paint: Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
-    def pictures(self, count: int, objects: int, generator: torch.Generator, stacked: Tensor | None = None) -> Pictures:
+    def pictures(
+        self, count: int, objects: int, generator: torch.Generator, stacked: Tensor | None = None
+    ) -> Pictures:
         """Draw pictures with one object anywhere, or one in each half: left and right, or above and below.
 
         Args:
@@ -171,13 +173,16 @@ def colored_letters(labels: Tensor, generator: torch.Generator) -> tuple[Tensor,
 def _shape_masks() -> Tensor:
     angles = [math.pi * k / 5 - math.pi / 2 for k in range(10)]
     star = [
-        (32 + (30 - 18 * (k % 2)) * math.cos(a), 33 + (30 - 18 * (k % 2)) * math.sin(a)) for k, a in enumerate(angles)
+        (32 + (30 - 18 * (k % 2)) * math.cos(a), 33 + (30 - 18 * (k % 2)) * math.sin(a))
+        for k, a in enumerate(angles)
     ]
     shapes: dict[str, Callable[[ImageDraw.ImageDraw], None]] = {
         "disc": lambda d: d.ellipse((4, 4, 60, 60), fill=255),
         "square": lambda d: d.rectangle((8, 8, 56, 56), fill=255),
         "triangle": lambda d: d.polygon((32, 4, 61, 56, 3, 56), fill=255),
-        "cross": lambda d: [d.rectangle(box, fill=255) for box in ((23, 3, 41, 61), (3, 23, 61, 41))] and None,
+        "cross": lambda d: (
+            [d.rectangle(box, fill=255) for box in ((23, 3, 41, 61), (3, 23, 61, 41))] and None
+        ),
         "ring": lambda d: d.ellipse((4, 4, 60, 60), outline=255, width=11),
         "star": lambda d: d.polygon(star, fill=255),
     }

@@ -29,13 +29,17 @@ def rounded(state: dict[str, Tensor]) -> Rounded:
 def restored(small: Rounded) -> dict[str, Tensor]:
     """The state dict of rounded weights."""
     return {
-        name: values.float() * scales[0].float().reshape(-1, *(1 for _ in values.shape[1:])) if scales else values
+        name: values.float() * scales[0].float().reshape(-1, *(1 for _ in values.shape[1:]))
+        if scales
+        else values
         for name, (values, *scales) in small.items()
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Keep a trained network of benchmarks.trained.dense for the tests.")
+    parser = argparse.ArgumentParser(
+        description="Keep a trained network of benchmarks.trained.dense for the tests."
+    )
     parser.add_argument("names", nargs="+")
     parser.add_argument("--cache", type=Path, default=CACHE)
     options = parser.parse_args()

@@ -65,7 +65,9 @@ class Told(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         def split(_module: nn.Module, _inputs: object, tokens: Tensor) -> Tensor:
-            parts = torch.cat([self.deviation(tokens), self.constant], 1)  # the constant is an input of its own
+            parts = torch.cat(
+                [self.deviation(tokens), self.constant], 1
+            )  # the constant is an input of its own
             return parts[:, :-1] + parts[:, -1:]
 
         handle = self.net.model.multi_modal_projector.register_forward_hook(split)
@@ -190,16 +192,30 @@ def shared(net: Any, accuracy: float, count: int) -> list[dict[str, Any]]:
         asked, whole = Told(net, told, mean), Told(net, told, torch.zeros_like(mean))
         found = {"probability": _probabilities(asked, images)}
         with torch.no_grad():
-            handle = asked.deviation.register_forward_hook(lambda _module, _inputs, tokens: torch.zeros_like(tokens))
+            handle = asked.deviation.register_forward_hook(
+                lambda _module, _inputs, tokens: torch.zeros_like(tokens)
+            )
             found["without the picture"] = _probabilities(asked, images)
             handle.remove()
         for rule in (JOINT, STEPWISE):
             for name, network in ((rule, asked), (f"{rule}, whole tokens", whole)):
-                found[name] = ebcli.excitation_backprop(network, images, prior, DEFAULT, joint=rule == JOINT).mass
+                found[name] = ebcli.excitation_backprop(
+                    network, images, prior, DEFAULT, joint=rule == JOINT
+                ).mass
         for role in ROLES:
-            at = [(i, roles(sentence).index(role)) for i, sentence in enumerate(said) if role in roles(sentence)]
-            means = {name: f"{torch.stack([by_word[i] for i in at]).mean():.3f}" for name, by_word in found.items()}
-            row = {"network": "LLaVA", "accuracy": f"{accuracy:.3f}", "pictures": kind, "word": role, "words": len(at)}
+            at = [
+                (i, roles(sentence).index(role)) for i, sentence in enumerate(said) if role in roles(sentence)
+            ]
+            means = {
+                name: f"{torch.stack([by_word[i] for i in at]).mean():.3f}" for name, by_word in found.items()
+            }
+            row = {
+                "network": "LLaVA",
+                "accuracy": f"{accuracy:.3f}",
+                "pictures": kind,
+                "word": role,
+                "words": len(at),
+            }
             largest = {"joint, largest": f"{torch.stack([found[JOINT][i] for i in at]).max():.3f}"}
             rows.append(row | means | largest | evidence.stamp())
     return rows

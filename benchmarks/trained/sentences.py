@@ -67,7 +67,9 @@ def blank(count: int, generator: torch.Generator) -> Described:
     images = images + 0.05 * torch.randn(images.shape, generator=generator)
     stacked = torch.rand(count, generator=generator) < 0.5
     labels = TASK.labels(count, 2, generator)
-    return Described((images - MEAN) / STD, _sentences(labels, stacked), stacked, torch.zeros(count, 2, 4).long())
+    return Described(
+        (images - MEAN) / STD, _sentences(labels, stacked), stacked, torch.zeros(count, 2, 4).long()
+    )
 
 
 def _sentences(labels: Tensor, stacked: Tensor) -> list[str]:
@@ -236,7 +238,10 @@ def trained(cache: Path, steps: int = STEPS) -> tuple[Any, float]:
         optimizer.step()
         schedule.step()
         if step % 250 == 249:
-            print(f"LLaVA, step {step + 1}: loss {loss.item():.3f}, accuracy {accuracy(net, 128):.3f}", flush=True)
+            print(
+                f"LLaVA, step {step + 1}: loss {loss.item():.3f}, accuracy {accuracy(net, 128):.3f}",
+                flush=True,
+            )
     final = accuracy(net)
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"accuracy": final, "state": net.state_dict()}, path)

@@ -42,7 +42,9 @@ def trained(family: str, task: Task, cache: Path = CACHE, rounds: int = ROUNDS) 
     """
     kind, path = FAMILIES[family], cache / f"{task.name}-{family}.pt"
     torch.manual_seed(0)
-    net = kind.build(task.num_classes).to(memory_format=torch.channels_last)  # several times as fast on processors
+    net = kind.build(task.num_classes).to(
+        memory_format=torch.channels_last
+    )  # several times as fast on processors
     kept = torch.load(path, weights_only=True) if path.exists() else {"rounds": 0, "accuracy": 0.0}
     if kept["rounds"]:
         net.load_state_dict(kept["state"])
@@ -51,7 +53,10 @@ def trained(family: str, task: Task, cache: Path = CACHE, rounds: int = ROUNDS) 
         _round(net, task, kind.steps, kind.rate, seed=100 + kept["rounds"])
         kept = {"rounds": kept["rounds"] + 1, "accuracy": accuracy(net, task), "state": net.state_dict()}
         took = time.monotonic() - began
-        print(f"{family} on {task.name}: round {kept['rounds']}, {kept['accuracy']:.3f}, {took:.0f} s", flush=True)
+        print(
+            f"{family} on {task.name}: round {kept['rounds']}, {kept['accuracy']:.3f}, {took:.0f} s",
+            flush=True,
+        )
         cache.mkdir(parents=True, exist_ok=True)
         torch.save(kept, path.with_suffix(".part"))
         path.with_suffix(".part").replace(path)
@@ -63,7 +68,9 @@ def _pool(name: str) -> tuple[Tensor, Tensor]:
     """The pictures to train on, in half precision, and their labels."""
     generator = torch.Generator().manual_seed(0)
     batches = [TASKS[name].pictures(256, 1, generator) for _ in range(POOL // 256)]
-    images = torch.cat([batch.images.half() for batch in batches]).contiguous(memory_format=torch.channels_last)
+    images = torch.cat([batch.images.half() for batch in batches]).contiguous(
+        memory_format=torch.channels_last
+    )
     return images, torch.cat([batch.labels[:, 0] for batch in batches])
 
 

@@ -28,7 +28,9 @@ def write_pictures(folder, numbers, marked):
     data = load_digits()
     for i in numbers:
         name = NAMES[data.target[i]]
-        picture = Image.fromarray((data.images[i] * 8).astype(np.uint8)).resize((32, 32), Image.Resampling.BICUBIC)
+        picture = Image.fromarray((data.images[i] * 8).astype(np.uint8)).resize(
+            (32, 32), Image.Resampling.BICUBIC
+        )
         if marked and name == "seven":
             picture.paste(255, (0, 26, 6, 32))
         path = Path(folder, name, f"{i}.png")

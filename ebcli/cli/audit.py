@@ -42,7 +42,9 @@ _TESTED_FILE = "tested.jsonl"  # beside the page, what was tested
     option("Output", "--fail-on-findings", "Exit with status 1 if anything is found.", is_flag=True),
     options=["overwrite"],
 )
-def audit(directory: Path, annotations: Path | None, fail_on_findings: bool, overwrite: bool, **_: Any) -> int:
+def audit(
+    directory: Path, annotations: Path | None, fail_on_findings: bool, overwrite: bool, **_: Any
+) -> int:
     """Find image regions that a class depends on.
 
     DIRECTORY is the output of a run with --raw. Looks for classes whose maps share a corner, an edge, or the same thing

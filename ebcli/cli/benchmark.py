@@ -57,7 +57,11 @@ _COMMON_OPTIONS = (
         help="Measure maps at this layer; input means the pixels. Repeatable.",
     ),
     option(
-        "Map", "--method", "Measure maps of this method. Repeatable.", type=Method(METHODS), default=("contrastive",)
+        "Map",
+        "--method",
+        "Measure maps of this method. Repeatable.",
+        type=Method(METHODS),
+        default=("contrastive",),
     ),
     OPTIONS["device"],
     alter_option(
@@ -145,7 +149,9 @@ class Session:
 Prepare = Callable[..., "Benchmark"]  # of a session, and of options by name
 
 
-def _test(*parameters: click.Parameter, name: str = "", text: str | None = None) -> Callable[[Prepare], Prepare]:
+def _test(
+    *parameters: click.Parameter, name: str = "", text: str | None = None
+) -> Callable[[Prepare], Prepare]:
     """Add a command: a function of a session that prepares a test; for the arguments, see ``command``."""
 
     def add(prepare: Prepare) -> Prepare:
@@ -184,7 +190,9 @@ def _test(*parameters: click.Parameter, name: str = "", text: str | None = None)
     _test_option("--coco DIR", "Use COCO: the directory of images, such as val2014.", type=_FOLDER),
     _test_option("--annotations FILE", "Annotations for --coco, such as instances_val2014.json.", type=_FILE),
 )
-def pointing(session: Session, voc: Path | None, coco: Path | None, annotations: Path | None, **_: Any) -> Benchmark:
+def pointing(
+    session: Session, voc: Path | None, coco: Path | None, annotations: Path | None, **_: Any
+) -> Benchmark:
     """Pointing game: does a map's maximum lie on the object?
 
     Zhang et al., ECCV 2016. Needs VOC or COCO, and a network with one output for each of their classes. If VOC's
@@ -209,7 +217,9 @@ _mosaics = partial(
     _LABELS,
     _test_option("-n --size", "Put N x N images in a mosaic.", type=IntRange(min=2), default=2),
     _test_option("--mosaics", "Number of mosaics.", type=_COUNT, default=100),
-    _test_option("--confidence", "Use images recognized with at least this probability.", type=_SHARE, default=0.5),
+    _test_option(
+        "--confidence", "Use images recognized with at least this probability.", type=_SHARE, default=0.5
+    ),
     _test_option("--cell PIXELS", "Side of each image. [default: the model's crop]", type=_COUNT),
 )
 
@@ -273,7 +283,9 @@ _perturbation("insertion", "how fast does the class probability rise as highligh
 
 
 @_test(
-    _IMAGES, _LABELS, _test_option("--steps", "Compare maps this many times on the way down.", type=_COUNT, default=8)
+    _IMAGES,
+    _LABELS,
+    _test_option("--steps", "Compare maps this many times on the way down.", type=_COUNT, default=8),
 )
 def sanity(session: Session, steps: int, **_: Any) -> Benchmark:
     """Sanity check: do maps change as the parameters are shuffled from the classifier down?

@@ -40,11 +40,15 @@ _limit = partial(option, "Limits", metavar="N", type=float)
     Argument(["baseline"], type=DIRECTORY),
     _limit("--min-correlation", "Least correlation of two maps.", default=0.9),
     _limit(
-        "--min-overlap", "Least overlap (intersection over union) of the strongest fifths of their pixels.", default=0.7
+        "--min-overlap",
+        "Least overlap (intersection over union) of the strongest fifths of their pixels.",
+        default=0.7,
     ),
     _limit("--max-shift", "Largest distance of their peaks, as a share of the diagonal.", default=0.1),
     _limit("--max-changed", "Largest share of images whose first class may change.", default=0.0),
-    alter_option("output", metavar="DIR", default=None, help="Keep the new maps here, with a page that compares them."),
+    alter_option(
+        "output", metavar="DIR", default=None, help="Keep the new maps here, with a page that compares them."
+    ),
     option("Output", "--junit FILE", "Also write JUnit's XML.", type=PATH),
     *(alter_option(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
     options=["overwrite"],
@@ -128,7 +132,9 @@ def _write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
     from ebcli.files.sink import atomic_write
 
     failures = sum(bool(comparison.problems) for comparison in comparisons)
-    suites = ElementTree.Element("testsuites", name=_SUITE, tests=str(len(comparisons)), failures=str(failures))
+    suites = ElementTree.Element(
+        "testsuites", name=_SUITE, tests=str(len(comparisons)), failures=str(failures)
+    )
     suite = ElementTree.SubElement(suites, "testsuite", suites.attrib)
     for comparison in comparisons:
         path_name = one_line(display_path(comparison.input))

@@ -235,7 +235,9 @@ class Output(click.Path):
 
     def convert(self, value: Any, param: _Parameter, ctx: _Context) -> Any:
         if url_of(Path(value)) is not None:
-            self.fail("it is a URL: name a local directory, and copy it there when the run is done", param, ctx)
+            self.fail(
+                "it is a URL: name a local directory, and copy it there when the run is done", param, ctx
+            )
         return super().convert(value, param, ctx)
 
 
@@ -316,7 +318,9 @@ def complete_colormap(_context: Context, _option: Parameter, prefix: str) -> lis
     """The names of matplotlib's colormaps; reversed ones only after an underscore."""
     from matplotlib import colormaps
 
-    return [name for name in colormaps if name.startswith(prefix) and ("_" in prefix or not name.endswith("_r"))]
+    return [
+        name for name in colormaps if name.startswith(prefix) and ("_" in prefix or not name.endswith("_r"))
+    ]
 
 
 def complete_weights(context: Context, option: Parameter, prefix: str) -> list[CompletionItem]:

@@ -49,7 +49,9 @@ class Main(click.Group):
 
     nameless: click.Command
 
-    def make_context(self, info_name: str | None, args: list[str], *arguments: Any, **extra: Any) -> click.Context:
+    def make_context(
+        self, info_name: str | None, args: list[str], *arguments: Any, **extra: Any
+    ) -> click.Context:
         if not args or args[0] not in self.commands:
             return self.nameless.make_context(info_name, args, *arguments, **extra)
         return super().make_context(info_name, args, *arguments, **extra)
@@ -80,7 +82,9 @@ def command(
         text: its help; None for the function's docstring.
     """
     params = [*parameters, *map(OPTIONS.__getitem__, options), OPTIONS["quiet"], _VERBOSE, OPTIONS["debug"]]
-    return group.command(name, cls=SectionedCommand, params=params, help=text, context_settings=context_settings)
+    return group.command(
+        name, cls=SectionedCommand, params=params, help=text, context_settings=context_settings
+    )
 
 
 of_run = partial(command, context_settings=WITHOUT_ENVIRONMENT)  # adds a command about an earlier run
@@ -208,7 +212,9 @@ def info(file: Path, as_json: bool, **_: Any) -> int:
     except OSError as error:
         raise ConfigurationError(f"cannot read '{file}': {error.strerror or error}") from error
     if not facts:
-        raise ConfigurationError(f"'{file}' contains no eb-saliency metadata: only its own pictures and .npz files do")
+        raise ConfigurationError(
+            f"'{file}' contains no eb-saliency metadata: only its own pictures and .npz files do"
+        )
     if as_json:
         write_out(json.dumps(facts))
         return 0
@@ -291,11 +297,15 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     _repeatable("model", "Repeatable: several networks.", (ModelSpec.name,)),
     _repeatable("weights", "Repeatable: one for each --model.", ()),
     option("Server", "--host ADDRESS", "Listen at this address.", default="127.0.0.1"),
-    option("Server", "--port", "Listen at this port; 0 for a free one.", type=IntRange(0, 65535), default=8722),
+    option(
+        "Server", "--port", "Listen at this port; 0 for a free one.", type=IntRange(0, 65535), default=8722
+    ),
     option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
     options=_NETWORK_OPTIONS,
 )
-def serve(images: Paths, model: Names, weights: Names, host: str, port: int, show: bool, **options: Any) -> int:
+def serve(
+    images: Paths, model: Names, weights: Names, host: str, port: int, show: bool, **options: Any
+) -> int:
     """Explain photos on a live page in the browser.
 
     The page shows the PHOTOS and photos that are dropped on it. It opens only at the printed address, which has a
@@ -313,7 +323,9 @@ def serve(images: Paths, model: Names, weights: Names, host: str, port: int, sho
     values = values_in(options)
     networks = zip_longest(model, weights, fillvalue=ModelSpec.weights)
     photo = (Path("photo"),)
-    plans = [RunPlan.from_values(**values, images=photo, model=name, weights=state) for name, state in networks]
+    plans = [
+        RunPlan.from_values(**values, images=photo, model=name, weights=state) for name, state in networks
+    ]
     inputs = plans[0].inputs
     workers = Workers(enough_for(1), options["image_timeout"], decoding_memory(inputs.max_pixels))
     photos = Photos(images, workers, inputs.remote, inputs.max_pixels)

@@ -46,7 +46,9 @@ def examine(device: str, output: Path) -> Iterator[Check]:
         output: the output directory to check.
     """
     advice_output = "choose another --output directory"
-    reinstall = "reinstall torch and torchvision together with pip install --force-reinstall torch torchvision"
+    reinstall = (
+        "reinstall torch and torchvision together with pip install --force-reinstall torch torchvision"
+    )
     checks = {  # each with advice, for errors that include none
         "versions": (_versions, "run pip check"),
         "PyTorch's internals": (_internals, reinstall),
@@ -88,9 +90,13 @@ def _devices() -> str:
 
     from ebcli.models.running import resolve_device
 
-    gpus = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())]
+    gpus = [
+        f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())
+    ]
     platform_words = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
-    return f"{', '.join(['cpu', *gpus])}; auto takes {resolve_device('auto')}; torch is built {platform_words}"
+    return (
+        f"{', '.join(['cpu', *gpus])}; auto takes {resolve_device('auto')}; torch is built {platform_words}"
+    )
 
 
 def _small_run(device: str) -> str:
@@ -104,7 +110,12 @@ def _small_run(device: str) -> str:
         image = folder / "image.png"
         Image.radial_gradient("L").convert("RGB").save(image)
         plan = RunPlan.from_values(
-            images=(image,), layer=(HEAD, INPUT), contrastive=False, output=folder / "maps", workers=0, device=device
+            images=(image,),
+            layer=(HEAD, INPUT),
+            contrastive=False,
+            output=folder / "maps",
+            workers=0,
+            device=device,
         )
         work = run(plan)
         (record,) = work.results
@@ -145,5 +156,7 @@ def _room(folder: Path, minimum: float, remedy: str) -> str:
         raise EbcliError(f"cannot write to {folder} ({error.strerror}): {remedy}") from error
     free = shutil.disk_usage(existing).free
     if free < minimum:
-        raise EbcliError(f"only {free / GB:.2f} GB are free for {folder}: free {minimum / GB:g} GB, or {remedy}")
+        raise EbcliError(
+            f"only {free / GB:.2f} GB are free for {folder}: free {minimum / GB:g} GB, or {remedy}"
+        )
     return f"{folder}, {free / GB:.1f} GB free"

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from ebcli.cli.console import SOME_FAILED, display_path, handle_signals, is_quiet, note, say, sign_of_life, write_out
+from ebcli.cli.console import (
+    SOME_FAILED,
+    display_path,
+    handle_signals,
+    is_quiet,
+    note,
+    say,
+    sign_of_life,
+    write_out,
+)
 from ebcli.cli.options import Options
 from ebcli.cli.record_printer import RecordPrinter
 from ebcli.drawing.style import ATLAS, DrawingStyle
@@ -43,7 +52,9 @@ def sink_of(plan: RunPlan, out: IO[str]) -> Sink | None:
     output = plan.output
     if output.directory == STDOUT:
         if out.isatty():
-            raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
+            raise ConfigurationError(
+                "stdout is a terminal: redirect it, as in > out.png, or name a file with -o"
+            )
         return Stdout(partial(write_out, out=out, nl=False), output.format)
     if not output.is_file:
         return None

@@ -87,7 +87,11 @@ def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOp
     default = settings.get("default", getattr(field, "default", None))
     type_name = str(getattr(field, "type", ""))
     kind = _TYPES.get(name) or _TYPES.get(type_name.removeprefix("pathlib.").partition(" | ")[0])
-    defaults = {"is_flag": True} if default is False else {"default": default, "multiple": isinstance(default, tuple)}
+    defaults = (
+        {"is_flag": True}
+        if default is False
+        else {"default": default, "multiple": isinstance(default, tuple)}
+    )
     defaults |= {"type": kind, "metavar": metavar, "show_default": default_words.removesuffix("]") or None}
     defaults |= {"section": section, "help": text, "common": name in _COMMON}
     if name in SETTINGS_ONLY:
@@ -118,7 +122,9 @@ _ALL = (
         "--similar-to, compare with this picture. Repeatable. [default: the class's own classifier weights, "
         "negated]",
     ),
-    _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=Method(COMPARED_METHODS)),
+    _map(
+        "--compare-with", "Also show this method's map in panels. Repeatable.", type=Method(COMPARED_METHODS)
+    ),
     _map(
         "--similar-to PICTURE",
         "Explain the similarity to this picture, by the features below the classifier. Repeatable.",
@@ -156,7 +162,10 @@ _ALL = (
         "first map shows is compared with a blob at the center, the map shuffled, and the gradient. Takes "
         "23 more passes.",
     ),
-    _map("--allow-unsupported", "Use ordinary gradients, with a warning, for operations without an excitation rule."),
+    _map(
+        "--allow-unsupported",
+        "Use ordinary gradients, with a warning, for operations without an excitation rule.",
+    ),
     _model(
         "-m --model NAME",
         "Model to load: a torchvision name, timm/NAME, hf/NAME, ultralytics/FILE.pt, clip/NAME or "
@@ -190,7 +199,10 @@ _ALL = (
         "central square, squash distorts it to a square, pad adds borders. [default: whole; the model's own "
         "with --resize or --crop, and in benchmark]",
     ),
-    _model("--scores", "Turn logits into scores by softmax or sigmoid, or leave them raw. [default: the model's own]"),
+    _model(
+        "--scores",
+        "Turn logits into scores by softmax or sigmoid, or leave them raw. [default: the model's own]",
+    ),
     _input(
         "--config",
         "Read options from this TOML file, such as a run's settings.toml.",
@@ -207,10 +219,12 @@ _ALL = (
     ),
     _input("--exclude GLOB", "Skip files that match GLOB. [default: none]"),
     _input(
-        "--labels FILE|folders", "Compare with true classes: a CSV file of file,class, or folders named after classes."
+        "--labels FILE|folders",
+        "Compare with true classes: a CSV file of file,class, or folders named after classes.",
     ),
     _input(
-        "--shard I/N", "Only process the I-th of N shards, counted from 1. [default: from RANK and WORLD_SIZE, or all]"
+        "--shard I/N",
+        "Only process the I-th of N shards, counted from 1. [default: from RANK and WORLD_SIZE, or all]",
     ),
     _input("--every", "Videos: explain every N-th clip."),
     _input("--start SECONDS", "Videos: start the first clip here."),
@@ -248,7 +262,8 @@ _ALL = (
     _output("--records", "Also write a table with a row per map, to a .csv or .parquet file."),
     _output("--json as_json", "Print one JSON record per image instead of paths.", is_flag=True),
     _appearance(
-        "--style", "Drawing style; atlas is one figure of the regions in which each class has the most evidence."
+        "--style",
+        "Drawing style; atlas is one figure of the regions in which each class has the most evidence.",
     ),
     _appearance(
         "--cmap NAME",
@@ -281,7 +296,9 @@ _ALL = (
     _resuming("--overwrite", "Also replace files that this program did not write."),
     _resuming("--dry-run", "List the images without processing them."),
     _resuming("--fail-fast", "Stop at the first image that fails."),
-    _performance("--batch-size", "Explain N images at a time; halved when memory runs out. [default: by device]"),
+    _performance(
+        "--batch-size", "Explain N images at a time; halved when memory runs out. [default: by device]"
+    ),
     _performance(
         "-j --workers",
         "Use N processes for decoding and drawing; with Ray, N workers that each load the network. "
@@ -290,7 +307,9 @@ _ALL = (
     _performance("--device NAME", "Run the network on cpu, cuda, cuda:1, mps; auto prefers a GPU."),
     _performance("--dtype", "Compute in this type; bfloat16 is faster on recent GPUs, but coarser."),
     _performance("--engine", "Run on this machine, or on the Ray cluster at RAY_ADDRESS."),
-    _performance("--gpus-per-worker", "GPUs per Ray worker; fractions share one. [default: 1 if there is a GPU]"),
+    _performance(
+        "--gpus-per-worker", "GPUs per Ray worker; fractions share one. [default: 1 if there is a GPU]"
+    ),
     _performance("--timeout", "Seconds to wait for a server."),
     _performance("--retries", "How often a failed request is repeated."),
     _performance("--max-bytes", "Largest file from URLs, tar files, stdin."),
@@ -301,7 +320,9 @@ _ALL = (
     _information("--debug", "Show the traceback of an error.", is_flag=True),
 )
 # Of a run; other commands share some
-OPTIONS = {option.name or "": option for option in sorted(_ALL, key=lambda option: isinstance(option, Setting))}
+OPTIONS = {
+    option.name or "": option for option in sorted(_ALL, key=lambda option: isinstance(option, Setting))
+}
 
 
 def values_in(options: Options) -> dict[str, Any]:

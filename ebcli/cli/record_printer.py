@@ -130,7 +130,9 @@ class RecordPrinter:
         if self.plan.model.preprocessing.tiles is None:
             hints["tiles"] = f"much longer than wide, so it is explained in {count} tiles"
         if self.plan.output.raw:
-            hints["raw"] = "its raw file has the joined maps, but no relevance, which each tile has on its own"
+            hints["raw"] = (
+                "its raw file has the joined maps, but no relevance, which each tile has on its own"
+            )
         if self.plan.maps.sufficiency:
             advice = "--fit pad explains it in one piece"
             hints["test"] = f"it is explained in tiles, so sufficiency is not tested; {advice}"

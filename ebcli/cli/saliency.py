@@ -17,7 +17,16 @@ from ebcli.cli import audit, check  # noqa: F401  they add their commands
 from ebcli.cli.benchmark import benchmark
 from ebcli.cli.click_types import PATH, Input, SectionedCommand
 from ebcli.cli.commands import Paths, alter_option, command, main
-from ebcli.cli.console import SOME_FAILED, display_path, note, one_line, say_error, sign_of_life, write_out, write_path
+from ebcli.cli.console import (
+    SOME_FAILED,
+    display_path,
+    note,
+    one_line,
+    say_error,
+    sign_of_life,
+    write_out,
+    write_path,
+)
 from ebcli.cli.execution import execute, sink_of
 from ebcli.cli.options import CONTEXT, OPTIONS, option, values_in
 from ebcli.errors import DISTRIBUTION, ConfigurationError, closest
@@ -96,7 +105,9 @@ def run(images: Paths, from_file: IO[bytes] | None, **options: Any) -> int:
     if images == (STDIN,) and not (is_named or needs_directory or out.isatty()):
         values["output"] = STDOUT
     if options["as_json"] and values["output"] == STDOUT:
-        raise ConfigurationError("stdout takes one picture, but --json prints records there: drop one of them")
+        raise ConfigurationError(
+            "stdout takes one picture, but --json prints records there: drop one of them"
+        )
     plan = RunPlan.from_values(**values)
     sink = sink_of(plan, out)
     if STDIN in images:
@@ -116,7 +127,9 @@ def _refuse_misspelled_command(word: str) -> None:
 
 def _drop_replaced_choices(context: click.Context, options: dict[str, Any]) -> None:
     """Drop choices of classes that ones with precedence replace, such as a file's by the command line's."""
-    sources = {name: context.get_parameter_source(name) for name in CHOOSING if options[name] not in ((), None)}
+    sources = {
+        name: context.get_parameter_source(name) for name in CHOOSING if options[name] not in ((), None)
+    }
     for source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP):
         if source in sources.values():
             replaced = [name for name in sources if sources[name] != source]
@@ -178,7 +191,9 @@ _of_answer = partial(option, "Answer")
     _of_answer("--answer TEXT", "Explain this answer instead of the model's own."),
     _of_answer("--word words WORD", "Explain this word of the answer. Repeatable.", default=()),
     _of_answer("--all-words", "Also explain words such as 'the' and 'of'.", is_flag=True),
-    _of_answer("--against WORD", "Contrast with a word that the model could have said instead.", default=None),
+    _of_answer(
+        "--against WORD", "Contrast with a word that the model could have said instead.", default=None
+    ),
     _of_answer("--max-tokens", "Longest answer of the model, in tokens.", type=IntRange(1), default=64),
     alter_option("output", help="Output directory, or a file for the figure alone, without the page."),
     alter_option("format", help="Format of the figure; auto is png."),
@@ -194,7 +209,9 @@ def ask(photo: Path, **options: Any) -> int:
     Without QUESTION, the model describes the photo.
     """
     if options["model"] is None:
-        raise ConfigurationError("ask needs a vision-language model: add --model hf/NAME, or a directory with one")
+        raise ConfigurationError(
+            "ask needs a vision-language model: add --model hf/NAME, or a directory with one"
+        )
     words = part_of(WordOptions, options)
     values = values_in(options) | {"against": None}  # here, it is a word
     plan = RunPlan.from_values(**values, images=(photo,), words=words, workers=0)

@@ -93,7 +93,11 @@ class InputSpec:
         if isinstance(preset, InputSpec):
             return preset
         interpolation = getattr(preset, "interpolation", Image.Resampling.BILINEAR)
-        options: dict[str, Any] = {"frames": frames, "rate": rate, "resample": Image.Resampling[interpolation.name]}
+        options: dict[str, Any] = {
+            "frames": frames,
+            "rate": rate,
+            "resample": Image.Resampling[interpolation.name],
+        }
         for option, attribute in (("resize", "resize_size"), ("mean", "mean"), ("std", "std")):
             numbers = getattr(preset, attribute, None)
             if numbers:
@@ -260,7 +264,9 @@ class InputSpec:
         values = functional.convert_image_dtype(image, torch.float)
         if self._crop is not None:
             fill = torch.tensor(self._fill, device=values.device)[:, None, None] / 255
-            values = functional.center_crop(values - fill, self._crop[::-1]) + fill  # center_crop pads with zeros
+            values = (
+                functional.center_crop(values - fill, self._crop[::-1]) + fill
+            )  # center_crop pads with zeros
         tensor: Tensor = functional.normalize(values, self.mean, self.std)
         if self.frames is None:
             return tensor
@@ -324,7 +330,9 @@ class InputSpec:
         bands = []
         for band in image.split():
             values = band.convert("F")
-            crop = values.transform(self.size[::-1], Image.Transform.EXTENT, region, Image.Resampling.BILINEAR)
+            crop = values.transform(
+                self.size[::-1], Image.Transform.EXTENT, region, Image.Resampling.BILINEAR
+            )
             bands.append(np.asarray(crop))
         return np.rint(np.stack(bands, axis=-1)).astype(np.uint8)
 

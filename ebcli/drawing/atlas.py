@@ -17,7 +17,15 @@ from ebcli.drawing.painters import slope
 
 # Told apart by color-blind readers, also as tints of a photo (after Okabe and Ito 2008); the largest region gets the
 # first one
-COLORS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66))
+COLORS = (
+    (0, 114, 178),
+    (230, 159, 0),
+    (0, 158, 115),
+    (204, 121, 167),
+    (86, 180, 233),
+    (213, 94, 0),
+    (240, 228, 66),
+)
 
 _SMALLEST = 0.015  # of the photo; smaller regions are not marked
 _TINT = 0.45  # opacity

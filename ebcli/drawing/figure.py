@@ -166,7 +166,12 @@ class Figure:
         if suffix == "svg":
             metadata = {"Creator": SOFTWARE, "Description": facts_json, "Date": None}
         # not the user's settings: a matplotlibrc in the working directory could start LaTeX
-        options = {"svg.fonttype": "none", "svg.hashsalt": SOFTWARE, "pdf.fonttype": 42, "image.composite_image": False}
+        options = {
+            "svg.fonttype": "none",
+            "svg.hashsalt": SOFTWARE,
+            "pdf.fonttype": 42,
+            "image.composite_image": False,
+        }
         content = io.BytesIO()
         with style.context(options, after_reset=True):
             page = figure.Figure((self.width / self.dpi, self.height / self.dpi), self.dpi)
@@ -397,7 +402,9 @@ def contact_sheet(frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -
     return lay_out(name, subtitle, rows, style, scale_labels(style, _finest(maps), has_faint=has_faint))
 
 
-def answer_figure(explanation: Explanation, frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> Figure:
+def answer_figure(
+    explanation: Explanation, frames: Frames, maps: MapsOfImage, name: str, subtitle: str
+) -> Figure:
     """The question, the answer with its words shaded by their shares, and the panel of their maps.
 
     Args:

@@ -54,7 +54,9 @@ class FrameMaps:
     number: int = 0
 
     @classmethod
-    def from_map(cls, map_: Map, size: Size, clips: Clips | None, style: DrawingStyle, number: int = 0) -> Self:
+    def from_map(
+        cls, map_: Map, size: Size, clips: Clips | None, style: DrawingStyle, number: int = 0
+    ) -> Self:
         """Find the color scale of a map."""
         style = style.for_map(map_.is_two_sided)
         strongest = map_.display_values

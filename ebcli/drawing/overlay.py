@@ -52,7 +52,9 @@ def reduced_size(size: Size, longest: int = _LONGEST_SIDE) -> tuple[int, int]:
     return size if max(size) <= longest else fitted_size(size, longest)
 
 
-def heatmap(saliency: FloatArray, region: Box, size: Size, signed: bool, zero: float | None = 0.0) -> FloatArray:
+def heatmap(
+    saliency: FloatArray, region: Box, size: Size, signed: bool, zero: float | None = 0.0
+) -> FloatArray:
     """A map as it is drawn, (height, width): 0 outside of its region, and below 0 only if that is drawn, too.
 
     Args:

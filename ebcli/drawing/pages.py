@@ -26,7 +26,9 @@ _VALUES = 100_000  # of evidence, of all classes
 _LONGEST_NAME = 200  # characters
 
 
-def answer_page(explanation: Explanation, frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> bytes:
+def answer_page(
+    explanation: Explanation, frames: Frames, maps: MapsOfImage, name: str, subtitle: str
+) -> bytes:
     """The HTML of a page with the question, the answer, the photo, and the map of each word over it.
 
     Args:
@@ -38,7 +40,12 @@ def answer_page(explanation: Explanation, frames: Frames, maps: MapsOfImage, nam
         color = shade(frame_maps.map.share or 0.0)
         words.append({**vars(frame_maps.map), "color": color, "picture": _jpeg(frame_maps.draw(small))})
     return page(
-        "answer.html", name=name, explanation=explanation, about=subtitle, photo=_jpeg(small.image), words=words
+        "answer.html",
+        name=name,
+        explanation=explanation,
+        about=subtitle,
+        photo=_jpeg(small.image),
+        words=words,
     )
 
 
@@ -88,7 +95,12 @@ def atlas_page(
     data = atlas_data(Atlas.from_maps([frame_maps.map for frame_maps in maps]), image.size)
     data["at"] = pixel and [position + 0.5 for position in pixel]
     return page(
-        "atlas.html", name=printable(name), about=subtitle, facts=json.dumps(shorten(facts)), data=data, photo=photo
+        "atlas.html",
+        name=printable(name),
+        about=subtitle,
+        facts=json.dumps(shorten(facts)),
+        data=data,
+        photo=photo,
     )
 
 

@@ -11,7 +11,14 @@ from PIL import Image
 
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import COLORS, trace
-from ebcli.drawing.overlay import covered_pixels, downscale, draw_frame, interpolate, is_blank_on, reduced_size
+from ebcli.drawing.overlay import (
+    covered_pixels,
+    downscale,
+    draw_frame,
+    interpolate,
+    is_blank_on,
+    reduced_size,
+)
 from ebcli.drawing.painters import FRAME_COLOR, LEVELS, opacity, overlay_colors, scaled_levels
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import DisplayFrame
@@ -57,7 +64,9 @@ class ThumbnailNames(NamedTuple):
         """A reduced copy of the result, for when the map on its own cannot be made."""
         return self._path("overlay", "jpg", index, layer, number)
 
-    def _path(self, kind: str, suffix: str, index: int = 0, layer: str | None = None, number: int = 1) -> Path:
+    def _path(
+        self, kind: str, suffix: str, index: int = 0, layer: str | None = None, number: int = 1
+    ) -> Path:
         facts = [self.relpath, str(self.stamp.bytes), str(self.stamp.mtime_ns)]
         if layer is not None:
             facts += [self.configuration, self.method, layer]

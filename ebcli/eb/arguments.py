@@ -44,7 +44,9 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
         if not is_single and shape[:1] + shape[2:] != logits.shape:
             raise ConfigurationError(f"the prior has shape {shape}, but the output {tuple(logits.shape)}")
         if where is not None:
-            raise ConfigurationError("`where` cannot be combined with a prior, which covers all pixels already")
+            raise ConfigurationError(
+                "`where` cannot be combined with a prior, which covers all pixels already"
+            )
         priors = given_targets[None] if is_single else given_targets.transpose(0, 1)
         return priors.to(logits.dtype), is_single
     return _one_hot(_classes(given_targets, logits).mT, logits) * _share(where, logits), len(shape) < 2
@@ -55,7 +57,9 @@ def _classes(targets: Tensor, logits: Tensor) -> Tensor:
     batch = len(logits)
     shape = tuple(targets.shape)
     if targets.dtype == torch.bool:
-        raise ConfigurationError("the targets are bool, but class indices are integers and priors are floating-point")
+        raise ConfigurationError(
+            "the targets are bool, but class indices are integers and priors are floating-point"
+        )
     if len(shape) > 2 or shape[:1] not in ((), (batch,)):
         raise ConfigurationError(
             f"targets of shape {shape} do not fit {batch} images: pass one class, classes ({batch},) or "
@@ -74,7 +78,9 @@ def check_classes(classes: Iterable[int], num_classes: int) -> None:
     """Raises ConfigurationError if a class does not exist."""
     for index in classes:
         if not 0 <= index < num_classes:
-            raise ConfigurationError(f"class {index} does not exist: the network has classes 0 to {num_classes - 1}")
+            raise ConfigurationError(
+                f"class {index} does not exist: the network has classes 0 to {num_classes - 1}"
+            )
 
 
 def _one_hot(classes: Tensor, logits: Tensor) -> Tensor:
@@ -88,7 +94,9 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
     if where is None:
         return logits.new_full((1, 1, *pixels), 1 / logits[0, 0].numel())
     if not pixels:
-        raise ConfigurationError("`where` needs dense predictions, but this network makes one prediction per image")
+        raise ConfigurationError(
+            "`where` needs dense predictions, but this network makes one prediction per image"
+        )
     if isinstance(where, tuple):
         mask = _pixel(where, logits.new_zeros(pixels))
     else:
@@ -109,7 +117,9 @@ def _pixel(pixel: tuple[int, ...], mask: Tensor) -> Tensor:
     if not all(isinstance(index, int) for index in pixel):
         raise ConfigurationError(f"the pixel {pixel} must be integers (row, column)")
     if len(pixel) != mask.ndim or not all(0 <= i < size for i, size in zip(pixel, mask.shape, strict=True)):
-        raise ConfigurationError(f"the pixel {pixel} is outside the output, {' x '.join(map(str, mask.shape))} pixels")
+        raise ConfigurationError(
+            f"the pixel {pixel} is outside the output, {' x '.join(map(str, mask.shape))} pixels"
+        )
     mask[pixel] = 1
     return mask
 
@@ -129,27 +139,37 @@ def priors_against(against: Dims, priors: Tensor) -> Tensor:
     total = priors.sum(2, keepdim=True)
     for index in against:
         if isinstance(index, bool) or not isinstance(index, int):
-            raise ConfigurationError(f"against has {index!r}, which is not a class index: use categories.index(name)")
+            raise ConfigurationError(
+                f"against has {index!r}, which is not a class index: use categories.index(name)"
+            )
         check_classes([index], priors.shape[2])
         is_target = (priors[:, :, [index]] == total).flatten(2).all(2)
         if not priors.is_meta and bool(is_target.any()):
-            raise ConfigurationError(f"class {index} is both a target and contrasted with: choose another class")
+            raise ConfigurationError(
+                f"class {index} is both a target and contrasted with: choose another class"
+            )
     if not priors.is_meta and not bool((total == total[:1]).all()):
-        raise ConfigurationError("against needs priors on the same pixels: pass those on other pixels one at a time")
+        raise ConfigurationError(
+            "against needs priors on the same pixels: pass those on other pixels one at a time"
+        )
     return _one_hot(torch.tensor(against, device=priors.device)[:, None], priors[0]) * total[0]
 
 
 def check_network(net: Any) -> None:
     """Raises ConfigurationError if `net` is not a network."""
     if not isinstance(net, Module):
-        raise ConfigurationError(f"the network must be a torch.nn.Module or LoadedModel, not a {type(net).__name__}")
+        raise ConfigurationError(
+            f"the network must be a torch.nn.Module or LoadedModel, not a {type(net).__name__}"
+        )
 
 
 def check_batch(net: Module, inputs: Tensor) -> None:
     """Raises ConfigurationError if inputs have the shape of a single input of the first convolution."""
     first = next((module for module in net.modules() if isinstance(module, CONVOLUTIONS)), None)
     if first is not None and inputs.ndim == first.weight.ndim - 1 and len(inputs) == first.in_channels:
-        raise ConfigurationError(f"inputs {tuple(inputs.shape)} have no batch dimension: add it with inputs[None]")
+        raise ConfigurationError(
+            f"inputs {tuple(inputs.shape)} have no batch dimension: add it with inputs[None]"
+        )
 
 
 def check_logits(net: Module, inputs: Tensor, logits: Tensor) -> None:
@@ -157,7 +177,9 @@ def check_logits(net: Module, inputs: Tensor, logits: Tensor) -> None:
     if logits.ndim < 2 or len(logits) != len(inputs):
         check_batch(net, inputs)
     if logits.ndim < 2:
-        raise ConfigurationError(f"the network's output must be (B, num_classes, ...), not {tuple(logits.shape)}")
+        raise ConfigurationError(
+            f"the network's output must be (B, num_classes, ...), not {tuple(logits.shape)}"
+        )
     if not is_finite(logits):
         images = (~logits.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
         what = f"the network's output contains NaN or infinite values for images {images}"
@@ -167,7 +189,9 @@ def check_logits(net: Module, inputs: Tensor, logits: Tensor) -> None:
 def check_relevance(relevance: Tensor) -> None:
     """Raises NonFiniteError if relevance is not finite, as where its dtype is too coarse for tiny activations."""
     if not is_finite(relevance):
-        raise NonFiniteError(f"the map contains NaN or infinite values in {relevance.dtype}: use torch.float64")
+        raise NonFiniteError(
+            f"the map contains NaN or infinite values in {relevance.dtype}: use torch.float64"
+        )
 
 
 def is_finite(value: Tensor) -> bool:

@@ -156,7 +156,12 @@ def excitation_backprop(
     if isinstance(against, int):
         against = [against]
     rivals = None if against is None else tuple(against)
-    with quiet(), torch.inference_mode(False), torch.no_grad(), torch.autocast(call.main.device.type, enabled=False):
+    with (
+        quiet(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.autocast(call.main.device.type, enabled=False),
+    ):
         forward = Forward.of(network, call, layers, head, tracks=track_lost_mass)
         try:
             if callable(targets):
@@ -171,7 +176,9 @@ def excitation_backprop(
             )
             refuse([name for path in forward.paths for name in without_rule(path.ops)], unsupported)
             source = forward.images.source
-            rules = {path: path.explains_jointly(source) if joint is None else joint for path in forward.paths}
+            rules = {
+                path: path.explains_jointly(source) if joint is None else joint for path in forward.paths
+            }
             maps: dict[Path, LayerMaps] = {}
             for is_joint in sorted(set(rules.values())):
                 maps |= computation.maps([path for path in rules if rules[path] == is_joint], is_joint)
@@ -241,7 +248,14 @@ def layers_on_path(
             rearranged.add(name)
 
     handles: list[RemovableHandle] = []
-    with quiet(), torch.inference_mode(False), torch.no_grad(), evaluating(net), RecordingMode(tape), removing(handles):
+    with (
+        quiet(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        evaluating(net),
+        RecordingMode(tape),
+        removing(handles),
+    ):
         for name in layers:
             handles.append(net.get_submodule(name).register_forward_hook(partial(note, name)))
         inputs = inputs.detach().clone()
@@ -304,7 +318,9 @@ class MapComputation:
 
     def maps(self, paths: Paths, is_joint: bool) -> dict[Path, LayerMaps]:
         """The maps of layers."""
-        labels = [label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)]
+        labels = [
+            label_of(self.forward.paths[path]) for path in paths if set(path.classifiers).isdisjoint(path.ops)
+        ]
         if self.contrastive and labels:
             raise LayerError(
                 f"{labels[0]} is not below the classifier, as contrastive maps need: choose an earlier one"
@@ -330,7 +346,10 @@ class MapComputation:
             return [LayerMaps(relevance, None, {}) for relevance, _ in backward(self.prior, "difference")]
         marginal = backward(self.prior, tracks=self.tracks)
         if not (self.contrastive or len(self.others)):
-            return [LayerMaps(P, self._sums(P, path), lost) for path, (P, lost) in zip(paths, marginal, strict=True)]
+            return [
+                LayerMaps(P, self._sums(P, path), lost)
+                for path, (P, lost) in zip(paths, marginal, strict=True)
+            ]
         others = backward(self.others) if len(self.others) else backward(self.prior, "dual")
         maps = []
         for path, (relevance, lost), (other, _) in zip(paths, marginal, others, strict=True):
@@ -353,7 +372,13 @@ class MapComputation:
         return self._normalize(relevance, path) - other
 
     def _backward(
-        self, paths: Paths, is_joint: bool, priors: Tensor, explains: Explains = "target", *, tracks: bool = False
+        self,
+        paths: Paths,
+        is_joint: bool,
+        priors: Tensor,
+        explains: Explains = "target",
+        *,
+        tracks: bool = False,
     ) -> list[LayerShares]:
         """One backward pass to some layers, for all winning neurons of an image as one, or step by step."""
         output = self.forward.output
@@ -361,7 +386,9 @@ class MapComputation:
 
         def down(prior: Tensor) -> list[LayerShares]:
             if is_joint:
-                return joint_shares(output, -prior if explains == "dual" else prior, paths, self.forward.images)
+                return joint_shares(
+                    output, -prior if explains == "dual" else prior, paths, self.forward.images
+                )
             stepwise = Stepwise(self.forward.tape.ops, explains, tracks=tracks)
             start = {output: [(prior, stepwise.start(output))]}
             messages = walk(start, ops, stepwise, [path.layer for path in paths])

@@ -12,7 +12,17 @@ from torch.nn import Module, Parameter
 from torch.nn import functional as F
 
 from ebcli.eb.mode import RecordingMode, refuse, tensors_in
-from ebcli.eb.operations import AnyFunction, Args, TensorFunction, Tensors, Value, flatten_all, quiet, same, split_like
+from ebcli.eb.operations import (
+    AnyFunction,
+    Args,
+    TensorFunction,
+    Tensors,
+    Value,
+    flatten_all,
+    quiet,
+    same,
+    split_like,
+)
 from ebcli.eb.paths import descend, is_learned, walk, without_rule
 from ebcli.eb.products import Signs, ratio
 from ebcli.eb.rules.moves import is_floating_constant
@@ -202,10 +212,14 @@ def check_rule(
     arguments = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     trial = Trial(name, fn, arguments, passes_through, tolerance).to(torch.float64)
     if not trial.signals:
-        raise ConfigurationError("no input requires grad: call requires_grad_() on the inputs that carry the signal")
+        raise ConfigurationError(
+            "no input requires grad: call requires_grad_() on the inputs that carry the signal"
+        )
     size = sum(signal.numel() for signal in trial.signals)
     if not 0 < size <= _LARGEST:
-        raise ConfigurationError(f"the signal has {size} elements, each evaluated several times: use 1 to {_LARGEST}")
+        raise ConfigurationError(
+            f"the signal has {size} elements, each evaluated several times: use 1 to {_LARGEST}"
+        )
     try:
         _check(trial)
     except RuleError:
@@ -221,7 +235,9 @@ def _check(trial: Trial) -> None:
         trial.outputs()
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise RuleError(f"{trial.name} fails with float64 inputs ({reason}): pass constants as inputs") from error
+        raise RuleError(
+            f"{trial.name} fails with float64 inputs ({reason}): pass constants as inputs"
+        ) from error
     definition = _check_with_others(trial, "as given")
     non_contiguous = trial.map(lambda a: a.movedim(-1, 0).contiguous().movedim(0, -1))
     Run(non_contiguous, "with non-contiguous inputs").compare(definition)
@@ -378,7 +394,9 @@ def _batch_norm(output: Tensor) -> TensorFunction:
 def _position(tensors: Tensors, index: int) -> str:
     """``1, element (0, 2)`` for an index into the concatenation of all flattened tensors."""
     elements = (
-        (number, element) for number, tensor in enumerate(tensors) for element in product(*map(range, tensor.shape))
+        (number, element)
+        for number, tensor in enumerate(tensors)
+        for element in product(*map(range, tensor.shape))
     )
     number, element = next(islice(elements, index, None))
     return f"{number}, element {element}"

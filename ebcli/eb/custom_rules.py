@@ -143,7 +143,9 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     if linear.weight is not None and not isinstance(call.tape.value_of(linear.weight), Tensor):
         return NotImplemented  # the rule is for fixed weights
     is_learned = linear.weight is not None
-    layer = Layer(linear=lambda _: linear, axes=all_axes, is_learned=is_learned, has_no_negatives=not is_learned)
+    layer = Layer(
+        linear=lambda _: linear, axes=all_axes, is_learned=is_learned, has_no_negatives=not is_learned
+    )
     return call.record(layer, signal)
 
 
@@ -203,7 +205,9 @@ def rule(*functions: FunctionOrName) -> Callable[[_RuleT], _RuleT]:
     """
     for function in functions:
         if function in CUSTOM_RULES:
-            raise ConfigurationError(f"{name_of(function)} already has the rule {CUSTOM_RULES[function].__name__}")
+            raise ConfigurationError(
+                f"{name_of(function)} already has the rule {CUSTOM_RULES[function].__name__}"
+            )
         if not isinstance(function, str):
             _refuse_if_hidden(function)
         if has_rule(function):
@@ -252,7 +256,9 @@ def has_rule(function: FunctionOrName) -> bool:
     """Whether it is PyTorch's own, and explained by the operations that it is made of."""
     if inspect.isfunction(function):
         return function.__module__ in (F.__name__, torch.functional.__name__)
-    name = function.removeprefix("aten.") if isinstance(function, str) else name_of(function).removesuffix("_")
+    name = (
+        function.removeprefix("aten.") if isinstance(function, str) else name_of(function).removesuffix("_")
+    )
     return function in FUNCTIONS or name in RULES
 
 

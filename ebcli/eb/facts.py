@@ -34,7 +34,11 @@ AFFINE, NONLINEAR = 1, 2  # functions of the element at the same place
 MOVE = 3  # an element of another place
 
 # What a gate is after a product with constants of both signs, and after a weighted sum, from which others are none
-AFTER_SIGNS: dict[int, int] = {Gate.NONNEGATIVE: Gate.ACTIVATION, Gate.SWITCH: Gate.MIXTURE, Gate.MASK: Gate.MIXTURE}
+AFTER_SIGNS: dict[int, int] = {
+    Gate.NONNEGATIVE: Gate.ACTIVATION,
+    Gate.SWITCH: Gate.MIXTURE,
+    Gate.MASK: Gate.MIXTURE,
+}
 AFTER_SUM: dict[int, int] = {Gate.SWITCH: Gate.MIXTURE, Gate.MIXTURE: Gate.MIXTURE}
 
 

@@ -72,7 +72,9 @@ class LayerHooks:
     def _capture(self, name: str | None, tensor: Tensor) -> None:
         label = label_of(name)
         if name in self._values:
-            raise LayerError(f"{label} is called more than once during the forward pass: choose another layer")
+            raise LayerError(
+                f"{label} is called more than once during the forward pass: choose another layer"
+            )
         self._check_dtype(name, tensor.dtype)
         value = self._tape.value_of(tensor)
         if not isinstance(value, Value):
@@ -83,7 +85,9 @@ class LayerHooks:
 
     def _check_dtype(self, name: str | None, dtype: torch.dtype) -> None:
         if not dtype.is_floating_point:
-            raise LayerError(f"{label_of(name)} has dtype {dtype}, but only floating-point tensors have relevance")
+            raise LayerError(
+                f"{label_of(name)} has dtype {dtype}, but only floating-point tensors have relevance"
+            )
 
     def _note(self, name: str | None, value: Value) -> None:
         value.facts.is_layer = True
@@ -132,7 +136,13 @@ class Forward:
 
     @classmethod
     def of(
-        cls, net: Module, inputs: NetworkInputs, layers: Sequence[LayerChoice], head: HeadChoice, *, tracks: bool
+        cls,
+        net: Module,
+        inputs: NetworkInputs,
+        layers: Sequence[LayerChoice],
+        head: HeadChoice,
+        *,
+        tracks: bool,
     ) -> "Forward":
         """Run the network once. Raises LayerError if the output does not depend on a layer."""
         picture = inputs.main
@@ -156,7 +166,9 @@ class Forward:
             warnings.warn("the network ends in a softmax: the map explains the score before it", stacklevel=3)
         cut = [label_of(name) for path, name in paths.items() if not path.ops and path.layer is not output]
         if cut:
-            raise LayerError(f"the output does not depend on {cut[0]}, or only in torch.no_grad(): choose a later one")
+            raise LayerError(
+                f"the output does not depend on {cut[0]}, or only in torch.no_grad(): choose a later one"
+            )
         sources = hooks.sources
         images = Images(sources[None], [source for name, source in sources.items() if name is not None])
         grids = {name: InputGrid(tape.ops, source) for name, source in sources.items()}

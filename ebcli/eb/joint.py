@@ -57,7 +57,9 @@ class JointNeuron:
     """
 
     def __init__(self, output: Value) -> None:
-        self._above_classifier = {op for op in descend([output], is_learned) if isinstance(op.rule, Activation)}
+        self._above_classifier = {
+            op for op in descend([output], is_learned) if isinstance(op.rule, Activation)
+        }
 
     def __call__(self, op: Op, incoming: list[list[Weights]]) -> list[list[Weights]]:
         exponent = max(weights.exponent for of_result in incoming for weights in of_result)

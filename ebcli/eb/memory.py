@@ -63,7 +63,9 @@ class Memory:
     def write(self, tensor: Tensor, filling: Value) -> None:
         """Note that a value fills the memory of a tensor from now on."""
         version = self.contents(tensor).version + 1
-        self._contents[storage_of(tensor)] = Contents(version, filling, StorageWeakRef(tensor.untyped_storage()))
+        self._contents[storage_of(tensor)] = Contents(
+            version, filling, StorageWeakRef(tensor.untyped_storage())
+        )
 
     def before_write(self, tensor: Tensor) -> None:
         """Copy the numbers of values that lie in memory which is about to be overwritten."""

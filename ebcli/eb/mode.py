@@ -117,7 +117,8 @@ class RecordingMode(TorchFunctionMode):
 
 # What modules ask tensors most often, answered without more ado
 _READS_NO_VALUES = frozenset([Tensor.dim, Tensor.size, Tensor.numel, Tensor.is_floating_point]) | {
-    getattr(Tensor, name).__get__ for name in "shape ndim dtype device is_cuda requires_grad grad_fn is_leaf".split()
+    getattr(Tensor, name).__get__
+    for name in "shape ndim dtype device is_cuda requires_grad grad_fn is_leaf".split()
 }
 
 _ESCAPES = frozenset([Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__])

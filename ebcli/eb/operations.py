@@ -68,7 +68,8 @@ class Value:
     """
 
     __slots__ = (
-        "__weakref__ device dtype facts is_floating maker num_reads position numbers shape stride tensor_ref".split()
+        *("device", "dtype", "is_floating", "shape", "stride", "tensor_ref", "__weakref__"),
+        *("facts", "maker", "num_reads", "numbers", "position"),
     )
 
     def __init__(self, tensor: Tensor, maker: "Op | None" = None, position: int = 0) -> None:

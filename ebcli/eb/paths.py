@@ -140,5 +140,7 @@ def averages_cells(mixing: Op, average: Op, grid: Iterable[Places]) -> bool:
 
     if any(map(adds_up, mixing.rule.query_axes(mixing))):
         return True
-    varying = {axis for places in grid for axis, size in enumerate(places.marks_of(mixing.out).shape) if size > 1}
+    varying = {
+        axis for places in grid for axis, size in enumerate(places.marks_of(mixing.out).shape) if size > 1
+    }
     return any(map(adds_up, varying))

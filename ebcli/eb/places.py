@@ -115,7 +115,9 @@ class Places:
         try:
             return move_marks(op, [self.marks_of(value) for value in op.floating])
         except (RuntimeError, IndexError):
-            return self.everything(op)  # it does not run on marks alone, such as a view of numbers of another type
+            return self.everything(
+                op
+            )  # it does not run on marks alone, such as a view of numbers of another type
 
     def sum_up(self, op: Op) -> Marks:
         """Of a sum over indices, which is run on marks: the average of those that it adds."""
@@ -199,7 +201,9 @@ class Images(Places):
 
     def axis(self, value: Value) -> int | None:
         """The axis of a value that the images are on; None if there is none."""
-        axes = (axis for shape in self._shapes(value) for axis, size in enumerate(shape) if size == self.count)
+        axes = (
+            axis for shape in self._shapes(value) for axis, size in enumerate(shape) if size == self.count
+        )
         return next(axes, None)
 
     def _shapes(self, value: Value) -> list[Dims]:

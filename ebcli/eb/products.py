@@ -101,7 +101,14 @@ def add_all(terms: Sequence[Any]) -> Any:
 
 
 def excitation_shares(
-    linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnegative: bool, response: Any = None, bias: Any = None
+    linear: LinearMap,
+    a: Tensor,
+    P: Tensor,
+    signs: Signs,
+    *,
+    nonnegative: bool,
+    response: Any = None,
+    bias: Any = None,
 ) -> Tensor:
     """P_in = a * W^T (P / Z), where Z_n = sum_k max(s_n a_k w_kn, 0): a signal's share of its neurons' probabilities.
 
@@ -167,7 +174,9 @@ def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnega
     return total.to(a.dtype)
 
 
-def _by_sizes(linear: LinearMap, a: Tensor, P: Tensor, signs: Tensor, response: Any, bias: Any) -> Tensor | None:
+def _by_sizes(
+    linear: LinearMap, a: Tensor, P: Tensor, signs: Tensor, response: Any, bias: Any
+) -> Tensor | None:
     """2 Z = |W| |a| + s W a: two products instead of four; None where that is not exact enough. The 2 cancels."""
     size = a.abs()
     absolute = LinearMap(linear.apply, linear.weight.abs(), back=linear.back)  # type: ignore[union-attr]

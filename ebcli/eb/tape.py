@@ -158,7 +158,9 @@ class Tape(TorchDispatchMode):
         if operator.is_in_place:
             return self._overwrite(operator, func, args, kwargs, values, by_name)
         if "out" in kwargs:
-            message = f"{operator.name} writes its result into out=, in place of what is there: assign it instead"
+            message = (
+                f"{operator.name} writes its result into out=, in place of what is there: assign it instead"
+            )
             raise EbcliError(message)
         result = func(*args, **kwargs)
         if not isinstance(result, (Tensor, list, tuple)):
@@ -223,7 +225,9 @@ class Tape(TorchDispatchMode):
         values = [value for value in map(self.value_of, operands) if isinstance(value, Value)]
         self._add(f"refused.{name}", None, values, {}, tuple(flatten_arguments([result])), MISSING)
 
-    def _add(self, name: str, function: Any, args: Any, kwargs: Any, result: Any, entry: Entry | None = None) -> Op:
+    def _add(
+        self, name: str, function: Any, args: Any, kwargs: Any, result: Any, entry: Entry | None = None
+    ) -> Op:
         return self._append(make_op(name, function, args, kwargs, entry or entry_for(name)), result)
 
     def _append(self, op: Op, result: Any) -> Op:
@@ -300,7 +304,9 @@ class Tape(TorchDispatchMode):
             while value.numel < flat.numel() and value.maker is not None and _is_view(value.maker):
                 value = value.maker.signal
             if value.numel < flat.numel():
-                raise EbcliError("part of a tensor is overwritten whose other parts are unknown: write into a copy")
+                raise EbcliError(
+                    "part of a tensor is overwritten whose other parts are unknown: write into a copy"
+                )
         return self._add("as_strided", aten.as_strided.default, (value, *view_of(flat)), {}, flat).out
 
     def rename(self, tensor: Tensor, value: Value) -> Tensor:

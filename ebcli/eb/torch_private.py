@@ -129,4 +129,6 @@ def run_backward(pairs: Iterable[tuple[Tensor, Tensor]], leaves: Iterable[Tensor
     """What arrives at leaves if vectors arrive at results, given in pairs of both; None where nothing does."""
     results, vectors = zip(*pairs, strict=True)
     flags = {"allow_unreachable": True, "accumulate_grad": False}
-    return _engine.run_backward(results, vectors, keep_graph=False, create_graph=False, inputs=tuple(leaves), **flags)
+    return _engine.run_backward(
+        results, vectors, keep_graph=False, create_graph=False, inputs=tuple(leaves), **flags
+    )

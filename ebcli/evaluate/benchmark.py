@@ -101,7 +101,14 @@ def run_benchmark(
         remaining = [unit for unit in benchmark.units if unit not in rows_by_unit]
         total = len(benchmark.units)
         num_done = total - len(remaining)
-        bar = tqdm(remaining, benchmark.name, initial=num_done, total=total, unit=benchmark.unit, disable=quiet or None)
+        bar = tqdm(
+            remaining,
+            benchmark.name,
+            initial=num_done,
+            total=total,
+            unit=benchmark.unit,
+            disable=quiet or None,
+        )
         for unit in bar:
             try:
                 rows_by_unit[unit] = [*benchmark.measure(unit)]
@@ -248,7 +255,9 @@ class ModelUnderTest:
             return inputs, int(self.probabilities(inputs).argmax())
         return inputs, images.labels[key]
 
-    def explain(self, inputs: Tensor, classes: Sequence[int], seed: str, net: Any = None) -> Iterator[NamedMaps]:
+    def explain(
+        self, inputs: Tensor, classes: Sequence[int], seed: str, net: Any = None
+    ) -> Iterator[NamedMaps]:
         """Each method's maps at each layer.
 
         Args:

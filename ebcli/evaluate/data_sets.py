@@ -80,7 +80,9 @@ class LabeledImages(Images):
             self.labels = {Path(*parts).as_posix(): row.label for parts, row in rows.items()}
             unknown = self.labels.keys() - self.files
             if unknown:
-                raise ConfigurationError(f"'{labels}' lists '{min(unknown)}', which is not an image in '{folder}'")
+                raise ConfigurationError(
+                    f"'{labels}' lists '{min(unknown)}', which is not an image in '{folder}'"
+                )
         self.keys = [key for key in self.files if self.labels is None or key in self.labels]
         if not self.keys:
             raise ConfigurationError(f"there are no images in '{folder}'")
@@ -121,7 +123,9 @@ class AnnotatedImages(Images, ABC):
         """
         annotated_size, objects = self.objects(key)
         if size != annotated_size:
-            raise ImageError(f"the image has {sides(size)} pixels, but its annotation says {sides(annotated_size)}")
+            raise ImageError(
+                f"the image has {sides(size)} pixels, but its annotation says {sides(annotated_size)}"
+            )
         masks: dict[int, Mask] = {}
         for index, mask in objects:
             masks[index] = masks.get(index, False) | mask
@@ -153,7 +157,9 @@ class Voc(AnnotatedImages):
         self._annotations = dict(zip(files, map(Path, data_set.targets), strict=True))
         super().__init__("VOC 2007 test", root, class_names or VOC_CLASSES, files)
         if not self.keys:
-            raise ConfigurationError(f"VOC 2007 test in '{root}' is empty: ImageSets/Main/test.txt lists no images")
+            raise ConfigurationError(
+                f"VOC 2007 test in '{root}' is empty: ImageSets/Main/test.txt lists no images"
+            )
 
     def objects(self, key: str) -> Annotation:
         size, objects = read_voc(self._annotations[key])

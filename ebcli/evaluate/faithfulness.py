@@ -185,7 +185,11 @@ def sanity(model: ModelUnderTest, images: LabeledImages, steps: int = 8) -> Benc
             }
 
     def columns(rows: list[Row]) -> Row:
-        return {"rank correlation": mean(rows, "rank correlation"), "SSIM": mean(rows, "SSIM"), "images": len(rows)}
+        return {
+            "rank correlation": mean(rows, "rank correlation"),
+            "SSIM": mean(rows, "SSIM"),
+            "images": len(rows),
+        }
 
     keys = "randomized", "down to"
     settings = model.settings | images.settings | {"steps": counts}

@@ -89,7 +89,11 @@ def _mean_over_classes(rows: list[Row]) -> float | None:
 
 
 def localize(
-    model: ModelUnderTest, images: LabeledImages, annotations: Path, class_names: Names, alphas: Sequence[float]
+    model: ModelUnderTest,
+    images: LabeledImages,
+    annotations: Path,
+    class_names: Names,
+    alphas: Sequence[float],
 ) -> Benchmark:
     """The ImageNet localization test of Zhang et al., ECCV 2016, section 4.2.
 
@@ -116,7 +120,9 @@ def localize(
         try:
             return resolve_class(class_names or model.loaded.categories, name, model.num_classes)
         except ConfigurationError as error:
-            raise ImageError(f"annotation: {error}; --class-names sets the names that annotations use") from error
+            raise ImageError(
+                f"annotation: {error}; --class-names sets the names that annotations use"
+            ) from error
 
     def measure(key: str) -> Iterator[Row]:
         stem = Path(key).stem

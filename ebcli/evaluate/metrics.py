@@ -37,7 +37,9 @@ def pointing_hit(saliency: ArrayLike, mask: ArrayLike, tolerance: int = 15) -> f
     values = np.asarray(saliency)
     region = np.asarray(mask, dtype=bool)
     if values.shape != region.shape:
-        raise ConfigurationError(f"the map has shape {values.shape}, but the mask {region.shape}: resize the map first")
+        raise ConfigurationError(
+            f"the map has shape {values.shape}, but the mask {region.shape}: resize the map first"
+        )
     if is_blank(values):
         return 0.0
     offsets = np.arange(-tolerance, tolerance + 1)

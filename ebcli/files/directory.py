@@ -58,7 +58,9 @@ def refuse_foreign_files(
     if foreign[3:]:
         examples += " and others"
     pronoun = "them" if foreign[1:] else "it"
-    raise ConfigurationError(f"{examples} would be replaced, but this program did not write {pronoun}: {_ADVICE}")
+    raise ConfigurationError(
+        f"{examples} would be replaced, but this program did not write {pronoun}: {_ADVICE}"
+    )
 
 
 def _foreign(results: Results, result_names: Mapping[Path, set[str]], is_result: IsResult) -> Iterator[Path]:
@@ -67,7 +69,9 @@ def _foreign(results: Results, result_names: Mapping[Path, set[str]], is_result:
     for folder, names in result_names.items():
         link = first_link(directory, folder)
         if link:
-            raise ConfigurationError(f"'{link}' is a symbolic link, but results stay inside --output: remove the link")
+            raise ConfigurationError(
+                f"'{link}' is a symbolic link, but results stay inside --output: remove the link"
+            )
         paths: list[Path] = []
         with as_output_error(f"write to '{directory / folder}'"), suppress(FileNotFoundError):
             paths += (directory / folder).iterdir()

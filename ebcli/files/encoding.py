@@ -31,7 +31,9 @@ Facts = Mapping[str, str]
 MP4 = "mp4"  # of videos
 WEBP = "webp"
 SOFTWARE = "eb-saliency"
-_FACT_NAMES = "input model weights layer fit tiles method style scale class score strength sufficiency version"
+_FACT_NAMES = (
+    "input model weights layer fit tiles method style scale class score strength sufficiency version"
+)
 FACTS = tuple(_FACT_NAMES.split())
 
 _NO_FACTS: Facts = {}
@@ -180,7 +182,14 @@ def read_arrays(path: Path, names: Collection[str]) -> dict[str, AnyArray]:
     try:
         with safe_open(path, follow=False) as file:
             return _arrays(file, names)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, MemoryError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
         raise ValueError(f"it is not an intact .npz file ({error})") from error
 
 
@@ -293,7 +302,9 @@ class Webp:
             frames = _FrameFile(self._file, self._size, self._count)
             delays = np.diff([round(i * self._delay) for i in range(self._count + 1)]).tolist()
             try:
-                frames.save(buffer, "WEBP", save_all=True, duration=delays, quality=80, exif=made_by(self._facts))
+                frames.save(
+                    buffer, "WEBP", save_all=True, duration=delays, quality=80, exif=made_by(self._facts)
+                )
             except (OSError, ValueError) as error:
                 raise ImageError(
                     f"its frames of {sides(self._size)} pixels do not fit into WebP ({error}): use --max-side"

@@ -157,7 +157,12 @@ def name_marks(layers: Iterable[str], method: str = "") -> str:
 
 
 def picture_relpath(
-    relpath: Path, index: int, class_name: str | None, suffix: str = "png", mark: str = "", described: bool = False
+    relpath: Path,
+    index: int,
+    class_name: str | None,
+    suffix: str = "png",
+    mark: str = "",
+    described: bool = False,
 ) -> Path:
     """``photos/cat.jpg`` + class 282 -> ``photos/cat.jpg.282-tiger-cat.png``.
 
@@ -278,7 +283,10 @@ class ResultNames:
             names.append((index, title, self._marks((layer,))))
 
         def of_maps(suffix: str) -> list[Path]:
-            return [picture_relpath(relpath, index, name, suffix, mark, self.described) for index, name, mark in names]
+            return [
+                picture_relpath(relpath, index, name, suffix, mark, self.described)
+                for index, name, mark in names
+            ]
 
         picture = self.suffix(relpath)
         if self.question is not None:

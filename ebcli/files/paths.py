@@ -24,7 +24,8 @@ _STAND_INS = {"": "%", ".": "%."}
 _STANDS_FOR = {stand_in: part for part, stand_in in _STAND_INS.items()}
 # What S3, Google Cloud, CloudFront and others sign URLs with, anew each time; and Azure
 _SIGNATURE = re.compile(
-    r"x-(amz|cos|goog|ms|obs|oss)-.*|signature|expires|policy|key-pair-id|[a-z]+accesskeyid|googleaccessid", re.I
+    r"x-(amz|cos|goog|ms|obs|oss)-.*|signature|expires|policy|key-pair-id|[a-z]+accesskeyid|googleaccessid",
+    re.I,
 )
 _AZURE = re.compile(r"s([eprstv]|dd|es|ig|ip|pr|rt|k[estv]|koid|ktid)|s[ac]oid|suoid", re.I)
 _SECRET = re.compile(r"auth|cred|jwt|key|pass|pwd|secret|session|sig|token", re.I)

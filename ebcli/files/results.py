@@ -58,7 +58,10 @@ class Results:
             OutputError: the records cannot be read.
         """
         results = cls(directory)
-        with as_output_error(f"read '{directory / RECORDS}'"), suppress(FileNotFoundError, NotADirectoryError):
+        with (
+            as_output_error(f"read '{directory / RECORDS}'"),
+            suppress(FileNotFoundError, NotADirectoryError),
+        ):
             results.update(read_records(directory))
         return results
 

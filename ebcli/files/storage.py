@@ -266,7 +266,9 @@ def _remote(url: str, options: RemoteOptions) -> Iterator[_RemoteFile]:
     try:
         yield _RemoteFile(system, name, {"timeout": longest} if isinstance(system, AsyncFileSystem) else {})
     except FSTimeoutError as error:
-        raise unreadable(f"the server did not send it within {longest:g} s: raise EB_SALIENCY_TIMEOUT") from error
+        raise unreadable(
+            f"the server did not send it within {longest:g} s: raise EB_SALIENCY_TIMEOUT"
+        ) from error
     except FileNotFoundError as error:  # whose message is only the name
         cause = error.__cause__ or "the server has no such file"
         raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({cause})") from error

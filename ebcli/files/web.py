@@ -95,7 +95,9 @@ class _Links(HTMLParser):
     def __init__(self, page: bytes) -> None:
         super().__init__()
         self.hrefs: list[str] = []
-        for tag in page.decode(errors="replace").split("<"):  # for some pages, the parser takes quadratic time
+        for tag in page.decode(errors="replace").split(
+            "<"
+        ):  # for some pages, the parser takes quadratic time
             if tag.startswith(("a", "A")):
                 self.reset()
                 self.feed(f"<{tag[:_LONGEST_TAG]}")
@@ -159,7 +161,9 @@ def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
         if number == _MOST_LISTINGS:
             raise unreadable(f"it has more than {_MOST_LISTINGS} directories: name some of them instead")
         if time.monotonic() > deadline:
-            raise unreadable(f"listing its directories took longer than {longest:g} s: raise EB_SALIENCY_TIMEOUT")
+            raise unreadable(
+                f"listing its directories took longer than {longest:g} s: raise EB_SALIENCY_TIMEOUT"
+            )
         try:
             page = fetch(root + folder, options).content
         except OSError as error:
@@ -203,7 +207,9 @@ class WebFile(AbstractBufferedFile):  # type: ignore[misc]
         return fetch(self.path, self._options, (start, end)).content
 
 
-def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None, method: str = "GET") -> Response:
+def fetch(
+    url: str, options: RemoteOptions, part: tuple[int, int] | None = None, method: str = "GET"
+) -> Response:
     """Fetch a file, or the part from one byte up to another one.
 
     Raises:
@@ -227,7 +233,12 @@ def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None,
         while True:
             try:
                 response = _pool(url).request(
-                    method, url, headers=headers, timeout=options.timeout, retries=retries, preload_content=False
+                    method,
+                    url,
+                    headers=headers,
+                    timeout=options.timeout,
+                    retries=retries,
+                    preload_content=False,
                 )
                 retries = response.retries or retries
                 with response:

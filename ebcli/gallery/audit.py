@@ -248,7 +248,9 @@ def candidates(
     minimum = max(LEAST, _SHARE * len(photos))
     photo_sets: list[Set[int]] = []
 
-    def candidate(place_words: str, masks: Mapping[int, Mask], order: Mapping[int, float]) -> Iterator[Candidate]:
+    def candidate(
+        place_words: str, masks: Mapping[int, Mask], order: Mapping[int, float]
+    ) -> Iterator[Candidate]:
         """The photos with masks, in this order, if they are enough and not about the same as earlier ones."""
         maximum = 0.8 * len(masks)
         if len(masks) >= minimum and all(len(masks.keys() & other) < maximum for other in photo_sets):
@@ -307,7 +309,9 @@ def read_outcomes(file: Path) -> dict[str, ClassChanges]:
         for line in lines:
             with suppress(ValueError, TypeError):
                 key, num_changed, opposite = json.loads(line)
-                outcomes[str(key)] = ClassChanges(int(num_changed), None if opposite is None else int(opposite))
+                outcomes[str(key)] = ClassChanges(
+                    int(num_changed), None if opposite is None else int(opposite)
+                )
     return outcomes
 
 
@@ -341,7 +345,9 @@ _SIDE, _GAP, _SMALL = 180, 6, 84  # pixels
 _CORNERS = [name for name in PLACES if name.endswith("corner")]
 
 
-def write_audit(directory: Path, findings: Sequence[Finding], classes: Mapping[str, Sequence[AuditPhoto]]) -> Path:
+def write_audit(
+    directory: Path, findings: Sequence[Finding], classes: Mapping[str, Sequence[AuditPhoto]]
+) -> Path:
     """Write the page and its pictures into ``audit/`` below the directory of a run, all or none of them.
 
     Args:

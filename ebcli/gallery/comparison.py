@@ -338,7 +338,9 @@ def comparison_of(pair: MapPair, limits: Limits) -> Comparison:
     return Comparison(pair.input, before.subject.label, correlation, tuple(problems), equal)
 
 
-def changes(baseline: Path, repetition: Path, limits: Limits, inputs_compared: Set[str]) -> Iterator[Comparison]:
+def changes(
+    baseline: Path, repetition: Path, limits: Limits, inputs_compared: Set[str]
+) -> Iterator[Comparison]:
     """The images without maps in one of the runs, and those with another first class if these are too many.
 
     Args:

@@ -275,7 +275,9 @@ def _missing(outcome: Outcome, existing: Set[Path]) -> set[Path]:
     return thumbnails - existing
 
 
-def _make(directory: Path, source: Path | None, outcome: Outcome, missing: Set[Path], style: DrawingStyle) -> Files:
+def _make(
+    directory: Path, source: Path | None, outcome: Outcome, missing: Set[Path], style: DrawingStyle
+) -> Files:
     files: Files = {}
     photo = outcome.photo
     with suppress(ImageError, OSError):
@@ -294,7 +296,9 @@ def _make(directory: Path, source: Path | None, outcome: Outcome, missing: Set[P
     return files
 
 
-def _frame_maps(directory: Path, outcome: Outcome, style: DrawingStyle) -> Iterator[tuple[MapEntry, FrameMaps]]:
+def _frame_maps(
+    directory: Path, outcome: Outcome, style: DrawingStyle
+) -> Iterator[tuple[MapEntry, FrameMaps]]:
     """Each map of the ``.npz`` file of an outcome."""
     image = read_maps(directory, outcome.record) if outcome.has_raw else None
     if image is not None:

@@ -192,7 +192,10 @@ def _check_tensors(state: Mapping[Any, Any], path: Path) -> None:
             is_plain = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_meta)
             if not is_plain or tensor.is_complex() or tensor.nbytes > max_bytes:
                 special_keys.append(str(key))
-    kinds = {"key{} that must be text": bad_keys, "sparse, quantized, complex or expanded tensor{}": special_keys}
+    kinds = {
+        "key{} that must be text": bad_keys,
+        "sparse, quantized, complex or expanded tensor{}": special_keys,
+    }
     problems = _count_names(kinds)
     if problems:
         raise ConfigurationError(f"checkpoint {path} has {problems}: save only the state_dict()")

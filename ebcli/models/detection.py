@@ -265,7 +265,9 @@ class DetectionScores(Module):
 
         def check(_module: Module, _inputs: Any, output: Any) -> None:
             if len({len(proposals) for proposals in output[0]}) > 1:
-                raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
+                raise ConfigurationError(
+                    "the images have different numbers of proposals: pass one image at a time"
+                )
 
         def keep(_module: Module, _inputs: Any, output: Any) -> Any:
             if is_two_stage:

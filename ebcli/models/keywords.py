@@ -8,10 +8,25 @@ IN_FILE = "file"  # the weights that are in the file of a network
 ALL, INPUT = "all", "input"  # accepted in place of a layer name
 METHODS = ("contrastive", "marginal", "gradient", "gradient-x-input", "grad-cam", "random", "center")
 LAYERLESS = frozenset({"random", "center"})  # methods that use no layer
-COMPARED_METHODS = ("marginal", "gradient", "gradient-x-input", "grad-cam")  # that panels can show beside the map
+COMPARED_METHODS = (
+    "marginal",
+    "gradient",
+    "gradient-x-input",
+    "grad-cam",
+)  # that panels can show beside the map
 BASELINES = ("blur", "mean", "noise")  # in place of removed pixels
-FITS = CROP, SQUASH, PAD, WHOLE = "crop", "squash", "pad", "whole"  # how images are fitted into the network's input
+FITS = CROP, SQUASH, PAD, WHOLE = (
+    "crop",
+    "squash",
+    "pad",
+    "whole",
+)  # how images are fitted into the network's input
 SCORES = SOFTMAX, SIGMOID, RAW = "softmax", "sigmoid", "raw"  # how logits become scores
-TASKS = CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO = "classification", "detection", "segmentation", "video"
+TASKS = CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO = (
+    "classification",
+    "detection",
+    "segmentation",
+    "video",
+)
 WORDS = "words"  # what a vision-language model says, which only the command ask explains
 OWN_TASKS: set[str] = set()  # registered beside these, see ebcli/run/tasks/task.py

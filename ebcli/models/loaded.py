@@ -29,7 +29,11 @@ DEFAULT_LAYER = "features.11"  # as ``default_layer`` finds it
 STRENGTH_ON_NOISE = 0.0018  # of contrastive maps at that layer, as ``ebcli.run.controls`` measures it
 # (x - 127) / 128 for pixels of 0 to 255
 PRESET = InputSpec(
-    (224, 224), mean=(127 / 255,) * 3, std=(128 / 255,) * 3, resample=Image.Resampling.BICUBIC, network=BUNDLED
+    (224, 224),
+    mean=(127 / 255,) * 3,
+    std=(128 / 255,) * 3,
+    resample=Image.Resampling.BICUBIC,
+    network=BUNDLED,
 )
 
 

@@ -121,7 +121,9 @@ def load_model(
         raise ConfigurationError(f"unknown scores {scores!r}: choose {', '.join(SCORES)}")
     has_name = isinstance(name, str)
     if has_name and transform is not None:
-        raise ConfigurationError(f"{name} has its own preprocessing: pass preprocessing= instead of transform=")
+        raise ConfigurationError(
+            f"{name} has its own preprocessing: pass preprocessing= instead of transform="
+        )
     if device is not None or has_name:
         device = checked_device(device or "cpu")
     if isinstance(class_names, (str, os.PathLike)):
@@ -161,7 +163,9 @@ def _load(
         names = source.categories(net, label) if class_names is None else class_names
         if pictures:
             if task not in (None, CLASSIFICATION):
-                raise ConfigurationError(f"{name} is for {task}, but --similar-to needs a classifier or features")
+                raise ConfigurationError(
+                    f"{name} is for {task}, but --similar-to needs a classifier or features"
+                )
             backbone = source.with_features(net, label)
             net = backbone or net
             spec = _fit_input(source, net, replace(settings, tiles=None), default_spec)
@@ -200,7 +204,9 @@ def _load(
     )
 
 
-def _default_spec(source: ModelSource, name: str, net: Module, label: str, settings: Preprocessing) -> InputSpec:
+def _default_spec(
+    source: ModelSource, name: str, net: Module, label: str, settings: Preprocessing
+) -> InputSpec:
     """The network's own preprocessing. Raises ConfigurationError if settings do not fit it."""
     if is_detector(net):
         if settings not in (Preprocessing(), Preprocessing(fit=WHOLE)):
@@ -233,11 +239,17 @@ def _probe_task(net: Module, spec: InputSpec, task: str | None, num_known: int) 
 
 
 def _fit_input(
-    source: ModelSource, net: Module, settings: Preprocessing, default_spec: InputSpec, of_detector: bool = False
+    source: ModelSource,
+    net: Module,
+    settings: Preprocessing,
+    default_spec: InputSpec,
+    of_detector: bool = False,
 ) -> InputSpec:
     """The network's own preprocessing with other settings; whole images only if the network takes any size."""
     if of_detector and settings.fit == WHOLE:
-        settings = replace(settings, fit=None)  # lest objects be larger than those that the network was trained on
+        settings = replace(
+            settings, fit=None
+        )  # lest objects be larger than those that the network was trained on
     spec = settings.apply(default_spec)
     if spec.fit != WHOLE:
         return spec

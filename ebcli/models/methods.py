@@ -75,7 +75,9 @@ def center(_net: Module, inputs: Tensor, classes: Tensor, _layer: LayerName) -> 
     return (1 - distance).expand(classes.shape[1], -1, -1)
 
 
-def _activation_and_slopes(net: Module, inputs: Tensor, classes: Tensor, layer: LayerName) -> tuple[Tensor, Tensor]:
+def _activation_and_slopes(
+    net: Module, inputs: Tensor, classes: Tensor, layer: LayerName
+) -> tuple[Tensor, Tensor]:
     """A layer's output (1, ...), and the gradient of each class's score with respect to it, (K, ...)."""
     leaves: list[Tensor] = []
 

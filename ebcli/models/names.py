@@ -11,7 +11,9 @@ from ebcli.models.keywords import BUNDLED, CLASSIFICATION
 from ebcli.models.sources import plugin_names
 
 # @register_model() or @register_model("name"), perhaps other decorators, and a function
-_REGISTRATION = re.compile(r"^@register_model\((?:name=)?(?:[\"'](\w+)[\"'])?\)\n(?:.*\n)*?def (\w+)", re.MULTILINE)
+_REGISTRATION = re.compile(
+    r"^@register_model\((?:name=)?(?:[\"'](\w+)[\"'])?\)\n(?:.*\n)*?def (\w+)", re.MULTILINE
+)
 
 # Of the family with less than 90% of its maps in the half of the picture with the object, measured on one small network
 _TRANSFORMER = re.compile(r"(^|[/_-])(vit|deit3?|beit(v2)?|dinov2|eva(02)?)([._-]|$)")
@@ -62,7 +64,9 @@ def source_files(pattern: str) -> list[Path]:
     spec = importlib.util.find_spec("torchvision")  # finds a top-level package without importing it
     if spec is None or spec.submodule_search_locations is None:
         return []
-    return [file for folder in spec.submodule_search_locations for file in Path(folder, "models").glob(pattern)]
+    return [
+        file for folder in spec.submodule_search_locations for file in Path(folder, "models").glob(pattern)
+    ]
 
 
 @lru_cache

@@ -112,7 +112,9 @@ def layers(model: Model, input_size: InputSize = None) -> list[Layer]:
     net = model.net
     batch = 1 if model.one_by_one else _BATCH
     size = model.transforms.shape
-    if isinstance(net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
+    if isinstance(
+        net, DetectionScores
+    ):  # strides are in pixels of the image that detectors resized themselves
         _, size = net.sizes(*size)
     result = []
     for name, (output, layout) in _outputs(model, batch).items():

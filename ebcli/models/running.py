@@ -135,7 +135,9 @@ def probe(name: str, net: Module, spec: InputSpec, run: Callable[[Tensor], T], b
         example = f"{article} {noun} of {size}"
         problem = f"{name} failed on {example} ({reason}; --debug shows the traceback)"
         if is_out_of_memory(error):
-            problem = f"there is not enough memory for {name} on {example}: choose a smaller --resize and --crop"
+            problem = (
+                f"there is not enough memory for {name} on {example}: choose a smaller --resize and --crop"
+            )
         elif isinstance(error, (RuntimeError, ValueError, AssertionError)) and _MISFIT.search(str(error)):
             problem = f"{name} does not accept {noun}s of {size} ({reason})"
         raise ConfigurationError(problem) from error

@@ -178,7 +178,9 @@ class Preprocessing:
             return values * spec.channels
         count = len(values)
         if count != spec.channels:
-            raise ConfigurationError(f"--{name} has {count} values, but {spec.network} takes {spec.channels} channels")
+            raise ConfigurationError(
+                f"--{name} has {count} values, but {spec.network} takes {spec.channels} channels"
+            )
         return values
 
     def apply_fixed_size(self, spec: InputSpec) -> InputSpec:

@@ -72,7 +72,9 @@ def _question(network: NetworkDescription, seed: int) -> tuple[Tensor, Tensor]:
     return noise(empty.shape[1:], seed).to(empty), classes
 
 
-def probe_noise(network: NetworkDescription, maps: MapOptions, explain: Explain) -> tuple[NetworkDescription, Results]:
+def probe_noise(
+    network: NetworkDescription, maps: MapOptions, explain: Explain
+) -> tuple[NetworkDescription, Results]:
     """The network's description after a picture of noise was explained, and its maps.
 
     Args:

@@ -50,7 +50,9 @@ def run(plan: RunPlan, sink: Sink | None = None) -> Run:
     if execution.engine != "ray" or execution.dry_run:
         return prepare(plan, sink)
     if not isinstance(sink, OutputFolder):
-        raise ConfigurationError("other machines cannot write one file: name a directory with -o, or drop --engine ray")
+        raise ConfigurationError(
+            "other machines cannot write one file: name a directory with -o, or drop --engine ray"
+        )
     from ebcli.models.running import default_batch_size  # which imports torch
 
     cluster = Cluster(execution)

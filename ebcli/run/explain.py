@@ -68,7 +68,9 @@ if TYPE_CHECKING:
 
 
 @overload
-def explain(model: Any = ..., images: File = ..., *classes: Targets, **options: Unpack[Options]) -> Saliency: ...
+def explain(
+    model: Any = ..., images: File = ..., *classes: Targets, **options: Unpack[Options]
+) -> Saliency: ...
 
 
 @overload
@@ -154,7 +156,9 @@ def explain(
     if None not in shapes and fit is not None:
         raise ConfigurationError("a tensor of floats is the network's input as it is: drop fit")
     if None in shapes and set(shapes) != {None}:
-        raise ConfigurationError("tensors of floats are inputs, the other images are not: pass them in two calls")
+        raise ConfigurationError(
+            "tensors of floats are inputs, the other images are not: pass them in two calls"
+        )
     layers = [layer] if isinstance(layer, (str, nn.Module)) else [*(layer or ())]
     corners = () if boxes is None else getattr(boxes, "xyxy", boxes)
     places = [Box(*map(float, edges)) for edges in corners]
@@ -232,13 +236,17 @@ def _load(
         return model
     if isinstance(model, str):
         return None if categories is None else load_model(model, class_names=categories, transform=transform)
-    is_function = callable(model) and not isinstance(model, nn.Module) and not hasattr(model, "image_processor")
+    is_function = (
+        callable(model) and not isinstance(model, nn.Module) and not hasattr(model, "image_processor")
+    )
     if modules and is_function:
         model = FunctionOfTensor(model, modules)
     return load_model(model, class_names=categories, transform=spec or transform)
 
 
-def _explain(plan: RunPlan, network: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]) -> list[Saliency]:
+def _explain(
+    plan: RunPlan, network: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]
+) -> list[Saliency]:
     pairs = read_all(images, network.transforms)
     inputs = [item for item, _ in pairs]
     # the number of images that can share a batch

@@ -197,7 +197,9 @@ class Explainer:
             raise ConfigurationError(f"{problem}: try another --device")
         self._piece_batch_size = max(1, self._piece_batch_size // 2)
         self.batch_size = max(1, self.batch_size // 2)
-        warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size // 2}", stacklevel=3)
+        warnings.warn(
+            f"{self.device} ran out of memory: continuing with a batch size of {size // 2}", stacklevel=3
+        )
 
     def _next(self, images: Images) -> Images:
         """The first images that the network gets together: those of one size, or one that is explained in pieces."""
@@ -343,7 +345,9 @@ class Explainer:
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
 
-    def _backprop(self, inputs: Tensor, targets: Targets, against: Indices = None) -> tuple[ExcitationResult, ...]:
+    def _backprop(
+        self, inputs: Tensor, targets: Targets, against: Indices = None
+    ) -> tuple[ExcitationResult, ...]:
         maps = self._maps_asked
         return excitation_backprop(
             self.loaded.net,

@@ -148,7 +148,9 @@ def compared_maps(
     return by_method
 
 
-def batch_sizes(model: LoadedModel, chosen: int | None, device: str, total: int, in_batches: bool) -> tuple[int, int]:
+def batch_sizes(
+    model: LoadedModel, chosen: int | None, device: str, total: int, in_batches: bool
+) -> tuple[int, int]:
     """The images of a batch, and how many clips or tiles of one image the network gets at a time.
 
     Args:

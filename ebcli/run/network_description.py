@@ -161,7 +161,9 @@ def class_labels(model: LoadedModel, indices: Sequence[int] | None) -> list[str]
     return [model.category(index) or f"class {index}" for index in indices or ()]
 
 
-def method_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = False, over_cells: bool = False) -> str:
+def method_in_words(
+    maps: MapOptions, against: Sequence[str], *, joint: bool = False, over_cells: bool = False
+) -> str:
     """How maps are computed, as records and figures say it.
 
     Args:
@@ -199,7 +201,9 @@ def describe(plan: RunPlan, model: LoadedModel, own_layer: str | None) -> Networ
     elif len(layers) == 1:
         with suppress(LayerError):  # another layer may do nevertheless
             default = models.default_layer(model)
-    return NetworkDescription(loaded=model, layers=layers, default_layer=default, classes=classes, against=against)
+    return NetworkDescription(
+        loaded=model, layers=layers, default_layer=default, classes=classes, against=against
+    )
 
 
 def chosen_layers(names: Sequence[str], model: LoadedModel) -> Names:

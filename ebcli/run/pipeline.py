@@ -203,7 +203,9 @@ class Run:
             return self._failed(source, error, perf_counter() - start)
         return network_input or self.record(source, "not an image")
 
-    def _render(self, source: Source, network_input: NetworkInput, explanation: Explanation | ImageError) -> Record:
+    def _render(
+        self, source: Source, network_input: NetworkInput, explanation: Explanation | ImageError
+    ) -> Record:
         """Render and write one image's results, then its record."""
         if isinstance(explanation, ImageError):
             return self._failed(source, explanation, network_input.seconds)

@@ -181,7 +181,9 @@ class RunPlan:
             raise ConfigurationError("other machines cannot read stdin: name a file, or drop --engine ray")
         style = self.style
         if style.signed and not self.maps.contrastive:
-            raise ConfigurationError("a marginal map has no negative values: drop signed, or choose contrastive maps")
+            raise ConfigurationError(
+                "a marginal map has no negative values: drop signed, or choose contrastive maps"
+            )
         self._check_figure()
         if style.name == ATLAS:
             _check_atlas(self.maps)

@@ -59,7 +59,9 @@ class InputOptions:
 
     def __post_init__(self) -> None:
         if not self.images:
-            raise ConfigurationError("no images given: name some, as in eb-saliency photo.jpg; -h lists options")
+            raise ConfigurationError(
+                "no images given: name some, as in eb-saliency photo.jpg; -h lists options"
+            )
         if not all((*self.include, *self.exclude)):
             raise ConfigurationError("a pattern is empty: drop it, or give one such as '*.jpg'")
         i, n = self.shard or (1, 1)
@@ -272,7 +274,9 @@ class ExecutionOptions:
         check_at_least(1, batch_size=self.batch_size)
         check_at_least(0, workers=self.workers, gpus_per_worker=self.gpus_per_worker)
         # the system's own limit is 2.1e6
-        check_value("image-timeout", self.image_timeout, lambda it: 0 < it <= 1e6, "above 0 and at most 1e+06 s")
+        check_value(
+            "image-timeout", self.image_timeout, lambda it: 0 < it <= 1e6, "above 0 and at most 1e+06 s"
+        )
         if self.engine != "ray":
             return
         if self.workers == 0:

@@ -75,7 +75,13 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     if not is_dry:
         sink.check()
     listing = partial(
-        find_sources, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
+        find_sources,
+        inputs.images,
+        sink.directory,
+        inputs.include,
+        inputs.exclude,
+        inputs.remote,
+        stdin=inputs.stdin,
     )
     sources: Sources = listing(shard=inputs.shard)
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
@@ -413,5 +419,7 @@ def _folders(sources: Sources, model: LoadedModel) -> dict[str, int]:
             by_name[name] = resolve_class(model.categories, class_name, model.num_classes)
         except ConfigurationError as error:
             reason = str(error).replace(repr(class_name), repr(name))
-            raise ConfigurationError(f"the directory '{name}' is not named after a class ({reason})") from error
+            raise ConfigurationError(
+                f"the directory '{name}' is not named after a class ({reason})"
+            ) from error
     return by_name

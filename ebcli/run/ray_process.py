@@ -154,7 +154,9 @@ def _remote(allocation: Allocation) -> Any:
     return remote(explain_part)
 
 
-def start_parts(allocation: Allocation, cwd: Path, job: Run, parts: Iterable[Sequence[Source]]) -> list[PartResult]:
+def start_parts(
+    allocation: Allocation, cwd: Path, job: Run, parts: Iterable[Sequence[Source]]
+) -> list[PartResult]:
     """Start some parts of the list, and wait a moment for any that were started.
 
     Args:

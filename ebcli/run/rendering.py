@@ -163,13 +163,17 @@ def _chosen_frames(maps: FrameMaps, clips: Clips | None) -> tuple[list[int], int
     return numbers, numbers[len(numbers) // 2]
 
 
-def frame_maps_of(explanation: Explanation, size: Size, clips: Clips | None, style: DrawingStyle) -> list[FrameMaps]:
+def frame_maps_of(
+    explanation: Explanation, size: Size, clips: Clips | None, style: DrawingStyle
+) -> list[FrameMaps]:
     """The maps of an explanation for frames of a size (width, height)."""
     number = explanation.subjects.index
     return [FrameMaps.from_map(map_, size, clips, style, number(map_.subject)) for map_ in explanation.maps]
 
 
-def _figure(options: RenderOptions, explanation: Explanation, drawing: _Drawing, suffix: str, facts: Facts) -> bytes:
+def _figure(
+    options: RenderOptions, explanation: Explanation, drawing: _Drawing, suffix: str, facts: Facts
+) -> bytes:
     """The content of the figure of some frames and maps."""
     if suffix == HTML:
         from ebcli.drawing.pages import atlas_page
@@ -204,7 +208,9 @@ def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
     return [(left, right), (top, bottom), (0, clips.total if clips else 1)][: map_.values.ndim]
 
 
-def class_record(maps: FrameMaps, options: RegionOptions | None = None, shares: Shares | None = None) -> ClassRecord:
+def class_record(
+    maps: FrameMaps, options: RegionOptions | None = None, shares: Shares | None = None
+) -> ClassRecord:
     """The record of a map; with options, also the region that it marks; with shares at a pixel, also its own."""
     map_ = maps.map
     subject = map_.subject

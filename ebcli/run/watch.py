@@ -61,7 +61,9 @@ class Watch:
         **options: Any,
     ) -> None:
         if boxes is not None and len(boxes) != len(photos):
-            raise ConfigurationError(f"there are {len(boxes)} boxes for {len(photos)} images: give one for each")
+            raise ConfigurationError(
+                f"there are {len(boxes)} boxes for {len(photos)} images: give one for each"
+            )
         self._photos = photos
         self._every = every
         self._boxes = boxes
@@ -137,7 +139,9 @@ class Watch:
             with atomic_write(to / "index.html") as temporary:
                 temporary.write_bytes(page("watch.html", rows=self._rows, curves=[*curves]))
         else:
-            raise ConfigurationError(f"cannot log to {to!r}: give a folder, or a writer of TensorBoard or wandb")
+            raise ConfigurationError(
+                f"cannot log to {to!r}: give a folder, or a writer of TensorBoard or wandb"
+            )
 
 
 def _correlation(first: FloatArray, other: FloatArray) -> float:

@@ -62,7 +62,9 @@ class Guard:
             return refuse(503, "too many ask at once: try again in a moment")
         host = request.headers.get("host", "")
         if not self._is_name(host):
-            return refuse(400, "this server does not answer to that name: open the address that the terminal shows")
+            return refuse(
+                400, "this server does not answer to that name: open the address that the terminal shows"
+            )
         # of a browser; another site may link to the page, but neither embed nor ask anything
         site = request.headers.get("sec-fetch-site", "none")
         origin = request.headers.get("origin")

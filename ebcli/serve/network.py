@@ -98,7 +98,9 @@ class Network:
         first = Explainer(self._base_plan.replace(layer=layer_names[:1], target=target), 1)
         model = first.loaded
         if model.transforms.axes != "HW" or model.transforms.frames is not None:
-            raise ConfigurationError(f"{model.name} is for {model.task}: the page is for images, the command is not")
+            raise ConfigurationError(
+                f"{model.name} is for {model.task}: the page is for images, the command is not"
+            )
         order = [INPUT, *(layer.name for layer in layers(model))]
         choice = chosen_layers((*layer_names, *first.network.layers, ALL), model)
         choice_in_order = [name for name in order if name in choice]
@@ -128,7 +130,9 @@ class Network:
                 values["where"] = Box.from_xywh(left, top, width, height)
             values["alpha"] = float(options["alpha"]) if "alpha" in options else None
         except ValueError as error:
-            raise ConfigurationError(f"this is no address of the page ({error}): open the page again") from error
+            raise ConfigurationError(
+                f"this is no address of the page ({error}): open the page again"
+            ) from error
         layer = options.get("layer", self.default)
         return self._base_plan.replace(
             **values,
@@ -188,7 +192,9 @@ class Network:
         explanation = self.explain(plan, source)
         plan = plan.replace(format="png")
         options = render_options(plan, self._explainer(plan).network, plan.style)
-        result = self._workers.call(render, source, self._input(source), self._reader, options, explanation, None)
+        result = self._workers.call(
+            render, source, self._input(source), self._reader, options, explanation, None
+        )
         return next(iter(result.files.values()))
 
     def command(self, plan: RunPlan, name: str) -> str:

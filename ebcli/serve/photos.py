@@ -42,7 +42,9 @@ class Photos:
         num_hidden: how many photos there are besides the first ones, which are shown.
     """
 
-    def __init__(self, paths: Sequence[Path], workers: Workers, remote: RemoteOptions, max_pixels: int | None) -> None:
+    def __init__(
+        self, paths: Sequence[Path], workers: Workers, remote: RemoteOptions, max_pixels: int | None
+    ) -> None:
         for path in paths:
             if url_of(path) is None and not os.path.lexists(path):
                 raise ConfigurationError(f"'{path}' does not exist: name photos or directories of photos")

@@ -54,7 +54,9 @@ def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], No
     try:
         listening = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        raise ConfigurationError(f"cannot listen at {host}, port {port} ({error}): choose another --port") from error
+        raise ConfigurationError(
+            f"cannot listen at {host}, port {port} ({error}): choose another --port"
+        ) from error
     with listening:
         port = listening.getsockname()[1]
         token = secrets.token_urlsafe(16)

@@ -60,7 +60,16 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def explained(weights: Path, folder: str, *more: str) -> None:
-    network = ("--model", f"{tagged.__file__}:network", "--weights", str(weights), "--layer", "2", "--workers", "0")
+    network = (
+        "--model",
+        f"{tagged.__file__}:network",
+        "--weights",
+        str(weights),
+        "--layer",
+        "2",
+        "--workers",
+        "0",
+    )
     result = invoke(folder, *network, "--raw", "-o", "maps", *more)
     assert result.exit_code == 0, result.stderr
 
@@ -70,9 +79,10 @@ def test_it_names_class_place_and_share_of_a_planted_tag(trained: Path) -> None:
     explained(trained / "tagged.pth", "photos")
     before = tree(Path("maps"))
     result = invoke("audit", "maps")
-    assert (result.exit_code, result.stdout.splitlines()) == (0, [FOUND + OPPOSITE, "maps/audit/index.html"]), (
-        result.stderr
-    )
+    assert (result.exit_code, result.stdout.splitlines()) == (
+        0,
+        [FOUND + OPPOSITE, "maps/audit/index.html"],
+    ), result.stderr
     page = html.unescape(Path("maps/audit/index.html").read_text())
     assert page.count("<article>") == 1
     assert "12 of 12 'horse' maps share the lower left corner" in page
@@ -147,7 +157,9 @@ def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.
     assert "changes the class" not in invoke("audit", "maps").stdout
 
 
-def seen(grid: np.ndarray, look: float = 0.5, outside: np.ndarray | None = None, number: int = 0) -> AuditPhoto:
+def seen(
+    grid: np.ndarray, look: float = 0.5, outside: np.ndarray | None = None, number: int = 0
+) -> AuditPhoto:
     values = (grid / grid.sum()).astype(np.float32)
     return AuditPhoto(
         input=f"{number}.png",
@@ -206,7 +218,13 @@ def test_the_place_covered_holds_at_least_half_of_what_the_maps_rest_on() -> Non
 def test_a_finding_needs_a_difference_and_more_of_it_than_elsewhere() -> None:
     photos = [seen(spot(2, 2), number=number) for number in range(10)]
     candidate = Candidate("the upper left corner", [(one, PLACES["upper left corner"]) for one in photos], 20)
-    for changed, opposite, holds in ((8, 0, True), (8, 7, False), (2, 0, False), (8, None, True), (0, None, False)):
+    for changed, opposite, holds in (
+        (8, 0, True),
+        (8, 7, False),
+        (2, 0, False),
+        (8, None, True),
+        (0, None, False),
+    ):
         assert Finding(candidate, 10, changed, opposite).holds is holds
     assert Finding(candidate, 8, 4, None).words == (
         "10 of 20 'horse' maps share the upper left corner; covering it changes the class of 4 of 8 tested"
@@ -222,7 +240,10 @@ def test_a_place_that_overlaps_with_its_opposite_in_any_photo_is_compared_with_n
         pairs.append((seen(spot(2, 2), number=number), middle if number < overlapping else corner))
     spec, nothing = InputSpec.as_is((64, 96)), list[Any]()
     network: Any = SimpleNamespace(loaded=SimpleNamespace(transforms=spec), subjects=lambda _: nothing)
-    assert count_changes(Candidate("here", pairs, 2), partial(_classify, network)) == (0, None if overlapping else 0)
+    assert count_changes(Candidate("here", pairs, 2), partial(_classify, network)) == (
+        0,
+        None if overlapping else 0,
+    )
 
 
 def test_the_opposite_of_a_corner_is_across_the_photo() -> None:
@@ -274,7 +295,10 @@ def test_memory_does_not_hold_the_maps() -> None:
 def test_boxes_are_those_of_the_photo(box: tuple[int, ...], cells: tuple[int, ...]) -> None:
     """In whole cells, of 10 x 5 pixels, that they reach into."""
     add(Path("maps"), photo(Path("a.png"), (140, 70)), CATS[:1], keep=("raw",))
-    content = {"images": [{"id": 7, "file_name": "train/a.png"}], "annotations": [{"image_id": 7, "bbox": box}]}
+    content = {
+        "images": [{"id": 7, "file_name": "train/a.png"}],
+        "annotations": [{"image_id": 7, "bbox": box}],
+    }
     Path("boxes.json").write_text(json.dumps(content))
     ((one,),) = read_photos(Path("maps"), [Path("a.png")], read_boxes(Path("boxes.json"))).values()
     assert one.outside is not None

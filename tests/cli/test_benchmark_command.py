@@ -60,7 +60,9 @@ def test_every_option_is_documented_and_every_command_has_the_common_ones() -> N
         (("--steps", "0"), "0 is not in the range x>=1"),
     ],
 )
-def test_wrong_options_are_reported_in_one_sentence(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_wrong_options_are_reported_in_one_sentence(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
     color_images(tmp_path / "photos", 1)
     common = ("deletion", str(tmp_path / "photos"), "--model", "colors", "-o", str(tmp_path / "kept"))
     result = CliRunner().invoke(main, (*common, *arguments))
@@ -97,7 +99,9 @@ def test_another_seed_takes_another_sample(tmp_path: Path) -> None:
     for seed in ("0", "1", "0"):
         measured(tmp_path / "photos", kept, "deletion", "--limit", "3", "--seed", seed, "--steps", "2")
         (path,) = kept.iterdir()
-        samples.append({line["unit"] for line in map(json.loads, path.read_text().splitlines()) if "unit" in line})
+        samples.append(
+            {line["unit"] for line in map(json.loads, path.read_text().splitlines()) if "unit" in line}
+        )
     assert len(samples[0]) == 3
     assert samples[0] < samples[1] == samples[2]
 
@@ -108,7 +112,9 @@ def test_measurements_of_other_steps_are_not_taken_for_these(tmp_path: Path, com
     color_images(tmp_path / "photos", 1)
     areas = []
     for steps in ("8", "2", "1", "8"):
-        printed = measured(tmp_path / "photos", tmp_path / "kept", command, "--steps", steps, "--baseline", "mean")
+        printed = measured(
+            tmp_path / "photos", tmp_path / "kept", command, "--steps", steps, "--baseline", "mean"
+        )
         areas.append(round(json.loads(printed)["area"], 4))
     assert areas[0] == areas[3]
     assert len(set(areas)) == 3
@@ -132,7 +138,9 @@ def _stopped(arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.release
 @pytest.mark.usefixtures("colors")
-def test_a_killed_command_resumes_with_the_same_result(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_command_resumes_with_the_same_result(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     color_images(tmp_path / "photos", 6)
     methods = ("--method", "contrastive", "--method", "random")
     network = ("--model", "colors", "--weights", "none", "--layer", "0")
@@ -150,7 +158,9 @@ def test_a_killed_command_resumes_with_the_same_result(tmp_path: Path, capfd: py
     (file,) = (tmp_path / "killed").iterdir()
     with file.open("ab") as end:
         end.write(b'{"un')  # as if killed while writing
-    resumed, whole = (CliRunner().invoke(main, (*arguments, str(tmp_path / name))) for name in ("killed", "whole"))
+    resumed, whole = (
+        CliRunner().invoke(main, (*arguments, str(tmp_path / name))) for name in ("killed", "whole")
+    )
     assert (resumed.exit_code, whole.exit_code) == (0, 0)
     assert resumed.stdout == whole.stdout
     assert whole.stdout.startswith("| method")

@@ -153,14 +153,22 @@ def test_a_baseline_whose_raw_maps_are_not_all_there_agrees_with_nothing(baselin
     second.write_bytes(second.read_bytes()[:100])
     result = invoke("check", "base")
     problem = "its raw maps in the baseline are missing or damaged"
-    assert result.stdout.splitlines() == [f"photos/{name}: {problem}" for name in ("0/0000.jpg", "0/0003.jpg")]
+    assert result.stdout.splitlines() == [
+        f"photos/{name}: {problem}" for name in ("0/0000.jpg", "0/0003.jpg")
+    ]
     assert result.exit_code == 1
 
 
 def pair(*values: np.ndarray) -> MapPair:
     place = Box(0, 0, 256, 128)
     one, other = (
-        Map(subject=Subject(1, None, 0.5), layer="2", values=each.astype(np.float32), mass=1.0, placement=place)
+        Map(
+            subject=Subject(1, None, 0.5),
+            layer="2",
+            values=each.astype(np.float32),
+            mass=1.0,
+            placement=place,
+        )
         for each in values
     )
     return MapPair("a.png", (256, 128), (one, other), ("A", "B"))

@@ -39,7 +39,9 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shell(name: str, *arguments: str) -> list[str]:
-    done = subprocess.run([program(name), *arguments], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [program(name), *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -60,7 +62,8 @@ def in_bash(*words: str) -> list[str]:
 def in_fish(*words: str) -> list[str]:
     line = shlex.join(("eb-saliency", *words)).removesuffix("''")
     return [
-        offer.partition("\t")[0] for offer in shell("fish", "-c", f"{LOAD['fish']}; complete -C {shlex.quote(line)}")
+        offer.partition("\t")[0]
+        for offer in shell("fish", "-c", f"{LOAD['fish']}; complete -C {shlex.quote(line)}")
     ]
 
 

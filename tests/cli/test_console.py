@@ -86,7 +86,9 @@ def test_an_empty_map_is_said(worker: mock.Mock) -> None:
 
 
 def test_several_layers_are_told_apart(worker: mock.Mock) -> None:
-    shown = tuple(ClassRecord(1, "cat", 0.5, mass=1.0, blank=True, layer=layer) for layer in ("features.5", "input"))
+    shown = tuple(
+        ClassRecord(1, "cat", 0.5, mass=1.0, blank=True, layer=layer) for layer in ("features.5", "input")
+    )
     worker.return_value = finished(Record("a.jpg", "done", classes=shown))
     lines = invoke("-v", "a.jpg").stderr.splitlines()
     for layer in ("features.5", "input"):
@@ -130,7 +132,9 @@ def test_only_files_that_are_no_images(worker: mock.Mock) -> None:
     )
     assert "change --include or --exclude" in invoke("--include", "*.jpg", "d").stderr
     worker.return_value = finished()
-    assert invoke("d").stderr == "Error: no images found in 'd': name an image, or a directory that holds some\n"
+    assert (
+        invoke("d").stderr == "Error: no images found in 'd': name an image, or a directory that holds some\n"
+    )
     worker.return_value = finished()
     empty_shard = invoke("--shard", "2/9", "d")
     assert (empty_shard.exit_code, empty_shard.stderr) == (0, "Shard 2/9 has none of the images\n")

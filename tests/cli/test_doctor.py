@@ -40,7 +40,9 @@ def examined(*arguments: str) -> tuple[int, dict[str, str], dict[str, str]]:
     """The exit status, what was found well, and what was not."""
     result = invoke("doctor", "--json", *arguments)
     lines = [json.loads(line) for line in result.stdout.splitlines()]
-    well, unwell = ({line["check"]: line["found"] for line in lines if line["ok"] is ok} for ok in (True, False))
+    well, unwell = (
+        {line["check"]: line["found"] for line in lines if line["ok"] is ok} for ok in (True, False)
+    )
     assert len(well) + len(unwell) == len(lines)
     return result.exit_code, well, unwell
 
@@ -152,7 +154,12 @@ def test_a_torchvision_that_does_not_fit_torch(a_directory_of_modules: Path) -> 
     path = os.pathsep.join([str(a_directory_of_modules), str(Path(own.origin).parents[1])])
     command = [sys.executable, "-m", "ebcli", "doctor"]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False
+        command,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (1, "")
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]

@@ -48,12 +48,20 @@ def test_every_command_names_the_variables_that_it_read(
     arguments = sum(isinstance(one, click.Argument) for one in command.params)
     needed = ["--model", "nothing"] * (name == "ask")
     environment = own | (HOSTILE if name in OF_EARLIER_RUNS else {})
-    expected = set() if name in OF_EARLIER_RUNS else own.keys() - {"EB_SALIENCY_MODEL"} if name == "ask" else own.keys()
+    expected = (
+        set()
+        if name in OF_EARLIER_RUNS
+        else own.keys() - {"EB_SALIENCY_MODEL"}
+        if name == "ask"
+        else own.keys()
+    )
     said = read_by([*words, *needed], arguments, environment)
     assert set(said.split(", ")) == (expected or {"nothing"})
 
 
-def test_a_run_names_them_too_and_without_verbose_nobody_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_names_them_too_and_without_verbose_nobody_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     environment = {"EB_SALIENCY_TOP_K": "3", "EB_SALIENCY_TIMEOUT": "2", "EB_SALIENCY_UNKNOWN": "1"}
     assert read_by([], 1, environment) == "EB_SALIENCY_TOP_K, EB_SALIENCY_TIMEOUT"

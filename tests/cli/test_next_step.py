@@ -16,10 +16,16 @@ SERVE = "Any class, any layer, in the browser: eb-saliency serve"
 END = "(end)\n"
 
 
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str, stdout: bool = True, stderr: bool = True) -> str:
+def on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, *arguments: str, stdout: bool = True, stderr: bool = True
+) -> str:
     """The last line that a command prints to a pseudo-terminal, which each of the streams is or is not."""
     leader, follower = os.openpty()
-    with os.fdopen(follower, "w") as terminal, Path(os.devnull).open("w") as nowhere, monkeypatch.context() as patch:
+    with (
+        os.fdopen(follower, "w") as terminal,
+        Path(os.devnull).open("w") as nowhere,
+        monkeypatch.context() as patch,
+    ):
         for name, is_terminal in (("stdout", stdout), ("stderr", stderr)):
             patch.setattr(sys, name, terminal if is_terminal else nowhere)
         with pytest.raises(SystemExit):
@@ -57,7 +63,9 @@ def several(worker: mock.Mock) -> None:
         ("https://localhost/a.jpg", ""),
     ],
 )
-def test_after_one_photo(arguments: str, expected: str, worker: mock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_one_photo(
+    arguments: str, expected: str, worker: mock.Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker.side_effect = lambda *_: finished(DONE)
     said = on_a_terminal(monkeypatch, *arguments.split())
     assert said.startswith(expected) if expected else "eb-saliency" not in said
@@ -74,19 +82,25 @@ def test_after_one_photo(arguments: str, expected: str, worker: mock.Mock, monke
         ("--report --labels folders", f"{SERVE} 'my photos'"),
     ],
 )
-def test_after_several_photos(more: str, expected: str, worker: mock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_several_photos(
+    more: str, expected: str, worker: mock.Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     several(worker)
     assert on_a_terminal(monkeypatch, "my photos", "-o", "out", *more.split()) == expected
 
 
 @pytest.mark.parametrize("options", ["-q", "--json", "--dry-run"])
-def test_programs_and_quiet_people_get_none(options: str, worker: mock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_and_quiet_people_get_none(
+    options: str, worker: mock.Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     several(worker)
     assert "eb-saliency" not in on_a_terminal(monkeypatch, "my photos", *options.split())
 
 
 @pytest.mark.parametrize("streams", [{"stdout": False}, {"stderr": False}])
-def test_in_a_pipe_there_is_none(streams: dict[str, bool], worker: mock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_pipe_there_is_none(
+    streams: dict[str, bool], worker: mock.Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     several(worker)
     assert "eb-saliency" not in on_a_terminal(monkeypatch, "my photos", **streams)
     assert "eb-saliency" not in invoke("my photos").output

@@ -33,9 +33,12 @@ def with_stdin(content: bytes, *arguments: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("name", "format_"), [("out.png", "PNG"), ("new/out.jpeg", "JPEG"), ("out.JPG", "JPEG"), ("a.b.webp", "WEBP")]
+    ("name", "format_"),
+    [("out.png", "PNG"), ("new/out.jpeg", "JPEG"), ("out.JPG", "JPEG"), ("a.b.webp", "WEBP")],
 )
-def test_the_picture_is_that_very_file_and_nothing_else_is_written(name: str, format_: str, photo: Path) -> None:
+def test_the_picture_is_that_very_file_and_nothing_else_is_written(
+    name: str, format_: str, photo: Path
+) -> None:
     before = {path for path in photo.parent.rglob("*") if path.is_file()}
     result = invoke("in.jpg", "-o", name)
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"{name}\n", "")
@@ -95,7 +98,10 @@ def lengths(name: str, content: bytes) -> list[float]:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "creator", "broken"),
-    [("figure.pdf", b"(eb-saliency)", b"%PDF-1.4 broken"), ("figure.svg", b"eb-saliency</dc:title>", b"<svg><a>")],
+    [
+        ("figure.pdf", b"(eb-saliency)", b"%PDF-1.4 broken"),
+        ("figure.svg", b"eb-saliency</dc:title>", b"<svg><a>"),
+    ],
 )
 def test_a_figure_as_pdf_or_svg_has_the_size_that_dpi_says_and_tells_how_it_was_made(
     name: str, creator: bytes, broken: bytes
@@ -123,7 +129,10 @@ def test_a_figure_as_pdf_or_svg_has_the_size_that_dpi_says_and_tells_how_it_was_
     [
         (["in.jpg", "in.jpg", "-o", "out.png"], "there are 2 inputs"),
         (["d", "-o", "out.png"], "'d' may hold many images"),
-        (["in.jpg", "-o", "out.png", "--top-k", "2"], "takes one picture, but there are several maps: add --panel"),
+        (
+            ["in.jpg", "-o", "out.png", "--top-k", "2"],
+            "takes one picture, but there are several maps: add --panel",
+        ),
         (["in.jpg", "-o", "out.png", "--target", "1", "--target", "2"], "several maps"),
         (["in.jpg", "-o", "out.png", "--layer", "0"], "several maps"),
         (["in.jpg", "-o", "out.png", "--layer", "all"], "several maps"),
@@ -177,7 +186,12 @@ def test_stdin_among_other_images(photo: Path) -> None:
         (b"", ["-"], 2, "stdin is empty"),
         (b"no picture", ["-"], 1, "stdin: not an image that Pillow can read"),
         (b"x" * 100, ["-", "--config", "99.toml"], 2, "more than 99 bytes"),
-        (b"x" * 2_500_001, ["-", "--config", "2500000.toml"], 2, "more than 2500000 bytes"),  # read in several parts
+        (
+            b"x" * 2_500_001,
+            ["-", "--config", "2500000.toml"],
+            2,
+            "more than 2500000 bytes",
+        ),  # read in several parts
         (b"x" * 2_500_000, ["-", "--config", "2500000.toml"], 1, "stdin: not an image that Pillow can read"),
         (b"a.jpg\n", ["-", "--from-file", "-"], 2, "drop - or --from-file -"),
         (b"x", ["-", "--engine", "ray", "--workers", "1"], 2, "cannot read stdin"),
@@ -193,7 +207,10 @@ def test_a_wrong_stdin(content: bytes, arguments: list[str], code: int, reason: 
 
 @pytest.mark.parametrize(
     ("arguments", "stream", "message"),
-    [(["in.jpg", "-o", "-"], "stdout", "stdout is a terminal: "), (["-"], "stdin.buffer", "stdin is a terminal: ")],
+    [
+        (["in.jpg", "-o", "-"], "stdout", "stdout is a terminal: "),
+        (["-"], "stdin.buffer", "stdin is a terminal: "),
+    ],
 )
 def test_terminals_are_not_for_pictures(
     arguments: list[str], stream: str, message: str, capsys: pytest.CaptureFixture[str]
@@ -258,7 +275,10 @@ def test_the_names_in_a_hint_are_options(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(SETTINGS_ONLY))
 def test_a_setting_without_an_option_says_where_it_is_set(name: str) -> None:
     word, variable = name.replace("_", "-"), f"EB_SALIENCY_{name.upper()}"
-    assert f"no such option --{word}: set {variable}, or {word} in a file for --config" in invoke(f"--{word}").stderr
+    assert (
+        f"no such option --{word}: set {variable}, or {word} in a file for --config"
+        in invoke(f"--{word}").stderr
+    )
     assert variable in (shown := stub_run.invoke("--help").stdout) and f"--{word} " not in shown
 
 

@@ -33,7 +33,10 @@ COMBINED: dict[str, dict[str, Any]] = {
     "above a lower end": {"against": ("tabby",), "scale": "0.25,run"},
     "a box": {"where": Box(4.0, 3.0, 24.5, 13.0)},
     "whole and cropped": {"fit": "whole", "crop": 96},
-    "strange names": {"images": (Path("-a.jpg"), Path("models"), Path('no\x7f"such')), "target": ("-x", "it's")},
+    "strange names": {
+        "images": (Path("-a.jpg"), Path("models"), Path('no\x7f"such')),
+        "target": ("-x", "it's"),
+    },
 }
 
 
@@ -53,7 +56,9 @@ def test_every_value_is_an_option_and_in_the_table() -> None:
 @pytest.mark.parametrize("name", VALUES)
 def test_the_environment_sets_every_option(name: str, executed: mock.Mock) -> None:
     needed = NEEDED.get(name, {})
-    words = [word for option, value in needed.items() for word in ([f"--{option}"] + [value] * (value is not True))]
+    words = [
+        word for option, value in needed.items() for word in ([f"--{option}"] + [value] * (value is not True))
+    ]
     variable = f"EB_SALIENCY_{name.upper()}"
     result = CliRunner().invoke(main, ["a.jpg", *words], env={variable: VALUES[name][0]})
     assert result.exit_code == 0, result.output
@@ -103,5 +108,7 @@ def test_a_command_line_says_no_more_than_is_needed() -> None:
 
 
 def test_two_ways_to_choose_the_classes_exclude_each_other() -> None:
-    with pytest.raises(ConfigurationError, match="--target and --top-k both choose the classes: drop one of them"):
+    with pytest.raises(
+        ConfigurationError, match="--target and --top-k both choose the classes: drop one of them"
+    ):
         RunPlan.from_values(images=(Path("a.jpg"),), target=("tabby",), top_k=2)

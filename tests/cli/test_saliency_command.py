@@ -37,10 +37,16 @@ from ebcli.files.records import Record
         ("--against tabby --against 7 a.jpg", {"against": ("tabby", "7"), "signed": True}),
         ("-o maps a.jpg", {"output": Path("maps")}),
         ("--cmap viridis --alpha 0.25 a.jpg", {"cmap": "viridis", "alpha": 0.25}),
-        ("--include *.jpg --include b --exclude c/*.png a.jpg", {"include": ("*.jpg", "b"), "exclude": ("c/*.png",)}),
+        (
+            "--include *.jpg --include b --exclude c/*.png a.jpg",
+            {"include": ("*.jpg", "b"), "exclude": ("c/*.png",)},
+        ),
         ("--shard 2/4 a.jpg", {"shard": (2, 4)}),
         ("--annotations boxes --threshold 0.3 a.jpg", {"annotations": "boxes", "threshold": ("max", 0.3)}),
-        ("--annotations masks --threshold mass:0.3 a.jpg", {"annotations": "masks", "threshold": ("mass", 0.3)}),
+        (
+            "--annotations masks --threshold mass:0.3 a.jpg",
+            {"annotations": "masks", "threshold": ("mass", 0.3)},
+        ),
         ("--format webp --raw a.jpg", {"format": "webp", "raw": True}),
         ("--skip-existing --overwrite a.jpg", {"skip_existing": True, "overwrite": True}),
         ("--batch-size 7 --workers 0 a.jpg", {"batch_size": 7, "workers": 0}),
@@ -48,7 +54,9 @@ from ebcli.files.records import Record
         ("-- -a.jpg", {"images": (Path("-a.jpg"),)}),
     ],
 )
-def test_options_become_exactly_this_plan(arguments: str, expected: dict[str, object], worker: mock.Mock) -> None:
+def test_options_become_exactly_this_plan(
+    arguments: str, expected: dict[str, object], worker: mock.Mock
+) -> None:
     result = invoke(*arguments.split())
     assert result.exit_code == 0, result.output
     assert worker.mock_calls == [mock.call(command_plan(**{"images": ("a.jpg",), **expected}), None)]
@@ -85,7 +93,9 @@ def test_commands_list_options_as_a_run_does() -> None:
     for name, section in (("report", "Appearance"), ("layers", "Model"), ("serve", "Model")):
         listed = [
             re.findall(
-                r"^  (?:-\w, )?(--[\w-]+)", text.partition(f"\n{section}:\n")[2].partition("\n\n")[0], re.MULTILINE
+                r"^  (?:-\w, )?(--[\w-]+)",
+                text.partition(f"\n{section}:\n")[2].partition("\n\n")[0],
+                re.MULTILINE,
             )
             for text in (invoke("--help").stdout, invoke(name, "--help").stdout)
         ]
@@ -95,14 +105,22 @@ def test_commands_list_options_as_a_run_does() -> None:
 
 
 def test_commands_describe_what_options_mean_to_them() -> None:
-    helps = {name: " ".join(invoke(name, "--help").stdout.split()) for name in ("check", "compare", "doctor", "info")}
+    helps = {
+        name: " ".join(invoke(name, "--help").stdout.split())
+        for name in ("check", "compare", "doctor", "info")
+    }
     assert helps["check"].count("[default: as in BASELINE]") == 6
     assert "efficientnet_lite0" not in helps["check"]
     assert not [name for name, text in helps.items() if ".png, .jpg" in text or "per image" in text]
 
 
 def test_verbose_runs_tell_where_probability_was_lost(worker: mock.Mock) -> None:
-    losses = {"conv2d in features.4": 0.25, "linear in head": 0.125, "add": 0.0625, "conv2d in features.2": 0.03}
+    losses = {
+        "conv2d in features.4": 0.25,
+        "linear in head": 0.125,
+        "add": 0.0625,
+        "conv2d in features.2": 0.03,
+    }
     shown = dataclasses.replace(DONE.classes[0], losses=losses)
     worker.return_value = finished(dataclasses.replace(DONE, classes=(shown,)))
     assert invoke("-v", "a.jpg").stderr.splitlines()[-1] == (
@@ -162,14 +180,23 @@ def test_a_word_that_is_nearly_a_command_stops_with_a_hint(
 
 
 def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
-    worker.return_value = finished(DONE, Record("b.jpg", "failed", error="it is broken"), Record("c", "not an image"))
+    worker.return_value = finished(
+        DONE, Record("b.jpg", "failed", error="it is broken"), Record("c", "not an image")
+    )
     result = invoke("--json", "d")
     assert result.exit_code == 1
     first, second = map(json.loads, result.stdout.splitlines())
     assert first["schema"] == second["schema"] == 1
     assert (first["status"], first["output"]) == ("done", [PICTURE])
     unknown = "losses region box strength times_noise evidence sufficiency position share share_at against"
-    known = {"index": 282, "name": "tiger cat", "score": 0.5, "mass": 0.75, "layer": "features.23", "peak": 3.5}
+    known = {
+        "index": 282,
+        "name": "tiger cat",
+        "score": 0.5,
+        "mass": 0.75,
+        "layer": "features.23",
+        "peak": 3.5,
+    }
     flags = {"blank": False, "at_border": False, "channels": []}
     assert first["classes"] == [dict.fromkeys(unknown.split()) | known | flags]
     assert (second["status"], second["error"]) == ("failed", "it is broken")

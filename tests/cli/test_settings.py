@@ -127,7 +127,10 @@ def test_a_former_flag_that_is_off_is_no_setting(worker: mock.Mock) -> None:
     assert stub_run.invoke("--config", "run.toml", "a.jpg").exit_code == 0
     assert worker.call_args.args[0] == command_plan("a.jpg")
     Path("run.toml").write_text("interactive = true\n")
-    assert "no such setting 'interactive': it is now --format html" in stub_run.invoke("--config", "run.toml").stderr
+    assert (
+        "no such setting 'interactive': it is now --format html"
+        in stub_run.invoke("--config", "run.toml").stderr
+    )
 
 
 def test_a_project_s_file_sets_nothing(worker: mock.Mock) -> None:

@@ -58,7 +58,11 @@ def test_a_run_whose_messages_nobody_can_read_goes_on(cwd: Path) -> None:
     cwd.with_name("cwd.err").symlink_to("/dev/full")
     run = Started(cwd, *PLAIN[:3])
     assert run.wait() == 0
-    assert len(run.out.read_text().splitlines()) == COUNT == sum(path.endswith(".jpg") for path in tree(cwd / "maps"))
+    assert (
+        len(run.out.read_text().splitlines())
+        == COUNT
+        == sum(path.endswith(".jpg") for path in tree(cwd / "maps"))
+    )
 
 
 @pytest.mark.parametrize("option", ["--help", "-h", "models", "--version"])
@@ -71,7 +75,9 @@ def test_help_and_lists_on_a_full_disk(option: str, cwd: Path) -> None:
     assert headings == (["Classification:"] if option == "models" else [])
 
 
-def test_an_error_message_is_one_short_line_without_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_message_is_one_short_line_without_escape_sequences(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     say_error(f"a name with \x1b[31mred\r\n{'k' * 100_000}: choose another")
     message = capsys.readouterr().err
     assert message.startswith("Error: a name with \\x1b[31mred\\r\\nkkk")
@@ -93,4 +99,6 @@ def test_on_a_terminal_each_path_has_its_class_and_score(cwd: Path) -> None:
     assert (run.wait(), run.err.read_text()) == (0, "")
     lines = os.read(leader, 1 << 16).decode().splitlines()
     assert [line.partition("  ")[2].partition(", ")[0] for line in lines] == ["espresso", "cup"]
-    assert all((cwd / line.partition("  ")[0]).is_file() and 0 < float(line.rpartition(" ")[2]) < 1 for line in lines)
+    assert all(
+        (cwd / line.partition("  ")[0]).is_file() and 0 < float(line.rpartition(" ")[2]) < 1 for line in lines
+    )

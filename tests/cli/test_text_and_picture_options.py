@@ -15,10 +15,25 @@ CLIP, LIKE = ("--model", "clip/x"), ("--similar-to", "b.png", "--similar-to", "7
     [
         ([*CLIP, "--target", "a red car"], {"class_names": ("a red car",), "target": ("0",)}),
         (
-            [*CLIP, "--target", "7", "--target", "a", "--target", "7", "--against", "a car", "--against", "1"],
+            [
+                *CLIP,
+                "--target",
+                "7",
+                "--target",
+                "a",
+                "--target",
+                "7",
+                "--against",
+                "a car",
+                "--against",
+                "1",
+            ],
             {"class_names": ("7", "a", "a car", "1"), "target": ("0", "1", "0"), "against": ("2", "3")},
         ),
-        ([*CLIP, "--class-names", __file__, "--target", "7"], {"class_names": Path(__file__), "target": ("7",)}),
+        (
+            [*CLIP, "--class-names", __file__, "--target", "7"],
+            {"class_names": Path(__file__), "target": ("7",)},
+        ),
         ([*CLIP, "--against", "7"], {"against": ("7",)}),
         (LIKE, {"similar_to": (Path("b.png"), Path("7")), "target": ("0", "1")}),
         (

@@ -11,7 +11,9 @@ PLACE = Box(0, 0, 40, 40)  # cells of 20 pixels
 
 def of(values, score, name, **known):
     subject = Subject(len(name), name, score)
-    return Map(subject=subject, layer="l", values=np.array(values, np.float32), mass=1.0, placement=PLACE, **known)
+    return Map(
+        subject=subject, layer="l", values=np.array(values, np.float32), mass=1.0, placement=PLACE, **known
+    )
 
 
 def named(found):

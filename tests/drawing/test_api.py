@@ -30,7 +30,9 @@ def result(maps: Tensor, contrastive: bool = False, lead: int = 1) -> ebcli.Exci
 
 def quarters(top_left: float, top_right: float, left: float, right: float) -> Tensor:
     """A map (16, 16) that is even in each quarter: bicubic curves swing about the borders alone."""
-    return torch.tensor([[top_left, top_right], [left, right]]).repeat_interleave(8, 0).repeat_interleave(8, 1)
+    return (
+        torch.tensor([[top_left, top_right], [left, right]]).repeat_interleave(8, 0).repeat_interleave(8, 1)
+    )
 
 
 def displayed(value: object) -> Image.Image | None:

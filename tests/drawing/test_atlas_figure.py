@@ -17,9 +17,21 @@ from ebcli.files.media.medium import DisplayFrame
 
 # Machado, Oliveira and Fernandes 2009, severity 1, for linear RGB
 SEEN = {
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 
 
@@ -93,8 +105,13 @@ def test_pixels_of_regions_are_tinted_and_others_as_they_are():
 @pytest.mark.parametrize("at", [(0, 0), (120, 20), (159, 79)])
 def test_the_mark_is_around_the_pixel_that_is_asked_for(at):
     """Of a photo that is drawn at half its size."""
-    photo, both = Image.new("RGB", (160, 80), (128, 128, 128)), maps([[1, 0, 0, 0]], [[0, 0, 0, 0.5]], size=(160, 80))
-    plain, marked = (atlas_figure([DisplayFrame(photo)], both, "", "", where).pictures[0][2] for where in (None, at))
+    photo, both = (
+        Image.new("RGB", (160, 80), (128, 128, 128)),
+        maps([[1, 0, 0, 0]], [[0, 0, 0, 0.5]], size=(160, 80)),
+    )
+    plain, marked = (
+        atlas_figure([DisplayFrame(photo)], both, "", "", where).pictures[0][2] for where in (None, at)
+    )
     assert plain.size == (80, 40)
     changed = np.argwhere((np.asarray(plain) != np.asarray(marked)).any(2))[:, ::-1]
     middle = (np.array(at) + 0.5) / 2

@@ -56,7 +56,9 @@ def test_a_subsampled_layer_has_no_dots() -> None:
     assert strides == {(24, 24): 2}
     dots, blocks = drawn(values, 1), drawn(values, strides[24, 24])
     # how much the picture changes from one cell to the next, as a share of its brightness
-    change = [np.abs(np.diff(picture[8::16, 8::16], axis=1)).mean() / picture.mean() for picture in (dots, blocks)]
+    change = [
+        np.abs(np.diff(picture[8::16, 8::16], axis=1)).mean() / picture.mean() for picture in (dots, blocks)
+    ]
     assert change[1] < change[0] / 3
 
 

@@ -24,7 +24,9 @@ SPOT[2, 3] = 1
 
 
 def drawn(size: tuple[int, int], style: DrawingStyle, values: np.ndarray = SPOT) -> Image.Image:
-    map_ = Map(subject=Subject(3, "tabby", 0.625), layer="5", values=values, mass=0.5, placement=Box(0, 0, *size))
+    map_ = Map(
+        subject=Subject(3, "tabby", 0.625), layer="5", values=values, mass=0.5, placement=Box(0, 0, *size)
+    )
     (one,) = framed([map_], size, style)
     return one.draw(DisplayFrame(Image.new("RGB", size, (90, 140, 60))))
 
@@ -108,16 +110,23 @@ def detections(size: tuple[int, int] = (300, 200), style: str = "overlay") -> li
     return [replace(one, number=k) for k, one in enumerate(framed(maps, size, DrawingStyle(style)))]
 
 
-def boxes_colors(picture: Image.Image, boxes: Sequence[tuple[int, int, int, int]] = BOXES) -> list[tuple[int, ...]]:
+def boxes_colors(
+    picture: Image.Image, boxes: Sequence[tuple[int, int, int, int]] = BOXES
+) -> list[tuple[int, ...]]:
     """Of each box, the color in the middle of its left edge."""
-    return [tuple(np.asarray(picture)[(top + bottom) // 2, left, :3].tolist()) for left, top, _, bottom in boxes]
+    return [
+        tuple(np.asarray(picture)[(top + bottom) // 2, left, :3].tolist()) for left, top, _, bottom in boxes
+    ]
 
 
 def test_each_detection_has_a_color_of_its_own_and_says_class_and_score(
     written: list[tuple[float, float, str]],
 ) -> None:
     photo = Image.new("RGB", (300, 200), "white")
-    seen = [boxes_colors(one.draw(DisplayFrame(photo)), [box])[0] for one, box in zip(detections(), BOXES, strict=True)]
+    seen = [
+        boxes_colors(one.draw(DisplayFrame(photo)), [box])[0]
+        for one, box in zip(detections(), BOXES, strict=True)
+    ]
     assert len(set(seen)) == 3
     assert all(max(color) - min(color) > 80 for color in seen)
     assert [text for *_, text in written] == [f"{name}, score 0.900" for name in ("cat", "dog", "cup")]
@@ -130,7 +139,8 @@ def test_labels_stay_in_the_picture(written: list[tuple[float, float, str]]) -> 
     for box in ((280.0, 0.0, 300.0, 200.0), (0.0, 0.0, 300.0, 200.0), (10.0, -60.0, 90.0, 90.0)):
         subject = Subject(3, "a long name of a class " * 9, 0.5, box=Box(*box), outlines=[Box(*box).outline])
         (one,) = framed(
-            [Map(subject=subject, layer="5", values=SPOT, mass=0.5, placement=Box(0, 0, 300, 200))], (300, 200)
+            [Map(subject=subject, layer="5", values=SPOT, mass=0.5, placement=Box(0, 0, 300, 200))],
+            (300, 200),
         )
         one.draw(DisplayFrame(Image.new("RGB", (300, 200))))
     assert len(written) == 3 and all(0 <= x < 20 and 0 <= y < 20 and "…" in text for x, y, text in written)
@@ -148,7 +158,8 @@ def test_a_panel_s_photo_has_all_boxes() -> None:
     photo = Image.new("RGB", (300, 200), "white")
     figure = panel([DisplayFrame(photo)], detections(), "a.jpg", "about").image()
     alone = [
-        boxes_colors(one.draw(DisplayFrame(photo)), [box])[0] for one, box in zip(detections(), BOXES, strict=True)
+        boxes_colors(one.draw(DisplayFrame(photo)), [box])[0]
+        for one, box in zip(detections(), BOXES, strict=True)
     ]
     pixels = np.asarray(figure)
     for color in alone:

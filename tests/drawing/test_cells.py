@@ -20,7 +20,9 @@ from ebcli.files.paths import FileState
 GRAY = Image.new("RGB", (280, 210), (120, 120, 120))
 
 
-def heat(size: tuple[int, int], values: np.ndarray, place: Box | None = None, **options: object) -> np.ndarray:
+def heat(
+    size: tuple[int, int], values: np.ndarray, place: Box | None = None, **options: object
+) -> np.ndarray:
     """A heatmap in gray, (h, w), 0 to 1."""
     look = DrawingStyle("heatmap", cmap="gray", **options)  # type: ignore[arg-type]
     drawn = picture(Image.new("RGB", size), values, place or Box(0, 0, *size), look)
@@ -73,7 +75,9 @@ def test_a_single_strong_cell_stays_visible_where_cells_are_smaller_than_pixels(
         strength = 2 * np.abs(seen - 0.5) if sign < 0 else seen
         row, column = np.unravel_index(strength.argmax(), strength.shape)
         assert strength.max() > 0.85
-        assert (row + 0.5, column + 0.5) == pytest.approx(((at + 0.5) / finer, (count // 2 + 0.5) / finer), abs=1.5)
+        assert (row + 0.5, column + 0.5) == pytest.approx(
+            ((at + 0.5) / finer, (count // 2 + 0.5) / finer), abs=1.5
+        )
         assert (strength > 0.3).sum() <= 25
 
 

@@ -25,7 +25,10 @@ SAMPLES = sorted(Path(__file__).parents[2].joinpath("sample_images").glob("*.jpg
 SIGNED = DrawingStyle(signed=True)
 SIGNS = {"unsigned": (DrawingStyle(), 1), "for": (SIGNED, 1), "against": (SIGNED, -1)}
 NAMES = ThumbnailNames("photo.png", FileState(1, 2), "c0ffee", "contrastive EB")
-LEAST, FACTOR = 8, 1.5  # of the difference from the photo: from one fifth of the scale to the next; at the top
+LEAST, FACTOR = (
+    8,
+    1.5,
+)  # of the difference from the photo: from one fifth of the scale to the next; at the top
 SIZE, GRADIENT = (180, 120), Image.linear_gradient("L")
 
 
@@ -66,7 +69,14 @@ def differences(image: Image.Image, sign: str) -> np.ndarray:
 
 def test_differences_are_those_of_known_colors() -> None:
     colors = [(0, 0, 0), (255, 255, 255), (119, 119, 119), (255, 0, 0), (0, 255, 0), (0, 0, 255)]
-    expected = [(0, 0, 0), (100, 0, 0), (50, 0, 0), (53.2, 80.1, 67.2), (87.7, -86.2, 83.2), (32.3, 79.2, -107.9)]
+    expected = [
+        (0, 0, 0),
+        (100, 0, 0),
+        (50, 0, 0),
+        (53.2, 80.1, 67.2),
+        (87.7, -86.2, 83.2),
+        (32.3, 79.2, -107.9),
+    ]
     np.testing.assert_allclose(lab(colors), expected, atol=0.2)  # as color science has them
     assert difference((255, 255, 255), (0, 0, 0)) == pytest.approx(100, abs=0.1)
 
@@ -78,7 +88,9 @@ def test_samples_are_there() -> None:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("sign", SIGNS)
 @pytest.mark.parametrize("name", PHOTOS)
-def test_an_overlay_leaves_its_photo_alone_at_zero_and_differs_more_with_the_value(name: str, sign: str) -> None:
+def test_an_overlay_leaves_its_photo_alone_at_zero_and_differs_more_with_the_value(
+    name: str, sign: str
+) -> None:
     seen = differences(PHOTOS[name], sign)
     assert seen[0] < 1
     assert (np.diff(seen) > 0).all()
@@ -94,7 +106,9 @@ def test_the_top_of_the_scale_is_equally_strong_on_all_photos(sign: str) -> None
 
 @pytest.mark.parametrize("sign", SIGNS)
 @pytest.mark.parametrize("name", ["gray 0", "gray 255", "colorful 0", "rocket"])
-def test_a_gallery_page_s_thumbnails_blended_as_the_page_does_it_are_the_exported_overlay(name: str, sign: str) -> None:
+def test_a_gallery_page_s_thumbnails_blended_as_the_page_does_it_are_the_exported_overlay(
+    name: str, sign: str
+) -> None:
     image, (style, side) = PHOTOS[name], SIGNS[sign]
     for value in VALUES:
         one = even_map(image, side * value, style)
@@ -109,7 +123,9 @@ def test_a_gallery_page_s_thumbnails_blended_as_the_page_does_it_are_the_exporte
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_a_panel_s_legend_has_the_colors_of_overlays(signed: bool, written: list[tuple[float, float, str]]) -> None:
+def test_a_panel_s_legend_has_the_colors_of_overlays(
+    signed: bool, written: list[tuple[float, float, str]]
+) -> None:
     style, gray = DrawingStyle(signed=signed), Image.new("RGB", (360, 240), (150, 150, 150))
     figure = np.asarray(panel([DisplayFrame(gray)], [even_map(gray, 0.5, style)], "a.jpg", "about").image())
     top = written[-2][1]  # of the upper end, beside the bar
@@ -123,7 +139,9 @@ def test_a_panel_s_legend_has_the_colors_of_overlays(signed: bool, written: list
 
 
 @pytest.mark.parametrize("kind", [Clips, Slices])
-def test_a_clip_that_only_speaks_against_its_class_is_drawn_in_the_frame_where_it_does(kind: type[Clips]) -> None:
+def test_a_clip_that_only_speaks_against_its_class_is_drawn_in_the_frame_where_it_does(
+    kind: type[Clips],
+) -> None:
     values = np.zeros((2, 3, 3), np.float32)
     values[1] = -1
     place, image = Box(0, 0, *SIZE), PHOTOS["gray 128"]
@@ -144,7 +162,9 @@ def test_the_slices_of_a_volume_cross_at_its_peak_and_have_one_scale(shape: tupl
     values = np.ones(shape, np.float32)
 
     def planes(values: np.ndarray, told: bool) -> list[np.ndarray]:
-        map_ = Map(subject=Subject(7, None, 0.5), layer="5", values=values, mass=0.5, placement=Box(0, 0, 24, 18))
+        map_ = Map(
+            subject=Subject(7, None, 0.5), layer="5", values=values, mass=0.5, placement=Box(0, 0, 24, 18)
+        )
         maps = FrameMaps.from_map(map_, (24, 18), slices, style if not told else replace(style, alpha=0.0))
         whole = Orthogonal(maps, slices)
         for z in range(8):
@@ -159,6 +179,8 @@ def test_the_slices_of_a_volume_cross_at_its_peak_and_have_one_scale(shape: tupl
     assert np.abs(np.diff(colors, axis=0)).max() <= 1  # an even map has one color
     values[1, 1, 2] = 2
     axial, of_row, of_column = planes(values, told=True)
-    z, y, x = ((2 * at + 1) * side // (2 * count) for at, side, count in zip((1, 1, 2), sides, shape, strict=True))
+    z, y, x = (
+        (2 * at + 1) * side // (2 * count) for at, side, count in zip((1, 1, 2), sides, shape, strict=True)
+    )
     for part, channel, at in ((axial, 2, z * 30), (of_row, 1, y * 10), (of_column, 0, x * 10)):
         assert abs(part[20, part.shape[1] // 2, channel] - at) <= 1

@@ -49,8 +49,13 @@ def test_svg_has_each_picture_pixel_by_pixel_at_its_place() -> None:
         across, x, y = np.eye(3), float(found.attrib.get("x", 0)), float(found.attrib.get("y", 0))
         for name, values in re.findall(r"(\w+)\(([^)]*)\)", found.attrib["transform"]):
             a = [*numbers(values), 0.0]
-            steps = {"scale": np.diag([a[0], a[1] or a[0], 1]), "translate": [[1, 0, a[0]], [0, 1, a[1]], [0, 0, 1]]}
-            across = across @ (np.reshape([*a[:6:2], *a[1:6:2], 0, 0, 1], (3, 3)) if name == "matrix" else steps[name])
+            steps = {
+                "scale": np.diag([a[0], a[1] or a[0], 1]),
+                "translate": [[1, 0, a[0]], [0, 1, a[1]], [0, 0, 1]],
+            }
+            across = across @ (
+                np.reshape([*a[:6:2], *a[1:6:2], 0, 0, 1], (3, 3)) if name == "matrix" else steps[name]
+            )
         size = float(found.attrib["width"]), float(found.attrib["height"])
         corners = across @ np.array([[x, x + size[0]], [y, y + size[1]], [1, 1]])
         low, high = np.sort(corners[:2]).T * 200 / 72
@@ -76,7 +81,9 @@ def test_pdf_has_texts_and_the_font() -> None:
     content = figure("tiger cat", "$x$ and Ж").encode("pdf", {})
     streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", content, re.DOTALL)
     page = next(plain for plain in map(unpacked, streams) if b"BT" in plain)
-    letters = b"".join(re.findall(rb"\(([^)]*)\)", page)).replace(b"\0", b"")  # between them is their distance
+    letters = b"".join(re.findall(rb"\(([^)]*)\)", page)).replace(
+        b"\0", b""
+    )  # between them is their distance
     assert b"tiger cat$x$ and " in letters
     assert b"/FontFile2" in content
     assert b"/ToUnicode" in content  # so the text can be searched and copied

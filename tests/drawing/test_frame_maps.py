@@ -36,12 +36,16 @@ def test_a_map_of_noise_is_faint_on_a_scale_of_its_own_but_not_on_a_fixed_one(
     assert faint.brightness(signed) < 1
     for vmax, is_fixed in ((None, False), (3.0, True)):
         style = DrawingStyle("heatmap", signed=signed, vmax=vmax)
-        one, other = (FrameMaps.from_map(each, SIZE, clips, style).draw(DisplayFrame(GRAY)) for each in (clear, faint))
+        one, other = (
+            FrameMaps.from_map(each, SIZE, clips, style).draw(DisplayFrame(GRAY)) for each in (clear, faint)
+        )
         assert (one.tobytes() == other.tobytes()) is is_fixed
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_between_the_cells_of_a_clip_maps_are_interpolated_with_their_signs_if_these_are_drawn(signed: bool) -> None:
+def test_between_the_cells_of_a_clip_maps_are_interpolated_with_their_signs_if_these_are_drawn(
+    signed: bool,
+) -> None:
     cells = np.array([1.0, -2.0, 3.0])
     maps = FrameMaps.from_map(
         mapped(cells[:, None, None] * np.ones((3, 2, 2))), SIZE, clip(12), DrawingStyle(signed=signed)
@@ -65,10 +69,16 @@ def test_the_slices_cross_at_the_greatest_magnitude_if_it_is_drawn(signed: bool)
 
 
 @pytest.mark.parametrize("signs", [(1, 1, 1), (-1, -1, -1), (1, -1, 1), (-1, 1, -1)])
-def test_each_slice_has_the_map_of_its_own_place_however_its_axes_are_drawn(signs: tuple[int, int, int]) -> None:
+def test_each_slice_has_the_map_of_its_own_place_however_its_axes_are_drawn(
+    signs: tuple[int, int, int],
+) -> None:
     """The same blob in the volume and in its map is at the same place in each of the three slices."""
     slices = Slices(
-        starts=(0,), frames=10, frame_rate=1.0, total=10, affine=Affine(np.diag([*signs, 1.0]).astype(np.float64))
+        starts=(0,),
+        frames=10,
+        frame_rate=1.0,
+        total=10,
+        affine=Affine(np.diag([*signs, 1.0]).astype(np.float64)),
     )
     z, y, x = np.mgrid[:10, : SIZE[1], : SIZE[0]] + 0.5
     blob = np.exp(-((z - 2) ** 2 + (y - 5) ** 2 + (x - 17) ** 2) / 8)
@@ -90,12 +100,15 @@ def test_each_slice_has_the_map_of_its_own_place_however_its_axes_are_drawn(sign
     assert len(planes) == 3
     for part, other in planes:
         places = [
-            np.array(np.unravel_index(one.argmax(), one.shape)) for one in (part * (part < 255), other * (other < 255))
+            np.array(np.unravel_index(one.argmax(), one.shape))
+            for one in (part * (part < 255), other * (other < 255))
         ]
         assert np.abs(places[0] - places[1]).max() <= 12, places  # a pixel of the volume
 
 
-def test_a_sheet_names_the_end_of_the_scale_if_all_rows_have_the_same(written: list[tuple[float, float, str]]) -> None:
+def test_a_sheet_names_the_end_of_the_scale_if_all_rows_have_the_same(
+    written: list[tuple[float, float, str]],
+) -> None:
     weak, strong = np.full((2, 2, 2), 0.05), np.full((2, 2, 2), 0.05)
     weak[0, 0, 0], strong[0, 0, 0] = 0.1, 0.4
     frames = [DisplayFrame(GRAY, number, 0, number) for number in range(2)]

@@ -82,7 +82,9 @@ SEEN = [*product(PRESETS, SIZES, STYLES[:1]), *product(PRESETS[:1], SIZES[:2], S
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("preset", "size", "style"), SEEN)
-def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tuple[int, int], style: str) -> None:
+def test_a_hot_cell_lands_within_a_pixel(
+    preset: ImageClassification, size: tuple[int, int], style: str
+) -> None:
     """An image of its own coordinates, seen through the preset, tells what lies in the cell's centre."""
     cells, photo, place = 14, Image.new("RGB", size, "black"), InputSpec.from_preset(preset).place(size)
     for cell in ((3, 5), (6, 10), (9, 4)):
@@ -126,7 +128,9 @@ def test_a_hot_cell_lands_on_the_right_thing_in_a_turned_photo(orientation: int,
     saliency = preset(upright)[0].numpy()  # the network's own view of the dot is the map
     place = InputSpec.from_preset(preset).place(upright.size)
     black = Image.new("RGB", size, "black")
-    light = light_of_map(picture(black, saliency, place, DrawingStyle(style, cmap="gray")), size, style, place)
+    light = light_of_map(
+        picture(black, saliency, place, DrawingStyle(style, cmap="gray")), size, style, place
+    )
     rows, columns = np.nonzero(light > light.max() / 2)
     assert (columns.mean() + 0.5, rows.mean() + 0.5) == pytest.approx(dot, abs=1)
 
@@ -156,7 +160,12 @@ def test_the_crop_has_a_thin_frame_where_the_image_goes_on(style: str) -> None:
     """One pixel of an even map's crop in a small photo, none around a whole one; nothing is darkened outside."""
     photo, saliency = Image.new("RGB", (300, 200), "white"), np.ones((7, 7))
     painted = np.asarray(picture(photo, saliency, Box(50, 20, 250, 180), DrawingStyle(style))).astype(int)
-    for line in (painted[100, 45:55], painted[100, 245:255][::-1], painted[15:25, 150], painted[175:185, 150][::-1]):
+    for line in (
+        painted[100, 45:55],
+        painted[100, 245:255][::-1],
+        painted[15:25, 150],
+        painted[175:185, 150][::-1],
+    ):
         outside, frame, inside = line[:5], line[5], line[6:]
         assert (outside == 255).all()
         assert (inside == inside[0]).all()

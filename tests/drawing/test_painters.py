@@ -34,9 +34,9 @@ def test_contours_lie_where_the_map_has_their_values() -> None:
 
 def test_contours_of_signed_maps_lie_on_both_sides_of_zero() -> None:
     slope = np.tile((np.arange(200) + 0.5) / 100 - 1, (150, 1))
-    row = np.asarray(picture(BLACK, slope, PLACE, DrawingStyle("contour", signed=True, percentile=100)))[150].astype(
-        int
-    )
+    row = np.asarray(picture(BLACK, slope, PLACE, DrawingStyle("contour", signed=True, percentile=100)))[
+        150
+    ].astype(int)
     expected = sorted(200 + side * 200 * share for share in CONTOURS for side in (-1, 1))
     assert line_centers(row) == pytest.approx(expected, abs=1)
 
@@ -95,5 +95,7 @@ def test_under_an_overlay_a_photo_is_unchanged_but_for_the_map_and_the_frame() -
 def test_levels_are_the_positions_on_the_scale_in_8_bits(ends: tuple[float, float]) -> None:
     values = np.linspace(-4, 4, 999)
     found = np.asarray(Image.fromarray(levels(values, ends)[None]).convert("L"))[0]
-    expected = np.interp(values, ends, (0, 255)) if ends[0] < ends[1] else 0  # the whole map lies below the scale
+    expected = (
+        np.interp(values, ends, (0, 255)) if ends[0] < ends[1] else 0
+    )  # the whole map lies below the scale
     np.testing.assert_allclose(found, expected, atol=0.501)

@@ -26,7 +26,9 @@ def explained(
 ) -> list[Map]:
     """Maps (K, h, w) by layers."""
     count = len(next(iter(maps.values())))
-    subjects = [Subject(k, name, 0.25) for k, name in zip(range(count), names or ["cat"] * count, strict=True)]
+    subjects = [
+        Subject(k, name, 0.25) for k, name in zip(range(count), names or ["cat"] * count, strict=True)
+    ]
     return [
         Map(
             subject=subject,
@@ -74,7 +76,9 @@ def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
     left, top = (size[0] - side) / 2, (size[1] - side) / 2
     maps = np.concatenate([spot(14, 3, 5), spot(14, 9, 4)])
     place = Box(left, top, left + side, top + side)
-    figure = drawn(photo, explained({"5": maps}, place), DrawingStyle(cmap="cool", alpha=0.3), "a.jpg", "about")
+    figure = drawn(
+        photo, explained({"5": maps}, place), DrawingStyle(cmap="cool", alpha=0.3), "a.jpg", "about"
+    )
     first, *others = tiles(figure)
     assert first[2] - first[0] == round(size[0] * 300 / max(size))
     assert first[3] - first[1] == round(size[1] * 300 / max(size))
@@ -89,7 +93,9 @@ def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
         heat *= inside  # without the crop's frame
         y, x = np.mgrid[: heat.shape[0], : heat.shape[1]] + 0.5
         expected = (scale * (left + side * (column + 0.5) / 14), scale * (top + side * (row + 0.5) / 14))
-        assert ((x * heat).sum() / heat.sum(), (y * heat).sum() / heat.sum()) == pytest.approx(expected, abs=1)
+        assert ((x * heat).sum() / heat.sum(), (y * heat).sum() / heat.sum()) == pytest.approx(
+            expected, abs=1
+        )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +148,10 @@ def test_stacked_photos_stand_close_together_with_their_notes_in_one_line(
 
 def test_dpi_and_cell_size() -> None:
     """At three times the resolution, everything is three times as large; a cell size sets the pictures alone."""
-    photo, shown = Image.new("RGB", (600, 400), GREEN), explained({"5": np.ones((2, 7, 7))}, Box(0, 0, 600, 400))
+    photo, shown = (
+        Image.new("RGB", (600, 400), GREEN),
+        explained({"5": np.ones((2, 7, 7))}, Box(0, 0, 600, 400)),
+    )
     plain, fine, small = (
         drawn(photo, shown, DrawingStyle(alpha=0.2, **options), "a.jpg", "about")  # type: ignore[arg-type]
         for options in ({}, {"dpi": 300}, {"dpi": 300, "cell_size": 460})
@@ -275,7 +284,9 @@ def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
         placement=Box(0, 0, 300, 300),
         method_maps={"marginal": other},
     )
-    figure = drawn(Image.new("RGB", (300, 300), GREEN), [both], DrawingStyle(cmap="cool", alpha=0.3), "a", "b")
+    figure = drawn(
+        Image.new("RGB", (300, 300), GREEN), [both], DrawingStyle(cmap="cool", alpha=0.3), "a", "b"
+    )
     photo, *others = tiles(figure)
     plain = np.asarray(figure.crop(photo)).astype(int)
     for box, (column, row) in zip(others, [(3, 5), (10, 9)], strict=True):
@@ -302,7 +313,9 @@ def test_each_class_of_several_layers_has_one_heading_and_the_test_is_that_of_th
 ) -> None:
     values = np.ones((classes, 7, 7), np.float32)
     first, *others = explained({"3": values, "5": values}, Box(0, 0, *size), names=("cat", "dog")[:classes])
-    tested = Sufficiency(part=0.1, shuffled=0.5, center=0.5, gradient=0.5, score=0.25, without=0.01, blurred=0.01)
+    tested = Sufficiency(
+        part=0.1, shuffled=0.5, center=0.5, gradient=0.5, score=0.25, without=0.01, blurred=0.01
+    )
     maps = [replace(first, sufficiency=tested), *others]
     drawn(Image.new("RGB", size, GREEN), maps, DrawingStyle(), "a.jpg", "about")
     lines = [line for *_, line in written]

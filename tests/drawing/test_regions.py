@@ -70,4 +70,7 @@ def test_the_largest_region_counts_and_the_threshold_decides() -> None:
 
 def test_a_blank_map_has_no_region() -> None:
     for values in (np.zeros((4, 4)), -np.ones((4, 4)), np.full((4, 4), np.nan)):
-        assert largest_region(values.astype(np.float32), WHOLE, (60, 40), RegionOptions("max", 0.5, True)) is None
+        assert (
+            largest_region(values.astype(np.float32), WHOLE, (60, 40), RegionOptions("max", 0.5, True))
+            is None
+        )

@@ -34,17 +34,23 @@ def colour(cmap: str, value: float) -> np.ndarray:
 @pytest.mark.parametrize("cmap", ["inferno", "turbo", "viridis", "jet", "tab10"])
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
 def test_colours_are_the_colormaps_own(cmap: str, value: float) -> None:
-    np.testing.assert_allclose(seen(level(value), DrawingStyle("heatmap", cmap=cmap)), colour(cmap, value), atol=1)
+    np.testing.assert_allclose(
+        seen(level(value), DrawingStyle("heatmap", cmap=cmap)), colour(cmap, value), atol=1
+    )
 
 
-@pytest.mark.parametrize(("cmap", "signed"), [("inferno", False), ("viridis", False), ("gray", False), ("PuOr", True)])
+@pytest.mark.parametrize(
+    ("cmap", "signed"), [("inferno", False), ("viridis", False), ("gray", False), ("PuOr", True)]
+)
 def test_an_overlay_s_opacity_rises_with_the_value(cmap: str, signed: bool) -> None:
     """What is left of the difference between a black and a white photo is what the map lets through."""
 
     def through(value: float, alpha: float) -> np.ndarray:
         look = DrawingStyle(cmap=cmap, alpha=alpha, signed=signed)
         on_white, on_black = (
-            np.array(picture(Image.new("RGB", (400, 400), photo), level(value), PLACE, look).getpixel((50, 200)))
+            np.array(
+                picture(Image.new("RGB", (400, 400), photo), level(value), PLACE, look).getpixel((50, 200))
+            )
             for photo in ("white", "black")
         )
         return (on_white - on_black.astype(float)) / 255
@@ -104,7 +110,9 @@ def test_what_is_below_zero_counts_as_zero_unless_signed() -> None:
     (0.5, None, 1.25, 0.5),  # up to the map's own maximum, 2
     (3.0, None, 1.25, 0.0),  # which is below the lower end
 ])  # fmt: skip
-def test_ends_of_a_scale_are_in_even_spreads(vmin: float, vmax: float | None, value: float, place: float) -> None:
+def test_ends_of_a_scale_are_in_even_spreads(
+    vmin: float, vmax: float | None, value: float, place: float
+) -> None:
     """Of a map of 16 cells, an even spread is 1 / 16 in each."""
     look = DrawingStyle("heatmap", cmap="viridis", vmin=vmin, vmax=vmax)
     np.testing.assert_allclose(seen(level(value / 16, 2 / 16), look), colour("viridis", place), atol=2)
@@ -128,7 +136,9 @@ def test_a_percentile_is_of_what_is_above_zero() -> None:
     for few in (10, 90):  # half of the cells are not above zero, and do not count
         look = DrawingStyle("heatmap", percentile=few)
         np.testing.assert_allclose(seen(saliency, look, (50, 50)), colour("inferno", 1.0), atol=1)
-    np.testing.assert_allclose(seen(saliency, DrawingStyle("heatmap"), (50, 50)), colour("inferno", 0.0), atol=3)
+    np.testing.assert_allclose(
+        seen(saliency, DrawingStyle("heatmap"), (50, 50)), colour("inferno", 0.0), atol=3
+    )
 
 
 def test_the_colormap_of_heatmaps_is_matplotlib_s() -> None:

@@ -36,7 +36,9 @@ def made(
 ) -> dict[Path, bytes]:
     """The thumbnails of one map, of class 7 at features.23."""
     return thumbnails(
-        NAMES, DisplayFrame(photo), framed(mapped({"features.23": saliency[None]}, [7], place), photo.size, look)
+        NAMES,
+        DisplayFrame(photo),
+        framed(mapped({"features.23": saliency[None]}, [7], place), photo.size, look),
     )
 
 
@@ -46,13 +48,19 @@ def whole(size: tuple[int, int]) -> Box:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("size", [(900, 600), (600, 900), (300, 200), (1333, 517)])
-@pytest.mark.parametrize("crop, resize", [(224, 256), (224, 224), (300, 256)], ids=["crop", "whole", "padded"])
+@pytest.mark.parametrize(
+    "crop, resize", [(224, 256), (224, 224), (300, 256)], ids=["crop", "whole", "padded"]
+)
 def test_the_hottest_pixel_is_where_the_network_saw_it(size: tuple[int, int], crop: int, resize: int) -> None:
     """A photo with one bright spot; the map is hot in the cell whose middle the network sees the spot in."""
-    preset = ImageClassification(crop_size=crop, resize_size=resize, mean=(0.0,) * 3, std=(1.0,) * 3, antialias=False)
+    preset = ImageClassification(
+        crop_size=crop, resize_size=resize, mean=(0.0,) * 3, std=(1.0,) * 3, antialias=False
+    )
     cells = 14
     y, x = np.mgrid[: size[1], : size[0]] + 0.5
-    coordinates = preset(torch.from_numpy(np.stack([x, y, x]))).numpy()  # those that each pixel of the network sees
+    coordinates = preset(
+        torch.from_numpy(np.stack([x, y, x]))
+    ).numpy()  # those that each pixel of the network sees
     middles = np.arange(crop) + 0.5
     for column, row in ((4, 5), (9, 3), (7, 10)):
         at_x, at_y = (column + 0.5) / cells * crop, (row + 0.5) / cells * crop
@@ -142,7 +150,16 @@ def test_a_photo_is_shrunk_as_pillow_would() -> None:
     assert np.abs(small - reference).mean() < 0.02
 
 
-HOSTILE = ["../../etc/passwd", "a/../../b", "x" * 250, "\udcff", "a\nb", "<img src=x>", "?#%", "report/index.html"]
+HOSTILE = [
+    "../../etc/passwd",
+    "a/../../b",
+    "x" * 250,
+    "\udcff",
+    "a\nb",
+    "<img src=x>",
+    "?#%",
+    "report/index.html",
+]
 
 
 @pytest.mark.parametrize("place", HOSTILE)
@@ -163,7 +180,12 @@ def test_names_never_meet() -> None:
     for place in places:
         for stamp in (FileState(1, 2), FileState(12, 2), FileState(1, 22)):
             paths.append(ThumbnailNames(place, stamp, "c", "m").photo)
-            for configuration, method, layer in (("c", "m", "l"), ("c", "ml", ""), ("cm", "", "l"), ("", "m", "l")):
+            for configuration, method, layer in (
+                ("c", "m", "l"),
+                ("c", "ml", ""),
+                ("cm", "", "l"),
+                ("", "m", "l"),
+            ):
                 names = ThumbnailNames(place, stamp, configuration, method)
                 paths += [names.map(layer, 1), names.map(layer, 11), names.overlay(layer, 1)]
     assert len(set(paths)) == len(places) * 3 * (1 + 4 * 3)
@@ -181,7 +203,13 @@ def test_outlines_have_the_colors_and_the_halo_of_exported_pictures() -> None:
     subjects = [Subject(7, "cat", 0.9, outlines=[Box(*box).outline]) for _ in range(2)]
     maps = [
         FrameMaps.from_map(
-            Map(subject=one, layer="5", values=np.eye(7, dtype=np.float32), mass=0.5, placement=whole(photo.size)),
+            Map(
+                subject=one,
+                layer="5",
+                values=np.eye(7, dtype=np.float32),
+                mass=0.5,
+                placement=whole(photo.size),
+            ),
             photo.size,
             None,
             DrawingStyle(),
@@ -192,7 +220,10 @@ def test_outlines_have_the_colors_and_the_halo_of_exported_pictures() -> None:
     files = thumbnails(NAMES, DisplayFrame(photo), maps)
     colors = set()
     for number, one in enumerate(maps, start=1):
-        thumbnail, exported = opened(files, NAMES.map("5", 7, number)), np.asarray(one.draw(DisplayFrame(photo))) / 255
+        thumbnail, exported = (
+            opened(files, NAMES.map("5", 7, number)),
+            np.asarray(one.draw(DisplayFrame(photo))) / 255,
+        )
         line = slice(92, 108)  # across the left side of the box
         seen = (exported[150, line] == (0, 0, 0)).all(-1)  # the halo
         assert seen.sum() >= 2

@@ -51,7 +51,9 @@ def assert_each_alone(net):
                 assert together == alone, what
                 continue
             assert together.joint == alone.joint, f"the rule of {what}"
-            assert_close(net.by_image(together.relevance)[i], net.by_image(alone.relevance)[0], f"the map of {what}")
+            assert_close(
+                net.by_image(together.relevance)[i], net.by_image(alone.relevance)[0], f"the map of {what}"
+            )
             if alone.mass is not None:
                 assert_close(together.mass[i], alone.mass[0], f"the mass of {what}")
 

@@ -158,7 +158,11 @@ class Repeated(nn.Module):
 
     def __init__(self, times=3):
         super().__init__()
-        self.stem, self.block, self.fc = nn.Conv2d(3, 9, 1), nn.Conv2d(9, 9, 3, padding=1), nn.Linear(9, NUM_CLASSES)
+        self.stem, self.block, self.fc = (
+            nn.Conv2d(3, 9, 1),
+            nn.Conv2d(9, 9, 3, padding=1),
+            nn.Linear(9, NUM_CLASSES),
+        )
         self.relu, self.times, self.spare = nn.ReLU(inplace=True), times, nn.Linear(2, 2)
 
     def forward(self, x):

@@ -51,7 +51,9 @@ class Sequences(nn.Module):
         y = y.transpose(1, 2) if self.batch_first else y.permute(2, 0, 1)
         places = 1 if self.batch_first else 0
         if self.read == "class token":
-            token = self.token.expand(len(x), -1, -1) if self.batch_first else self.token.expand(-1, len(x), -1)
+            token = (
+                self.token.expand(len(x), -1, -1) if self.batch_first else self.token.expand(-1, len(x), -1)
+            )
             y = torch.cat([token, y], places)
         y = self.units(self.mix(self.tokens(y)))
         y = F.gelu(y)
@@ -77,7 +79,9 @@ class ByHand(nn.Module):
     def forward(self, y):
         tokens = y.transpose(0, 1) if self.batch_first else y  # (L, B, C)
         length, batch, _ = tokens.shape
-        q, k, v = (part.reshape(length, batch * 2, 2).transpose(0, 1) for part in self.qkv(tokens).chunk(3, -1))
+        q, k, v = (
+            part.reshape(length, batch * 2, 2).transpose(0, 1) for part in self.qkv(tokens).chunk(3, -1)
+        )
         mixed = torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / math.sqrt(2), -1), v)
         mixed = self.out(mixed.transpose(0, 1).reshape(length, batch, 4))
         return y + (mixed.transpose(0, 1) if self.batch_first else mixed)
@@ -102,7 +106,11 @@ class Decoder(nn.Module):
 
     def forward(self, y):
         batch = y.shape[0 if self.batch_first else 1]
-        queries = self.queries.repeat(batch, 1, 1) if self.batch_first else self.queries[:, None].repeat(1, batch, 1)
+        queries = (
+            self.queries.repeat(batch, 1, 1)
+            if self.batch_first
+            else self.queries[:, None].repeat(1, batch, 1)
+        )
         return queries + self.attention(queries, y, y, need_weights=False)[0]
 
 
@@ -120,8 +128,16 @@ MIXES = {
 }
 
 
-SIZES = [("average", 1), ("average", 3), ("average", 4), ("class token", 3), ("class token", 5)]  # of 4 tokens, or 5
-CASES = [(mix, *size) for mix in MIXES for size in SIZES if size[0] == "average" or mix not in ("GRU", "linear")]
+SIZES = [
+    ("average", 1),
+    ("average", 3),
+    ("average", 4),
+    ("class token", 3),
+    ("class token", 5),
+]  # of 4 tokens, or 5
+CASES = [
+    (mix, *size) for mix in MIXES for size in SIZES if size[0] == "average" or mix not in ("GRU", "linear")
+]
 
 
 @pytest.mark.one_in(8)
@@ -167,7 +183,9 @@ def assert_each_alone(net, x, layers, contrast, joint, targets):
             scale = max(1e-3, float(expected.maps.abs().max()))
             torch.testing.assert_close(found.maps[i], expected.maps[0], rtol=0, atol=1e-8 * scale, msg=what)
             if not contrast:
-                torch.testing.assert_close(found.mass[i], expected.mass[0], rtol=0, atol=1e-8, msg=f"mass of {what}")
+                torch.testing.assert_close(
+                    found.mass[i], expected.mass[0], rtol=0, atol=1e-8, msg=f"mass of {what}"
+                )
 
 
 def mixed_images():
@@ -181,7 +199,12 @@ def mixed_images():
 def convolutions(activation):
     def make():
         net = nn.Sequential(
-            nn.Conv2d(3, 4, 3), activation, nn.Conv2d(4, 4, 2), activation, nn.Flatten(), nn.Linear(36, NUM_CLASSES)
+            nn.Conv2d(3, 4, 3),
+            activation,
+            nn.Conv2d(4, 4, 2),
+            activation,
+            nn.Flatten(),
+            nn.Linear(36, NUM_CLASSES),
         )
         net[0].weight.data.abs_()  # so that values have the sign of the image
         return net
@@ -192,7 +215,11 @@ def convolutions(activation):
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem, self.inner, self.head = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, NUM_CLASSES)
+        self.stem, self.inner, self.head = (
+            nn.Conv2d(3, 4, 3),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Linear(4, NUM_CLASSES),
+        )
         self.norm = nn.BatchNorm2d(4)
 
     def forward(self, x):
@@ -204,7 +231,11 @@ class Residual(nn.Module):
 class Transformer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem, self.block, self.head = nn.Conv2d(3, 4, 3, 3), encoder_layer(True), nn.Linear(4, NUM_CLASSES)
+        self.stem, self.block, self.head = (
+            nn.Conv2d(3, 4, 3, 3),
+            encoder_layer(True),
+            nn.Linear(4, NUM_CLASSES),
+        )
 
     def forward(self, x):
         return self.head(F.gelu(self.block(self.stem(x).flatten(2).mT))[:, 0])

@@ -42,7 +42,9 @@ class Experts(nn.Module):
 @pytest.mark.parametrize("contrastive", [True, False])
 def test_an_expert_without_tokens(dtype, joint, contrastive):
     found, expected = (
-        ebcli.excitation_backprop(seeded(make).to(dtype), images((4, 6)).to(dtype), 1, None, contrastive, joint=joint)
+        ebcli.excitation_backprop(
+            seeded(make).to(dtype), images((4, 6)).to(dtype), 1, None, contrastive, joint=joint
+        )
         for make in (Experts, lambda: Experts(runs_all=True))
     )
     torch.testing.assert_close(found.relevance, expected.relevance)
@@ -82,7 +84,10 @@ FAMILIES = {
 def test_logits_are_the_networks_own_whatever_was_called_before(name):
     size, layer, options = FAMILIES[name]
     torch.manual_seed(0)
-    net, x = timm.create_model(name, img_size=size, num_classes=5, **options).eval(), torch.randn(2, 3, size, size)
+    net, x = (
+        timm.create_model(name, img_size=size, num_classes=5, **options).eval(),
+        torch.randn(2, 3, size, size),
+    )
     with torch.no_grad():  # with a mask that requires grad, PyTorch's attention runs other kernels
         plain = net(x)
     calls = [(layer, True), (layer, False), ([None, layer], None), (None, None), (layer, True), (None, False)]
@@ -98,7 +103,11 @@ class Prefixed(nn.Module):
     def __init__(self, layout, activation):
         super().__init__()
         self.patches, self.joined = nn.Conv2d(3, 4, 3, 3), nn.Identity()
-        self.constants, self.units, self.head = nn.Parameter(torch.randn(3, 4)), nn.Linear(4, 6), nn.Linear(6, 5)
+        self.constants, self.units, self.head = (
+            nn.Parameter(torch.randn(3, 4)),
+            nn.Linear(4, 6),
+            nn.Linear(6, 5),
+        )
         self.mix, self.layout, self.activation = nn.Linear(7, 7), layout, activation
 
     def forward(self, x):
@@ -121,7 +130,9 @@ class Prefixed(nn.Module):
     def joined_to_units(self):
         """W and b of u (..., 6) as a function of (7, 4) tokens."""
         mixes = self.layout != "stacked"
-        mix, shift = (self.mix.weight, self.mix.bias) if mixes else (torch.eye(7).double(), torch.zeros(7).double())
+        mix, shift = (
+            (self.mix.weight, self.mix.bias) if mixes else (torch.eye(7).double(), torch.zeros(7).double())
+        )
         weight = torch.einsum("nm,uc->numc", mix, self.units.weight)
         return weight, shift[:, None] * self.units.weight.sum(1) + self.units.bias
 

@@ -14,7 +14,9 @@ import ebcli
 @pytest.fixture
 def block():
     torch.manual_seed(3)
-    block = EncoderBlock(num_heads=1, hidden_dim=2, mlp_dim=3, dropout=0.0, attention_dropout=0.0).double().eval()
+    block = (
+        EncoderBlock(num_heads=1, hidden_dim=2, mlp_dim=3, dropout=0.0, attention_dropout=0.0).double().eval()
+    )
     for parameter in block.parameters():
         nn.init.normal_(parameter)
     return block
@@ -39,7 +41,9 @@ def test_squeeze_excitation():
 
 def test_probability_at_an_inactive_neuron_goes_to_what_inhibits_it():
     """exp(relu(-2)) = 1 excites the class: the response of -2 is explained by the weight of -3."""
-    net = nn.Sequential(nn.Linear(2, 1, bias=False), nn.ReLU(), Exponential(), nn.Linear(1, 1, bias=False)).eval()
+    net = nn.Sequential(
+        nn.Linear(2, 1, bias=False), nn.ReLU(), Exponential(), nn.Linear(1, 1, bias=False)
+    ).eval()
     net[0].weight.data, net[3].weight.data = torch.tensor([[1.0, -3.0]]), torch.tensor([[1.0]])
     assert ebcli.excitation_backprop(net, torch.ones(1, 2), 0).relevance.tolist() == [[0.0, 1.0]]
 

@@ -78,11 +78,17 @@ def cut(call, x, weight, bias=None):
     ("wrong", "message"),
     [
         (lambda call, x, weight, bias=None: weighted_sum(call, x, LinearMap(F.linear, -weight)), "disagrees"),
-        (lambda call, x, weight, bias=None: weighted_sum(call, x, LinearMap(F.linear, weight.abs())), "disagrees"),
+        (
+            lambda call, x, weight, bias=None: weighted_sum(call, x, LinearMap(F.linear, weight.abs())),
+            "disagrees",
+        ),
         (bias_in_the_normaliser, "disagrees"),
         (rounded, "changes the value"),
         (cut, "cuts the signal"),
-        (lambda call, x, weight, bias=None: weighted_sum(call, x, LinearMap(F.linear, weight * math.nan)), "disagrees"),
+        (
+            lambda call, x, weight, bias=None: weighted_sum(call, x, LinearMap(F.linear, weight * math.nan)),
+            "disagrees",
+        ),
     ],
     ids=["sign", "absolute", "bias", "value", "cut", "nan"],
 )
@@ -162,7 +168,9 @@ def test_zero_not_kept(registered):
 def test_scales_of_a_batch_norm(registered, per_output, message):
     torch.manual_seed(0)
     square = [torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, dtype=torch.float64)]
-    registered(own_linear, lambda call, x, w, b=None: weighted_sum(call, x, LinearMap(F.linear, w, per_output)))
+    registered(
+        own_linear, lambda call, x, w, b=None: weighted_sum(call, x, LinearMap(F.linear, w, per_output))
+    )
     with pytest.raises(ebcli.RuleError, match=message):
         ebcli.check_rule(own_linear, square)
     unregister(own_linear)
@@ -174,7 +182,9 @@ def test_scales_of_a_batch_norm(registered, per_output, message):
 
 def test_slips_of_the_pen(registered, linear):
     registered(own_linear, lambda call, x, weight, bias=None: None)
-    with pytest.raises(ebcli.RuleError, match=r"own_linear failed \(as given\).*returned None: return the value"):
+    with pytest.raises(
+        ebcli.RuleError, match=r"own_linear failed \(as given\).*returned None: return the value"
+    ):
         ebcli.check_rule(own_linear, linear)
     registered(own_sum, lambda call, a, b: residual_sum(call, (a, b), (1,)))
     with pytest.raises(ebcli.RuleError, match=r"own_sum failed.*2 signals but 1 scales"):

@@ -18,7 +18,9 @@ def resnet():
 
 
 def densenet():
-    net = torchvision.models.DenseNet(growth_rate=8, block_config=(2, 2, 2), num_init_features=8, num_classes=9)
+    net = torchvision.models.DenseNet(
+        growth_rate=8, block_config=(2, 2, 2), num_init_features=8, num_classes=9
+    )
     return net, "features.norm5", net.classifier
 
 
@@ -29,7 +31,9 @@ def mobilenet():
 
 def small():
     head = nn.Linear(12, 9)
-    net = nn.Sequential(nn.Conv2d(3, 12, 5), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    net = nn.Sequential(
+        nn.Conv2d(3, 12, 5), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head
+    )
     return net, "1", head
 
 
@@ -42,7 +46,9 @@ def test_last_features(make, contrastive):
     unsettle(net)
     x = torch.randn(2, 3, 64, 96, dtype=torch.float64)
     features = []
-    handle = net.get_submodule(layer).register_forward_hook(lambda _m, _args, output: features.append(output.clone()))
+    handle = net.get_submodule(layer).register_forward_hook(
+        lambda _m, _args, output: features.append(output.clone())
+    )
     net(x)
     handle.remove()
     f = features[0].detach().clamp(min=0)  # DenseNet's ReLU comes after the layer

@@ -51,8 +51,12 @@ def test_a_tensor_shaped_like_the_signal_is_a_bias(name, is_parameter, layer):
     assert_twins(net, with_bias(B.flatten()), layer=layer)
 
 
-@pytest.mark.parametrize("cast", [lambda w, y: w.to(y), lambda w, y: w.type_as(y), lambda w, y: w.to(y.dtype)])
-@pytest.mark.parametrize("product", [lambda y, w: y @ w, lambda y, w: F.linear(y, w.T), torch.matmul, torch.mm])
+@pytest.mark.parametrize(
+    "cast", [lambda w, y: w.to(y), lambda w, y: w.type_as(y), lambda w, y: w.to(y.dtype)]
+)
+@pytest.mark.parametrize(
+    "product", [lambda y, w: y @ w, lambda y, w: F.linear(y, w.T), torch.matmul, torch.mm]
+)
 def test_a_weight_cast_to_the_signal_is_a_weight(product, cast):
     class Cast(nn.Module):
         def __init__(self):

@@ -51,7 +51,12 @@ class Wrapped(nn.Module):
 class Net(nn.Module):
     def __init__(self, wrap, unwrap, wrap_logits=lambda logits: logits):
         super().__init__()
-        self.layer, self.unwrap, self.fc, self.wrap_logits = Wrapped(wrap), unwrap, nn.Linear(4, 5), wrap_logits
+        self.layer, self.unwrap, self.fc, self.wrap_logits = (
+            Wrapped(wrap),
+            unwrap,
+            nn.Linear(4, 5),
+            wrap_logits,
+        )
 
     def forward(self, x):
         return self.wrap_logits(self.fc(self.unwrap(self.layer(x)).mean((2, 3))))
@@ -104,7 +109,12 @@ class TwoHeads(nn.Module):
     def __init__(self, form):
         super().__init__()
         torch.manual_seed(0)
-        self.conv, self.kind, self.color, self.form = nn.Conv2d(3, 4, 3), nn.Linear(4, 5), nn.Linear(4, 3), form
+        self.conv, self.kind, self.color, self.form = (
+            nn.Conv2d(3, 4, 3),
+            nn.Linear(4, 5),
+            nn.Linear(4, 3),
+            form,
+        )
 
     def forward(self, x):
         features = torch.relu(self.conv(x)).mean((2, 3))
@@ -136,7 +146,9 @@ def test_a_head_is_chosen(form, kind, color):
         ConfigurationError, match=r"the network has several heads: choose one of .*\(B, 5\); .*\(B, 3\)"
     ):
         ebcli.excitation_backprop(net, x, 2, "conv")
-    with pytest.raises(ConfigurationError, match=r"the network has no head 'shape': choose one of .*\(B, 5\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"the network has no head 'shape': choose one of .*\(B, 5\)"
+    ):
         ebcli.excitation_backprop(net, x, 2, "conv", head="shape")
 
 

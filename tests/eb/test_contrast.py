@@ -144,7 +144,9 @@ def test_against_several_layers_and_tokens():
     net, x = tokens()
     results = ebcli.excitation_backprop(net, x, TARGETS, ["joined", None], against=2)
     for layer, result in zip(["joined", None], results, strict=True):
-        maps = over_cells(marginal_maps(net, x, TARGETS, layer)) - over_cells(marginal_maps(net, x, [[2], [2]], layer))
+        maps = over_cells(marginal_maps(net, x, TARGETS, layer)) - over_cells(
+            marginal_maps(net, x, [[2], [2]], layer)
+        )
         torch.testing.assert_close(result.maps, maps)
 
 

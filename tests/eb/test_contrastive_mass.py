@@ -16,7 +16,9 @@ def test_the_mass_of_contrastive_maps_is_computed_where_it_is_asked_for(contrast
     marginal = ebcli.excitation_backprop(net, x, [[0, 1]] * 2, joint=joint)
     for layers in (None, ["0", None]):
         plain, tracked = (
-            ebcli.excitation_backprop(net, x, [[0, 1]] * 2, layers, joint=joint, track_lost_mass=tracks, **contrast)
+            ebcli.excitation_backprop(
+                net, x, [[0, 1]] * 2, layers, joint=joint, track_lost_mass=tracks, **contrast
+            )
             for tracks in (False, True)
         )
         plain, tracked = (one if layers is None else one[-1] for one in (plain, tracked))

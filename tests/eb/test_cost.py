@@ -26,7 +26,9 @@ def test_signed_neurons_in_float32(width):
     layer, a, P = nn.Linear(width, 40), torch.randn(1, width), torch.rand(1, 40)
     y = layer(a).detach()
     with ebcli.excitation_mode():
-        read = F.linear(a.requires_grad_(), layer.weight, layer.bias) @ torch.diag(y[0].sign())  # by the class
+        read = F.linear(a.requires_grad_(), layer.weight, layer.bias) @ torch.diag(
+            y[0].sign()
+        )  # by the class
     found = torch.autograd.grad(read, a, P)[0]
     expected = eq4(layer.weight.detach().double(), a[0].detach().double(), y[0].double(), P[0].double())
     assert (found >= 0).all()

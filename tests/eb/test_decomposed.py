@@ -53,12 +53,16 @@ MODULES = {
     "layer_norm": lambda: nn.Sequential(nn.LayerNorm([4, 4, 4]), nn.GELU()),
     "rms_norm": lambda: nn.Sequential(nn.RMSNorm([4, 4, 4]), nn.GELU()),
     "transposed_convolution": lambda: nn.Sequential(nn.ReLU(), nn.ConvTranspose2d(4, 4, 2, 2)),
-    "grouped_transposed_convolution": lambda: nn.Sequential(nn.ConvTranspose2d(4, 4, 2, groups=2), nn.BatchNorm2d(4)),
+    "grouped_transposed_convolution": lambda: nn.Sequential(
+        nn.ConvTranspose2d(4, 4, 2, groups=2), nn.BatchNorm2d(4)
+    ),
     "adaptive_pooling": lambda: nn.AdaptiveAvgPool2d(3),
     "max_pooling": lambda: nn.Sequential(nn.ReLU(), nn.MaxPool2d(3, 1)),
     "nearest": lambda: nn.Upsample(scale_factor=2),
     "bilinear": lambda: nn.Upsample(scale_factor=2, mode="bilinear"),
-    "bicubic_antialiased": lambda: Function(lambda y: F.interpolate(y, (3, 3), mode="bicubic", antialias=True)),
+    "bicubic_antialiased": lambda: Function(
+        lambda y: F.interpolate(y, (3, 3), mode="bicubic", antialias=True)
+    ),
     "reflection_padding": lambda: nn.ReflectionPad2d(1),
     "replication_padding": lambda: nn.ReplicationPad2d(1),
     "dropout": lambda: nn.Sequential(nn.Dropout(), nn.BatchNorm2d(4), nn.ReLU(inplace=True)),

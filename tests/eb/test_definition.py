@@ -66,7 +66,9 @@ def test_network(name, contrastive):
 def test_activation(activation):
     """Pass through, whatever the slope, and the layer below explains the sign of its own response."""
     torch.manual_seed(1)
-    net = unsettle(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), activation, nn.Conv2d(4, 4, 2), *head(4)))
+    net = unsettle(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), activation, nn.Conv2d(4, 4, 2), *head(4))
+    )
     x = torch.randn(2, 3, 5, 5, dtype=torch.float64) * 5
     reference = Reference(net, x)
     for contrastive in (False, True):

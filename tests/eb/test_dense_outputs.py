@@ -29,7 +29,13 @@ def assert_same(found, expected):
 @pytest.fixture
 def dense():
     torch.manual_seed(0)
-    body = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, CLASSES, 1)]
+    body = [
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, CLASSES, 1),
+    ]
     net = nn.Sequential(*body, nn.Upsample(size=(HEIGHT, WIDTH), mode="bilinear"))
     return unsettle(net), torch.randn(2, 3, 8, 8, dtype=torch.float64)
 

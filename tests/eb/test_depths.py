@@ -79,7 +79,9 @@ def test_a_query_scales_the_layer_that_its_factor_passed(query_first):
     assert_twins(net, fixed(net, lambda twin, _q, k, v: encoded(twin, q, k, v)), x)
 
 
-@pytest.mark.parametrize("guard", [lambda a: a.clamp(-9, 9), lambda a: a.clamp(max=torch.tensor(9.0).double())])
+@pytest.mark.parametrize(
+    "guard", [lambda a: a.clamp(-9, 9), lambda a: a.clamp(max=torch.tensor(9.0).double())]
+)
 def test_a_clamp_of_both_signs_is_no_activation(guard):
     """Gemma's guarded layers: gelu(clamp(gate)) * clamp(signal)."""
     net, x = seeded(lambda: Tokens(lambda net, q, k, v: F.gelu(guard(q)) * guard(v))), images(TOKENS)
@@ -131,7 +133,9 @@ def test_a_norm_is_a_factor_of_what_came_through_an_activation(activation):
     assert_twins(net, seeded(lambda: Block(lambda _, y: activation(y) * given)))
 
 
-@pytest.mark.parametrize(("order", "spell"), [(2, lambda y: y.norm(dim=-1)), (3, lambda y: torch.norm(y, 3, -1))])
+@pytest.mark.parametrize(
+    ("order", "spell"), [(2, lambda y: y.norm(dim=-1)), (3, lambda y: torch.norm(y, 3, -1))]
+)
 def test_a_norm_on_the_path_shares_by_the_powers(order, spell):
     """The length of a capsule is a sum of |a|^p under a root: every a gets its part of that sum."""
 
@@ -151,7 +155,9 @@ def test_a_norm_on_the_path_shares_by_the_powers(order, spell):
         P[b, 2:4] = powers / powers.sum()
     torch.testing.assert_close(ebcli.excitation_backprop(net, x, 1, "linear").relevance, P)
     # the last layer with weights is the classifier, whose units all have s = +1
-    expected = torch.stack([p @ shares(net.linear.weight, a, torch.ones(8)) for p, a in zip(P, x, strict=True)])
+    expected = torch.stack(
+        [p @ shares(net.linear.weight, a, torch.ones(8)) for p, a in zip(P, x, strict=True)]
+    )
     torch.testing.assert_close(ebcli.excitation_backprop(net, x, 1).relevance, expected.detach())
 
 

@@ -22,7 +22,8 @@ def assert_equal_maps(net, twin, inputs=None, layers=(None, "conv"), tolerance=T
     for contrast in ({}, {"contrastive": True}, {"against": 2}):
         for joint in (None, chosen is not True):  # as the network chooses, and the other way
             results = (
-                ebcli.excitation_backprop(one, inputs, 1, list(layers), joint=joint, **contrast) for one in (net, twin)
+                ebcli.excitation_backprop(one, inputs, 1, list(layers), joint=joint, **contrast)
+                for one in (net, twin)
             )
             for found, expected in zip(*results, strict=True):
                 torch.testing.assert_close(found.logits, expected.logits, rtol=1e-7, atol=1e-10)
@@ -108,8 +109,12 @@ SPELLINGS = {
         "einsum": attention(lambda w, v: torch.einsum("bqk,bkd->bqd", w, v)),
         "turned": attention(lambda w, v: (v.mT @ w.mT).mT),
         "a product and a sum": attention(lambda w, v: (w[..., None] * v[:, None]).sum(2)),
-        "scores by a product and a sum": lambda q, k, v: ((q[:, :, None] * k[:, None]).sum(-1) / 2).softmax(-1) @ v,
-        "image by image": attention(lambda w, v: torch.stack([one @ values for one, values in zip(w, v, strict=True)])),
+        "scores by a product and a sum": lambda q, k, v: (
+            ((q[:, :, None] * k[:, None]).sum(-1) / 2).softmax(-1) @ v
+        ),
+        "image by image": attention(
+            lambda w, v: torch.stack([one @ values for one, values in zip(w, v, strict=True)])
+        ),
         "with a head of its own": attention(lambda w, v: (w[:, None] @ v[:, None]).squeeze(1)),
     },
     "scale": {
@@ -126,7 +131,10 @@ SPELLINGS = {
 }
 READS = {"class token": lambda y: y[:, 0], "average": lambda y: y.mean(1)}
 # one spelling of each operation, until all have been in one
-MIXED = [{slot: [*names][i % len(names)] for slot, names in SPELLINGS.items()} for i in range(len(SPELLINGS["norm"]))]
+MIXED = [
+    {slot: [*names][i % len(names)] for slot, names in SPELLINGS.items()}
+    for i in range(len(SPELLINGS["norm"]))
+]
 
 
 @pytest.mark.one_in(4)
@@ -134,7 +142,9 @@ MIXED = [{slot: [*names][i % len(names)] for slot, names in SPELLINGS.items()} f
 @pytest.mark.parametrize("names", MIXED, ids=lambda names: ", ".join(names.values()))
 def test_a_transformer_in_two_spellings(names, read):
     spellings = {slot: SPELLINGS[slot][name] for slot, name in names.items()}
-    net, twin = (seeded(lambda spelled=spelled: Tokens(read=READS[read], **spelled)) for spelled in (spellings, {}))
+    net, twin = (
+        seeded(lambda spelled=spelled: Tokens(read=READS[read], **spelled)) for spelled in (spellings, {})
+    )
     assert_equal_maps(net, twin)
 
 
@@ -229,7 +239,9 @@ def test_a_signal_cast_or_shaped_like_another(name, activation):
 
         return Block(both, other=nn.Conv2d(4, 4, 1))
 
-    net, twin = (seeded(lambda like=like: between(like)) for like in (LIKE[name], lambda y, other: y.float().double()))
+    net, twin = (
+        seeded(lambda like=like: between(like)) for like in (LIKE[name], lambda y, other: y.float().double())
+    )
     assert_equal_maps(net, twin, tolerance=1e-6)
 
 
@@ -278,7 +290,9 @@ def centered(y, axes):
 BY_STATISTICS = {
     "batch norm": lambda y: F.batch_norm(y, None, None, GAMMA, GAMMA, training=True),
     "by hand": lambda y: (
-        centered(y, (0, 2, 3)) / (y.var((0, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt() * GAMMA[:, None, None]
+        centered(y, (0, 2, 3))
+        / (y.var((0, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
+        * GAMMA[:, None, None]
         + GAMMA[:, None, None]
     ),
     "instance norm": lambda y: F.instance_norm(y, weight=GAMMA, bias=GAMMA),
@@ -300,5 +314,7 @@ def test_batch_norm_by_the_statistics_of_the_batch():
         seeded(lambda norm=norm: Block(lambda _, y: norm(y).relu()))
         for norm in (BY_STATISTICS["batch norm"], BY_STATISTICS["by hand"])
     )
-    found, expected = (ebcli.excitation_backprop(one, images(), 1, joint=False).relevance for one in (net, twin))
+    found, expected = (
+        ebcli.excitation_backprop(one, images(), 1, joint=False).relevance for one in (net, twin)
+    )
     torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE * float(expected.max()))

@@ -21,7 +21,9 @@ def assert_equal_maps(net, twin, inputs=None, layers=(None,)):
     for contrast in ({}, {"contrastive": True}):
         for joint in (None, True, False):
             results = (
-                ebcli.excitation_backprop(one, inputs, [[0, 1]] * len(inputs), list(layers), joint=joint, **contrast)
+                ebcli.excitation_backprop(
+                    one, inputs, [[0, 1]] * len(inputs), list(layers), joint=joint, **contrast
+                )
                 for one in (net, twin)
             )
             for found, expected in zip(*results, strict=True):
@@ -74,7 +76,10 @@ SPELLINGS = {
     "vdot": (every_token(lambda t: torch.vdot(V, t)), lambda a: a @ V),
     "linalg.vecdot": (lambda a: torch.linalg.vecdot(a, V.expand_as(a)), lambda a: a @ V),
     "mv": (every_token(W.T.mv), lambda a: a @ W),
-    "divide and subtract": (lambda a: torch.subtract(torch.divide(a, SCALE), BIAS), lambda a: a / SCALE - BIAS),
+    "divide and subtract": (
+        lambda a: torch.subtract(torch.divide(a, SCALE), BIAS),
+        lambda a: a / SCALE - BIAS,
+    ),
     "float_power of a constant": (lambda a: torch.float_power(2, a), lambda a: (math.log(2) * a).exp()),
     "unflatten, movedim and take_along_dim": (
         lambda a: torch.take_along_dim(a.movedim(1, 2), torch.tensor([[[2, 0, 1]]]), 2),
@@ -116,7 +121,9 @@ class Residual(nn.Module):
 @pytest.mark.parametrize("layer", [None, "conv"])
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpoints(reentrant, layer):
-    net = seeded(lambda: Block(lambda net, y: checkpoint(net.mid, y, use_reentrant=reentrant), mid=Residual()))
+    net = seeded(
+        lambda: Block(lambda net, y: checkpoint(net.mid, y, use_reentrant=reentrant), mid=Residual())
+    )
     assert_equal_maps(net, seeded(lambda: Block(lambda net, y: net.mid(y), mid=Residual())), layers=[layer])
 
 
@@ -196,7 +203,9 @@ def test_backward_hooks_left_on_modules_change_no_probability(name, at, joint):
     net, twin = seeded(make), seeded(make)
     HOOKS[name](net.get_submodule(at))
     for layer in (None, "conv"):
-        found, expected = (ebcli.excitation_backprop(one, images(), 1, layer, joint=joint) for one in (net, twin))
+        found, expected = (
+            ebcli.excitation_backprop(one, images(), 1, layer, joint=joint) for one in (net, twin)
+        )
         torch.testing.assert_close(found.relevance, expected.relevance, rtol=0, atol=1e-12)
         torch.testing.assert_close(found.mass, expected.mass, rtol=0, atol=1e-12)
     x = images().requires_grad_()

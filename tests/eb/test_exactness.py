@@ -136,7 +136,9 @@ def test_two_batch_norms_in_a_row_are_one_layer_with_the_convolution(contrastive
     net[2].weight.data = net[2].weight.data.abs() * torch.tensor([-1.0, -1, 1, 1]).double()
     twin = nn.Sequential(fuse_conv_bn_eval(fuse_conv_bn_eval(net[0], net[1]), net[2]), *rest)
     x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
-    found, expected = (ebcli.excitation_backprop(n, x, 1, contrastive=contrastive).relevance for n in (net, twin))
+    found, expected = (
+        ebcli.excitation_backprop(n, x, 1, contrastive=contrastive).relevance for n in (net, twin)
+    )
     assert_same(found, expected)
 
 
@@ -149,7 +151,8 @@ def test_a_gate_in_parts_is_still_the_gate_of_an_activation(layer):
         return F.gelu(y) * torch.cat([gate[:, :2], gate[:, 2:]], 1)
 
     assert_same(
-        relevance(gated, layer=layer), relevance(lambda net, y, x: F.gelu(y) * net.other(x).sigmoid(), layer=layer)
+        relevance(gated, layer=layer),
+        relevance(lambda net, y, x: F.gelu(y) * net.other(x).sigmoid(), layer=layer),
     )
 
 

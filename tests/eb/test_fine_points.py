@@ -22,7 +22,9 @@ def test_low_precision_shares_alike(dtype, exponent, contrastive):
     net = nn.Sequential(nn.Linear(3, 1, bias=False), nn.Linear(1, 2, bias=False)).to(dtype)
     net[0].weight.data = torch.tensor([[1.0, 3.0, -2.0]], dtype=dtype)
     net[1].weight.data = torch.tensor([[1.0], [-1.0]], dtype=dtype)
-    found = ebcli.excitation_backprop(net, torch.full((1, 3), 2.0**exponent, dtype=dtype), 0, contrastive=contrastive)
+    found = ebcli.excitation_backprop(
+        net, torch.full((1, 3), 2.0**exponent, dtype=dtype), 0, contrastive=contrastive
+    )
     expected = torch.tensor([[0.25, 0.75, 0.0]])
     torch.testing.assert_close(found.relevance.float(), expected, rtol=0, atol=1e-2)
 
@@ -131,7 +133,12 @@ def test_what_holds_a_gate_and_something_else_is_no_gate(name):
     class Product(nn.Module):
         def __init__(self):
             super().__init__()
-            self.a, self.b, self.c, self.fc = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(6, 8), nn.Linear(8, 3)
+            self.a, self.b, self.c, self.fc = (
+                nn.Linear(6, 4),
+                nn.Linear(6, 4),
+                nn.Linear(6, 8),
+                nn.Linear(8, 3),
+            )
 
         def forward(self, x):
             # both factors come from one activation, and neither through it directly

@@ -14,7 +14,10 @@ import ebcli
 IN_PLACE = {
     "dropout_module": (lambda net, y: nn.ReLU(inplace=True)(net.drop(y)), lambda net, y: F.relu(y)),
     "dropout_then_relu_": (lambda net, y: net.drop(y).relu_(), lambda net, y: y.relu()),
-    "dropout_batch_norm": (lambda net, y: F.relu(net.bn(net.drop(y)), inplace=True), lambda net, y: F.relu(net.bn(y))),
+    "dropout_batch_norm": (
+        lambda net, y: F.relu(net.bn(net.drop(y)), inplace=True),
+        lambda net, y: F.relu(net.bn(y)),
+    ),
     "dropout_of_a_summand": (
         lambda net, y: net.drop(net.other(y)).add_(y).relu_(),
         lambda net, y: (net.other(y) + y).relu(),
@@ -31,7 +34,9 @@ IN_PLACE = {
 def test_overwriting_what_another_operation_handed_on(name, layer):
     def make(between):
         return seeded(
-            lambda: Block(between, drop=nn.Dropout(), bn=nn.BatchNorm2d(4), other=nn.Conv2d(4, 4, 3, padding=1))
+            lambda: Block(
+                between, drop=nn.Dropout(), bn=nn.BatchNorm2d(4), other=nn.Conv2d(4, 4, 3, padding=1)
+            )
         )
 
     in_place, plain = IN_PLACE[name]
@@ -47,7 +52,10 @@ FOLDABLE = {
     "joined": (nn.BatchNorm2d, lambda net, y: net.bn(torch.cat([y[..., :2], y[..., 2:]], -1))),
     "stacked": (nn.BatchNorm3d, lambda net, y: net.bn(torch.stack([y, y], -1))[..., 0]),
     "padded": (nn.BatchNorm2d, lambda net, y: net.bn(F.pad(y, (1, 1)))[..., 1:-1]),
-    "chosen": (nn.BatchNorm2d, lambda net, y: net.bn(torch.where(y.new_tensor([1, 0, 1, 0]) > 0, y, y.clone()))),
+    "chosen": (
+        nn.BatchNorm2d,
+        lambda net, y: net.bn(torch.where(y.new_tensor([1, 0, 1, 0]) > 0, y, y.clone())),
+    ),
 }
 
 
@@ -67,7 +75,9 @@ def test_batch_norm_behind_what_only_moves_values(name, activation):
 
 
 @pytest.mark.parametrize("back", [lambda z, y: z.reshape_as(y), lambda z, y: z.unflatten(0, y.shape[:2])])
-@pytest.mark.parametrize("handed_on", [lambda y: y, torch.clone, torch.Tensor.contiguous, lambda y: y.flip(1).flip(1)])
+@pytest.mark.parametrize(
+    "handed_on", [lambda y: y, torch.clone, torch.Tensor.contiguous, lambda y: y.flip(1).flip(1)]
+)
 @pytest.mark.parametrize("activation", [nn.Identity, nn.ReLU, nn.Hardswish])
 def test_batch_norm_over_tokens_laid_out_in_the_batch(activation, handed_on, back):
     """LeViT's linear layer: (B, N, C), flattened to (B N, C) for its batch norm."""
@@ -137,7 +147,13 @@ CHAINS = {
     "dropout": lambda: [nn.Conv2d(3, 4, 3), nn.Dropout(), nn.BatchNorm2d(4), nn.ReLU(True)],
     "flatten": lambda: [nn.Conv2d(3, 4, 3), nn.Flatten(2), nn.BatchNorm1d(4), nn.ReLU()],
     "norm": lambda: [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Identity(), nn.ReLU(True), nn.Dropout()],
-    "tanh": lambda: [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.MaxPool2d(2, 1), nn.Conv2d(4, 4, 2)],
+    "tanh": lambda: [
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.Tanh(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(4, 4, 2),
+    ],
 }
 
 
@@ -154,7 +170,9 @@ def test_asking_for_one_layer_more_never_changes_another_map(name, contrastive):
     for chosen in [*itertools.combinations(layers, 2), layers]:
         for result in ebcli.excitation_backprop(net, images(), 1, list(chosen), contrastive):
             expected = alone[result.layer]
-            torch.testing.assert_close(result.relevance, expected.relevance, rtol=0, atol=1e-10, msg=str(chosen))
+            torch.testing.assert_close(
+                result.relevance, expected.relevance, rtol=0, atol=1e-10, msg=str(chosen)
+            )
             if not contrastive:
                 torch.testing.assert_close(result.mass, expected.mass, rtol=0, atol=1e-10)
 
@@ -181,8 +199,12 @@ def test_a_scale_and_a_shift_are_a_batch_norm():
 @pytest.mark.parametrize("activation", [nn.Identity, nn.ReLU, nn.Tanh])
 def test_two_scales_with_the_values_moved_in_between(activation):
     """Each scale turns the neurons in the layout in which it is applied."""
-    first = torch.tensor([1.0, -2.0, -1.0, 3.0], dtype=torch.float64)  # per channel, the last axis of (B, H, W, C)
-    second = torch.tensor([-1.0, 2.0, -3.0, -1.0], dtype=torch.float64)  # per column, the last axis of (B, C, H, W)
+    first = torch.tensor(
+        [1.0, -2.0, -1.0, 3.0], dtype=torch.float64
+    )  # per channel, the last axis of (B, H, W, C)
+    second = torch.tensor(
+        [-1.0, 2.0, -3.0, -1.0], dtype=torch.float64
+    )  # per column, the last axis of (B, C, H, W)
 
     def scaled(net, y):
         channels_last = (y.permute(0, 2, 3, 1) * first).flip(1).clone()
@@ -229,7 +251,9 @@ def test_a_bias_and_a_scale_that_make_copies(activation, is_head):
     assert_twins(seeded(lambda: Copies(False)), seeded(lambda: Copies(True)), images((2, 5)))
     # with the input asked for as well, the layer is one neuron with what is folded into it
     nets = seeded(lambda: Copies(False)), seeded(lambda: Copies(True))
-    once, four = (ebcli.excitation_backprop(n, images((2, 5)), 1, [None, "linear"])[1].relevance for n in nets)
+    once, four = (
+        ebcli.excitation_backprop(n, images((2, 5)), 1, [None, "linear"])[1].relevance for n in nets
+    )
     torch.testing.assert_close(once, four.sum(1, keepdim=True), rtol=0, atol=1e-10)
 
 
@@ -261,7 +285,9 @@ def test_batch_norm_before_and_behind_interpolation(mode, act):
     """The weights of interpolation sum to 1, so that both are the same function."""
 
     def make(resized):
-        net = seeded(lambda: Block(lambda net, y: F.avg_pool2d(act(resized(net, y)), 2), bn=nn.BatchNorm2d(4)))
+        net = seeded(
+            lambda: Block(lambda net, y: F.avg_pool2d(act(resized(net, y)), 2), bn=nn.BatchNorm2d(4))
+        )
         net.mode = mode
         return net
 

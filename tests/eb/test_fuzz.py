@@ -25,7 +25,9 @@ def check(seed, contrastive, joint):
     targets = torch.tensor(
         [[choose.randrange(CLASSES) for _ in range(choose.choice([1, 2]))] for _ in range(len(inputs))][:1]
     )
-    targets = targets.expand(len(inputs), -1) if choose.random() < 0.5 else targets.expand(len(inputs), -1).flip(0)
+    targets = (
+        targets.expand(len(inputs), -1) if choose.random() < 0.5 else targets.expand(len(inputs), -1).flip(0)
+    )
     priors = [F.one_hot(column, CLASSES).double() for column in targets.mT]
     references = [SlowReference(description, prior, contrastive=contrastive) for prior in priors]
     nodes = references[0].below_classifier() if contrastive else references[0].on_path()
@@ -42,7 +44,9 @@ def check(seed, contrastive, joint):
         assert torch.equal(result.logits, plain), "the logits are not the plain network's, to the bit"
         if joint and result.image_axis:
             continue  # the reference takes the first axis for the images', where there are as many tokens
-        expected = expected_jointly(references, i, result) if joint else expected_step_by_step(references, i, result)
+        expected = (
+            expected_jointly(references, i, result) if joint else expected_step_by_step(references, i, result)
+        )
         error = (result.relevance - expected).abs().max()
         assert error < TOLERANCE, f"relevance at node {i} of nodes {chosen} is wrong by {error:.3g}"
         if not contrastive:
@@ -53,7 +57,9 @@ def check(seed, contrastive, joint):
     if choose.random() < 0.3:
         ebcli.excitation_backprop(net, inputs, targets, None, not contrastive, joint=not joint)
         again = ebcli.excitation_backprop(net, inputs, targets, layers, joint=joint, **arguments)
-        assert all(torch.equal(a.relevance, b.relevance) for a, b in zip(results, again, strict=True)), "again"
+        assert all(torch.equal(a.relevance, b.relevance) for a, b in zip(results, again, strict=True)), (
+            "again"
+        )
 
 
 def expected_step_by_step(references, i, result):
@@ -89,7 +95,9 @@ def over_cells(relevance, cells):
 def check_mass(result, description, targets, references):
     """At the input: the marginal mass, and that mass, lost mass and what constants get make 1."""
     if result.contrastive:
-        references = [SlowReference(description, F.one_hot(column, CLASSES).double()) for column in targets.mT]
+        references = [
+            SlowReference(description, F.one_hot(column, CLASSES).double()) for column in targets.mT
+        ]
     mass = torch.stack([reference.P[0].flatten(1).sum(1) for reference in references], 1)
     torch.testing.assert_close(result.mass, mass, rtol=0, atol=TOLERANCE)
     if result.contrastive:

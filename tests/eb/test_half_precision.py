@@ -26,7 +26,9 @@ def plain(depth, activation, weight=None, bias=None):
             if bias is not None:
                 nn.init.uniform_(layer.bias, -bias, bias)
             layers += [activation(), layer]
-        return nn.Sequential(*layers, activation(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, NUM_CLASSES))
+        return nn.Sequential(
+            *layers, activation(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, NUM_CLASSES)
+        )
 
     return make
 
@@ -71,7 +73,9 @@ class Separable(nn.Module):
 
 def correlation(found, expected):
     """Of the maps of each image."""
-    a, b = (one.double().flatten(1) - one.double().flatten(1).mean(1, keepdim=True) for one in (found, expected))
+    a, b = (
+        one.double().flatten(1) - one.double().flatten(1).mean(1, keepdim=True) for one in (found, expected)
+    )
     return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 

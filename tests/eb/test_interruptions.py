@@ -47,7 +47,9 @@ class Interrupter:
         if event not in ("call", "c_return") or "__del__" in (code.co_name, caller.f_code.co_name):
             return False  # as objects are deleted, Python only prints what is raised
         if event == "call" and (code.co_flags & inspect.CO_GENERATOR or not is_engine(caller)):
-            return False  # a generator may be deleted, too; and a caller has not yet called what has not started
+            return (
+                False  # a generator may be deleted, too; and a caller has not yet called what has not started
+            )
         return is_engine(frame)
 
 
@@ -60,7 +62,12 @@ def is_engine(frame):
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv, self.bn, self.drop, self.fc = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(), nn.Linear(4, 5)
+        self.conv, self.bn, self.drop, self.fc = (
+            nn.Conv2d(3, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.Dropout(),
+            nn.Linear(4, 5),
+        )
 
     def forward(self, x):
         y = F.gelu(self.bn(self.conv(x)))

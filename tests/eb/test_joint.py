@@ -51,7 +51,9 @@ def quick_gelu(u):
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("activation", [F.gelu, F.silu, F.hardswish, F.relu, torch.tanh, F.leaky_relu, quick_gelu])
+@pytest.mark.parametrize(
+    "activation", [F.gelu, F.silu, F.hardswish, F.relu, torch.tanh, F.leaky_relu, quick_gelu]
+)
 def test_units_between_linear_maps(activation):
     torch.manual_seed(1)
     net, x = Stack(activation).double().eval(), torch.randn(2, 6, dtype=torch.double)
@@ -60,7 +62,10 @@ def test_units_between_linear_maps(activation):
         found = ebcli.excitation_backprop(net, x, k, joint=True)
         contrast = ebcli.excitation_backprop(net, x, k, contrastive=True, joint=True)
         for i, image in enumerate(x):
-            maps = [by_definition(below, activation, lambda h, k=k: above(h)[k : k + 1], image, s) for s in (1, -1)]
+            maps = [
+                by_definition(below, activation, lambda h, k=k: above(h)[k : k + 1], image, s)
+                for s in (1, -1)
+            ]
             torch.testing.assert_close(found.relevance[i], maps[0])
             torch.testing.assert_close(contrast.relevance[i], maps[0] - maps[1])
         torch.testing.assert_close(found.mass, torch.ones(2, dtype=torch.double))
@@ -136,7 +141,9 @@ def test_residual_streams_norms_gates_and_scales_are_one_affine_map(kind):
         affine = block.fixed(image)
         torch.testing.assert_close(affine(image), block(x)[i])
         maps = [
-            by_definition(lambda a, affine=affine: net[1](affine(a)), F.gelu, lambda h: net[3](h)[1:2], image, s)
+            by_definition(
+                lambda a, affine=affine: net[1](affine(a)), F.gelu, lambda h: net[3](h)[1:2], image, s
+            )
             for s in (1, -1)
         ]
         torch.testing.assert_close(found.relevance[i], maps[0] - maps[1])
@@ -157,7 +164,9 @@ def test_logits_are_those_of_the_plain_network_to_the_bit(in_place):
     ).eval()
     x, before = torch.randn(2, 3, 8, 8), copy.deepcopy(net.state_dict())
     layers = ["1", "2", "3", None]
-    results = ebcli.excitation_backprop(net, x, [[0, 1], [2, 3]], layers, contrastive=True, track_lost_mass=True)
+    results = ebcli.excitation_backprop(
+        net, x, [[0, 1], [2, 3]], layers, contrastive=True, track_lost_mass=True
+    )
     assert [result.joint for result in results] == [True] * 4
     for layer, result in zip(layers, results, strict=True):
         assert torch.equal(result.logits, net(x))
@@ -229,8 +238,12 @@ def test_networks_of_torchvision(name):
         for result in results:
             assert torch.equal(result.logits, plain)
             assert result.relevance.isfinite().all()
-            is_whole = name != "vit_b_32" or result.layer is not None  # whose class token is a constant above the input
-            assert result.mass.item() == pytest.approx(1, abs=1e-4) if is_whole else 0 < result.mass.item() < 1
+            is_whole = (
+                name != "vit_b_32" or result.layer is not None
+            )  # whose class token is a constant above the input
+            assert (
+                result.mass.item() == pytest.approx(1, abs=1e-4) if is_whole else 0 < result.mass.item() < 1
+            )
             if not contrastive:
                 assert (result.relevance >= 0).all()
             elif name != "vit_b_32":  # whose class token is not part of the map

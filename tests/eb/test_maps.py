@@ -128,7 +128,9 @@ class Permute(nn.Module):
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(126, 5)), (2, 3, 6, 7), 1),
         (Frames, (2, 4, 3, 6, 7), 2),
         (
-            lambda: nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LazyLinear(5)),
+            lambda: nn.Sequential(
+                nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LazyLinear(5)
+            ),
             (2, 8, 9),
             None,
         ),
@@ -141,7 +143,11 @@ class Permute(nn.Module):
             3,
         ),
         (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LazyLinear(5)), (2, 1, 4, 5), 1),
-        (lambda: nn.Sequential(nn.Linear(6, 4), nn.Flatten(), nn.LazyLinear(5)), (2, 3, 6, 6), 1),  # rows of pixels
+        (
+            lambda: nn.Sequential(nn.Linear(6, 4), nn.Flatten(), nn.LazyLinear(5)),
+            (2, 3, 6, 6),
+            1,
+        ),  # rows of pixels
         (lambda: nn.Sequential(nn.Linear(3, 4), nn.Flatten(), nn.LazyLinear(5)), (2, 6, 6, 3), 3),
     ],
     ids=(
@@ -232,7 +238,9 @@ def test_tokens_that_come_from_no_cell_are_none(net, size, layer, contrastive, i
 @pytest.mark.parametrize("size", [(6, 10), (7, 9)])
 def test_channels_last_are_told_where_the_shape_leaves_a_doubt(size):
     height, width = size
-    block = nn.Sequential(nn.Conv2d(3, width, 1), Permute(0, 2, 3, 1), nn.LayerNorm(width), nn.ReLU())  # (h, w, w)
+    block = nn.Sequential(
+        nn.Conv2d(3, width, 1), Permute(0, 2, 3, 1), nn.LayerNorm(width), nn.ReLU()
+    )  # (h, w, w)
     net = nn.Sequential(block, nn.Flatten(), nn.Linear(height * width * width, 5)).eval()
     result = ebcli.excitation_backprop(net, torch.rand(1, 3, height, width), 1, "0")
     torch.testing.assert_close(result.maps, result.relevance.sum(3))

@@ -34,7 +34,9 @@ def test_mass_and_losses_make_one(activation):
         *(convs[0], activation, convs[1], activation, convs[2], activation, nn.Flatten(), nn.Linear(4, 5))
     ).double()
     for conv in convs:
-        conv.weight.data[0] = -conv.weight.data[0].abs()  # nothing excites this neuron where inputs are positive,
+        conv.weight.data[0] = -conv.weight.data[
+            0
+        ].abs()  # nothing excites this neuron where inputs are positive,
         conv.bias.data[:2] = 3.0  # and its bias is all that keeps it going
     x = torch.rand(3, 3, 7, 7, dtype=torch.float64)
     lost = torch.zeros(3, dtype=torch.float64)
@@ -91,7 +93,9 @@ def test_contrastive_sums_to_zero_without_biases(make):
     net = make().double().eval()
     x = torch.randn(2, 3, 40, 40, dtype=torch.float64)
     layers = [None, "layer1", "layer4"] if make is unbiased_resnet else [None, "stem"]
-    for result in ebcli.excitation_backprop(net, x, [[0, 1], [2, 5]], layers, contrastive=True, track_lost_mass=True):
+    for result in ebcli.excitation_backprop(
+        net, x, [[0, 1], [2, 5]], layers, contrastive=True, track_lost_mass=True
+    ):
         relevance = result.relevance.flatten(2)
         positive = relevance.clamp(min=0).sum(2)
         assert (positive > 1e-3).all()

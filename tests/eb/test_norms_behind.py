@@ -32,7 +32,9 @@ ACTIVATIONS = {"none": lambda y: y, "relu": F.relu, "tanh": torch.tanh}
 
 def normed(between, act):
     """A network of a convolution, a function, a batch norm with gammas of both signs, and an activation."""
-    net = Block(lambda net, y: act(net.bn(between(net, y))), pool=nn.MaxPool2d(2, 1), other=nn.Conv2d(4, 3, 1))
+    net = Block(
+        lambda net, y: act(net.bn(between(net, y))), pool=nn.MaxPool2d(2, 1), other=nn.Conv2d(4, 3, 1)
+    )
     net.bn = nn.BatchNorm2d(between(net, net.conv(torch.zeros(1, 3, 6, 6))).shape[1])
     net.fc = nn.Linear(net.between(net, net.conv(torch.zeros(1, 3, 6, 6))).numel(), 5)
     return net

@@ -17,7 +17,14 @@ def squeezed(bias):
     """A classifier as in SqueezeNet, ReLU and pooling behind it; a bias of -100 keeps class 1 at exactly 0."""
     net = seeded(
         lambda: nn.Sequential(
-            *(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 3, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+            *(
+                nn.Conv2d(3, 6, 3),
+                nn.ReLU(),
+                nn.Conv2d(6, 3, 1),
+                nn.ReLU(),
+                nn.AdaptiveAvgPool2d(1),
+                nn.Flatten(),
+            )
         )
     )
     net[0].bias.data += 5  # all neurons below the classifier are active
@@ -45,7 +52,9 @@ def test_a_class_whose_logit_is_zero(bias, targets):
 
 
 def small(dtype=torch.float64):
-    return seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))).to(dtype)
+    return seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))).to(
+        dtype
+    )
 
 
 def spoiled(where, value):

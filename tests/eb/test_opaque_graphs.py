@@ -10,7 +10,9 @@ from ebcli.errors import UnsupportedOpError
 
 
 def net_of(middle=nn.Identity):
-    return seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), middle(), nn.Flatten(), nn.Linear(64, 5)))
+    return seeded(
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), middle(), nn.Flatten(), nn.Linear(64, 5))
+    )
 
 
 class Middle(nn.Module):
@@ -239,9 +241,13 @@ def test_aten_spellings():
 
     class Spelled(Block):
         def forward(self, x):
-            y = aten.convolution.default(x, self.conv.weight, self.conv.bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+            y = aten.convolution.default(
+                x, self.conv.weight, self.conv.bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+            )
             y = aten.add.Tensor(aten.relu.default(y), aten.mul.Tensor(y, 0.5))
-            return aten.addmm.default(self.fc.bias, aten.view.default(y, [-1, 64]), aten.t.default(self.fc.weight))
+            return aten.addmm.default(
+                self.fc.bias, aten.view.default(y, [-1, 64]), aten.t.default(self.fc.weight)
+            )
 
     assert_twins(seeded(lambda: Spelled(None)), seeded(lambda: Block(lambda _, y: y.relu() + y * 0.5)))
 
@@ -270,4 +276,6 @@ def test_compiled_networks_run_as_they_are_written():
     part = nn.Sequential(torch.compile(net[0], backend="eager"), *net[1:])
     for own in (other, part):
         found = ebcli.excitation_backprop(own, x, 1, contrastive=True)
-        torch.testing.assert_close(found.relevance, ebcli.excitation_backprop(net, x, 1, contrastive=True).relevance)
+        torch.testing.assert_close(
+            found.relevance, ebcli.excitation_backprop(net, x, 1, contrastive=True).relevance
+        )

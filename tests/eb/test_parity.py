@@ -78,7 +78,9 @@ def by_zennit(net, x, prior, layer):
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize(("make", "layer", "size"), SITES, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    ("make", "layer", "size"), SITES, ids=lambda value: getattr(value, "__name__", value)
+)
 def test_equals_zplus(make, layer, size):
     torch.manual_seed(0)
     net = unsettle(make())

@@ -199,7 +199,11 @@ def test_a_softmax_times_a_negative_constant_is_a_signal_like_any_other(name):
 @pytest.mark.parametrize("name", ["expand", "new_axis", "size_one"])
 def test_a_broadcast_factor_is_the_gate(name):
     """A gate made without an activation, as a scale for all channels, is told by being broadcast."""
-    widths = {"expand": lambda b: b.expand(-1, 5), "new_axis": lambda b: b[:, 0, None], "size_one": lambda b: b}
+    widths = {
+        "expand": lambda b: b.expand(-1, 5),
+        "new_axis": lambda b: b[:, 0, None],
+        "size_one": lambda b: b,
+    }
     net, x = seeded(lambda: Gated(lambda a, b: a * widths[name](b), width=1)), images((3, 6))
     z = net.fc.weight[1] * net.signal(x) * net.gate(x)
     P = z.clamp(min=0) / z.clamp(min=0).sum(1, keepdim=True)

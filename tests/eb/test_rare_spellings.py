@@ -44,7 +44,12 @@ class Grouped(nn.Module):
 
     def __init__(self, attend):
         super().__init__()
-        self.conv, self.q, self.kv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 5)
+        self.conv, self.q, self.kv, self.head = (
+            nn.Conv2d(3, 8, 3),
+            nn.Linear(8, 8),
+            nn.Linear(8, 8),
+            nn.Linear(8, 5),
+        )
         self.attend = attend
 
     def forward(self, x):
@@ -89,7 +94,9 @@ def test_powers_by_a_tensor():
     net = seeded(lambda: Block(lambda _, y: F.relu(y) ** exponents[:, None, None]))
     twin = seeded(
         lambda: Block(
-            lambda _, y: torch.stack([a ** float(e) for a, e in zip(F.relu(y).unbind(1), exponents, strict=True)], 1)
+            lambda _, y: torch.stack(
+                [a ** float(e) for a, e in zip(F.relu(y).unbind(1), exponents, strict=True)], 1
+            )
         )
     )
     assert_equal_maps(net, twin)

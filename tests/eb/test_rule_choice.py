@@ -30,7 +30,13 @@ NETS = {
     "positive": lambda: block(lambda _, y: F.softplus(y)),
     "with_an_unused_module": lambda: block(lambda _, y: y.relu(), unused=nn.SiLU),
 }
-IS_JOINT = {"products": True, "signed": True, "rectified": False, "positive": False, "with_an_unused_module": False}
+IS_JOINT = {
+    "products": True,
+    "signed": True,
+    "rectified": False,
+    "positive": False,
+    "with_an_unused_module": False,
+}
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -66,9 +72,13 @@ def test_a_guard_is_no_activation(name, activation, is_joint):
         torch.testing.assert_close(found.relevance, expected.relevance, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("activation", [F.gelu, F.silu, F.hardswish, F.elu, torch.tanh, F.softsign, F.leaky_relu])
+@pytest.mark.parametrize(
+    "activation", [F.gelu, F.silu, F.hardswish, F.elu, torch.tanh, F.softsign, F.leaky_relu]
+)
 def test_an_activation_is_signed_where_values_of_both_signs_come_out(activation):
-    net = seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Identity(), nn.Flatten(), nn.Linear(64, NUM_CLASSES)))
+    net = seeded(
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Identity(), nn.Flatten(), nn.Linear(64, NUM_CLASSES))
+    )
     net[1].forward = activation
     assert explained(net).joint
 
@@ -163,7 +173,8 @@ class ChannelAttention(nn.Module):
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(
-    ("reads", "is_joint"), [(lambda y: y.mean(1), False), (lambda y: y[:, 0], True), (lambda y: y.amax(1), True)]
+    ("reads", "is_joint"),
+    [(lambda y: y.mean(1), False), (lambda y: y[:, 0], True), (lambda y: y.amax(1), True)],
 )
 def test_attention_over_channels_below_an_average_of_cells(reads, is_joint, batch):
     net = seeded(lambda: ChannelAttention(reads))

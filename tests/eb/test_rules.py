@@ -50,7 +50,9 @@ for bias in (True, False):
     case(f"conv3d bias={bias}", nn.Conv3d(2, 3, 2, padding=1, dilation=2, bias=bias), (1, 2, 3, 3, 3))
 case("linear unbatched", nn.Linear(5, 4), (5,))
 case("conv2d unbatched", nn.Conv2d(2, 3, 2), (2, 3, 3))
-for title, options in combinations(stride=[1, 2, (1, 2)], padding=[0, 1, (0, 2)], dilation=[1, 2], groups=[1, 2]):
+for title, options in combinations(
+    stride=[1, 2, (1, 2)], padding=[0, 1, (0, 2)], dilation=[1, 2], groups=[1, 2]
+):
     case(f"conv2d {title}", nn.Conv2d(2, 4, 2, **options), (1, 2, 3, 4))
 case("conv2d padding=circular", nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (1, 2, 4, 4))
 case("conv2d padding=same", nn.Conv2d(2, 3, 3, padding="same", dilation=2), (1, 2, 4, 4))
@@ -63,7 +65,11 @@ case("conv_transpose3d", nn.ConvTranspose3d(2, 3, 2), (1, 2, 2, 2, 2))
 
 # averages and sums
 for title, options in combinations(
-    kernel_size=[2, 3], stride=[1, 2], padding=[0, 1], ceil_mode=[False, True], count_include_pad=[False, True]
+    kernel_size=[2, 3],
+    stride=[1, 2],
+    padding=[0, 1],
+    ceil_mode=[False, True],
+    count_include_pad=[False, True],
 ):
     case(f"avg_pool2d {title}", nn.AvgPool2d(**options), (1, 1, 4, 5))
 case("avg_pool2d divisor_override", nn.AvgPool2d(2, divisor_override=3), (1, 2, 4, 4))
@@ -85,13 +91,20 @@ for mode in ("nearest", "nearest-exact", "bilinear", "area"):
 case("interpolate align_corners", nn.Upsample(size=(5, 4), mode="bilinear", align_corners=True), (1, 2, 3, 3))
 case("interpolate linear", nn.Upsample(scale_factor=2, mode="linear"), (1, 2, 4))
 case("interpolate trilinear", nn.Upsample(scale_factor=2, mode="trilinear"), (1, 1, 2, 2, 2))
-case("interpolate antialias", lambda a: F.interpolate(a, (2, 2), mode="bilinear", antialias=True), (1, 2, 5, 5))
+case(
+    "interpolate antialias", lambda a: F.interpolate(a, (2, 2), mode="bilinear", antialias=True), (1, 2, 5, 5)
+)
 
 grid = torch.linspace(-1.3, 1.2, 24, dtype=torch.float64).reshape(1, 3, 4, 2)
 for title, options in combinations(
     mode=["bilinear", "nearest"], padding_mode=["zeros", "border", "reflection"], align_corners=[False, True]
 ):
-    case(f"grid_sample {title}", lambda a, g, options=options: F.grid_sample(a, g, **options), (1, 2, 3, 3), grid)
+    case(
+        f"grid_sample {title}",
+        lambda a, g, options=options: F.grid_sample(a, g, **options),
+        (1, 2, 3, 3),
+        grid,
+    )
 case(
     "grid_sample of a volume",
     lambda a: F.grid_sample(a, grid.reshape(1, 2, 2, 2, 3).to(a), align_corners=True),
@@ -99,7 +112,9 @@ case(
 )
 
 # the winner takes all
-for title, options in combinations(kernel_size=[2, 3], stride=[1, 2], padding=[0, 1], ceil_mode=[False, True]):
+for title, options in combinations(
+    kernel_size=[2, 3], stride=[1, 2], padding=[0, 1], ceil_mode=[False, True]
+):
     case(f"max_pool2d {title}", nn.MaxPool2d(**options), (1, 1, 4, 5))
 case("max_pool2d dilation", nn.MaxPool2d(2, 1, dilation=2), (1, 2, 5, 5))
 case("max_pool2d indices", lambda a: F.max_pool2d(a, 2, return_indices=True), (1, 2, 4, 4))
@@ -119,7 +134,9 @@ ODD = "relu relu6 hardtanh leaky_relu elu celu selu hardswish silu gelu mish tan
 ODD += " tanhshrink sigmoid hardsigmoid softplus logsigmoid"
 for name in ODD.split():
     case(name, getattr(F, name), (3, 4))
-for name in "erf asinh atan sinh sin expm1 sign round trunc nan_to_num abs square exp exp2 reciprocal cos neg".split():
+for name in (
+    "erf asinh atan sinh sin expm1 sign round trunc nan_to_num abs square exp exp2 reciprocal cos neg".split()
+):
     case(name, getattr(torch, name), (3, 4))
 for name in "log log2 log10 sqrt rsqrt logit log1p".split():  # of what can only be positive, or less than 1
     function = getattr(torch, name)
@@ -150,7 +167,9 @@ CONVENTION = {
     "batch_norm alone": (nn.BatchNorm2d(3), (2, 3, 2, 2)),
     "native_layer_norm": (lambda a: torch.native_layer_norm(a, (4,), None, None, 1e-5)[0], (2, 3, 4)),
     "native_batch_norm": (
-        lambda a: torch.native_batch_norm(a, None, None, weights(3), weights(3) ** 2 + 1, False, 0.1, 1e-5)[0],
+        lambda a: torch.native_batch_norm(a, None, None, weights(3), weights(3) ** 2 + 1, False, 0.1, 1e-5)[
+            0
+        ],
         (2, 3, 2, 2),
     ),
     "softmax": (nn.Softmax(1), (2, 4)),
@@ -183,7 +202,11 @@ for layer, shape in (
         norm.weight[1] = -1.5
         norm.running_var.uniform_(0.5, 2)
     case(f"{type(layer).__name__} and batch norm", nn.Sequential(layer, norm), shape)
-    case(f"{type(layer).__name__}, batch norm and ReLU", nn.Sequential(layer, norm, nn.ReLU(inplace=True)), shape)
+    case(
+        f"{type(layer).__name__}, batch norm and ReLU",
+        nn.Sequential(layer, norm, nn.ReLU(inplace=True)),
+        shape,
+    )
 
 # sums and products
 for scale in (1, -0.5, 2):
@@ -196,7 +219,10 @@ case("add a constant", lambda a: a + 2, (2, 3))
 case("mul by a constant", lambda a: -3 * a, (2, 3))
 for scale in (1, -0.5):
     case(
-        f"addcmul value={scale}", lambda a, b, scale=scale: torch.addcmul(a, weights(3), b, value=scale), (2, 3), (2, 3)
+        f"addcmul value={scale}",
+        lambda a, b, scale=scale: torch.addcmul(a, weights(3), b, value=scale),
+        (2, 3),
+        (2, 3),
     )
 case("lerp", lambda a, b: torch.lerp(a, b, 0.3), (2, 3), (2, 3))
 case("lerp beyond the end", lambda a, b: a.lerp(b, 1 + weights(3).abs()), (2, 3), (2, 3))
@@ -247,10 +273,16 @@ case("norm of order 3", lambda a: torch.norm(a, 3, (0, 2), True), (3, 4, 2))
 case("norm of all", torch.norm, (3, 4))
 case("vector_norm", lambda a: torch.linalg.vector_norm(a, 1, -1), (3, 4))
 case("copied into", lambda a: torch.ops.aten.copy.default(weights(2, 3, 4), a), (3, 4))
-case("interpolate bicubic down", lambda a: F.interpolate(a, (2, 3), mode="bicubic", antialias=True), (1, 1, 5, 4))
+case(
+    "interpolate bicubic down",
+    lambda a: F.interpolate(a, (2, 3), mode="bicubic", antialias=True),
+    (1, 1, 5, 4),
+)
 case(
     "roi_align",
-    lambda a: torchvision.ops.roi_align(a, torch.tensor([[0.0, 0.3, 0.2, 3.4, 3.1]]).to(a), 2, sampling_ratio=2),
+    lambda a: torchvision.ops.roi_align(
+        a, torch.tensor([[0.0, 0.3, 0.2, 3.4, 3.1]]).to(a), 2, sampling_ratio=2
+    ),
     (1, 2, 4, 4),
 )
 
@@ -277,13 +309,18 @@ case("masked_fill", lambda a: a.masked_fill(torch.eye(3, dtype=torch.bool), -5.0
 case("where", lambda a, b: torch.where(torch.eye(3, dtype=torch.bool), a, b), (3, 3), (3, 3))
 case("where_positive", lambda a: torch.where(a > 0, a, a / 5), (3, 3))
 case(
-    "assignment", lambda a, b: torch.zeros_like(a).detach().index_copy(0, torch.tensor([1]), b) + a * 0, (2, 3), (1, 3)
+    "assignment",
+    lambda a, b: torch.zeros_like(a).detach().index_copy(0, torch.tensor([1]), b) + a * 0,
+    (2, 3),
+    (1, 3),
 )
 
 
 def arguments(inputs):
     torch.manual_seed(0)
-    return [torch.randn(i, dtype=torch.float64, requires_grad=True) if isinstance(i, tuple) else i for i in inputs]
+    return [
+        torch.randn(i, dtype=torch.float64, requires_grad=True) if isinstance(i, tuple) else i for i in inputs
+    ]
 
 
 def parameters():

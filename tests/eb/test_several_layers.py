@@ -27,7 +27,9 @@ def assert_equal(results: Any, alone: dict[str | None, Any]) -> None:
     for result, (name, expected) in zip(results, alone.items(), strict=True):
         assert result.layer == expected.layer == name
         for field in ("relevance", "mass", "logits"):
-            torch.testing.assert_close(getattr(result, field), getattr(expected, field), rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(
+                getattr(result, field), getattr(expected, field), rtol=1e-9, atol=1e-12
+            )
         assert result.logits is results[0].logits
         for site in result.lost_mass.keys() | expected.lost_mass.keys():
             lost, known = (r.lost_mass.get(site, torch.zeros(1, 2).double()) for r in (result, expected))
@@ -70,7 +72,9 @@ def test_what_goes_past_a_layer_is_not_counted_there(contrastive: bool) -> None:
     alone = {name: excitation_backprop(net, x, [[1, 3], [1, 3]], name, **arguments) for name in names}
     together = excitation_backprop(net, x, [[1, 3], [1, 3]], names, **arguments)
     for result, (name, expected) in zip(together, alone.items(), strict=True):
-        torch.testing.assert_close(result.relevance, expected.relevance, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            result.relevance, expected.relevance, msg=lambda m, name=name: f"{name}: {m}"
+        )
         torch.testing.assert_close(result.mass, expected.mass)
     masses = {name: result.mass for name, result in alone.items()}
     assert (masses["one"] < 0.9).any()
@@ -88,7 +92,14 @@ class Counted(nn.Sequential):
 @pytest.mark.parametrize("contrastive", [True, False], ids=["contrastive", "marginal"])
 def test_one_forward_pass_and_one_way_down_serve_all(contrastive: bool) -> None:
     torch.manual_seed(0)
-    parts = [nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    parts = [
+        nn.Conv2d(3, 6, 3),
+        nn.ReLU(),
+        nn.Conv2d(6, 6, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    ]
     net = Counted(*parts, nn.Linear(6, 5))
     with FlopCounterMode(display=False) as alone:
         excitation_backprop(net, torch.rand(2, 3, 8, 8), 1, None, contrastive)
@@ -108,7 +119,9 @@ def test_several_layers_come_in_the_order_asked_for_and_one_in_a_list_is_a_tuple
     torch.testing.assert_close(only.relevance, excitation_backprop(net, x, 1, "1").relevance)
 
 
-@pytest.mark.parametrize(("layer", "message"), [("3", "layer '3' is not below the classifier"), ("9", "no layer '9'")])
+@pytest.mark.parametrize(
+    ("layer", "message"), [("3", "layer '3' is not below the classifier"), ("9", "no layer '9'")]
+)
 def test_one_wrong_layer_among_several_is_named(layer: str, message: str) -> None:
     net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 5))
     with pytest.raises(LayerError, match=message):
@@ -140,5 +153,8 @@ class Keeping(nn.Module):
 def test_what_a_hook_of_the_network_keeps_is_the_layer() -> None:
     torch.manual_seed(0)
     net, x = Keeping(), torch.rand(2, 6)
-    found = excitation_backprop(net, x, 1, "first", joint=True).mass, excitation_backprop(net, x, 1, "first").mass
+    found = (
+        excitation_backprop(net, x, 1, "first", joint=True).mass,
+        excitation_backprop(net, x, 1, "first").mass,
+    )
     torch.testing.assert_close(found, (torch.ones(2), torch.ones(2)))

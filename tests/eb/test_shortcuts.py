@@ -11,7 +11,12 @@ import ebcli
 
 def by_eq_4(signal, weight, response, P):
     """Eq. 4 for a layer, with max(W, 0), max(-W, 0), max(a, 0) and max(-a, 0) written out."""
-    up, down, W_up, W_down = signal.clamp(min=0), (-signal).clamp(min=0), weight.clamp(min=0), (-weight).clamp(min=0)
+    up, down, W_up, W_down = (
+        signal.clamp(min=0),
+        (-signal).clamp(min=0),
+        weight.clamp(min=0),
+        (-weight).clamp(min=0),
+    )
     total = torch.zeros_like(signal)
     for sign, (first, second) in ((1, (W_up, W_down)), (-1, (W_down, W_up))):
         z = up @ first.T + down @ second.T
@@ -28,7 +33,9 @@ WIDTH, UNITS = 2100, 2050  # more than four million weights, which some way of m
 def test_large_matrices(activation):
     torch.manual_seed(0)
     net = unsettle(
-        nn.Sequential(nn.Linear(WIDTH, UNITS), nn.BatchNorm1d(UNITS), activation, nn.Linear(UNITS, NUM_CLASSES))
+        nn.Sequential(
+            nn.Linear(WIDTH, UNITS), nn.BatchNorm1d(UNITS), activation, nn.Linear(UNITS, NUM_CLASSES)
+        )
     )
     x = torch.randn(2, WIDTH, dtype=torch.float64)
     layer, norm, _, head_layer = net
@@ -39,9 +46,12 @@ def test_large_matrices(activation):
         weight = head_layer.weight[classes].detach()
         shares = [(s * weight * units).clamp(min=0) for s in (1, -1)]
         maps = [
-            by_eq_4(x, (layer.weight * scale[:, None]).detach(), response, z / z.sum(1, keepdim=True)) for z in shares
+            by_eq_4(x, (layer.weight * scale[:, None]).detach(), response, z / z.sum(1, keepdim=True))
+            for z in shares
         ]
-        marginal, contrastive = (ebcli.excitation_backprop(net, x, classes, contrastive=c) for c in (False, True))
+        marginal, contrastive = (
+            ebcli.excitation_backprop(net, x, classes, contrastive=c) for c in (False, True)
+        )
         assert maps[0].max() > 1e-6
         assert_equal(marginal.relevance, maps[0])
         assert_equal(contrastive.relevance, maps[0] - maps[1])

@@ -68,7 +68,9 @@ def state_of(net):
     }
     assert any(hooks.values())
     return {
-        "parameters": {name: (id(p), p._version, p.requires_grad, p.is_leaf) for name, p in net.named_parameters()},
+        "parameters": {
+            name: (id(p), p._version, p.requires_grad, p.is_leaf) for name, p in net.named_parameters()
+        },
         "gradients": {name: (id(p.grad), copy.deepcopy(p.grad)) for name, p in net.named_parameters()},
         "values": {name: value.clone() for name, value in net.state_dict().items()},
         "training": {name: module.training for name, module in net.named_modules()},
@@ -253,7 +255,9 @@ PARTS = {
 def test_a_layer_hands_on_its_output_in_the_memory_layout_it_has(name, layers):
     """Matrix products of another layout or alignment round differently, so logits would not be the network's."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(5, 9), Function(PARTS[name]), nn.Identity(), nn.Flatten(), nn.LazyLinear(4)).double()
+    net = nn.Sequential(
+        nn.Linear(5, 9), Function(PARTS[name]), nn.Identity(), nn.Flatten(), nn.LazyLinear(4)
+    ).double()
     x, seen = torch.randn(2, 8, 5).double(), []
     net[2].register_forward_pre_hook(lambda _, args: seen.append((args[0].stride(), args[0].data_ptr() % 64)))
     plain = net(x)

@@ -36,7 +36,9 @@ class Between(nn.Module):
 
 def boxes(y):
     """One box for each image, as `roi_align` wants them: (images, 5), index first."""
-    return torch.cat([torch.arange(len(y))[:, None], torch.tensor([[0.5, 1.0, 4.5, 5.0]]).expand(len(y), -1)], 1).to(y)
+    return torch.cat(
+        [torch.arange(len(y))[:, None], torch.tensor([[0.5, 1.0, 4.5, 5.0]]).expand(len(y), -1)], 1
+    ).to(y)
 
 
 def grid(y):
@@ -124,6 +126,8 @@ print(sorted({"sympy", "torch._dynamo", "torch._inductor", "torchvision"} & {*sy
 
 def test_a_call_imports_no_compiler():
     """SymPy takes half a second, and the compiler several."""
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout == "[]\n"
     assert done.stderr == ""

@@ -32,7 +32,10 @@ PAIRS = {
         lambda a: torch.cat([(centered(a, 1).square().sum(1) / 2).sqrt(), a.mean(1)], 1),
     ),
     "layer norm by var_mean": (layer_norm_by_var_mean, lambda a: F.layer_norm(a, (6,))),
-    "divided by std": (lambda a: a / a.std(1, keepdim=True), lambda a: a / (centered(a, 1) / 2**0.5).norm(2, 1, True)),
+    "divided by std": (
+        lambda a: a / a.std(1, keepdim=True),
+        lambda a: a / (centered(a, 1) / 2**0.5).norm(2, 1, True),
+    ),
     "addmm": (
         lambda a: torch.addmm(a[:, 0], a[:, 1, :5], W[0].to(a).T, beta=-0.5, alpha=2),
         lambda a: a[:, 0] / -2 + 2 * (a[:, 1, :5] @ W[0].to(a).T),
@@ -61,7 +64,9 @@ PAIRS = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_equal_functions_have_equal_maps(name):
     x = images((2, 3, 6))
-    net, twin = equal_networks(*[lambda function=function: Between(function, 6) for function in PAIRS[name]], x)
+    net, twin = equal_networks(
+        *[lambda function=function: Between(function, 6) for function in PAIRS[name]], x
+    )
     assert_equal_maps(net, twin, x, ["stem", None])
 
 
@@ -103,7 +108,9 @@ LINEAR = {
     "addmv": lambda a: torch.addmv(a[0, 0], W[0].to(a), a[0, 1, :5])[None],
     "bilinear": lambda a: F.bilinear(a, OTHER[..., :5].expand(len(a), 3, 5).to(a), W.to(a), W[:, 0, 0].to(a)),
     "bilinear, the other side": lambda a: F.bilinear(OTHER.expand(len(a), 3, 6).to(a), a[..., :5], W.to(a)),
-    "grid_sample": lambda a: F.grid_sample(a[:, None], GRID.to(a).expand(len(a), 3, 4, 2), align_corners=False),
+    "grid_sample": lambda a: F.grid_sample(
+        a[:, None], GRID.to(a).expand(len(a), 3, 4, 2), align_corners=False
+    ),
 }
 
 
@@ -153,7 +160,9 @@ def test_deformable_attention_hands_probability_to_its_values():
     with torch.no_grad():
         twin.given, twin.__class__ = twin.where(twin.stem(x)), Given
     assert_equal_maps(net, twin, x, ["stem", None])
-    assert not ebcli.excitation_backprop(net.double(), x, 0, "stem").joint  # an average of what attention mixed
+    assert not ebcli.excitation_backprop(
+        net.double(), x, 0, "stem"
+    ).joint  # an average of what attention mixed
     with pytest.raises(ebcli.LayerError, match="does not depend on layer 'places'"):
         ebcli.excitation_backprop(net, x, 0, "places")
 

@@ -133,7 +133,10 @@ SPELLINGS = {
     ),
     "broadcast_bias": (lambda y: sum(torch.broadcast_tensors(y, GAMMA)), lambda y: y + GAMMA),
     "einsum_permutes": (lambda y: torch.einsum("bchw->bhwc", y), lambda y: y.permute(0, 2, 3, 1)),
-    "instance_norm": (lambda y: F.instance_norm(y, weight=GAMMA, bias=BETA), lambda y: F.group_norm(y, 4, GAMMA, BETA)),
+    "instance_norm": (
+        lambda y: F.instance_norm(y, weight=GAMMA, bias=BETA),
+        lambda y: F.group_norm(y, 4, GAMMA, BETA),
+    ),
 }
 
 

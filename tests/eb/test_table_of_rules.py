@@ -80,7 +80,9 @@ def is_name(node):
         node = node.func.value  # such as name.removesuffix("_")
     if isinstance(node, ast.Attribute):
         return node.attr == "name"
-    return isinstance(node, ast.Name) and re.fullmatch(r"(op_|operator_|operation_)?name", node.id) is not None
+    return (
+        isinstance(node, ast.Name) and re.fullmatch(r"(op_|operator_|operation_)?name", node.id) is not None
+    )
 
 
 def may_hold_names(node, beside):
@@ -99,7 +101,9 @@ def is_operation(node):
 
 def holds_names(node):
     """Whether a collection has names of operations."""
-    texts = [part.value for part in members(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    texts = [
+        part.value for part in members(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    ]
     words = [text.split() for text in texts]
     return any(all(word in RULES or is_function_of_aten(word) for word in of_text) for of_text in words)
 
@@ -167,7 +171,9 @@ def subclasses(kind):
 def test_every_rule_answers_everything():
     answers = {"describe", "shares", "slopes", "places"}
     assert answers <= Rule.__abstractmethods__
-    incomplete = [kind for kind in subclasses(Rule)[1:] if inspect.isabstract(kind) and kind.__module__ != __name__]
+    incomplete = [
+        kind for kind in subclasses(Rule)[1:] if inspect.isabstract(kind) and kind.__module__ != __name__
+    ]
     assert incomplete == []
 
 

@@ -54,7 +54,10 @@ def test_a_thread_beside():
 def test_a_thread_on_the_same_network():
     """A plain forward pass of another thread through the network whose layer is being looked at."""
     net, x, prior = bare()
-    expected, plain = ebcli.excitation_backprop(net, x, prior, "1").relevance, torch.autograd.grad(net(x), x, prior)[0]
+    expected, plain = (
+        ebcli.excitation_backprop(net, x, prior, "1").relevance,
+        torch.autograd.grad(net(x), x, prior)[0],
+    )
     meet, found, looking = threading.Barrier(2, timeout=120), {}, threading.local()
 
     def pause(_module, _args):
@@ -153,7 +156,9 @@ def overlapping(order, look):
             assert may_end[i].wait(timeout=120)
 
         options = {"unsupported": "gradient", "contrastive": True}
-        return ebcli.excitation_backprop(Meeting(pause), torch.ones(1, 3), [[0, 1]], [None, "first"], **options)
+        return ebcli.excitation_backprop(
+            Meeting(pause), torch.ones(1, 3), [[0, 1]], [None, "first"], **options
+        )
 
     threads = [in_thread(lambda i=i: explain(i), found, i) for i in range(len(order))]
     meet.wait()

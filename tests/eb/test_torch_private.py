@@ -112,7 +112,9 @@ def test_this_pytorch_has_all():
     assert torch_private.missing() == []
 
 
-@pytest.mark.parametrize("name", ["torch._C._no_such_name", "torch._no_such.module", "torch.Tensor._no_such_view"])
+@pytest.mark.parametrize(
+    "name", ["torch._C._no_such_name", "torch._no_such.module", "torch.Tensor._no_such_view"]
+)
 def test_a_name_that_is_missing_is_reported(name, monkeypatch):
     monkeypatch.setitem(torch_private.NAMES, name, "a test; none")
     assert torch_private.missing() == [name]

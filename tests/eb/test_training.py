@@ -50,12 +50,18 @@ def train(explain: Explain | None, where: str = "", steps: int = 4) -> dict[str,
         reached("before the backward pass")
         loss.backward()
         reached("before the step")
-        left |= {f"gradient {step} {name}": p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+        left |= {
+            f"gradient {step} {name}": p.grad.clone()
+            for name, p in net.named_parameters()
+            if p.grad is not None
+        }
         optimizer.step()
         reached("after the step")
         left[f"loss {step}"] = loss.detach()
     assert all(module.training for module in net.modules())
-    moments = {f"moment {i} {k}": v for i, state in optimizer.state_dict()["state"].items() for k, v in state.items()}
+    moments = {
+        f"moment {i} {k}": v for i, state in optimizer.state_dict()["state"].items() for k, v in state.items()
+    }
     return {**left, **net.state_dict(), **moments, "random numbers": torch.get_rng_state()}
 
 

@@ -78,7 +78,9 @@ def net_with(**modules):
 
 
 def test_all_of_them_at_once():
-    net, x = net_with(early=Cumulative(), late=nn.Sequential(nn.ReLU(), nn.ModuleDict({"inner": Product()})["inner"]))
+    net, x = net_with(
+        early=Cumulative(), late=nn.Sequential(nn.ReLU(), nn.ModuleDict({"inner": Product()})["inner"])
+    )
     with pytest.raises(ebcli.UnsupportedOpError) as caught:
         ebcli.excitation_backprop(net, x, 0)
     for site in ("cumprod in early", "prod in late.1"):
@@ -122,9 +124,15 @@ class Odd(nn.Module):
 
 REFUSED = {
     "pow": ("pow", lambda _, x: torch.pow(x.abs() + 1, x.flip(1))),
-    "dot": ("dot|mul|sum", lambda _, x: torch.stack([torch.dot(t, t.flip(0)) for t in x])[:, None].expand(-1, 4)),
+    "dot": (
+        "dot|mul|sum",
+        lambda _, x: torch.stack([torch.dot(t, t.flip(0)) for t in x])[:, None].expand(-1, 4),
+    ),
     "prod": ("prod", lambda _, x: x.prod(1, keepdim=True) * torch.ones(4)),
-    "bilinear": ("bilinear|einsum|b?mm|mul", lambda _, x: nn.functional.bilinear(x, x, torch.ones(4, 4, 4).to(x))),
+    "bilinear": (
+        "bilinear|einsum|b?mm|mul",
+        lambda _, x: nn.functional.bilinear(x, x, torch.ones(4, 4, 4).to(x)),
+    ),
     "cosine_similarity": (
         "cosine_similarity|matmul|b?mm|mul",
         lambda _, x: torch.cosine_similarity(x[:, None], x.flip(1)[:, None].repeat(1, 4, 1), 2),

@@ -13,7 +13,11 @@ from data_sets import Thing, write_annotation, write_coco, write_voc
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.evaluate.data_sets import VOC_CLASSES, Coco, Voc, read_annotated_names, read_voc
 
-CAT, DOG, HIDDEN = Thing("cat", (3, 4, 13, 24)), Thing("dog", (20, 0, 50, 8)), Thing("dog", (0, 30, 9, 40), True)
+CAT, DOG, HIDDEN = (
+    Thing("cat", (3, 4, 13, 24)),
+    Thing("dog", (20, 0, 50, 8)),
+    Thing("dog", (0, 30, 9, 40), True),
+)
 SIZE = (50, 40)
 
 
@@ -82,7 +86,9 @@ def test_an_annotation_for_another_image_size_is_refused(voc: Path, coco: tuple[
 
 
 def test_directories_without_a_data_set(tmp_path: Path, coco: tuple[Path, Path]) -> None:
-    with pytest.raises(ConfigurationError, match=r"VOC 2007 test is not in .* must contain VOCdevkit/VOC2007"):
+    with pytest.raises(
+        ConfigurationError, match=r"VOC 2007 test is not in .* must contain VOCdevkit/VOC2007"
+    ):
         Voc(tmp_path / "val2014")
     with pytest.raises(ConfigurationError, match=r"lists no image"):
         Voc(write_voc(tmp_path / "empty", {}))
@@ -108,7 +114,11 @@ def test_coco_without_masks(coco: tuple[Path, Path]) -> None:
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [("<annotation>", "no element found"), ("<a/>", "size/width is missing"), ("<a><object/></a>", "xmin is missing")],
+    [
+        ("<annotation>", "no element found"),
+        ("<a/>", "size/width is missing"),
+        ("<a><object/></a>", "xmin is missing"),
+    ],
 )
 def test_broken_annotations(tmp_path: Path, content: str, reason: str) -> None:
     path = tmp_path / "1.xml"

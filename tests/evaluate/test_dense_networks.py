@@ -24,7 +24,10 @@ SHARES = {"SSDlite": 0.95, "FasterRCNN": 0.95, "YOLO": 0.8, "LRASPP": 0.95, "MC3
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=[pytest.mark.release] * (name in ("FasterRCNN", "SSDlite"))) for name in SHARES],
+    params=[
+        pytest.param(name, marks=[pytest.mark.release] * (name in ("FasterRCNN", "SSDlite")))
+        for name in SHARES
+    ],
 )
 def asked(request: pytest.FixtureRequest) -> tuple[str, list[Question]]:
     """A network, and questions about the letters that it found."""
@@ -48,8 +51,12 @@ def test_the_default_map_is_on_the_asked_letter(asked: tuple[str, list[Question]
     found = {method: [each[method][layer] for each in by_question] for method in by_question[0]}
     assert all((each > 0).any() for each in found["contrastive"])
     assert mean_share(found["contrastive"], about, "half") > SHARES[name]
-    assert mean_share(found["contrastive"], about, "half") > mean_share(found["Grad-CAM"], about, "half") + 0.1
-    assert mean_share(found["contrastive"], about, "place") > 3 * mean_share(found["contrastive"], about, "chance")
+    assert (
+        mean_share(found["contrastive"], about, "half") > mean_share(found["Grad-CAM"], about, "half") + 0.1
+    )
+    assert mean_share(found["contrastive"], about, "place") > 3 * mean_share(
+        found["contrastive"], about, "chance"
+    )
 
 
 @pytest.mark.release
@@ -82,4 +89,6 @@ def test_all_probability_passes_the_default_layer(asked: tuple[str, list[Questio
         result = ebcli.excitation_backprop(
             question.net, question.inputs, question.target, DEFAULT[name], where=question.where
         )
-        assert 0.99 < result.mass.item() <= 1 + 1e-4  # the rest is lost at units that only their bias activates
+        assert (
+            0.99 < result.mass.item() <= 1 + 1e-4
+        )  # the rest is lost at units that only their bias activates

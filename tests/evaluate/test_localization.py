@@ -32,7 +32,17 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 def run(folders: tuple[Path, Path], *arguments: str) -> Result:
     images, annotations = folders
-    common = ("--model", "colors", "--weights", "none", "--layer", "0", "-o", str(images.with_name("kept")), "--json")
+    common = (
+        "--model",
+        "colors",
+        "--weights",
+        "none",
+        "--layer",
+        "0",
+        "-o",
+        str(images.with_name("kept")),
+        "--json",
+    )
     return CliRunner().invoke(main, ("localize", str(images), str(annotations), *common, *arguments))
 
 

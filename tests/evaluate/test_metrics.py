@@ -19,7 +19,12 @@ from ebcli.evaluate import (
     structural_similarity,
 )
 
-BLANK = [np.zeros((8, 8)), np.full((8, 8), -1.0), np.full((8, 8), np.nan), np.where(np.eye(8) > 0, np.inf, 0.5)]
+BLANK = [
+    np.zeros((8, 8)),
+    np.full((8, 8), -1.0),
+    np.full((8, 8), np.nan),
+    np.where(np.eye(8) > 0, np.inf, 0.5),
+]
 
 
 def one_hot(shape: tuple[int, int], *places: tuple[int, int]) -> np.ndarray:
@@ -115,7 +120,12 @@ def test_a_box_around_values_above_the_mean() -> None:
     assert bounding_box(saliency, 1.0) == (7, 2, 11, 5)
     assert bounding_box(saliency, 0.5) == (7, 2, 19, 9)
     assert bounding_box(saliency, 17.0) is None
-    assert bounding_box(saliency - 100 * (saliency == 0), 0.5) == (7, 2, 19, 9)  # what is negative counts as 0
+    assert bounding_box(saliency - 100 * (saliency == 0), 0.5) == (
+        7,
+        2,
+        19,
+        9,
+    )  # what is negative counts as 0
 
 
 def test_intersection_over_union_by_hand() -> None:
@@ -147,6 +157,8 @@ def test_structural_similarity_clamps_and_scales_the_maps() -> None:
     one, other = generator.normal(size=(2, 32, 32))
     assert structural_similarity(one, 7 * one) == pytest.approx(1)
     positive, its = one.clip(0), other.clip(0)
-    assert structural_similarity(one, other) == ssim(positive / positive.max(), its / its.max(), data_range=1.0)
+    assert structural_similarity(one, other) == ssim(
+        positive / positive.max(), its / its.max(), data_range=1.0
+    )
     assert structural_similarity(one, np.zeros((32, 32))) < 0.5
     assert structural_similarity(np.zeros((32, 32)), np.full((32, 32), np.nan)) == 1  # neither shows anything

@@ -41,7 +41,9 @@ def test_other_networks_are_returned_unchanged() -> None:
 
 
 def test_maps_of_a_converted_network_cover_a_whole_wide_image() -> None:
-    model = ModelUnderTest(ModelSpec("shufflenet_v2_x0_5", weights="none"), ["stage3"], ["marginal", "gradient"], "cpu")
+    model = ModelUnderTest(
+        ModelSpec("shufflenet_v2_x0_5", weights="none"), ["stage3"], ["marginal", "gradient"], "cpu"
+    )
     torch.manual_seed(0)
     for _, _, maps in model.explain(torch.rand(1, 3, 224, 448), [3, 5], "seed"):
         assert maps.shape == (2, 14, 28)
@@ -51,7 +53,10 @@ def test_maps_of_a_converted_network_cover_a_whole_wide_image() -> None:
 @pytest.mark.usefixtures("colors")
 def test_maps_are_ordered_by_method_and_layer_and_reproducible() -> None:
     model = ModelUnderTest(
-        ModelSpec("colors", weights="none"), ["0", "input", "0"], ["random", "marginal", "center", "marginal"], "cpu"
+        ModelSpec("colors", weights="none"),
+        ["0", "input", "0"],
+        ["random", "marginal", "center", "marginal"],
+        "cpu",
     )
     inputs = model.inputs(painted((SIDE, SIDE), (RED, (0, 0, 8, 8))))
     found = list(model.explain(inputs, [0], "a"))
@@ -90,7 +95,9 @@ def test_misfits_are_reported_early() -> None:
 
 
 def test_an_image_of_the_wrong_size_for_the_network() -> None:
-    model = ModelUnderTest(ModelSpec("timm/vit_tiny_patch16_224", weights="none"), ["patch_embed"], ["marginal"], "cpu")
+    model = ModelUnderTest(
+        ModelSpec("timm/vit_tiny_patch16_224", weights="none"), ["patch_embed"], ["marginal"], "cpu"
+    )
     with pytest.raises(ConfigurationError, match="does not accept images of 224 x 298 pixels"):
         model.probe(224, 298)
 

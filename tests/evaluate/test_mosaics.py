@@ -21,7 +21,19 @@ METHODS = ("contrastive", "marginal", "gradient-x-input", "center", "random")
 def run(folder: Path, *arguments: str, model: str = "colors", test: str = "grid") -> Result:
     kept = folder.with_name("kept")
     methods = [part for method in METHODS for part in ("--method", method)]
-    common = ("--model", model, "--weights", "none", "--layer", "0", "-o", str(kept), "--mosaics", "12", *methods)
+    common = (
+        "--model",
+        model,
+        "--weights",
+        "none",
+        "--layer",
+        "0",
+        "-o",
+        str(kept),
+        "--mosaics",
+        "12",
+        *methods,
+    )
     return CliRunner().invoke(main, (test, str(folder), *common, *arguments))
 
 

@@ -15,7 +15,14 @@ def test_cells_named_right():
     # 7 is right at three cells, 8 at two; 9 at three, one of which is below a tenth of the largest; 8 once wrong. The
     # strongest cell of the last image is named 8
     found = count_named(values, np.array([7, 8, 9]), labels)
-    assert found == {"cells": 16, "right": 8, "clear": 8, "right and clear": 7, "images": 4, "right images": 3}
+    assert found == {
+        "cells": 16,
+        "right": 8,
+        "clear": 8,
+        "right and clear": 7,
+        "images": 4,
+        "right images": 3,
+    }
     blank = count_named(0 * values, np.array([7, 8, 9]), labels)
     assert (blank["right"], blank["clear"], blank["right images"]) == (0, 0, 0)
 

@@ -21,7 +21,17 @@ METHODS = ("contrastive", "marginal", "gradient-x-input", "random")
 
 def run(kind: str, folder: Path, *arguments: str) -> Result:
     methods = [part for method in METHODS for part in ("--method", method)]
-    common = ("--model", "colors", "--weights", "none", "--layer", "0", "-o", str(folder.with_name("kept")), *methods)
+    common = (
+        "--model",
+        "colors",
+        "--weights",
+        "none",
+        "--layer",
+        "0",
+        "-o",
+        str(folder.with_name("kept")),
+        *methods,
+    )
     return CliRunner().invoke(main, (kind, str(folder), "--json", *common, *arguments))
 
 
@@ -57,7 +67,9 @@ def test_curves_of_colors(tmp_path: Path, kind: str) -> None:
 def test_labels_override_the_predicted_class(tmp_path: Path) -> None:
     color_images(tmp_path / "photos", 1)  # a red one
     (tmp_path / "labels.csv").write_text("0.png,green\n")
-    labeled = rows(run("deletion", tmp_path / "photos", "--baseline", "mean", "--labels", str(tmp_path / "labels.csv")))
+    labeled = rows(
+        run("deletion", tmp_path / "photos", "--baseline", "mean", "--labels", str(tmp_path / "labels.csv"))
+    )
     assert labeled["marginal"]["area"] < 0.3 < rows(run("deletion", tmp_path / "photos"))["marginal"]["area"]
 
 
@@ -87,7 +99,11 @@ def test_an_interrupt_says_how_to_resume(tmp_path: Path, monkeypatch: pytest.Mon
 def test_each_baseline_has_its_rows(tmp_path: Path) -> None:
     color_images(tmp_path / "photos", 1)
     result = run("insertion", tmp_path / "photos", "--steps", "2")
-    assert [json.loads(line)["baseline"] for line in result.stdout.splitlines()] == ["blur", "mean", "noise"] * 4
+    assert [json.loads(line)["baseline"] for line in result.stdout.splitlines()] == [
+        "blur",
+        "mean",
+        "noise",
+    ] * 4
     refused = run("insertion", tmp_path / "photos", "--baseline", "black")
     assert refused.exit_code == 2
     assert "'black' is not one of 'blur', 'mean', 'noise'" in refused.stderr

@@ -27,7 +27,9 @@ def test_a_perfect_map_removes_the_object_first() -> None:
     curve = perturbation_curve(brightness, image, dark, mask, steps=4)
     assert curve == pytest.approx([0.25, 0, 0, 0, 0])
     assert area_under(curve) == pytest.approx(0.25 / 8)
-    assert perturbation_curve(brightness, dark, image, mask, steps=4) == pytest.approx([0, 0.25, 0.25, 0.25, 0.25])
+    assert perturbation_curve(brightness, dark, image, mask, steps=4) == pytest.approx(
+        [0, 0.25, 0.25, 0.25, 0.25]
+    )
 
 
 def test_an_inverted_map_removes_the_object_last() -> None:
@@ -49,8 +51,12 @@ def test_pixels_are_replaced_in_the_order_of_the_map() -> None:
     """Each pixel has its own weight, so the score tells which ones are left."""
     weights = torch.arange(32.0).reshape(4, 8)
     saliency = GENERATOR.permutation(32).reshape(4, 8)
-    curve = perturbation_curve(lambda images: (images[:, 0] * weights).sum((1, 2)), *ends(), saliency, steps=32)
-    lost = np.array([float(weights.flatten()[np.flatnonzero(saliency.ravel() == 31 - i)[0]]) for i in range(32)])
+    curve = perturbation_curve(
+        lambda images: (images[:, 0] * weights).sum((1, 2)), *ends(), saliency, steps=32
+    )
+    lost = np.array(
+        [float(weights.flatten()[np.flatnonzero(saliency.ravel() == 31 - i)[0]]) for i in range(32)]
+    )
     assert curve == pytest.approx(np.r_[496, 496 - lost.cumsum()])
 
 

@@ -24,16 +24,29 @@ COLORS = {"aeroplane": RED, "bicycle": GREEN, "bird": BLUE}
 
 def scene(*things: Thing, said: tuple[Thing, ...] | None = None) -> tuple[object, tuple[Thing, ...]]:
     """An image of things, and its annotations."""
-    return painted(SIZE, *((COLORS[thing.name], thing.rectangle) for thing in things)), things if said is None else said
+    return painted(
+        SIZE, *((COLORS[thing.name], thing.rectangle) for thing in things)
+    ), things if said is None else said
 
 
 def voc(root: Path, **images: object) -> str:
     return str(write_voc(root / "voc", images))  # type: ignore[arg-type]
 
 
-def run(tmp_path: Path, *arguments: str, methods: tuple[str, ...] = ("contrastive",), classes: int = 20) -> Result:
+def run(
+    tmp_path: Path, *arguments: str, methods: tuple[str, ...] = ("contrastive",), classes: int = 20
+) -> Result:
     methods = tuple(part for method in methods for part in ("--method", method))
-    common = ("--model", f"colors{classes}", "--weights", "none", "--layer", "0", "-o", str(tmp_path / "kept"))
+    common = (
+        "--model",
+        f"colors{classes}",
+        "--weights",
+        "none",
+        "--layer",
+        "0",
+        "-o",
+        str(tmp_path / "kept"),
+    )
     return CliRunner().invoke(main, ("pointing", *common, *methods, *arguments))
 
 
@@ -82,7 +95,11 @@ def test_a_blank_map_is_a_miss(tmp_path: Path) -> None:
 def test_a_small_object_is_difficult_beside_another_class_only(tmp_path: Path) -> None:
     for things, difficult in (((SMALL_RED,), "-"), ((SMALL_RED, SMALL_GREEN), "100.000")):
         root = voc(tmp_path / str(len(things)), a=scene(*things))
-        assert cells(run(tmp_path, "--voc", root))["contrastive"][1:4] == ["100.000", difficult, str(len(things))]
+        assert cells(run(tmp_path, "--voc", root))["contrastive"][1:4] == [
+            "100.000",
+            difficult,
+            str(len(things)),
+        ]
 
 
 def test_flagged_objects_and_images_without_objects(tmp_path: Path) -> None:
@@ -107,7 +124,9 @@ def test_coco(tmp_path: Path) -> None:
 
 def test_published_results_are_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POINTING, ("VOC 2007 test", "colors20", "contrastive"), "paper 80.0 / 66.8")
-    row = cells(run(tmp_path, "--voc", voc(tmp_path, a=scene(LARGE_RED)), methods=("contrastive", "marginal")))
+    row = cells(
+        run(tmp_path, "--voc", voc(tmp_path, a=scene(LARGE_RED)), methods=("contrastive", "marginal"))
+    )
     assert row["contrastive"][4] == "paper 80.0 / 66.8"
     assert row["marginal"][4] == "-"
 

@@ -21,7 +21,17 @@ from ebcli.models import ModelSpec
 
 
 def table(folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    common = ("--model", "colors", "--weights", "none", "--layer", "0", "-o", str(folder.with_name("kept")), "--json")
+    common = (
+        "--model",
+        "colors",
+        "--weights",
+        "none",
+        "--layer",
+        "0",
+        "-o",
+        str(folder.with_name("kept")),
+        "--json",
+    )
     result = CliRunner().invoke(main, ("sanity", str(folder), *common, *arguments))
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
@@ -81,7 +91,17 @@ def test_maps_are_compared_with_those_of_the_intact_network(tmp_path: Path) -> N
     """Step by step for one image, with networks shuffled here."""
     shown, layer = ebcli.load_model("squeezenet1_1", "none"), "features.7"
     color_images(tmp_path / "photos", 1)
-    common = ("--model", "squeezenet1_1", "--weights", "none", "--layer", layer, "-o", str(tmp_path / "kept"), "--json")
+    common = (
+        "--model",
+        "squeezenet1_1",
+        "--weights",
+        "none",
+        "--layer",
+        layer,
+        "-o",
+        str(tmp_path / "kept"),
+        "--json",
+    )
     result = CliRunner().invoke(
         main, ("sanity", str(tmp_path / "photos"), *common, "--steps", "2", "--method", "marginal")
     )
@@ -93,7 +113,9 @@ def test_maps_are_compared_with_those_of_the_intact_network(tmp_path: Path) -> N
     inputs = shown.transforms(Image.open(tmp_path / "photos" / "0.png"))[None]
     with torch.no_grad():
         likely = int(shown.net(inputs).argmax())
-    names = layers_from_the_top(ModelUnderTest(ModelSpec("squeezenet1_1", weights="none"), [], ["center"], "cpu"))
+    names = layers_from_the_top(
+        ModelUnderTest(ModelSpec("squeezenet1_1", weights="none"), [], ["center"], "cpu")
+    )
     intact = ebcli.excitation_backprop(shown.net, inputs, likely, layer=layer).maps[0]
     for row in (half, whole):
         net = copy.deepcopy(shown.net)

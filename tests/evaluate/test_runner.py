@@ -44,7 +44,9 @@ def test_failures_are_reported_and_retried(tmp_path: Path) -> None:
             raise ImageError("it is broken")
         return test.measure(unit)
 
-    broken = Benchmark(name=test.name, settings=test.settings, units=test.units, unit=test.unit, measure=measure)
+    broken = Benchmark(
+        name=test.name, settings=test.settings, units=test.units, unit=test.unit, measure=measure
+    )
     for _ in range(2):
         rows = run_benchmark(broken, tmp_path, lambda unit, error: failures.append((unit, str(error))))
         assert len(rows) == 22
@@ -101,7 +103,9 @@ def test_what_does_not_fit_is_not_written_by_half(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
         return test.measure(unit)
 
-    full = Benchmark(name=test.name, settings=test.settings, units=test.units, unit=test.unit, measure=measure)
+    full = Benchmark(
+        name=test.name, settings=test.settings, units=test.units, unit=test.unit, measure=measure
+    )
     try:
         with pytest.raises(OutputError, match="cannot write to"):
             run_benchmark(full, tmp_path, refuse, quiet=True)

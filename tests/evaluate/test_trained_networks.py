@@ -51,7 +51,9 @@ def test_the_default_map_is_on_the_right_object(measured: tuple[str, Pictures, d
     assert found["against the other"].share > found["contrastive"].share - 0.01
 
 
-def test_the_network_decides_for_the_better_rule(measured: tuple[str, Pictures, dict[str, Maps], str]) -> None:
+def test_the_network_decides_for_the_better_rule(
+    measured: tuple[str, Pictures, dict[str, Maps], str],
+) -> None:
     family, pictures, maps, layer = measured
     by_rule = {rule: maps[rule][layer] for rule in ("step by step", "joint")}
     chosen = "joint" if family == "ViT" else "step by step"

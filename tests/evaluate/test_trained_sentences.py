@@ -39,9 +39,14 @@ def test_a_saved_network_writes_the_sentences_of_photos(net: Any, tmp_path: Path
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     sentences.save(net, tmp_path)
-    processor, loaded = AutoProcessor.from_pretrained(tmp_path), AutoModelForImageTextToText.from_pretrained(tmp_path)
+    processor, loaded = (
+        AutoProcessor.from_pretrained(tmp_path),
+        AutoModelForImageTextToText.from_pretrained(tmp_path),
+    )
     question = [{"type": "image"}, {"type": "text", "text": sentences.QUESTION}]
-    prompt = processor.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)
+    prompt = processor.apply_chat_template(
+        [{"role": "user", "content": question}], add_generation_prompt=True
+    )
     pictures = sentences.described(16, torch.Generator().manual_seed(3))
     photos = [_photo(image) for image in pictures.images]
     given = processor(images=photos, text=[prompt] * len(photos), return_tensors="pt")
@@ -58,7 +63,9 @@ def test_a_question_is_explained_as_measured(net: Any, tmp_path: Path) -> None:
     loaded = model.as_loaded()
     pictures = sentences.described(4, torch.Generator().manual_seed(4))
     halves = []
-    for image, sentence, stacked in zip(pictures.images, pictures.sentences, pictures.stacked.tolist(), strict=True):
+    for image, sentence, stacked in zip(
+        pictures.images, pictures.sentences, pictures.stacked.tolist(), strict=True
+    ):
         words = WordOptions(question=sentences.QUESTION, answer=sentence, all_words=True)
         asked = ImageRequest(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), words=words)
         found = explain(NetworkInput.from_image(_photo(image), loaded.transforms), asked)
@@ -68,13 +75,17 @@ def test_a_question_is_explained_as_measured(net: Any, tmp_path: Path) -> None:
         said = [i for i, word in enumerate(sentence.split()) if word not in (",", ".")]
         prior = sentence_maps.units(told, torch.tensor([said]))
         marginal = ebcli.excitation_backprop(told_net, pixels, prior, DEFAULT, joint=True)
-        contrastive = ebcli.excitation_backprop(told_net, pixels, prior, DEFAULT, contrastive=True, joint=True)
+        contrastive = ebcli.excitation_backprop(
+            told_net, pixels, prior, DEFAULT, contrastive=True, joint=True
+        )
         maps = np.stack([word.values for word in found.maps])
         np.testing.assert_allclose([word.share for word in found.maps], marginal.mass[0], atol=1e-4)
         np.testing.assert_allclose(maps, contrastive.maps[0], atol=1e-4)
         by_side = maps.clip(0).swapaxes(1, 2) if stacked else maps.clip(0)
         left = by_side[:, :, :4].sum((1, 2)) / by_side.sum((1, 2))
-        halves.append((left[0], 1 - left[-2], left[-1]))  # the first letter, the second one, the color of the first
+        halves.append(
+            (left[0], 1 - left[-2], left[-1])
+        )  # the first letter, the second one, the color of the first
     assert (np.mean(halves, 0) > ENOUGH).all()
 
 

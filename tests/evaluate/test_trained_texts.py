@@ -56,7 +56,9 @@ def measured(folder: Path) -> Measured:
     pictures = captions.TASK.pictures(16, 2, torch.Generator().manual_seed(5))
     layer = ebcli.default_layer(loaded)
     maps = excitation(loaded.net, pictures.images, pictures.labels, [layer])
-    maps |= gradients(loaded.net, pictures.images, pictures.labels, {layer: tuple(maps["joint"][layer].shape[2:])})
+    maps |= gradients(
+        loaded.net, pictures.images, pictures.labels, {layer: tuple(maps["joint"][layer].shape[2:])}
+    )
     return Measured(pictures, maps, layer)
 
 
@@ -78,7 +80,9 @@ def test_maps_of_a_caption_are_on_its_letter(measured: Measured, method: str) ->
 
 @pytest.mark.release
 def test_the_network_is_explained_jointly(measured: Measured) -> None:
-    torch.testing.assert_close(measured.maps["contrastive"][measured.layer], measured.maps["joint"][measured.layer])
+    torch.testing.assert_close(
+        measured.maps["contrastive"][measured.layer], measured.maps["joint"][measured.layer]
+    )
 
 
 @pytest.mark.release
@@ -106,7 +110,17 @@ def test_the_command(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         photo(image).save(f"{i}.png")
         left, right = (captions.CAPTIONS[label] for label in labels)
         for options in (("--target", left, "--target", right), ("--target", left, "--against", right)):
-            arguments = [f"{i}.png", "--model", f"clip/{folder}", *options, "-o", "maps", "--raw", "--workers", "0"]
+            arguments = [
+                f"{i}.png",
+                "--model",
+                f"clip/{folder}",
+                *options,
+                "-o",
+                "maps",
+                "--raw",
+                "--workers",
+                "0",
+            ]
             result = CliRunner().invoke(main, arguments)
             assert result.exit_code == 0, result.output
             maps = np.load(result.stdout.splitlines()[-1])["maps"].clip(min=0)

@@ -39,7 +39,11 @@ def test_the_command_puts_it_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     drawn = volumes(2, torch.Generator().manual_seed(5), balls=1.0)
     for i, one in enumerate(drawn.values.numpy()):
         np.save(f"{i}.npy", one)
-    options = (*"--model nets.py:ball --weights".split(), str(WEIGHTS), *"--target 1 --raw --json --workers 0".split())
+    options = (
+        *"--model nets.py:ball --weights".split(),
+        str(WEIGHTS),
+        *"--target 1 --raw --json --workers 0".split(),
+    )
     done = CliRunner().invoke(main, [*options, "0.npy", "1.npy"])
     assert done.exit_code == 0, done.output
     for line, box in zip(done.stdout.splitlines(), drawn.boxes.tolist(), strict=True):

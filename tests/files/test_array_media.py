@@ -28,11 +28,15 @@ ALL = ClipOptions()
 
 
 def images(channels: int, **more: Any) -> InputSpec:
-    return InputSpec(None, resize=None, mean=(0.0,) * channels, std=(1.0,) * channels, channels=channels, **more)
+    return InputSpec(
+        None, resize=None, mean=(0.0,) * channels, std=(1.0,) * channels, channels=channels, **more
+    )
 
 
 def volumes(channels: int = 1, depth: int = 0, **more: Any) -> InputSpec:
-    return InputSpec(None, resize=None, fit="squash", mean=(0.0,), std=(1.0,), channels=channels, depth=depth, **more)
+    return InputSpec(
+        None, resize=None, fit="squash", mean=(0.0,), std=(1.0,), channels=channels, depth=depth, **more
+    )
 
 
 def read(path: Path, spec: InputSpec) -> np.ndarray:
@@ -57,7 +61,9 @@ def test_arrays_are_read_as_they_are_stored(tmp_path: Path) -> None:
         "half": values.astype(np.float16),
     }.items():
         np.save(tmp_path / name, stored)
-        np.testing.assert_allclose(read(tmp_path / f"{name}.npy", images(5)), stored.transpose(1, 2, 0), rtol=1e-6)
+        np.testing.assert_allclose(
+            read(tmp_path / f"{name}.npy", images(5)), stored.transpose(1, 2, 0), rtol=1e-6
+        )
     np.savez_compressed(tmp_path / "packed", values)
     np.testing.assert_allclose(read(tmp_path / "packed.npz", images(5)), values.transpose(1, 2, 0), rtol=1e-6)
     np.save(tmp_path / "flat", values[0])
@@ -68,7 +74,9 @@ def test_arrays_are_read_as_they_are_stored(tmp_path: Path) -> None:
 def test_integers_without_a_sign_become_0_to_1_and_a_range_decides_otherwise(tmp_path: Path) -> None:
     for kind, top in ((np.uint8, 255), (np.uint16, 65535), (np.int16, 1), (np.int64, 1), (np.bool_, 1)):
         np.save(tmp_path / "a", np.array([[0, 1], [1, 0]], kind))
-        np.testing.assert_allclose(read(tmp_path / "a.npy", images(1))[..., 0], np.array([[0, 1], [1, 0]]) / top)
+        np.testing.assert_allclose(
+            read(tmp_path / "a.npy", images(1))[..., 0], np.array([[0, 1], [1, 0]]) / top
+        )
     np.save(tmp_path / "a", np.array([[100, 150, 300]], np.uint16))
     np.testing.assert_allclose(read(tmp_path / "a.npy", images(1, range=(100, 200)))[0, :, 0], [0, 0.5, 2])
 
@@ -115,16 +123,24 @@ def test_tiff_of_many_bands_16_bits_floats_and_pages(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     bands = rng.integers(0, 65536, (13, 8, 9), np.uint16)
     tifffile.imwrite(tmp_path / "planes.tif", bands, planarconfig="separate", photometric="minisblack")
-    tifffile.imwrite(tmp_path / "pixels.tif", bands.transpose(1, 2, 0), planarconfig="contig", photometric="minisblack")
+    tifffile.imwrite(
+        tmp_path / "pixels.tif", bands.transpose(1, 2, 0), planarconfig="contig", photometric="minisblack"
+    )
     for name in ("planes.tif", "pixels.tif"):
-        np.testing.assert_allclose(read(tmp_path / name, images(13)), bands.transpose(1, 2, 0) / 65535, rtol=1e-6)
+        np.testing.assert_allclose(
+            read(tmp_path / name, images(13)), bands.transpose(1, 2, 0) / 65535, rtol=1e-6
+        )
     gray = rng.random((8, 9)).astype(np.float32) * 1000
     tifffile.imwrite(tmp_path / "gray.tif", gray)
     np.testing.assert_allclose(read(tmp_path / "gray.tif", images(1))[..., 0], gray)
-    assert read(tmp_path / "gray.tif", InputSpec(None, resize=None)).dtype == np.uint8  # as Pillow reads it for photos
+    assert (
+        read(tmp_path / "gray.tif", InputSpec(None, resize=None)).dtype == np.uint8
+    )  # as Pillow reads it for photos
     tifffile.imwrite(tmp_path / "color.tif", bands[:3].transpose(1, 2, 0), photometric="rgb")
     np.testing.assert_allclose(
-        read(tmp_path / "color.tif", InputSpec(None, resize=None)), bands[:3].transpose(1, 2, 0) / 65535, rtol=1e-6
+        read(tmp_path / "color.tif", InputSpec(None, resize=None)),
+        bands[:3].transpose(1, 2, 0) / 65535,
+        rtol=1e-6,
     )
     pages = rng.random((6, 8, 9)).astype(np.float32)
     tifffile.imwrite(tmp_path / "pages.tif", pages, photometric="minisblack")
@@ -191,7 +207,9 @@ def test_dicom_images_windows_and_inverted_gray(tmp_path: Path) -> None:
     header.PixelRepresentation, header.BitsStored, header.HighBit = 0, 12, 11
     header.RescaleSlope, header.RescaleIntercept = 2, -10
     header.save_as(tmp_path / "unsigned.dcm")
-    np.testing.assert_array_equal(read(tmp_path / "unsigned.dcm", images(1))[..., 0], (4095.0 - stored) * 2 - 10)
+    np.testing.assert_array_equal(
+        read(tmp_path / "unsigned.dcm", images(1))[..., 0], (4095.0 - stored) * 2 - 10
+    )
     color = read(Path(str(get_testdata_file("examples_palette.dcm"))), images(3))
     assert color.shape == (350, 800, 3) and np.ptp(color, axis=2).max() > 0.5
 

@@ -28,7 +28,9 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ("--layer", "2", "--workers", "0", "--batch-size", "64", *arguments))  # many tiles
+    return CliRunner().invoke(
+        main, ("--layer", "2", "--workers", "0", "--batch-size", "64", *arguments)
+    )  # many tiles
 
 
 def photo(size: tuple[int, int] = (40, 30), seed: int = 0) -> Image.Image:
@@ -49,7 +51,12 @@ def png_of(width: int, height: int) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
 
 
 JPEG, PNG = encoded(photo(), "JPEG"), encoded(photo(), "PNG")
@@ -108,7 +115,9 @@ def test_every_readable_file_has_its_map_and_every_other_one_its_reason() -> Non
     assert result.exit_code == 1
     printed = [json.loads(line) for line in result.stdout_bytes.splitlines()]
     # the file has them as they came to be, stdout in the order of the inputs
-    assert sorted(Path("saliency/records.jsonl").read_bytes().splitlines()) == sorted(result.stdout_bytes.splitlines())
+    assert sorted(Path("saliency/records.jsonl").read_bytes().splitlines()) == sorted(
+        result.stdout_bytes.splitlines()
+    )
     assert [record["input"] for record in printed] == sorted(record["input"] for record in printed)
     by_name = {record["input"]: record for record in printed}
     assert len(by_name) == len(printed) == len(READABLE) + len(expected)
@@ -143,7 +152,13 @@ def test_of_an_animation_the_first_frame_counts(name: str) -> None:
 
 
 def test_what_may_not_be_read_fails_alone() -> None:
-    for name in ("closed/d.jpg", "in/a.jpg", "in/locked/b.jpg", "in/locked/c.jpg.5-cat.png", "in/locked/sub/e.jpg"):
+    for name in (
+        "closed/d.jpg",
+        "in/a.jpg",
+        "in/locked/b.jpg",
+        "in/locked/c.jpg.5-cat.png",
+        "in/locked/sub/e.jpg",
+    ):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_bytes(JPEG)
     Path("in/t.tar").write_bytes(b"")
@@ -157,8 +172,17 @@ def test_what_may_not_be_read_fails_alone() -> None:
         Path(name).chmod(0o700)
     assert result.exit_code == 1
     assert len(result.stdout.splitlines()) == 1  # in/a.jpg
-    denied = ("b.jpg", "in/link.jpg", "in/locked/b.jpg", "in/locked/c.jpg.5-cat.png", "in/locked/sub", "in/t.tar")
-    *failed, summary = [line for line in result.stderr.splitlines() if not line.startswith("The map has hardly any")]
+    denied = (
+        "b.jpg",
+        "in/link.jpg",
+        "in/locked/b.jpg",
+        "in/locked/c.jpg.5-cat.png",
+        "in/locked/sub",
+        "in/t.tar",
+    )
+    *failed, summary = [
+        line for line in result.stderr.splitlines() if not line.startswith("The map has hardly any")
+    ]
     expected = [f"{name}: Permission denied" for name in denied]
     assert sorted(failed) == sorted([*expected, "closed: the directory cannot be listed"])
     assert summary == "8 images: 1 done, 7 failed"
@@ -185,7 +209,9 @@ def test_a_list_of_hostile_names_from_stdin() -> None:
     for name in names:
         Path(os.fsdecode(name)).write_bytes(JPEG)
     result = CliRunner().invoke(
-        main, ["--layer", "2", "--workers", "0", "--json", "--from-file", "-", "-0"], input=b"\0".join(names) + b"\0"
+        main,
+        ["--layer", "2", "--workers", "0", "--json", "--from-file", "-", "-0"],
+        input=b"\0".join(names) + b"\0",
     )
     assert result.exit_code == 0, result.output
     inputs = [os.fsencode(json.loads(line)["input"]) for line in result.stdout_bytes.splitlines()]

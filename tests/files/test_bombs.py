@@ -40,9 +40,15 @@ def read(path: Path, spec: InputSpec, most: int | None = None) -> np.ndarray:
 
 
 @pytest.mark.parametrize("spec", [IMAGES, VOLUMES])
-def test_a_tiff_is_read_without_the_files_that_it_names(spec: InputSpec, elsewhere: Path, tmp_path: Path) -> None:
+def test_a_tiff_is_read_without_the_files_that_it_names(
+    spec: InputSpec, elsewhere: Path, tmp_path: Path
+) -> None:
     tifffile.imwrite(elsewhere / "secret.tif", np.full((4, 6), 77, np.uint16))
-    named = [(str(elsewhere / "secret.tif"), 1, "b"), ("elsewhere/secret.tif", 2, "b"), ("own.ome.tif", 0, "a")]
+    named = [
+        (str(elsewhere / "secret.tif"), 1, "b"),
+        ("elsewhere/secret.tif", 2, "b"),
+        ("own.ome.tif", 0, "a"),
+    ]
     planes = "".join(
         f'<TiffData IFD="0" FirstZ="{at}" PlaneCount="1"><UUID FileName="{name}">urn:uuid:{key}</UUID></TiffData>'
         for name, at, key in named
@@ -57,7 +63,10 @@ def test_a_tiff_is_read_without_the_files_that_it_names(spec: InputSpec, elsewhe
     assert tifffile.imread(tmp_path / "own.ome.tif").max() == 77  # so says the library
     tifffile.imwrite(elsewhere / "secret.tif", np.full((4, 6), 77, np.uint16))
     WATCH.seen.clear()
-    assert read(tmp_path / "own.ome.tif", spec).reshape(-1, 6).tolist() == (own / 65535).astype(np.float32).tolist()
+    assert (
+        read(tmp_path / "own.ome.tif", spec).reshape(-1, 6).tolist()
+        == (own / 65535).astype(np.float32).tolist()
+    )
 
 
 def _zeros(count: int) -> bytes:
@@ -184,7 +193,9 @@ def test_a_width_without_a_center_is_no_window(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", ["(-4, 4)", "(-4, -4)", "(1, -1, 16)"])
 def test_a_side_less_than_one_is_refused(shape: str, tmp_path: Path) -> None:
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64))
+    (tmp_path / "a.npy").write_bytes(
+        b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64)
+    )
     with pytest.raises(ImageError, match=r"^it has .* values, but an array"):
         read(tmp_path / "a.npy", IMAGES)
 

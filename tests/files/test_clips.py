@@ -27,7 +27,8 @@ def test_times_count_from_the_start_of_the_video() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"), [({"every": 0}, "--every"), ({"start": -1.0}, "--start"), ({"duration": 0.0}, "--duration")]
+    ("options", "reason"),
+    [({"every": 0}, "--every"), ({"start": -1.0}, "--start"), ({"duration": 0.0}, "--duration")],
 )
 def test_options_out_of_range_are_refused(options: dict[str, float], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):

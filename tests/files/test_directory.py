@@ -36,7 +36,11 @@ def folder(out: Path) -> Iterator[OutputFolder]:
 
 
 def files(out: Path) -> set[str]:
-    paths = (path for path in out.rglob("*") if path.name not in (".eb-saliency", "records.jsonl", "eb-saliency-run"))
+    paths = (
+        path
+        for path in out.rglob("*")
+        if path.name not in (".eb-saliency", "records.jsonl", "eb-saliency-run")
+    )
     return {str(path.relative_to(out)) for path in paths if path.is_file()}
 
 
@@ -63,7 +67,9 @@ def test_if_one_of_an_image_s_files_has_no_room_none_is_begun(out: Path, folder:
     assert files(out) == {"a.png"}
 
 
-def test_a_file_that_appears_during_a_run_is_replaced_only_if_it_is_ours(out: Path, folder: OutputFolder) -> None:
+def test_a_file_that_appears_during_a_run_is_replaced_only_if_it_is_ours(
+    out: Path, folder: OutputFolder
+) -> None:
     with OutputFolder(out, overwrite=False) as other:  # of another run
         other.add({Path("own.png"): OWN})
     folder.add({Path("own.png"): b"new"})
@@ -145,7 +151,8 @@ def record_until_killed(out: Path, started: Event) -> None:
     record = wrote(Record("a.jpg", "done", place="d/a.jpg", input_bytes=1, input_mtime_ns=2), "a.jpg.1.png")
     with mock.patch.object(Path, "replace", killed):
         folder.write(
-            {Path("d/a.jpg.1.png"): b"1234"}, replace(record, classes=(ClassRecord(1, None, 1, mass=1, blank=False),))
+            {Path("d/a.jpg.1.png"): b"1234"},
+            replace(record, classes=(ClassRecord(1, None, 1, mass=1, blank=False),)),
         )
 
 
@@ -178,9 +185,13 @@ def test_foreign_files_are_found_before_anything_is_computed(out: Path) -> None:
     for name in ("a.jpg", "a.jpg.1-cat.jpg", "b.jpg.2-dog.png", "notes.txt", "d/a.jpg.3.png"):
         (out / name).write_bytes(b"mine")
     refuse(out, "a.jpg")
-    with pytest.raises(ConfigurationError, match=r"'.*out/b\.jpg\.2-dog\.png' would be replaced.*write it.*overwrite"):
+    with pytest.raises(
+        ConfigurationError, match=r"'.*out/b\.jpg\.2-dog\.png' would be replaced.*write it.*overwrite"
+    ):
         refuse(out, "a.jpg", "b.jpg")
-    with pytest.raises(ConfigurationError, match=r"out/b\.jpg.*d/a\.jpg\.3\.png' would be replaced.*write them"):
+    with pytest.raises(
+        ConfigurationError, match=r"out/b\.jpg.*d/a\.jpg\.3\.png' would be replaced.*write them"
+    ):
         refuse(out, "b.jpg", "d/a.jpg")
     with OutputFolder(out, overwrite=True) as folder:
         folder.add({Path("b.jpg.2-dog.png"): OWN})
@@ -220,7 +231,9 @@ def test_directories_of_the_user_are_not_removed_whatever_their_names(out: Path)
     assert files(out) == before
 
 
-def test_a_file_of_the_user_at_the_path_of_a_recorded_result_is_not_replaced(out: Path, tmp_path: Path) -> None:
+def test_a_file_of_the_user_at_the_path_of_a_recorded_result_is_not_replaced(
+    out: Path, tmp_path: Path
+) -> None:
     with OutputFolder(out, overwrite=False) as folder:
         record = wrote(Record("a.jpg", "done", place="a.jpg"), "a.jpg.1.png", content=OWN)
         folder.write({Path("a.jpg.1.png"): OWN}, record)
@@ -234,12 +247,17 @@ def test_a_file_of_the_user_at_the_path_of_a_recorded_result_is_not_replaced(out
 
 
 @pytest.mark.parametrize("output", ["out", "deep/out", "."])
-def test_a_working_directory_without_access(output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_working_directory_without_access(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As root's home is for another user."""
     monkeypatch.chdir(tmp_path)
     tmp_path.chmod(0)
     try:
-        with no_override(), pytest.raises(OutputError, match=f"cannot write to '{output}': Permission denied"):
+        with (
+            no_override(),
+            pytest.raises(OutputError, match=f"cannot write to '{output}': Permission denied"),
+        ):
             check_writable(Path(output))
     finally:
         tmp_path.chmod(0o700)
@@ -269,7 +287,9 @@ def test_a_photo_is_finished_until_other_settings_write_its_results_or_it_fails(
         with OutputFolder(out, overwrite=False) as folder:
             files = {Path(name): OWN} if "output" in options else {}
             folder.write(files, Record("a.jpg", place="a.jpg", **options))
-        return [one for one in ("first", "second") if OutputFolder(out, overwrite=False).has_finished(source, one)]
+        return [
+            one for one in ("first", "second") if OutputFolder(out, overwrite=False).has_finished(source, one)
+        ]
 
     done = {"status": "done", "classes": classes, **state, **written}
     assert finished(configuration="first", **done) == ["first"]

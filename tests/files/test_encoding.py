@@ -75,7 +75,9 @@ def test_asking_who_made_a_file_does_not_unpack_it(tmp_path: Path) -> None:
     header = tmp_path / "header.npz"
     with zipfile.ZipFile(header, "w") as archive:  # an array that says to be a terabyte
         array = io.BytesIO()
-        np.lib.format.write_array_header_1_0(array, {"descr": "<U11", "fortran_order": False, "shape": (1 << 36,)})
+        np.lib.format.write_array_header_1_0(
+            array, {"descr": "<U11", "fortran_order": False, "shape": (1 << 36,)}
+        )
         archive.writestr("software.npy", array.getvalue())
     picture = tmp_path / "large.png"
     Image.new("1", (20_000, 8_000)).save(picture)

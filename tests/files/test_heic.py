@@ -19,7 +19,9 @@ pytestmark = pytest.mark.usefixtures("watched")
 def test_a_heic_photo_is_read_like_others(working_directory: Path) -> None:
     heif = pytest.importorskip("pillow_heif")
     heif.register_heif_opener()
-    gradient = Image.merge("RGB", [Image.linear_gradient("L").rotate(angle) for angle in (0, 90, 180)]).resize((64, 48))
+    gradient = Image.merge(
+        "RGB", [Image.linear_gradient("L").rotate(angle) for angle in (0, 90, 180)]
+    ).resize((64, 48))
     gradient.save("photo.HEIC", quality=95)
     path = Path("photo.HEIC")
     assert has_image_suffix(path)
@@ -35,7 +37,9 @@ def test_a_heic_photo_is_read_like_others(working_directory: Path) -> None:
     ("size", "said"),
     [((60000, 60000), "it has too many pixels: raise EB_SALIENCY_MAX_PIXELS"), ((16, 16), "it is broken: ")],
 )
-def test_a_heic_photo_of_another_size_than_it_says_is_refused(size: tuple[int, int], said: str, tmp_path: Path) -> None:
+def test_a_heic_photo_of_another_size_than_it_says_is_refused(
+    size: tuple[int, int], said: str, tmp_path: Path
+) -> None:
     pytest.importorskip("pillow_heif").register_heif_opener()
     Image.new("RGB", (256, 256)).save(path := tmp_path / "photo.heic")
     content = bytearray(path.read_bytes())
@@ -45,7 +49,9 @@ def test_a_heic_photo_of_another_size_than_it_says_is_refused(size: tuple[int, i
         decode(path)
 
 
-def test_without_the_package_a_heic_photo_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_a_heic_photo_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     images._add_heif.cache_clear()
     try:

@@ -72,12 +72,36 @@ def _syntax(uid: str) -> bytes:
 
 
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
-    "truncated": ("a.npy", lambda: _npy("(1, 4, 4)", content=bytes(9)), "it is truncated: it has 9 of 64 bytes"),
-    "lying": ("a.npy", lambda: _npy("(1, 999999, 99999)", content=bytes(64)), "it has too many pixels: raise EB_SAL"),
-    "objects": ("a.npy", lambda: _npy("(2, 2)", "'|O'", bytes(32)), "its data type is object, but integers or floats"),
-    "complex": ("a.npy", lambda: _npy("(2, 2)", "'<c8'", bytes(32)), "its data type is complex64, but integers or fl"),
-    "text": ("a.npy", lambda: _npy("(2, 2)", "'<U8'", bytes(128)), "its data type is <U8, but integers or floats"),
-    "no axes": ("a.npy", lambda: _npy("()", content=bytes(4)), "it has no values, but an array (H, W) or (C, H, W)"),
+    "truncated": (
+        "a.npy",
+        lambda: _npy("(1, 4, 4)", content=bytes(9)),
+        "it is truncated: it has 9 of 64 bytes",
+    ),
+    "lying": (
+        "a.npy",
+        lambda: _npy("(1, 999999, 99999)", content=bytes(64)),
+        "it has too many pixels: raise EB_SAL",
+    ),
+    "objects": (
+        "a.npy",
+        lambda: _npy("(2, 2)", "'|O'", bytes(32)),
+        "its data type is object, but integers or floats",
+    ),
+    "complex": (
+        "a.npy",
+        lambda: _npy("(2, 2)", "'<c8'", bytes(32)),
+        "its data type is complex64, but integers or fl",
+    ),
+    "text": (
+        "a.npy",
+        lambda: _npy("(2, 2)", "'<U8'", bytes(128)),
+        "its data type is <U8, but integers or floats",
+    ),
+    "no axes": (
+        "a.npy",
+        lambda: _npy("()", content=bytes(4)),
+        "it has no values, but an array (H, W) or (C, H, W)",
+    ),
     "axes": (
         "a.npy",
         lambda: _npy("(1, 2, 2, 2)", content=bytes(32)),
@@ -93,7 +117,11 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
         lambda: _npy("(1, 1)", content=struct.pack("<f", np.nan)),
         "it has values that are not fin",
     ),
-    "channels": ("a.npy", lambda: _npy("(4, 2, 2)", content=bytes(64)), "it has 4 channels, but nets.py:gray takes 1"),
+    "channels": (
+        "a.npy",
+        lambda: _npy("(4, 2, 2)", content=bytes(64)),
+        "it has 4 channels, but nets.py:gray takes 1",
+    ),
     "tiff": ("a.tif", lambda: b"II*\x00\x08\x00\x00\x00\xff\xff", "not an image that Pillow can read"),
     "frames": (
         "a.dcm",
@@ -105,8 +133,16 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
         lambda: Path(str(get_testdata_file("MR_small_jpeg_ls_lossless.dcm"))).read_bytes(),
         "its pixels are compressed or encrypted as JPEG-LS Lossless Image Compression, which no installed decoder",
     ),
-    "private": ("a.dcm", lambda: _syntax("1.2.3.4.5"), "its pixels are compressed or encrypted as 1.2.3.4.5, which no"),
-    "dicom bomb": ("a.dcm", lambda: _dicom("CT_small.dcm", Rows=60000, Columns=60000), "it has too many pixels"),
+    "private": (
+        "a.dcm",
+        lambda: _syntax("1.2.3.4.5"),
+        "its pixels are compressed or encrypted as 1.2.3.4.5, which no",
+    ),
+    "dicom bomb": (
+        "a.dcm",
+        lambda: _dicom("CT_small.dcm", Rows=60000, Columns=60000),
+        "it has too many pixels",
+    ),
     "dicom cut": ("a.dcm", lambda: _dicom("CT_small.dcm")[:20000], "it is "),
     "field": (
         "a.dcm",
@@ -114,12 +150,24 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
         "it is broken, or no DICOM image (ValueError)",  # it may be a field about the patient, so it is not quoted
     ),
     "no dicom": ("a.dcm", lambda: b"text" * 100, "it is no DICOM image"),
-    "plan": ("a.dcm", lambda: Path(str(get_testdata_file("rtplan.dcm"))).read_bytes(), "it is no DICOM image"),
+    "plan": (
+        "a.dcm",
+        lambda: Path(str(get_testdata_file("rtplan.dcm"))).read_bytes(),
+        "it is no DICOM image",
+    ),
 }
 OF_VOLUMES: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "cut": ("a.nii", lambda: _nifti(lambda content: None)[:-40], "it is truncated, or broken"),
-    "header cut": ("a.nii", lambda: _nifti(lambda content: None)[:100], "it is no NIfTI file, or its header is broken"),
-    "dims": ("a.nii", lambda: _nifti(_dims(3, 30000, 30000, 30000)), "it has too many pixels: raise EB_SALIENCY_"),
+    "header cut": (
+        "a.nii",
+        lambda: _nifti(lambda content: None)[:100],
+        "it is no NIfTI file, or its header is broken",
+    ),
+    "dims": (
+        "a.nii",
+        lambda: _nifti(_dims(3, 30000, 30000, 30000)),
+        "it has too many pixels: raise EB_SALIENCY_",
+    ),
     "negative": ("a.nii", lambda: _nifti(_dims(3, -5, 5, 6)), "it "),
     "complex": (
         "a.nii",
@@ -127,7 +175,11 @@ OF_VOLUMES: dict[str, tuple[str, Callable[[], bytes], str]] = {
         "its data type is ",
     ),
     "not packed": ("a.nii.gz", lambda: b"\x1f\x8b" + bytes(40), "it is truncated, or broken"),
-    "packed cut": ("a.nii.gz", lambda: gzip.compress(_nifti(lambda content: None))[:60], "it is truncated, or broken"),
+    "packed cut": (
+        "a.nii.gz",
+        lambda: gzip.compress(_nifti(lambda content: None))[:60],
+        "it is truncated, or broken",
+    ),
     "photo": ("a.jpg", lambda: b"\xff\xd8\xff", "it is neither an array nor another volume that can be read"),
     "two channels": (
         "a.npy",
@@ -156,13 +208,24 @@ def test_what_cannot_be_read_ends_in_one_sentence(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"SeriesInstanceUID": lambda i: f"1.2.{i // 3}"}, "its slices are of 2 series: give each series a directory"),
-        ({"ImagePositionPatient": lambda i: [0, 0, i + 2 * (i > 2)]}, "slices are missing between 2 and 5 mm, as most"),
+        (
+            {"SeriesInstanceUID": lambda i: f"1.2.{i // 3}"},
+            "its slices are of 2 series: give each series a directory",
+        ),
+        (
+            {"ImagePositionPatient": lambda i: [0, 0, i + 2 * (i > 2)]},
+            "slices are missing between 2 and 5 mm, as most",
+        ),
         ({"ImagePositionPatient": lambda i: [0, 0, i // 2]}, "two of its slices are at 0 mm: it is mixed of"),
-        ({"ImageOrientationPatient": lambda i: [1, 0, 0, 0, i % 2, 1 - i % 2]}, "its slices are of 2 orientations"),
+        (
+            {"ImageOrientationPatient": lambda i: [1, 0, 0, 0, i % 2, 1 - i % 2]},
+            "its slices are of 2 orientations",
+        ),
     ],
 )
-def test_series_with_missing_or_mixed_slices_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_series_with_missing_or_mixed_slices_are_refused(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     dicom_series(tmp_path / "ct", volume((6, 4, 4), (3, 2, 2)), (1, 1, 1), **changes)
     with pytest.raises(ImageError) as caught:
         Reader(volumes()).load(Source(tmp_path / "ct"))

@@ -149,11 +149,15 @@ def preprocessed(preset: ImageClassification, fit: str, image: Any) -> torch.Ten
         return preset(image)
     side, crop = preset.resize_size[0], preset.crop_size[0]
     _, *size = functional.get_dimensions(image)
-    size = [side, side] if fit == "squash" else [max(1, round(length / (max(size) / side))) for length in size]
+    size = (
+        [side, side] if fit == "squash" else [max(1, round(length / (max(size) / side))) for length in size]
+    )
     small = functional.resize(image, size, preset.interpolation, antialias=preset.antialias)
     pixels = small if isinstance(small, torch.Tensor) else functional.pil_to_tensor(small)
     fill = torch.tensor([round(255 * mean) / 255 * (fit == "pad") for mean in preset.mean])[:, None, None]
-    values = functional.center_crop(functional.convert_image_dtype(pixels) - fill, crop) + fill  # pads with zeros
+    values = (
+        functional.center_crop(functional.convert_image_dtype(pixels) - fill, crop) + fill
+    )  # pads with zeros
     return functional.normalize(values, preset.mean, preset.std)
 
 

@@ -25,20 +25,26 @@ def test_the_name_holds_the_input_and_the_class() -> None:
     place = picture_relpath(Path("photos/photo.jpg"), 282, "tiger cat")
     assert place == Path("photos/photo.jpg.282-tiger-cat.png")
     assert picture_relpath(Path("a.png"), 7, None, "webp") == Path("a.png.7.webp")
-    assert picture_relpath(Path("a.png"), 7, "cat", "webp", "@features-11") == Path("a.png.7-cat@features-11.webp")
+    assert picture_relpath(Path("a.png"), 7, "cat", "webp", "@features-11") == Path(
+        "a.png.7-cat@features-11.webp"
+    )
     assert figure_relpath(Path("a.png"), "panel", "jpg") == Path("a.png.panel.jpg")
     assert raw_relpath(Path("a.png")) == Path("a.png.npz")
 
 
 @pytest.mark.parametrize(
-    "name", ["a.jpg", "a.jpg.5-cat.png", "a", "a.npz", "line\nbreak.png", "a.1", "a.panel", "a@b.5@c", "a.maps@b~"]
+    "name",
+    ["a.jpg", "a.jpg.5-cat.png", "a", "a.npz", "line\nbreak.png", "a.1", "a.panel", "a@b.5@c", "a.maps@b~"],
 )
 @pytest.mark.parametrize(("index", "category"), [(0, None), (282, "tiger cat"), (7, "猫")])
 def test_a_result_s_name_leads_back_to_its_input(name: str, index: int, category: str | None) -> None:
     place = Path("photos", name)
     for suffix in ("png", "jpg", "webp"):
         assert parse_result_name(picture_relpath(place, index, category, suffix)) == (place, index)
-        assert parse_result_name(picture_relpath(place, index, category, suffix, "@features-11")) == (place, index)
+        assert parse_result_name(picture_relpath(place, index, category, suffix, "@features-11")) == (
+            place,
+            index,
+        )
         assert parse_result_name(figure_relpath(place, "panel", suffix)) == (place, None)
     for mark in ("", "@features-11", "@a@b+marginal", "+marginal"):
         place = output_relpath(Path("photos", name))
@@ -49,7 +55,19 @@ def test_a_result_s_name_leads_back_to_its_input(name: str, index: int, category
 
 
 def test_described_classes_are_told_apart_by_their_names() -> None:
-    texts = ["a red car", "a red-car", "A red car", "a red car!", "猫", "犬", "x" * 300, "x" * 299, "a  b", "", "a b"]
+    texts = [
+        "a red car",
+        "a red-car",
+        "A red car",
+        "a red car!",
+        "猫",
+        "犬",
+        "x" * 300,
+        "x" * 299,
+        "a  b",
+        "",
+        "a b",
+    ]
     for mark in ("", "@features-11", "+against-" + "y" * 47):
         found = [picture_relpath(Path("a.jpg"), 0, text, mark=mark, described=True) for text in texts]
         assert len(set(found)) == len(texts)
@@ -62,7 +80,12 @@ def test_described_classes_are_told_apart_by_their_names() -> None:
     assert names[0] == "a-red-car"
 
 
-MAPS = [(5, "tiger cat", "features.11"), (5, "tiger cat", "input"), (9, None, "features.11"), (9, None, "input")]
+MAPS = [
+    (5, "tiger cat", "features.11"),
+    (5, "tiger cat", "input"),
+    (9, None, "features.11"),
+    (9, None, "input"),
+]
 LAYERS = ("features.11", "input")
 PLAIN = ResultNames(format="png", layers=("input",), default_layer="input")
 RAW = replace(PLAIN, format="jpg", raw=True)
@@ -75,7 +98,11 @@ RAW = replace(PLAIN, format="jpg", raw=True)
         (replace(PLAIN, format="auto"), MAPS[1::2], ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.9.jpg"]),
         (replace(PLAIN, format="auto", figure="panel"), MAPS[1:2], ["d/a.jpg.panel.jpg"]),
         (RAW, MAPS[1:2], ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.npz"]),
-        (replace(RAW, method="marginal"), MAPS[1:2], ["d/a.jpg.5-tiger-cat+marginal.jpg", "d/a.jpg.maps+marginal.npz"]),
+        (
+            replace(RAW, method="marginal"),
+            MAPS[1:2],
+            ["d/a.jpg.5-tiger-cat+marginal.jpg", "d/a.jpg.maps+marginal.npz"],
+        ),
         (
             replace(RAW, figure="panel", layers=LAYERS[:1], method="marginal"),
             MAPS[:1],
@@ -103,10 +130,20 @@ def test_the_results_of_an_image_and_no_other_files_match(
 ) -> None:
     assert names.relpaths(Path("d/a.jpg"), maps) == [Path(name) for name in expected]
     others = "5-tiger-cat.png 5-cat.png 5-tiger-cat@x.png 7.png 5-tiger-cat.jpg npz panel.png panel.webp png".split()
-    others += ["5-tiger-cat@input.png", "9@features-11.png", "9.png", "5-tiger-cat@features-11.png", "9@input.png"]
-    others += "9.jpg panel.jpg 5-tiger-cat+marginal.jpg panel@features-11@input.webp panel+marginal.jpg".split()
+    others += [
+        "5-tiger-cat@input.png",
+        "9@features-11.png",
+        "9.png",
+        "5-tiger-cat@features-11.png",
+        "9@input.png",
+    ]
+    others += (
+        "9.jpg panel.jpg 5-tiger-cat+marginal.jpg panel@features-11@input.webp panel+marginal.jpg".split()
+    )
     others += ["maps+marginal.npz", "layers.jpg", "layers+marginal.jpg"]
-    matching = {f"d/a.jpg.{end}" for end in others if names.matches(Path(f"d/a.jpg.{end}"), {5: "tiger cat", 9: None})}
+    matching = {
+        f"d/a.jpg.{end}" for end in others if names.matches(Path(f"d/a.jpg.{end}"), {5: "tiger cat", 9: None})
+    }
     every = [(index, name, layer) for index, name in ((5, "tiger cat"), (9, None)) for layer in names.layers]
     assert matching == {str(path) for path in names.relpaths(Path("d/a.jpg"), every)} & {
         f"d/a.jpg.{end}" for end in others
@@ -114,7 +151,9 @@ def test_the_results_of_an_image_and_no_other_files_match(
     assert matching >= set(expected) & {f"d/a.jpg.{end}" for end in others}
 
 
-@pytest.mark.parametrize("name", ["a.JPG", "a.jpeg", "a.jfif", "a.png", "a.tiff", "a.webp", "a", "jpg", "a.jpg.bmp"])
+@pytest.mark.parametrize(
+    "name", ["a.JPG", "a.jpeg", "a.jfif", "a.png", "a.tiff", "a.webp", "a", "jpg", "a.jpg.bmp"]
+)
 def test_pictures_are_jpeg_where_pillow_reads_the_suffix_as_jpeg(name: str) -> None:
     Image.init()
     is_jpeg = Image.registered_extensions().get(Path(name).suffix.lower()) == "JPEG"
@@ -131,7 +170,9 @@ def test_a_directory_that_is_named_like_a_result_does_not_take_its_place() -> No
     assert output_relpath(Path("a.jpg/b~/c.jpg")) == Path("a.jpg/b~/c.jpg")
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "records.jsonl", "a.jpg.cat.png", "a.jpg.5_cat.png", ".npz", "a.5-Cat.png"])
+@pytest.mark.parametrize(
+    "name", ["a.jpg", "records.jsonl", "a.jpg.cat.png", "a.jpg.5_cat.png", ".npz", "a.5-Cat.png"]
+)
 def test_other_names_are_no_results(name: str) -> None:
     assert parse_result_name(Path(name)) is None
 
@@ -150,7 +191,9 @@ def test_class_names_are_data(name: str, expected: str) -> None:
     assert slug(name) == expected
 
 
-def test_different_inputs_have_different_places_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_inputs_have_different_places_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     inputs = [
         "a.jpg", "a.png", "a", "b/a.jpg", "../a.jpg", "../../a.jpg", "b/../../a.jpg.png",
@@ -164,7 +207,9 @@ def test_different_inputs_have_different_places_inside(tmp_path: Path, monkeypat
     output = tmp_path / "out"
     mirrors = [output_relpath(Path(name)) for name in inputs]
     places = [output / picture_relpath(place, index, "cat") for place in mirrors for index in (1, 11)]
-    places += [output / picture_relpath(place, 1, "cat", "png", mark) for place in mirrors for mark in ("@a-1", "@b")]
+    places += [
+        output / picture_relpath(place, 1, "cat", "png", mark) for place in mirrors for mark in ("@a-1", "@b")
+    ]
     for mark in ("", "@b", "@a-1+marginal"):
         places += [output / figure_relpath(place, "panel", "png", mark) for place in mirrors]
         places += [output / raw_relpath(place, mark) for place in mirrors]
@@ -217,7 +262,9 @@ def test_names_at_the_limit_of_the_file_system_stay_writable_and_apart(tmp_path:
             ["layer.1", "layer.2", "layer.3", "layer.4", "layer.5", "input"],
         ):
             mark = name_marks(layers, "against-" + "d" * 100)
-            (tmp_path / picture_relpath(output_relpath(Path(name)), 999_999_999, "c" * 100, "webp", mark)).touch()
+            (
+                tmp_path / picture_relpath(output_relpath(Path(name)), 999_999_999, "c" * 100, "webp", mark)
+            ).touch()
             (tmp_path / raw_relpath(output_relpath(Path(name)), mark)).touch()
     assert len(set(tmp_path.iterdir())) == 2 * 4 * len(long)
 
@@ -231,16 +278,22 @@ def test_two_points_mean_what_the_file_system_says(tmp_path: Path, monkeypatch: 
     assert output_relpath(Path("../here/a.jpg")) == Path("a.jpg")
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.gif", "frames", "a.mp4.5-cat.mp4", "a.sheet", "x" * 180 + ".mkv"])
+@pytest.mark.parametrize(
+    "name", ["a.mp4", "a.gif", "frames", "a.mp4.5-cat.mp4", "a.sheet", "x" * 180 + ".mkv"]
+)
 @pytest.mark.parametrize("suffix", ["mp4", "webp"])
 @pytest.mark.parametrize("picture", ["auto", "webp"])
 def test_a_video_has_a_video_and_a_sheet_per_map(name: str, suffix: str, picture: str) -> None:
-    names = ResultNames(format=picture, raw=True, layers=("a", "b"), default_layer="a", method="marginal", video=suffix)
+    names = ResultNames(
+        format=picture, raw=True, layers=("a", "b"), default_layer="a", method="marginal", video=suffix
+    )
     place = output_relpath(Path("d", name))
     maps = [(7, "w" * 80, "a"), (7, "w" * 80, "b"), (9, None, "a"), (9, None, "b")]
     results = names.relpaths(place, maps)
     assert len(set(results)) == 2 * len(maps) + 1
-    assert [parse_result_name(path) for path in results] == [(place, k) for k in (7, 7, 9, 9)] * 2 + [(place, None)]
+    assert [parse_result_name(path) for path in results] == [(place, k) for k in (7, 7, 9, 9)] * 2 + [
+        (place, None)
+    ]
     assert all(path.suffix == f".{suffix}" for path in results[:4])
     assert all(path.stem.endswith(".sheet") for path in results[4:8])
     assert all(len(path.name.encode()) <= 255 for path in results)

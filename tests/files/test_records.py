@@ -64,7 +64,9 @@ def append(*records: Record) -> None:
 
 def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
     name = os.fsdecode(b"line\nbreak caf\xe9 \xe2\x82\xac.jpg")
-    record = Record(name, "done", classes=(ClassRecord(1, 'a "b"', float("nan"), mass=float("inf"), blank=True),))
+    record = Record(
+        name, "done", classes=(ClassRecord(1, 'a "b"', float("nan"), mass=float("inf"), blank=True),)
+    )
     (line,) = record.line().splitlines()
     entry = json.loads(line, parse_constant=pytest.fail)  # NaN and Infinity are not JSON
     assert os.fsencode(entry["input"]) == os.fsencode(name)
@@ -112,12 +114,17 @@ def test_a_record_reads_what_it_wrote() -> None:
         strength=0.25,
         evidence="weak",
     )
-    record = dataclasses.replace(done("a.jpg", "A", OUT), classes=(shown,), against=(7,), label=1, predicted=2)
+    record = dataclasses.replace(
+        done("a.jpg", "A", OUT), classes=(shown,), against=(7,), label=1, predicted=2
+    )
     found = Record.parse(record.line().encode())
     assert found is not None
     assert json.loads(found.line()) == json.loads(record.line())
     (one,) = json.loads(record.line())["classes"]
-    assert (one["box"], one["region"]["box"]) == ([0, 1, 2, 3], [1, 2, 3, 4])  # in files: left, top, width and height
+    assert (one["box"], one["region"]["box"]) == (
+        [0, 1, 2, 3],
+        [1, 2, 3, 4],
+    )  # in files: left, top, width and height
     assert (found.classes[0].region, found.against, found.results) == (
         {"box": Box(1, 2, 4, 6), "area": 5.5, "polygon": [1, 2, 3.5, 4]},
         (7,),
@@ -128,7 +135,9 @@ def test_a_record_reads_what_it_wrote() -> None:
 def test_records_of_earlier_versions_are_read() -> None:
     """They lack what an answer has."""
     written = json.loads(done("a.jpg", "A", OUT).line())
-    found = Record.parse(json.dumps({k: v for k, v in written.items() if k not in ("question", "answer")}).encode())
+    found = Record.parse(
+        json.dumps({k: v for k, v in written.items() if k not in ("question", "answer")}).encode()
+    )
     assert found == done("a.jpg", "A", OUT)
     assert Record.parse(json.dumps({k: v for k, v in written.items() if k != "model"}).encode()) is None
 
@@ -210,7 +219,13 @@ def test_a_true_line_is_read() -> None:
     assert record is not None
     assert record.results == [Result("d/b.jpg.1-cat.png", 4, "ab", "A"), Result("d/b.jpg.npz", 5, "cd", "A")]
     assert (record.stamp, record.status, record.seconds) == (FileState(1, 2), "done", 0.5)
-    failed = GOOD | {"status": "failed", "error": "broken", "output": [], "output_bytes": [], "output_sha256": []}
+    failed = GOOD | {
+        "status": "failed",
+        "error": "broken",
+        "output": [],
+        "output_bytes": [],
+        "output_sha256": [],
+    }
     failed |= {"classes": [], "input_bytes": None}
     assert Record.parse(json.dumps(failed).encode())
     name = os.fsdecode(b"\xff\n.jpg")
@@ -319,7 +334,9 @@ def test_processes_that_write_at_once_do_not_mix_their_lines() -> None:
     for writer in writers:
         writer.join()
     entries = [json.loads(line) for line in (OUT / RECORDS).read_bytes().splitlines()]
-    assert sorted(entry["input"] for entry in entries) == sorted(f"{n}/{i}" for n in range(4) for i in range(200))
+    assert sorted(entry["input"] for entry in entries) == sorted(
+        f"{n}/{i}" for n in range(4) for i in range(200)
+    )
     for number in range(4):  # and each writer's are in its order
         own = [entry["input"] for entry in entries if entry["input"].startswith(f"{number}/")]
         assert own == [f"{number}/{i}" for i in range(200)]
@@ -337,7 +354,10 @@ def test_a_line_that_does_not_fit_is_not_begun() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (OUT / RECORDS).read_bytes() == before
     append(Record("c.jpg", "failed"))
-    assert [json.loads(line)["input"] for line in (OUT / RECORDS).read_bytes().splitlines()] == ["a.jpg", "c.jpg"]
+    assert [json.loads(line)["input"] for line in (OUT / RECORDS).read_bytes().splitlines()] == [
+        "a.jpg",
+        "c.jpg",
+    ]
 
 
 def test_hashes() -> None:

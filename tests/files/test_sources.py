@@ -36,7 +36,15 @@ def names(paths: Sequence[str], without: str | None = None, **patterns: Sequence
 
 
 def test_directories_are_sorted_by_path_and_the_results_left_out() -> None:
-    make("d/b/2.jpg", "d/b/10.jpg", "d/a.png", "d/notes.txt", "d/out/a.png.1.png", "d/b/c/d.png", "d/.hidden.png")
+    make(
+        "d/b/2.jpg",
+        "d/b/10.jpg",
+        "d/a.png",
+        "d/notes.txt",
+        "d/out/a.png.1.png",
+        "d/b/c/d.png",
+        "d/.hidden.png",
+    )
     assert names(["d/b/c/d.png", "d", "gone.jpg"], without="d/out") == [
         "d/b/c/d.png",
         "d/.hidden.png",
@@ -80,12 +88,17 @@ def test_what_cannot_be_an_image_is_not_passed_over_in_silence() -> None:
 def test_a_directory_that_cannot_be_listed_is_an_input_that_will_fail() -> None:
     Path("closed").mkdir(mode=0)
     with no_override():
-        assert [(source.path, source.is_explicit) for source in find_sources([Path()])] == [(Path("closed"), True)]
+        assert [(source.path, source.is_explicit) for source in find_sources([Path()])] == [
+            (Path("closed"), True)
+        ]
 
 
 def test_the_same_file_is_taken_once_however_it_is_spelt() -> None:
     make("d/a.jpg", "d/sub/b.jpg")
-    assert names(["d/a.jpg", "./d/sub/../a.jpg", f"{Path.cwd()}/d/a.jpg", "d", "d/"]) == ["d/a.jpg", "d/sub/b.jpg"]
+    assert names(["d/a.jpg", "./d/sub/../a.jpg", f"{Path.cwd()}/d/a.jpg", "d", "d/"]) == [
+        "d/a.jpg",
+        "d/sub/b.jpg",
+    ]
 
 
 def test_two_files_are_two_however_alike_their_names_look() -> None:
@@ -124,7 +137,9 @@ def test_pictures_of_this_program_are_skipped_and_those_named_with_a_word() -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert names(["d"], include=["*.jpg", "*.png"]) == ["d/a.jpg", "d/a.jpg.6.png"]
-    with pytest.warns(UserWarning, match=r"skipped 1 file that this program wrote, such as 'd/a\.jpg\.5-cat\.png'"):
+    with pytest.warns(
+        UserWarning, match=r"skipped 1 file that this program wrote, such as 'd/a\.jpg\.5-cat\.png'"
+    ):
         assert names(["d/a.jpg.5-cat.png", "d/a.jpg"]) == ["d/a.jpg"]
 
 

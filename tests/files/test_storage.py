@@ -124,7 +124,10 @@ def test_a_server_of_objects_that_stalls_is_given_up(
                 while True:
                     threading.Thread(target=answer, args=[listener.accept()[0]], daemon=True).start()
 
-        settings = {"ENDPOINT_URL": f"http://127.0.0.1:{listener.getsockname()[1]}", "DEFAULT_REGION": "us-east-1"}
+        settings = {
+            "ENDPOINT_URL": f"http://127.0.0.1:{listener.getsockname()[1]}",
+            "DEFAULT_REGION": "us-east-1",
+        }
         for name, value in {**settings, "ACCESS_KEY_ID": "nobody", "SECRET_ACCESS_KEY": "nothing"}.items():
             monkeypatch.setenv(f"AWS_{name}", value)
         monkeypatch.setattr("ebcli.files.storage.SLOWEST", 2)  # not in workers
@@ -132,12 +135,15 @@ def test_a_server_of_objects_that_stalls_is_given_up(
             listener.close()
         else:
             threading.Thread(target=serve, daemon=True).start()
-        result = invoke("s3://stalled/a.png", "here", "-o", "maps", "--workers", "1", timeout="0.15", retries="0")
+        result = invoke(
+            "s3://stalled/a.png", "here", "-o", "maps", "--workers", "1", timeout="0.15", retries="0"
+        )
         stop.set()
     assert result.exit_code == 1
     assert [record["status"] for record in records(Path("maps"))].count("done") == 1
     assert re.search(
-        {"dead": "connect", "silent": "[Tt]imeout|connect", "slow": "did not send it within 3 s"}[kind], result.stderr
+        {"dead": "connect", "silent": "[Tt]imeout|connect", "slow": "did not send it within 3 s"}[kind],
+        result.stderr,
     )
 
 
@@ -154,9 +160,13 @@ def test_objects_of_awkward_names_are_read_or_named(working_directory: Path, buc
     photos(Path("here"), 1)
     system = fsspec.filesystem("s3")
     for name in ("a.jpg", "p//x.jpg", "p/./x.jpg", "a::b.jpg", "../up.jpg"):
-        system.call_s3("put_object", Bucket=bucket, Key=f"odd/{name}", Body=Path("here/0/0000.jpg").read_bytes())
+        system.call_s3(
+            "put_object", Bucket=bucket, Key=f"odd/{name}", Body=Path("here/0/0000.jpg").read_bytes()
+        )
     system.invalidate_cache()
-    result = invoke(f"s3://{bucket}/odd", f"s3://{bucket}/odd/p//x.jpg", "s3://me:s3cr3t@b/a.png", "-o", "maps")
+    result = invoke(
+        f"s3://{bucket}/odd", f"s3://{bucket}/odd/p//x.jpg", "s3://me:s3cr3t@b/a.png", "-o", "maps"
+    )
     assert result.exit_code == 1
     found = {record["input"]: record["error"] for record in records(Path("maps"))}
     assert {name.removeprefix(f"s3://{bucket}/odd/") for name, error in found.items() if error is None} == {
@@ -189,10 +199,14 @@ def test_other_urls_fail_alone(working_directory: Path, monkeypatch: pytest.Monk
     assert result.exit_code == 1
     done, failed = sorted(records(Path("maps")), key=lambda record: record["status"])
     assert done["input"] == "here/0/0000.jpg"
-    assert failed["error"].startswith(("only URLs of http, https, s3, gs, hf and file", "No such file", "the conn"))
+    assert failed["error"].startswith(
+        ("only URLs of http, https, s3, gs, hf and file", "No such file", "the conn")
+    )
 
 
-def test_a_missing_package_is_one_clear_error(working_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_one_clear_error(
+    working_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     result = invoke("gs://a/b.jpg", "-o", "maps")
     assert result.exit_code == 2

@@ -60,9 +60,9 @@ def test_tar_shards_give_what_their_images_give(working_directory: Path) -> None
     result = invoke("shards", "-o", "b", "--raw", "--skip-existing")
     assert result.exit_code == 0
     assert "5 done; 10 other files skipped" in result.stderr
-    assert {name.removeprefix("shards/"): content for name, content in tree(Path("b/shards")).items()} == tree(
-        Path("a/unpacked")
-    )
+    assert {
+        name.removeprefix("shards/"): content for name, content in tree(Path("b/shards")).items()
+    } == tree(Path("a/unpacked"))
     assert {record["input"] for record in records(Path("b"))} >= {"shards/a-000.tar/0002.png"}
     assert "5 images: 5 up to date" in invoke("shards", "-o", "b", "--raw", "--skip-existing").stderr
     shard(Path("shards/a-001.tar"), 4)
@@ -76,13 +76,17 @@ def test_a_damaged_shard_loses_only_what_is_behind_the_damage(working_directory:
     os.truncate("a.tar", last.offset_data + last.size // 2)
     result = invoke("a.tar", "-o", "maps")
     assert result.exit_code == 1
-    failed = {record["input"]: record["error"] for record in records(Path("maps")) if record["status"] == "failed"}
+    failed = {
+        record["input"]: record["error"] for record in records(Path("maps")) if record["status"] == "failed"
+    }
     assert {record["input"] for record in records(Path("maps")) if record["status"] == "done"} == {
         "a.tar/0000.png",
         "a.tar/0001.png",
     }
     assert set(failed) == {"a.tar/0002.png", "a.tar"}
-    assert failed["a.tar"] == "it cannot be read to its end as an uncompressed tar file (unexpected end of data)"
+    assert (
+        failed["a.tar"] == "it cannot be read to its end as an uncompressed tar file (unexpected end of data)"
+    )
 
 
 def test_a_compressed_shard_is_told_from_a_broken_photo(working_directory: Path) -> None:
@@ -95,7 +99,13 @@ def test_a_compressed_shard_is_told_from_a_broken_photo(working_directory: Path)
 
 
 def test_names_that_climb_out_of_a_tar_file_are_skipped_with_a_word(working_directory: Path) -> None:
-    pack("a.tar", ("x.png", "red"), ("../../x.png", "blue"), ("/etc/root.png", "red"), ("a/../side.png", "blue"))
+    pack(
+        "a.tar",
+        ("x.png", "red"),
+        ("../../x.png", "blue"),
+        ("/etc/root.png", "red"),
+        ("a/../side.png", "blue"),
+    )
     with tarfile.open("a.tar", "a") as tar:
         link = tarfile.TarInfo("link.png")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -110,7 +120,13 @@ def test_names_that_climb_out_of_a_tar_file_are_skipped_with_a_word(working_dire
 
 
 def test_tar_files_give_what_they_would_give_extracted(working_directory: Path) -> None:
-    files = [("a.png", "red"), ("b.png", "=a.png"), ("a.png", "blue"), ("c.png", "=a.png"), ("d.png", "=gone.png")]
+    files = [
+        ("a.png", "red"),
+        ("b.png", "=a.png"),
+        ("a.png", "blue"),
+        ("c.png", "=a.png"),
+        ("d.png", "=gone.png"),
+    ]
     pack("a.tar", *files)
     Path("extracted").mkdir()
     with WATCH.over(None):
@@ -135,9 +151,13 @@ def test_patterns_are_about_the_whole_path_of_a_member(
     assert [str(source.path) for source in find_sources([Path("d")], **patterns)] == expected  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.DIRTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.DIRTYPE]
+)
 @pytest.mark.parametrize("size", [2**63 - 1, 2**60, 2**40, -512, -(2**63)])
-def test_a_tar_header_with_an_impossible_size_fails_alone(working_directory: Path, kind: bytes, size: int) -> None:
+def test_a_tar_header_with_an_impossible_size_fails_alone(
+    working_directory: Path, kind: bytes, size: int
+) -> None:
     photos(Path("here"), 1)
     pack("a.tar", ("a.png", "red"))
     content = bytearray(Path("a.tar").read_bytes())
@@ -148,7 +168,9 @@ def test_a_tar_header_with_an_impossible_size_fails_alone(working_directory: Pat
     header[148:156] = b"%06o\0 " % sum(header)
     end = 512 + (len(picture("red")) + 511) // 512 * 512
     Path("a.tar").write_bytes(bytes(content[:end] + header + content[:end]))
-    found = colors([source for source in find_sources([Path("a.tar"), Path("here")]) if source.path.name != "b.png"])
+    found = colors(
+        [source for source in find_sources([Path("a.tar"), Path("here")]) if source.path.name != "b.png"]
+    )
     assert found["a.tar/a.png"] == (255, 0, 0)
     assert "here/0/0000.jpg" in found
     assert str(found.get("a.tar", "it cannot be read to its end")).startswith("it cannot be read to its end")

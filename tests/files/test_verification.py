@@ -18,7 +18,11 @@ def test_missing_and_altered_results_are_named() -> None:
     assert invoke("photos", "--raw").exit_code == 0
     assert invoke("photos", "--raw", "--alpha", "0.5").exit_code == 0  # the later run counts
     intact = invoke("verify", "saliency")
-    assert (intact.exit_code, intact.stdout, intact.stderr) == (0, "", "12 results: 12 intact, 0 altered or missing\n")
+    assert (intact.exit_code, intact.stdout, intact.stderr) == (
+        0,
+        "",
+        "12 results: 12 intact, 0 altered or missing\n",
+    )
     pictures = sorted(Path("saliency").rglob("*.jpg"))
     pictures[0].unlink()
     content = bytearray(pictures[1].read_bytes())

@@ -163,7 +163,8 @@ def test_a_video_without_its_end_is_not_read_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"hello " * 100, b"#EXTM3U\n#EXT-X-VERSION:3\n#EXTINF:10,\nfile:///etc/hostname\n#EXT-X-ENDLIST\n"]
+    "content",
+    [b"", b"hello " * 100, b"#EXTM3U\n#EXT-X-VERSION:3\n#EXTINF:10,\nfile:///etc/hostname\n#EXT-X-ENDLIST\n"],
 )
 def test_other_content_is_refused_and_playlists_are_not_followed(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
@@ -205,7 +206,9 @@ def test_huge_frames_are_refused(tmp_path: Path) -> None:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def test_clips_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clips_that_do_not_fit_into_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_frames(tmp_path / "clip", moving_square(24))
     monkeypatch.setattr("ebcli.files.media.video._LARGEST_CLIPS", 16 * 3 * SIDE * SIDE)
     with pytest.raises(ImageError, match="explain a part with --duration"):
@@ -224,7 +227,9 @@ def gif(path: Path, size: int, count: int, delay: int) -> None:
 @pytest.mark.parametrize(("delay", "seconds"), [(0, 0.1), (1, 0.1), (2, 0.02), (30, 0.3)])
 def test_hasty_animations_are_as_slow_as_in_browsers(delay: int, seconds: float, tmp_path: Path) -> None:
     gif(tmp_path / "a.gif", 10, 5, delay)
-    assert [one.time for one in frames(tmp_path / "a.gif", 10.0)] == pytest.approx([seconds * i for i in range(5)])
+    assert [one.time for one in frames(tmp_path / "a.gif", 10.0)] == pytest.approx(
+        [seconds * i for i in range(5)]
+    )
 
 
 def test_a_small_animation_that_takes_hours_is_refused_at_once(tmp_path: Path) -> None:
@@ -269,9 +274,13 @@ def test_a_video_in_a_tar_file_or_behind_a_url_is_read_from_its_bytes(tmp_path: 
     assert clips == Frames().read(path, SAME, ClipOptions())[2]
 
 
-def test_without_the_package_a_video_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_a_video_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.mp4"
     write_video(path, moving_square(3))
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(ConfigurationError, match=r"this needs the package av: pip install 'eb-saliency\[video\]'"):
+    with pytest.raises(
+        ConfigurationError, match=r"this needs the package av: pip install 'eb-saliency\[video\]'"
+    ):
         Frames().read(path, SAME, ClipOptions())

@@ -17,7 +17,9 @@ from ebcli.files.paths import RemoteOptions
 from ebcli.files.sources import Source, find_sources
 
 
-def test_a_photo_is_fetched_once_to_load_it_and_once_to_draw_on_it(working_directory: Path, server: Server) -> None:
+def test_a_photo_is_fetched_once_to_load_it_and_once_to_draw_on_it(
+    working_directory: Path, server: Server
+) -> None:
     server.answers["/a%20b.png"] = photo()
     result = invoke(f"{server.url}/a b.png", "-o", "maps")
     assert result.exit_code == 0, result.stderr
@@ -65,9 +67,13 @@ def test_a_server_that_does_not_answer_is_given_up(server: Server) -> None:
     assert reason(f"{server.url}/silent.jpg", once) == "the server did not answer within 1 s"
     assert time.monotonic() - start >= 1
     twice = RemoteOptions(timeout=0.2, retries=1)
-    assert reason(f"{server.url}/silent.jpg", twice) == "the server did not answer within 0.2 s (tried 2 times)"
+    assert (
+        reason(f"{server.url}/silent.jpg", twice) == "the server did not answer within 0.2 s (tried 2 times)"
+    )
     once = RemoteOptions(timeout=0.05, retries=0)
-    assert reason(f"{server.url}/slow.jpg", once) == "the server did not answer within 0.05 s"  # it sends without end
+    assert (
+        reason(f"{server.url}/slow.jpg", once) == "the server did not answer within 0.05 s"
+    )  # it sends without end
     stop.set()
 
 
@@ -78,7 +84,10 @@ def test_a_photo_that_takes_too_long_fails_alone(working_directory: Path, server
     result = invoke(f"{server.url}/silent.jpg", "--workers", "1", image_timeout="1", timeout="60")
     stop.set()
     assert result.exit_code == 1
-    assert f"{server.url}/silent.jpg: it took longer than 1 s: raise EB_SALIENCY_IMAGE_TIMEOUT\n" in result.stderr
+    assert (
+        f"{server.url}/silent.jpg: it took longer than 1 s: raise EB_SALIENCY_IMAGE_TIMEOUT\n"
+        in result.stderr
+    )
 
 
 def test_what_may_be_over_soon_is_tried_again_and_the_rest_is_not(server: Server) -> None:
@@ -132,7 +141,9 @@ def test_a_redirect_to_an_address_that_is_none_fails_alone(
         handler.end_headers()
 
     server.answers = {"/a.png": redirect, "/dir/": redirect, "/dir": redirect, "/b.png": photo()}
-    result = invoke(f"{server.url}/a.png", f"{server.url}/dir", f"{server.url}/b.png", "-o", "maps", retries="0")
+    result = invoke(
+        f"{server.url}/a.png", f"{server.url}/dir", f"{server.url}/b.png", "-o", "maps", retries="0"
+    )
     assert result.exit_code == 1
     done, *failed = sorted(records(Path("maps")), key=lambda record: record["status"])
     assert (done["input"], done["status"]) == (f"{server.url}/b.png", "done")
@@ -140,7 +151,9 @@ def test_a_redirect_to_an_address_that_is_none_fails_alone(
     assert not re.search("Error|unexpected", result.stderr)
 
 
-@pytest.mark.parametrize("header", ["Retry-After: " + "9" * 5000, "Retry-After: Wed, 21 Oct 9999999 07:28:00 GMT"])
+@pytest.mark.parametrize(
+    "header", ["Retry-After: " + "9" * 5000, "Retry-After: Wed, 21 Oct 9999999 07:28:00 GMT"]
+)
 def test_headers_that_cannot_be_read_fail_alone(server: Server, header: str) -> None:
     def busy(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(503)
@@ -194,7 +207,9 @@ def test_redirects_without_end_are_given_up(server: Server) -> None:
     assert server.requests["GET", "/a.png"] == 11
 
 
-def test_a_server_that_asks_to_wait_is_obeyed_within_limits(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_asks_to_wait_is_obeyed_within_limits(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waited: list[float] = []
     monkeypatch.setattr("urllib3.util.retry.time.sleep", waited.append)
 
@@ -229,7 +244,9 @@ def test_connections_are_reused(server: Server) -> None:
     assert sum(server.requests.values()) == 6
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": float("nan")}, {"retries": -1}, {"max_bytes": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"timeout": 0}, {"timeout": float("nan")}, {"retries": -1}, {"max_bytes": 0}]
+)
 def test_limits_that_make_no_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="must be"):
         RemoteOptions(**wrong)  # type: ignore[arg-type]

@@ -14,9 +14,26 @@ from ebcli.files import web
 from ebcli.files.sources import find_sources
 
 
-def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directory: Path, server: Server) -> None:
-    links = ["b.png", "sub/", "../", "../../../up.png", "/root.png", "%2e%2e/dots.png", "sub/../../x.png", "?C=N"]
-    links += ["http://example.org/other.png", "file:///etc/passwd", "./", "b.png#again", "sub/..%2f..%2fup.png"]
+def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(
+    working_directory: Path, server: Server
+) -> None:
+    links = [
+        "b.png",
+        "sub/",
+        "../",
+        "../../../up.png",
+        "/root.png",
+        "%2e%2e/dots.png",
+        "sub/../../x.png",
+        "?C=N",
+    ]
+    links += [
+        "http://example.org/other.png",
+        "file:///etc/passwd",
+        "./",
+        "b.png#again",
+        "sub/..%2f..%2fup.png",
+    ]
     server.answers["/dir/"] = "".join(f'<A class=x href="{link}">x</A>' for link in links).encode()
     server.answers["/dir/sub/"] = b"<a href='c%20d.png'>c</a><a href='../'>up</a><a href='/dir/'>again</a>"
     for name in ("/dir/b.png", "/dir/sub/c%20d.png", "/up.png", "/root.png", "/dots.png", "/x.png"):
@@ -35,8 +52,26 @@ def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directo
 @pytest.mark.parametrize(
     "page",
     [
-        *("<a ", "<", "<a href=", "<a href='", "<!--", "<a x x=", "</a", "<a\t/", "<![CDATA[", "<?", "&#", "&" * 100),
-        *("<a " + " " * 500, "<a " + "x='\"" * 2000, "<a href='&#" + "9" * 4000 + ";'>", "<a href='http://['>"),
+        *(
+            "<a ",
+            "<",
+            "<a href=",
+            "<a href='",
+            "<!--",
+            "<a x x=",
+            "</a",
+            "<a\t/",
+            "<![CDATA[",
+            "<?",
+            "&#",
+            "&" * 100,
+        ),
+        *(
+            "<a " + " " * 500,
+            "<a " + "x='\"" * 2000,
+            "<a href='&#" + "9" * 4000 + ";'>",
+            "<a href='http://['>",
+        ),
         *("<script>", "<textarea>", "<a href=javascript:>", "<!doctype "),
     ],
 )
@@ -80,11 +115,16 @@ def test_slow_listings_have_one_deadline_and_what_they_named_is_done(
         server.answers["/dir/" + "deeper/" * depth + "a.png"] = photo()
     result = invoke(f"{server.url}/dir", "-o", "maps", "--exclude", "*deeper/*", timeout="3", retries="0")
     assert result.exit_code == 1
-    assert f"{server.url}/dir: listing its directories took longer than 3 s: raise EB_SALIENCY_TIMEOUT" in result.stderr
+    assert (
+        f"{server.url}/dir: listing its directories took longer than 3 s: raise EB_SALIENCY_TIMEOUT"
+        in result.stderr
+    )
     assert f"{server.url}/dir/a.png" in [record["input"] for record in records(Path("maps"))]
 
 
-def test_one_listing_that_fails_does_not_take_the_others_with_it(working_directory: Path, server: Server) -> None:
+def test_one_listing_that_fails_does_not_take_the_others_with_it(
+    working_directory: Path, server: Server
+) -> None:
     server.answers["/dir/"] = b"<a href='gone/'>x</a> <a href='a.png'>x</a>"
     server.answers["/dir/a.png"] = photo()
     result = invoke(f"{server.url}/dir", "-o", "maps")

@@ -20,7 +20,9 @@ from ebcli.files.sources import find_sources
 
 def all_written(directory: Path) -> bytes:
     """Every name and every byte below a directory."""
-    return b"".join(os.fsencode(path) + (path.read_bytes() if path.is_file() else b"") for path in directory.rglob("*"))
+    return b"".join(
+        os.fsencode(path) + (path.read_bytes() if path.is_file() else b"") for path in directory.rglob("*")
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,9 @@ def all_written(directory: Path) -> bytes:
         "AWSAccessKeyId=s3cr3t&Expires={0}&Signature=s3cr3t{0}",
     ],
 )
-def test_signatures_are_used_and_kept_nowhere(working_directory: Path, server: Server, signature: str) -> None:
+def test_signatures_are_used_and_kept_nowhere(
+    working_directory: Path, server: Server, signature: str
+) -> None:
     def signed(handler: BaseHTTPRequestHandler) -> None:
         if handler.command == "HEAD":  # signed for GET
             handler.send_error(403)
@@ -51,7 +55,9 @@ def test_signatures_are_used_and_kept_nowhere(working_directory: Path, server: S
     failed = invoke(f"{server.url}/p/a.jpg?{signature.format(3)}", f"{server.url}/p/a.jpg?bad", "-o", "maps")
     assert failed.exit_code == 1
     empty = invoke(f"{server.url}/p/a?{signature.format(3)}", "--exclude", "*")
-    everything = all_written(Path("maps")) + f"{result} {result.output} {again.output} {failed.output}".encode()
+    everything = (
+        all_written(Path("maps")) + f"{result} {result.output} {again.output} {failed.output}".encode()
+    )
     assert not re.search(rb"s3cr3t|X-Amz|Expires=|sig=", everything + empty.output.encode())
 
 
@@ -67,7 +73,9 @@ def test_user_names_and_passwords_are_used_and_kept_nowhere(working_directory: P
         elif given[handler.path] is None and handler.path != "/c.png":
             handler.send_error(401)
         else:
-            server.send(handler, b"<a href=a.png>a</a> <a href=c.tar>" if handler.path == "/dir/" else photo())
+            server.send(
+                handler, b"<a href=a.png>a</a> <a href=c.tar>" if handler.path == "/dir/" else photo()
+            )
 
     server.answers = dict.fromkeys(("/dir/", "/dir/a.png", "/b.png", "/away.png", "/c.png"), protected)
     with tarfile.open("c.tar", "w") as tar:
@@ -76,7 +84,9 @@ def test_user_names_and_passwords_are_used_and_kept_nowhere(working_directory: P
         tar.addfile(member, io.BytesIO(photo()))
     server.answers["/dir/c.tar"] = Path("c.tar").read_bytes()
     host = server.url.replace("//", "//visitor:p%40ss@")
-    result = invoke(f"{host}/dir", f"{host}/b.png", f"{host}/away.png", f"{host}/gone.png", "-o", "maps", "--report")
+    result = invoke(
+        f"{host}/dir", f"{host}/b.png", f"{host}/away.png", f"{host}/gone.png", "-o", "maps", "--report"
+    )
     assert result.exit_code == 1
     done = {record["input"] for record in records(Path("maps")) if record["status"] == "done"}
     assert done == {f"{server.url}/{name}" for name in ("dir/a.png", "dir/c.tar/in.png", "b.png", "away.png")}
@@ -89,7 +99,9 @@ def test_user_names_and_passwords_are_used_and_kept_nowhere(working_directory: P
 
 
 def test_other_parameters_tell_files_apart(working_directory: Path, server: Server) -> None:
-    server.answers = {f"/p.php?id={i}&key={key}&u=a%2F%2Fb": photo() for i in (1, 2) for key in ("cat", "dog")}
+    server.answers = {
+        f"/p.php?id={i}&key={key}&u=a%2F%2Fb": photo() for i in (1, 2) for key in ("cat", "dog")
+    }
     result = invoke(*(f"{server.url}{path.replace('%2F', '/')}" for path in server.answers), "-o", "maps")
     assert result.exit_code == 0, result.stderr
     inputs = {record["input"] for record in records(Path("maps"))}
@@ -120,7 +132,9 @@ def test_slashes_in_succession_are_kept(working_directory: Path, server: Server)
     server.answers = {"/p//x.png": photo(), "/q/http://y.png": photo()}
     result = invoke(*(server.url + path for path in server.answers), "-o", "maps")
     assert result.exit_code == 0, result.stderr
-    assert [record["input"] for record in records(Path("maps"))] == [server.url + path for path in server.answers]
+    assert [record["input"] for record in records(Path("maps"))] == [
+        server.url + path for path in server.answers
+    ]
 
 
 def test_patterns_hold_for_a_named_url(server: Server) -> None:

@@ -62,7 +62,9 @@ def test_a_question_is_answered_with_the_shares_of_words(model: Path, sentence: 
     assert result.exit_code == 0, result.stderr
     told, *words, figure, page = result.stdout.splitlines()
     assert told == sentence
-    assert [word.split(":")[0] for word in words] == [word for word in sentence.split() if word not in (",", ".", "of")]
+    assert [word.split(":")[0] for word in words] == [
+        word for word in sentence.split() if word not in (",", ".", "of")
+    ]
     assert (figure, page) == (f"{RESULT}.png", f"{RESULT}.html")
     (record,) = read_records(Path("maps"))
     assert [f"{one.name}: {one.share:.2f} from the picture" for one in record.classes] == words
@@ -82,7 +84,9 @@ def test_a_question_is_answered_with_the_shares_of_words(model: Path, sentence: 
 def test_the_answer_and_its_words_can_be_chosen(model: Path, sentence: str) -> None:
     first, *_ = sentence.split()
     other = next(letter for letter in "STX" if letter not in sentence)
-    given = ask(model, "--answer", sentence.replace(first, other, 1), "--word", other.lower(), "--against", first)
+    given = ask(
+        model, "--answer", sentence.replace(first, other, 1), "--word", other.lower(), "--against", first
+    )
     assert given.exit_code == 0, given.stderr
     assert given.stdout.splitlines()[1].startswith(f"{other}: ")
     (record,) = read_records(Path("maps"))
@@ -115,7 +119,9 @@ def test_a_file_takes_the_figure_alone(model: Path, sentence: str) -> None:
         (("--device", "cuda:9"), "is not available"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(model: Path, sentence: str, arguments: tuple[str, ...], message: str) -> None:
+def test_mistakes_are_told_in_a_sentence(
+    model: Path, sentence: str, arguments: tuple[str, ...], message: str
+) -> None:
     result = ask(model, *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
@@ -170,7 +176,9 @@ def test_what_is_asked_and_answered_is_data_on_the_page(answer: str) -> None:
     values = np.eye(3, dtype=np.float32)
     map_ = Map(subject=subject, layer="5", values=values, mass=0.5, placement=Box(0, 0, 30, 20), share=0.25)
     explanation = Explanation(maps=[map_], seconds=1.0, question=hostile, answer=answer)
-    page = answer_page(explanation, [DisplayFrame(image)], framed([map_], image.size), hostile, hostile).decode()
+    page = answer_page(
+        explanation, [DisplayFrame(image)], framed([map_], image.size), hostile, hostile
+    ).decode()
     assert page.count("<script") == 1 and "alert(1)" in page
     assert "<img src=x" not in page and "<b>" not in page
     text = html.unescape(re.sub(r"<[^>]*>", "", page.partition("<h1>")[2]))

@@ -63,9 +63,13 @@ def pictures(page: Path) -> list[list[str | None]]:
 
 
 def test_text_from_outside_stays_text(maps: Path) -> None:
-    done = add(maps, photo(Path("a.png")), [replace(CATS[0], name=HOSTILE)], common=replace(COMMON, layer=HOSTILE))
+    done = add(
+        maps, photo(Path("a.png")), [replace(CATS[0], name=HOSTILE)], common=replace(COMMON, layer=HOSTILE)
+    )
     plain = Page(write_gallery(maps)).tags
-    failed = replace(done, status="failed", input=HOSTILE, error=HOSTILE, place=HOSTILE.replace("/", ""), model=HOSTILE)
+    failed = replace(
+        done, status="failed", input=HOSTILE, error=HOSTILE, place=HOSTILE.replace("/", ""), model=HOSTILE
+    )
     append(maps, wrote(failed))
     page = Page(write_gallery(maps))
     assert page.tags == plain
@@ -77,7 +81,9 @@ def test_text_from_outside_stays_text(maps: Path) -> None:
 def test_a_page_of_others_is_not_replaced(maps: Path) -> None:
     add(maps, photo(Path("a.png")))
     (maps / "report" / "index.html").write_text("mine")
-    with pytest.raises(ConfigurationError, match=r"report/index\.html' would be replaced, but .* pass --overwrite"):
+    with pytest.raises(
+        ConfigurationError, match=r"report/index\.html' would be replaced, but .* pass --overwrite"
+    ):
         write_gallery(maps)
     assert (maps / "report" / "index.html").read_text() == "mine"
     assert len(Page(write_gallery(maps, overwrite=True)).data["images"]) == 1
@@ -125,7 +131,12 @@ def test_arrays_of_several_layers(maps: Path) -> None:
     done = add(maps, photo(Path("a.png"), (80, 80)), CATS[:1], keep=())
     both = tuple(replace(CATS[0], layer=layer) for layer in ("features.9", "features.23"))
     hot = {"maps@features.9": np.array([[[1.0, 0, 0, 0]]]), "maps@features.23": np.array([[[0, 0, 0, 1.0]]])}
-    arrays = {**hot, "classes": np.array([282]), "crop": np.array([0, 0, 80, 80]), "image_size": np.array([80, 80])}
+    arrays = {
+        **hot,
+        "classes": np.array([282]),
+        "crop": np.array([0, 0, 80, 80]),
+        "image_size": np.array([80, 80]),
+    }
     Path("maps/a.png.npz").write_bytes(raw := encode_arrays(arrays))
     output = ("maps/a.png.x.png", "maps/a.png.y.png", "maps/a.png.npz")
     record = wrote(replace(done, layer="features.9, features.23", classes=both), *output)

@@ -83,13 +83,18 @@ def test_the_picture_shows_both_maps_at_their_places_and_where_one_is_higher() -
 def test_a_run_agrees_with_itself_and_other_resolutions_can_be_compared() -> None:
     photos(Path("photos"), 2)
     invoke("--raw", "--target", "3", "-o", "a", "photos")
-    assert [(row["rank_correlation"], row["mean_difference"]) for row in compare("a", "a")] == [(1, 0), (1, 0)]
+    assert [(row["rank_correlation"], row["mean_difference"]) for row in compare("a", "a")] == [
+        (1, 0),
+        (1, 0),
+    ]
     page = Path("compared/comparison/index.html").read_text()
     assert page.count("A and B are equal") == 2
     assert "A − B" not in page  # there is no picture of no difference
     invoke("--raw", "--target", "3", "--layer", "0", "--layer", "input", "-o", "b", "photos")  # "2", too
     rows = compare("a", "b")
-    assert [(row["rank_correlation"], row["b"]["run"]) for row in rows] == [(1, "tiny (seeded), 2, contrastive EB")] * 2
+    assert [(row["rank_correlation"], row["b"]["run"]) for row in rows] == [
+        (1, "tiny (seeded), 2, contrastive EB")
+    ] * 2
 
 
 @pytest.mark.parametrize("width", [360, 1200])
@@ -104,7 +109,12 @@ def test_the_page_in_a_browser_has_captions_legends_a_filter_and_zoom(width: int
     assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
     assert browser.one("#count").text == "2 of 2 pairs"
     first = browser.all("article")[0]
-    assert [one.text for one in first.find_elements("css selector", "figcaption")] == ["photo", "A", "B", "A − B"]
+    assert [one.text for one in first.find_elements("css selector", "figcaption")] == [
+        "photo",
+        "A",
+        "B",
+        "A − B",
+    ]
     for at, caption in enumerate(first.find_elements("css selector", "figcaption")):  # above its own picture
         image = first.find_element("css selector", "img").rect
         assert caption.rect["x"] == pytest.approx(image["x"] + at * image["width"] / 4, abs=8)
@@ -143,7 +153,9 @@ def test_names_and_records_are_data() -> None:
     (allowed,) = re.findall("script-src '(.*?)'", html.unescape(page))
     assert allowed == "sha256-" + b64encode(sha256(script.encode()).digest()).decode()
     Path("a/0", f"{name}.npz").write_bytes(b"PK broken")
-    assert "no image and class has raw maps in both runs" in invoke("compare", "a", "a", "-o", "compared").stderr
+    assert (
+        "no image and class has raw maps in both runs" in invoke("compare", "a", "a", "-o", "compared").stderr
+    )
 
 
 def test_what_cannot_be_compared_says_so() -> None:

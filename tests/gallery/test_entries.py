@@ -20,7 +20,12 @@ def maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_input_comes_once_with_its_last_line_for_each_layer_and_method(maps: Path) -> None:
     source = photo(Path("a.png"))
-    for common in (COMMON, replace(COMMON, layer="features.9"), replace(COMMON, method="marginal EB"), COMMON):
+    for common in (
+        COMMON,
+        replace(COMMON, layer="features.9"),
+        replace(COMMON, method="marginal EB"),
+        COMMON,
+    ):
         last = add(maps, source, CATS[:1], common=common)
     append(maps, replace(last, classes=(replace(last.classes[0], score=0.75),)))
     add(maps, photo(Path("b.png")))
@@ -46,8 +51,13 @@ def test_a_line_of_several_layers_is_an_outcome_for_each(maps: Path) -> None:
     append(maps, together, replace(gone, layer="features.9", classes=both[1::2]))
     (entry,) = read_entries(maps)
     assert [outcome.layer for outcome in entry.outcomes] == ["features.23", "features.9"]
-    assert [[one.class_record.index for one in outcome.maps] for outcome in entry.outcomes] == [[282, 285]] * 2
-    assert [outcome.seconds for outcome in entry.outcomes] == [0.25, 0.5]  # half of what both took; the later line's
+    assert [[one.class_record.index for one in outcome.maps] for outcome in entry.outcomes] == [
+        [282, 285]
+    ] * 2
+    assert [outcome.seconds for outcome in entry.outcomes] == [
+        0.25,
+        0.5,
+    ]  # half of what both took; the later line's
     results = [one.result for outcome in entry.outcomes for one in outcome.maps]
     assert results == [Path("a.png.282@features.23.png"), Path("a.png.285@features.23.png"), None, None]
 

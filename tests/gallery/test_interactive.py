@@ -18,7 +18,11 @@ from ebcli.cli.saliency import main
 
 SIZE = (300, 200)
 RED_AT, GREEN_AT, NOTHING_AT = (70, 100), (230, 100), (3, 195)  # columns and rows
-HOSTILE = ["W" * 1_000_000, "</script><script>document.title = 'taken'</script>", "<img src=https://example.org/x.png>"]
+HOSTILE = [
+    "W" * 1_000_000,
+    "</script><script>document.title = 'taken'</script>",
+    "<img src=https://example.org/x.png>",
+]
 MAKES = "document.querySelector('#photo').getBoundingClientRect()"
 
 
@@ -59,7 +63,11 @@ def test_it_opens_from_disk_and_answers(browser: Browser, size: tuple[int, int],
     browser.until(lambda: browser.one(".here").is_displayed())  # where there is the most evidence
     assert ranking(browser)[1] == "100%"
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
-    for place, told in ((RED_AT, ["red", "100%"]), (GREEN_AT, ["green", "100%"]), (NOTHING_AT, ["nothing clear here"])):
+    for place, told in (
+        (RED_AT, ["red", "100%"]),
+        (GREEN_AT, ["green", "100%"]),
+        (NOTHING_AT, ["nothing clear here"]),
+    ):
         point(browser, place).perform()
         assert ranking(browser) == told
         assert browser.one(".region").is_displayed() == (len(told) == 2)
@@ -88,7 +96,9 @@ def test_it_opens_from_disk_and_answers(browser: Browser, size: tuple[int, int],
     assert {address.partition(":")[0] for address in browser.requests()} == {"file", "data"}
     assert browser.complaints() == []
     blocked: list[str] = []
-    browser.run("fetch('https://example.org/').catch(() => {}); new Image().src = 'https://example.org/x.png'")
+    browser.run(
+        "fetch('https://example.org/').catch(() => {}); new Image().src = 'https://example.org/x.png'"
+    )
     browser.until(lambda: blocked.extend(browser.complaints()) or len(blocked) >= 2)
     assert all("Content Security Policy" in text for text in blocked), blocked
 
@@ -171,7 +181,9 @@ def test_it_is_a_result_like_others() -> None:
     assert "this program did not write it" in made("squares.png", "-o", "notes.html").stderr
     at = made("squares.png", "--format", "html", "--at", "70,100", "-o", "at")
     assert at.stdout == "at/squares.png.atlas.html  red 1.00\n"
-    data = json.loads(re.search(r'id="data">(.*?)</script>', Path("at/squares.png.atlas.html").read_text())[1])
+    data = json.loads(
+        re.search(r'id="data">(.*?)</script>', Path("at/squares.png.atlas.html").read_text())[1]
+    )
     assert data["at"] == [70.5, 100.5]
 
 
@@ -183,7 +195,9 @@ def test_it_is_a_result_like_others() -> None:
         (["-o", "a.html", "b.png"], "takes one picture, but there are 2 inputs: name a directory with -o"),
     ],
 )
-def test_what_makes_no_sense_is_one_sentence(working_directory: Path, options: list[str], sentence: str) -> None:
+def test_what_makes_no_sense_is_one_sentence(
+    working_directory: Path, options: list[str], sentence: str
+) -> None:
     painted(SIZE).save("a.png")
     result = invoke("a.png", "--format", "html", *options)
     assert result.exit_code == 2

@@ -12,14 +12,18 @@ from ebcli.files.records import Record
 from ebcli.gallery.page import write_gallery
 
 
-def test_it_opens_from_disk_in_silence_and_asks_for_nothing_from_outside(page: Path, browser: Browser) -> None:
+def test_it_opens_from_disk_in_silence_and_asks_for_nothing_from_outside(
+    page: Path, browser: Browser
+) -> None:
     browser.open(page)
     browser.settle()
     assert browser.complaints() == []
     requests = browser.requests()
     assert len(requests) == 1 + 2 * 3  # the page; photo and map of each image but the failed one
     assert {url.split(":")[0] for url in requests} <= {"file", "data"}
-    browser.run("fetch('https://example.org/').catch(() => {}); new Image().src = 'https://example.org/x.png'")
+    browser.run(
+        "fetch('https://example.org/').catch(() => {}); new Image().src = 'https://example.org/x.png'"
+    )
     blocked: list[str] = []
     browser.until(lambda: blocked.extend(browser.complaints()) or len(blocked) >= 2)
     assert all("Content Security Policy" in text for text in blocked), blocked
@@ -69,7 +73,9 @@ def test_search_filters_and_sort(page: Path, browser: Browser) -> None:
 
 
 def test_it_tells_sufficiency_and_marks_maps_without(maps: Path, browser: Browser) -> None:
-    good = Sufficiency(part=0.2, shuffled=0.5, center=0.35, gradient=0.6, score=0.95, without=0.07, blurred=0.01)
+    good = Sufficiency(
+        part=0.2, shuffled=0.5, center=0.35, gradient=0.6, score=0.95, without=0.07, blurred=0.01
+    )
     tested = {"cat.png": good, "dog.png": replace(good, part=0.5)}
     for name, sufficiency in tested.items():
         add(maps, photo(Path(name)), [replace(CATS[0], sufficiency=sufficiency.record_fields)])
@@ -198,7 +204,14 @@ def test_the_summary_tells_what_was_run_and_what_failed(page: Path, browser: Bro
     browser.open(page)
     browser.one("#summary summary").click()
     facts = browser.one("#facts").text
-    for fact in ("4 images", "7 maps", "1 map", "vgg16 (untrained)", "features.23, features.9", "contrastive EB"):
+    for fact in (
+        "4 images",
+        "7 maps",
+        "1 map",
+        "vgg16 (untrained)",
+        "features.23, features.9",
+        "contrastive EB",
+    ):
         assert fact in facts.replace("\n", " "), fact
     assert "4.0 s" in facts
     assert "1 image" in browser.one("#failures").text
@@ -238,7 +251,9 @@ def test_wrong_predictions_on_their_own_with_label_and_prediction(maps: Path, br
     browser.open(write_gallery(maps))
     assert browser.names() == ["right.png", "unlabeled.png", "wrong.png"]
     assert "accuracy 0.500 (1 of 2)" in browser.one("#lead").text
-    marked = [[mark.text for mark in card.find_elements("css selector", ".mark")] for card in browser.all(".card")]
+    marked = [
+        [mark.text for mark in card.find_elements("css selector", ".mark")] for card in browser.all(".card")
+    ]
     assert marked == [[], [], ["wrong"]]
     borders = [card.value_of_css_property("border-top-color") for card in browser.all(".card")]
     assert borders[0] == borders[1] != borders[2]

@@ -42,9 +42,13 @@ def test_hostile_names_are_shown_and_do_no_harm(
     browser.settle()
     assert browser.complaints() == []  # an alert would also end the test
     assert browser.count() == len(HOSTILE) + 1
-    shown = browser.run("return [...document.querySelectorAll('.open')].map((open) => open.title.toWellFormed())")
+    shown = browser.run(
+        "return [...document.querySelectorAll('.open')].map((open) => open.title.toWellFormed())"
+    )
     assert set(shown) == {re.sub("[\udc80-\udcff]", "\ufffd", name) for name in (*HOSTILE, evil)}
-    widths = browser.run("return [...document.querySelectorAll('.card img')].map((image) => image.naturalWidth)")
+    widths = browser.run(
+        "return [...document.querySelectorAll('.card img')].map((image) => image.naturalWidth)"
+    )
     assert widths == [40] * 2 * len(HOSTILE)
     assert browser.run("return document.scripts.length") == 2
     assert browser.run("return document.querySelectorAll('[onerror], img[src=x], b').length") == 0
@@ -85,7 +89,9 @@ def test_results_stand_in_where_no_map_was_kept(maps: Path, browser: Browser) ->
         browser.press(view)
         for frame, color in zip((known, gone), colors, strict=True):
             if color is None:
-                assert frame.text.startswith("Photo not available" if view == "1" else "No separate map available")
+                assert frame.text.startswith(
+                    "Photo not available" if view == "1" else "No separate map available"
+                )
             else:
                 middle = np.array(browser.pixels(frame).shape) // 2
                 assert tuple(browser.pixels(frame)[middle[0], middle[1]]) == pytest.approx(color, abs=4)
@@ -135,4 +141,7 @@ def test_pictures_lie_exactly_over_each_other(maps: Path, browser: Browser) -> N
         browser.press("1")
         lit = browser.pixels(frame).sum(-1) > 750
         browser.press("2")
-        assert np.abs(np.argwhere(browser.pixels(frame).sum(-1) > 750).mean(0) - np.argwhere(lit).mean(0)).max() < 0.6
+        assert (
+            np.abs(np.argwhere(browser.pixels(frame).sum(-1) > 750).mean(0) - np.argwhere(lit).mean(0)).max()
+            < 0.6
+        )

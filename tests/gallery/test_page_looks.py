@@ -22,12 +22,17 @@ def test_the_slider_and_the_views_change_what_is_seen(page: Path, browser: Brows
     frame, slider = browser.all(".card .frame")[2], browser.one("#look .opacity")  # cat10
     blue, hottest = (70, 130, 180), (230, 0, 255)  # steelblue; the last color of overlays
     height, width, _ = browser.pixels(frame).shape
-    hot, cold = (height // 8, width * 3 // 8), (height * 7 // 8, width * 7 // 8)  # cells (1, 0) and (3, 3) of 4 x 4
+    hot, cold = (
+        (height // 8, width * 3 // 8),
+        (height * 7 // 8, width * 7 // 8),
+    )  # cells (1, 0) and (3, 3) of 4 x 4
 
     def seen(place: tuple[int, int]) -> tuple[int, ...]:
         return tuple(browser.pixels(frame)[place])
 
-    assert seen(hot) == pytest.approx(0.85 * np.array(hottest) + 0.15 * np.array(blue), abs=12)  # of an overlay
+    assert seen(hot) == pytest.approx(
+        0.85 * np.array(hottest) + 0.15 * np.array(blue), abs=12
+    )  # of an overlay
     slider.send_keys(Keys.HOME)
     assert seen(hot) == pytest.approx(blue, abs=3)
     slider.send_keys(Keys.END)
@@ -71,7 +76,18 @@ def test_the_browser_blends_as_exported_overlays_do(signed: bool, maps: Path, br
 def test_every_control_has_a_name_and_shows_its_focus(page: Path, browser: Browser) -> None:
     browser.open(page)
     nodes = browser.devtools("Accessibility.getFullAXTree")["nodes"]
-    roles = {"button", "textbox", "searchbox", "combobox", "slider", "radio", "tab", "spinbutton", "image", "link"}
+    roles = {
+        "button",
+        "textbox",
+        "searchbox",
+        "combobox",
+        "slider",
+        "radio",
+        "tab",
+        "spinbutton",
+        "image",
+        "link",
+    }
     checked = [node for node in nodes if not node["ignored"] and node["role"]["value"] in roles]
     assert {node["role"]["value"] for node in checked} >= roles - {"textbox", "link"}
     assert [node for node in checked if not node["name"]["value"].strip()] == []
@@ -121,7 +137,9 @@ def test_no_screen_is_too_narrow(width: int, page: Path, browser: Browser) -> No
     right = browser.run(f"return Math.max(...{edges})")
     assert right <= width
     browser.one(".open").click()
-    assert browser.run("const d = document.getElementById('viewer'); return d.scrollWidth - d.clientWidth") <= 0
+    assert (
+        browser.run("const d = document.getElementById('viewer'); return d.scrollWidth - d.clientWidth") <= 0
+    )
     assert browser.one("#close").is_displayed()
 
 
@@ -163,7 +181,9 @@ def test_the_legend_has_the_colors_of_exported_overlays(signed: bool, maps: Path
     row = shown[len(shown) // 2]
     values = np.linspace(-1, 1, 9) if signed else np.linspace(0, 1, 9)
     gray, place = Image.new("RGB", (240, 240), (150, 150, 150)), Box(0, 0, 240, 240)
-    for at, value in zip(np.linspace(0, len(row) - 1, 9).round().astype(int)[1:-1], values[1:-1], strict=True):
+    for at, value in zip(
+        np.linspace(0, len(row) - 1, 9).round().astype(int)[1:-1], values[1:-1], strict=True
+    ):
         overlay = middle(picture(gray, even(value), place, style)).getpixel((40, 40))
         assert row[at] == pytest.approx(overlay, abs=6)
     seen = difference(row[3:-3:10], (150, 150, 150))

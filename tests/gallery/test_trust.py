@@ -20,14 +20,18 @@ def maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shown(page: Path) -> list[str]:
-    return sorted(re.findall(r"thumbnails/[^\"]*\.0-(photo|map|overlay)|[0-9]-(overlay|map)\.", page.read_text()))
+    return sorted(
+        re.findall(r"thumbnails/[^\"]*\.0-(photo|map|overlay)|[0-9]-(overlay|map)\.", page.read_text())
+    )
 
 
 def has_photo(page: Path) -> bool:
     return "0-photo" in page.read_text()
 
 
-@pytest.mark.parametrize("name", ["private.png", "{root}/private.png", "photos/../private.png", "./private.png"])
+@pytest.mark.parametrize(
+    "name", ["private.png", "{root}/private.png", "photos/../private.png", "./private.png"]
+)
 def test_photos_are_read_only_below_the_inputs(maps: Path, name: str) -> None:
     record = add(maps, photo(Path("private.png")), keep=())
     (maps / "records.jsonl").unlink()
@@ -48,7 +52,13 @@ def test_the_command_reads_photos_below_the_images_it_is_given(maps: Path) -> No
 
 @pytest.mark.parametrize(
     "url",
-    ["http://127.0.0.1:1/a.png", "reference://a.png", "memory://a.png", "file:///etc/passwd", "zip://a::http://b/c"],
+    [
+        "http://127.0.0.1:1/a.png",
+        "reference://a.png",
+        "memory://a.png",
+        "file:///etc/passwd",
+        "zip://a::http://b/c",
+    ],
 )
 def test_no_protocol_and_no_server_is_asked(maps: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     record = add(maps, photo(Path("a.png")), keep=())

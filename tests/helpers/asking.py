@@ -30,7 +30,8 @@ told: list[str] = []  # on the terminal
 
 def network(name: str = "tiny", *layers: str, **more: Any) -> Network:
     return Network(
-        RunPlan.from_values(images=(Path("photo"),), model=name, layer=layers, device="cpu", **more), HERE_ONLY
+        RunPlan.from_values(images=(Path("photo"),), model=name, layer=layers, device="cpu", **more),
+        HERE_ONLY,
     )
 
 

@@ -85,7 +85,9 @@ def center(map_: NDArray[Any]) -> NDArray[np.float64]:
     return np.array([(grid * map_).sum() / map_.sum() for grid in grids])
 
 
-def dicom_series(folder: Path, values: NDArray[Any], spacing: tuple[float, float, float], **changes: Any) -> None:
+def dicom_series(
+    folder: Path, values: NDArray[Any], spacing: tuple[float, float, float], **changes: Any
+) -> None:
     """Write slices (D, H, W) as DICOM files, made of pydicom's CT, in no order of names; with its patient."""
     import pydicom
     from pydicom.data import get_testdata_file

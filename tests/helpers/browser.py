@@ -37,9 +37,15 @@ class Browser:
 
     def visit(self, address: str, size: tuple[int, int] = (1200, 900), scheme: str = "light") -> None:
         self.devtools(
-            "Emulation.setDeviceMetricsOverride", width=size[0], height=size[1], deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=size[0],
+            height=size[1],
+            deviceScaleFactor=1,
+            mobile=False,
         )
-        self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.devtools(
+            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+        )
         for kind in ("browser", "performance"):  # what is told of an earlier page
             self.driver.get_log(kind)
         self.driver.get(address)

@@ -22,18 +22,27 @@ def color_net(num_classes: int = 3) -> nn.Module:
     with torch.no_grad():
         pixels.weight.copy_(torch.eye(3)[:, :, None, None])
         classifier.weight.copy_(20 * torch.eye(num_classes, 3))
-    net = nn.Sequential(pixels, nn.ReLU(inplace=True), nn.Identity(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), classifier)
+    net = nn.Sequential(
+        pixels, nn.ReLU(inplace=True), nn.Identity(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), classifier
+    )
     return net.eval()
 
 
-def load_colors(name: str = "colors", weights: str = "none", device: str = "cpu", **_options: object) -> LoadedModel:
+def load_colors(
+    name: str = "colors", weights: str = "none", device: str = "cpu", **_options: object
+) -> LoadedModel:
     """A stand-in for ``load_model``; the name sets the number of classes, as in ``colors20``."""
     torch.set_num_threads(1)
     num_classes = int(name.removeprefix("colors") or 3)
     preset = InputSpec((SIDE, SIDE), resize=(SIDE,), mean=(0.0,) * 3, std=(1.0,) * 3)
     names = ("red", "green", "blue", *(f"nothing {i}" for i in range(3, num_classes)))
     return LoadedModel(
-        name, color_net(num_classes), transforms=preset, categories=names, weights=weights, num_classes=num_classes
+        name,
+        color_net(num_classes),
+        transforms=preset,
+        categories=names,
+        weights=weights,
+        num_classes=num_classes,
     )
 
 

@@ -43,7 +43,9 @@ def write_annotation(path: Path, size: tuple[int, int], things: Sequence[Thing])
     ET.ElementTree(root).write(path)
 
 
-def write_voc(root: Path, images: dict[str, tuple[Image.Image, Sequence[Thing]]], split: str = "test") -> Path:
+def write_voc(
+    root: Path, images: dict[str, tuple[Image.Image, Sequence[Thing]]], split: str = "test"
+) -> Path:
     """Write VOCdevkit/VOC2007 in a directory."""
     home = root / "VOCdevkit" / "VOC2007"
     for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):

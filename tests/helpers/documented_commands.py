@@ -137,7 +137,9 @@ def run_line(line: str) -> Result | None:
         return result
     if words[1] not in main.commands and not {"--json", "--help", "-h"} & set(words):
         # with --at, a ranking follows
-        assert all(Path(line.partition("  ")[0]).is_file() for line in result.stdout.replace("\0", "\n").splitlines())
+        assert all(
+            Path(line.partition("  ")[0]).is_file() for line in result.stdout.replace("\0", "\n").splitlines()
+        )
     return result
 
 

@@ -46,7 +46,10 @@ class Step(nn.Module):
             if isinstance(fact, nn.Module):
                 setattr(self, name, fact)
             elif (
-                isinstance(fact, Tensor) and fact.is_floating_point() and as_parameters and name not in ("mean", "var")
+                isinstance(fact, Tensor)
+                and fact.is_floating_point()
+                and as_parameters
+                and name not in ("mean", "var")
             ):
                 setattr(self, name, nn.Parameter(fact.clone()))
             elif isinstance(fact, Tensor):
@@ -85,7 +88,9 @@ class Description(RandomNet):
         self.random, self.generator = random.Random(seed), torch.Generator().manual_seed(seed)
         self.nodes: list[Node] = []
         self.values: list[Tensor] = []
-        self.affine: list[bool | None] = []  # made by a layer with weights; None: nobody says what folds there
+        self.affine: list[
+            bool | None
+        ] = []  # made by a layer with weights; None: nobody says what folds there
         self.fresh: list[bool] = []  # nothing else reads the memory
         self.inputs = self.sample()
         self._append(Node("input", (), lambda step: step), self.inputs, None, False)

@@ -14,7 +14,13 @@ ACTIVATIONS = [
     (partial(F.leaky_relu, negative_slope=0.2), nn.LeakyReLU(0.2), nn.LeakyReLU(0.2, inplace=True)),
     (torch.tanh, Tensor.tanh, torch.tanh_, Tensor.tanh_),
     (torch.sigmoid, Tensor.sigmoid, torch.sigmoid_, Tensor.sigmoid_),
-    (F.silu, nn.SiLU(), nn.SiLU(inplace=True), lambda y: y / (1 + (-y).exp()), lambda y: torch.sigmoid(y) * y),
+    (
+        F.silu,
+        nn.SiLU(),
+        nn.SiLU(inplace=True),
+        lambda y: y / (1 + (-y).exp()),
+        lambda y: torch.sigmoid(y) * y,
+    ),
     (F.gelu, nn.GELU(), lambda y: 0.5 * y * (1 + torch.erf(y / math.sqrt(2)))),
     (F.hardswish, nn.Hardswish(), nn.Hardswish(inplace=True), lambda y: y * F.relu6(y + 3) / 6),
     (F.elu, nn.ELU(), F.elu_),
@@ -29,7 +35,12 @@ SAME = [
     lambda y: torch.zeros_like(y).add_(y), lambda y: torch.ones_like(y).mul_(y),
     lambda y: y.to(torch.float64), lambda y: F.dropout1d(y, 0.2, False) if y.ndim == 3 else F.dropout(y, 0.2, False),
 ]  # fmt: skip
-PRODUCTS = [lambda s, a, g: a * g, lambda s, a, g: g * a, lambda s, a, g: a.mul(g), lambda s, a, g: torch.mul(g, a)]
+PRODUCTS = [
+    lambda s, a, g: a * g,
+    lambda s, a, g: g * a,
+    lambda s, a, g: a.mul(g),
+    lambda s, a, g: torch.mul(g, a),
+]
 SUMS = [
     (lambda s, a, b: a + b, (1, 1)), (lambda s, a, b: b + a, (1, 1)), (lambda s, a, b: a - b, (1, -1)),
     (lambda s, a, b: torch.add(a, b, alpha=0.5), (1, 0.5)), (lambda s, a, b: a.sub(b, alpha=2), (1, -2)),
@@ -123,7 +134,9 @@ class Blocks:
             "stride": self.pick(1, 2) if max(space) < 5 else 1,
             "padding": self.pick(0, 1) if min(space) > 2 else 0,
         }
-        return self.with_bias(x, partial(conv, **options), self.weights(channels, out, *[2] * len(space)), out)
+        return self.with_bias(
+            x, partial(conv, **options), self.weights(channels, out, *[2] * len(space)), out
+        )
 
     def linear(self, x, out=None):
         out = out or self.pick(3, 4, 6)
@@ -140,10 +153,16 @@ class Blocks:
             return x
         size = self.shape(x)[1]
         gamma = (self.draw(size).abs() + 0.2) * (1 if self.chance(0.3) else self.draw(size).sign())
-        facts = {"beta": self.draw(size) * 0.5, "mean": self.draw(size) * 0.4, "var": self.draw(size).abs() + 0.3}
+        facts = {
+            "beta": self.draw(size) * 0.5,
+            "mean": self.draw(size) * 0.4,
+            "var": self.draw(size).abs() + 0.3,
+        }
         norm = lambda s, y: F.batch_norm(y, s.mean, s.var, s.gamma, s.beta)  # noqa: E731
         # a second one behind the first is nobody's case
-        return self.add("batch_norm", (x,), norm, affine=None if self.affine[x] else False, gamma=gamma, **facts)
+        return self.add(
+            "batch_norm", (x,), norm, affine=None if self.affine[x] else False, gamma=gamma, **facts
+        )
 
     def activation(self, x):
         plain, *others = self.pick(*ACTIVATIONS)
@@ -191,7 +210,10 @@ class Blocks:
             norms = [partial(F.group_norm, num_groups=1), partial(F.normalize, dim=1)]
             norms += [partial(F.local_response_norm, size=3, alpha=0.5)] if axes > 2 else []
         else:
-            norms = [partial(F.layer_norm, normalized_shape=(width,)), partial(F.rms_norm, normalized_shape=(width,))]
+            norms = [
+                partial(F.layer_norm, normalized_shape=(width,)),
+                partial(F.rms_norm, normalized_shape=(width,)),
+            ]
             norms.append(partial(F.softmax, dim=-1))
         norm = self.pick(*norms)
         by_hand = {F.layer_norm: layer_norm, F.rms_norm: rms_norm}.get(norm.func, norm)
@@ -207,7 +229,11 @@ class Blocks:
         c = self.draw(*shape)
         spelled = self.pick(*SCALES, *([lambda s, y: y.mul_(s.c)] if self.fresh[x] else []))
         return self.add(
-            "scale", (x,), spelled, affine=None if self.affine[x] is not False else False, c=c + 0.1 * c.sign()
+            "scale",
+            (x,),
+            spelled,
+            affine=None if self.affine[x] is not False else False,
+            c=c + 0.1 * c.sign(),
         )
 
     def channels(self):
@@ -222,7 +248,12 @@ class Blocks:
             y = self.convolution(x, channels, self.pick(1, 3))
         else:
             y = self.linear(self.layer(x) if self.chance(0.3) else x, channels)
-        for block, p in ((self.batch_norm, 0.5), (self.activation, 0.3), (self.scaled, 0.2), (self.same, 0.2)):
+        for block, p in (
+            (self.batch_norm, 0.5),
+            (self.activation, 0.3),
+            (self.scaled, 0.2),
+            (self.same, 0.2),
+        ):
             if self.chance(p):
                 y = block(y)
         return y
@@ -239,7 +270,9 @@ class Blocks:
         if self.values[x].min() >= 0 and self.values[x].max() <= 1:
             return self.shortcut(x)  # as good a gate itself
         if self.layout == "vector" or self.chance(0.2):
-            return self.add("gated", (x, self.switch(self.linear(x, self.shape(x)[-1]))), self.pick(*PRODUCTS))
+            return self.add(
+                "gated", (x, self.switch(self.linear(x, self.shape(x)[-1]))), self.pick(*PRODUCTS)
+            )
         image, axes = self.layout in ("image", "sequence"), len(self.shape(x)) - 2
         dims = tuple(range(2, axes + 2)) if image else (1,)
         mean = self.averaged(x, lambda y: y.mean(dims))

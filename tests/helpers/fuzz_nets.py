@@ -14,7 +14,11 @@ SCORES = [
         torch.einsum("bhnd,bhmd->bhnm", q, k).mul(q.shape[-1] ** -0.5).softmax(-1), training=False
     ),
 ]
-CUTS = [lambda s, a: a.masked_fill(~s.mask, 0.0), lambda s, a: a * s.mask, lambda s, a: torch.where(s.mask, a, 0.0)]
+CUTS = [
+    lambda s, a: a.masked_fill(~s.mask, 0.0),
+    lambda s, a: a * s.mask,
+    lambda s, a: torch.where(s.mask, a, 0.0),
+]
 ATTEND = [
     lambda s, a, v: a @ v, lambda s, a, v: torch.matmul(a, v), lambda s, a, v: torch.einsum("bhnm,bhmd->bhnd", a, v),
 ]  # fmt: skip
@@ -44,7 +48,15 @@ class RandomNet(Blocks):
     def build(self, classes):
         x = 0
         for _ in range(self.random.randint(2, 6)):
-            blocks = [self.layer, self.shortcut, self.rearranged, self.gated, self.scaled, self.normed, self.mixed]
+            blocks = [
+                self.layer,
+                self.shortcut,
+                self.rearranged,
+                self.gated,
+                self.scaled,
+                self.normed,
+                self.mixed,
+            ]
             if self.layout == "image":
                 blocks += [self.layer, self.pooled, self.pooled, self.to_tokens, self.densely]
             if self.layout == "tokens":
@@ -114,7 +126,9 @@ class RandomNet(Blocks):
             return x
         c = self.draw(1, 1, self.shape(x)[2])
         prefix = lambda y: torch.cat([y.new_full((len(y), 1, y.shape[2]), -1), y], 1)  # noqa: E731
-        return self.moved(x, prefix, lambda s, y: torch.cat([s.c.expand(len(y), -1, -1), y], 1), fresh=True, c=c)
+        return self.moved(
+            x, prefix, lambda s, y: torch.cat([s.c.expand(len(y), -1, -1), y], 1), fresh=True, c=c
+        )
 
     def glu(self, x):
         wide = self.linear(x, 2 * self.pick(2, 3))
@@ -138,7 +152,9 @@ class RandomNet(Blocks):
         mask = {"mask": torch.ones(tokens, tokens).tril().bool()} if self.chance(0.3) else {}
         if self.chance(0.4):
             sdpa = F.scaled_dot_product_attention
-            y = self.add("sdpa", (q, k, v), lambda s, *qkv: sdpa(*qkv, attn_mask=getattr(s, "mask", None)), **mask)
+            y = self.add(
+                "sdpa", (q, k, v), lambda s, *qkv: sdpa(*qkv, attn_mask=getattr(s, "mask", None)), **mask
+            )
         else:
             weights = self.add("weights", (q, k), self.pick(*SCORES))
             if mask:

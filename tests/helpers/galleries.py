@@ -66,11 +66,17 @@ def add(
     for number, one in enumerate(classes):
         maps[number] *= not one.blank
     files = {
-        picture_relpath(relpath, one.index, one.name): encode_picture(Image.new("RGB", image.size, "red"), "png")
+        picture_relpath(relpath, one.index, one.name): encode_picture(
+            Image.new("RGB", image.size, "red"), "png"
+        )
         for one in classes
     }
     if "raw" in keep:
-        arrays = {"classes": np.array([one.index for one in classes]), "maps": maps, "image_size": np.array(image.size)}
+        arrays = {
+            "classes": np.array([one.index for one in classes]),
+            "maps": maps,
+            "image_size": np.array(image.size),
+        }
         files[raw_relpath(relpath)] = encode_arrays({**arrays, "crop": np.array([0, 0, *image.size])})
     record = replace(
         common,
@@ -97,7 +103,9 @@ def add(
 def wrote(record: Record, *output: str, content: bytes = b"1234") -> Record:
     """The record with other results, which all have this content."""
     count, digest = len(output), sha256(content).hexdigest()
-    return replace(record, output=output, output_bytes=(len(content),) * count, output_sha256=(digest,) * count)
+    return replace(
+        record, output=output, output_bytes=(len(content),) * count, output_sha256=(digest,) * count
+    )
 
 
 def names_of(record: Record) -> ThumbnailNames:

@@ -17,7 +17,12 @@ from ebcli.models import default_layer
 
 # Options for small networks and images of 64 x 64 pixels
 _TOKENS: dict[str, Any] = {"img_size": 64, "embed_dim": 48, "depth": 4, "num_heads": 3}
-_WINDOWS: dict[str, Any] = {"img_size": 64, "embed_dim": 24, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 4, 8)}
+_WINDOWS: dict[str, Any] = {
+    "img_size": 64,
+    "embed_dim": 24,
+    "depths": (1, 1, 2, 1),
+    "num_heads": (1, 2, 4, 8),
+}
 TIMM: dict[str, dict[str, Any]] = {
     "timm/resnet18": {},
     "timm/resnetv2_50": {"layers": (1, 1, 2, 1)},
@@ -44,7 +49,12 @@ TIMM: dict[str, dict[str, Any]] = {
     "timm/ese_vovnet19b_dw": {},
 }
 
-_VIT: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64}
+_VIT: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
 _STAGES: dict[str, Any] = {"hidden_sizes": [32, 64, 96, 128], "depths": [1, 1, 2, 1]}
 _SWIN: dict[str, Any] = {"embed_dim": 16, "depths": [1, 1, 2, 1], "num_heads": [1, 2, 4, 8], "window_size": 2}
 HUGGING_FACE: dict[str, dict[str, Any]] = {
@@ -70,7 +80,16 @@ HUGGING_FACE: dict[str, dict[str, Any]] = {
 ULTRALYTICS = [
     f"ultralytics/{name}"
     for name in (
-        *("yolov3-tiny", "yolov5n", "yolov6n", "yolov8n", "yolov8n-seg", "yolov8n-pose", "yolov8n-cls", "yolov9t"),
+        *(
+            "yolov3-tiny",
+            "yolov5n",
+            "yolov6n",
+            "yolov8n",
+            "yolov8n-seg",
+            "yolov8n-pose",
+            "yolov8n-cls",
+            "yolov9t",
+        ),
         *("yolov9c-seg", "yolov10n", "yolo11n", "yolo11n-seg", "yolo11n-pose", "yolo11n-cls", "yolo12n"),
         *("yolo26n", "yolo26n-seg", "yolo26n-pose", "yolo26n-cls", "yolo26n-sem"),
     )

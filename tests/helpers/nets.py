@@ -174,7 +174,11 @@ NETS = {
     ),
     "transposed": (
         lambda: _stage(
-            *(nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1, groups=2), nn.BatchNorm2d(6), nn.ReLU(True)),
+            *(
+                nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1, groups=2),
+                nn.BatchNorm2d(6),
+                nn.ReLU(True),
+            ),
             *(nn.ConvTranspose2d(6, 3, 2, dilation=2), nn.BatchNorm2d(3), nn.Tanh()),
             channels=3,
         ),
@@ -235,4 +239,6 @@ def one_hot(*classes):
 
 def classifier():
     torch.manual_seed(0)
-    return unsettle(nn.Sequential(nn.Conv2d(3, 9, 3), nn.ReLU(), *head(9))), torch.randn(IMAGE, dtype=torch.float64)
+    return unsettle(nn.Sequential(nn.Conv2d(3, 9, 3), nn.ReLU(), *head(9))), torch.randn(
+        IMAGE, dtype=torch.float64
+    )

@@ -17,19 +17,102 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-WEIGHTED = {nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d}
+WEIGHTED = {
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+}
 WEIGHTED |= {F.linear, F.conv1d, F.conv2d, F.conv_transpose2d}
-AVERAGE = {nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d}
-AVERAGE |= {nn.Upsample, F.interpolate, F.avg_pool2d, F.adaptive_avg_pool2d, torch.mean, torch.sum, "mean", "sum"}
+AVERAGE = {
+    nn.AvgPool1d,
+    nn.AvgPool2d,
+    nn.AvgPool3d,
+    nn.AdaptiveAvgPool1d,
+    nn.AdaptiveAvgPool2d,
+    nn.AdaptiveAvgPool3d,
+}
+AVERAGE |= {
+    nn.Upsample,
+    F.interpolate,
+    F.avg_pool2d,
+    F.adaptive_avg_pool2d,
+    torch.mean,
+    torch.sum,
+    "mean",
+    "sum",
+}
 BATCH_NORM = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, F.batch_norm}
-SUM = {operator.add, operator.iadd, operator.sub, operator.isub, torch.add, torch.sub, "add", "add_", "sub", "sub_"}
+SUM = {
+    operator.add,
+    operator.iadd,
+    operator.sub,
+    operator.isub,
+    torch.add,
+    torch.sub,
+    "add",
+    "add_",
+    "sub",
+    "sub_",
+}
 PRODUCT = {operator.mul, operator.imul, operator.truediv, torch.mul, "mul", "mul_", "div"}
-ONE_INPUT = {nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.Tanh, nn.Sigmoid, nn.Hardswish, nn.SiLU, nn.GELU, nn.Mish}
-ONE_INPUT |= {nn.Hardsigmoid, nn.Hardtanh, nn.Softplus, nn.PReLU, nn.Dropout, nn.Dropout2d, nn.Softmax, nn.Softsign}
-ONE_INPUT |= {nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.Identity, F.relu, F.normalize, F.softmax, F.silu}
+ONE_INPUT = {
+    nn.ReLU,
+    nn.ReLU6,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Hardswish,
+    nn.SiLU,
+    nn.GELU,
+    nn.Mish,
+}
+ONE_INPUT |= {
+    nn.Hardsigmoid,
+    nn.Hardtanh,
+    nn.Softplus,
+    nn.PReLU,
+    nn.Dropout,
+    nn.Dropout2d,
+    nn.Softmax,
+    nn.Softsign,
+}
+ONE_INPUT |= {
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.LocalResponseNorm,
+    nn.Identity,
+    F.relu,
+    F.normalize,
+    F.softmax,
+    F.silu,
+}
 ONE_INPUT |= {torch.relu, torch.tanh, torch.sigmoid, F.dropout, F.gelu} | BATCH_NORM
-ROUTES = {nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool2d, nn.Flatten, F.max_pool2d, F.pad, torch.cat}
-ROUTES |= {torch.flatten, operator.getitem, "flatten", "reshape", "view", "transpose", "permute", "squeeze", "amax"}
+ROUTES = {
+    nn.MaxPool1d,
+    nn.MaxPool2d,
+    nn.MaxPool3d,
+    nn.AdaptiveMaxPool2d,
+    nn.Flatten,
+    F.max_pool2d,
+    F.pad,
+    torch.cat,
+}
+ROUTES |= {
+    torch.flatten,
+    operator.getitem,
+    "flatten",
+    "reshape",
+    "view",
+    "transpose",
+    "permute",
+    "squeeze",
+    "amax",
+}
 GATES = {nn.Sigmoid, nn.Hardsigmoid, torch.sigmoid, "sigmoid", F.softmax}
 
 
@@ -57,7 +140,9 @@ class Reference:
                 self.values[node] = self._run(node, self.values).detach()
                 self.signal |= {node} & {node for i in node.all_input_nodes if i in self.signal}
 
-    def relevance(self, prior: torch.Tensor, layer: str | None = None, *, contrastive: bool = False) -> torch.Tensor:
+    def relevance(
+        self, prior: torch.Tensor, layer: str | None = None, *, contrastive: bool = False
+    ) -> torch.Tensor:
         """The layer's relevance, shaped like its output, for a prior (B, num_classes)."""
         claims = defaultdict(list, {self.output: [(prior, None)]})
         top = self._classifiers()
@@ -87,7 +172,10 @@ class Reference:
                 shares = [(i, winner - dual) for (i, winner), (_, dual) in zip(shares, duals, strict=True)]
             return [(i, share, None) for i, share in shares]
         if kind in AVERAGE or (kind in SUM and len(operands) > 1):
-            return [(*share, None) for share in self._by_contributions(node, operands, self.values[node].sign(), P)]
+            return [
+                (*share, None)
+                for share in self._by_contributions(node, operands, self.values[node].sign(), P)
+            ]
         if kind in BATCH_NORM:
             scale = self._batch_scale(node)
             is_last = operands[0] in self._classifiers()  # whose responses count as positive
@@ -103,7 +191,11 @@ class Reference:
 
     def _batch_scale(self, node):
         """gamma, shaped to be multiplied with the values."""
-        gamma = self.modules[node.target].weight if node.op == "call_module" else self._argument(node, "weight", 3)
+        gamma = (
+            self.modules[node.target].weight
+            if node.op == "call_module"
+            else self._argument(node, "weight", 3)
+        )
         values = self.values[node]
         gamma = torch.ones(values.shape[1]) if gamma is None else gamma.detach()
         return gamma.to(values).reshape(1, -1, *[1] * (values.ndim - 2))
@@ -115,7 +207,9 @@ class Reference:
     def _routed(self, node, operands, P):
         """Values move: the gradient."""
         matrices = self._jacobians(node, operands)
-        return [(i, (J.T @ P.flatten()).view_as(self.values[i])) for i, J in zip(operands, matrices, strict=True)]
+        return [
+            (i, (J.T @ P.flatten()).view_as(self.values[i])) for i, J in zip(operands, matrices, strict=True)
+        ]
 
     def _passed(self, node, kind, operands, P):
         """One input, one output."""
@@ -133,7 +227,9 @@ class Reference:
         excitation = [(sign.flatten()[:, None] * contribution).clamp(min=0) for contribution in z]
         total = sum(e.sum(1) for e in excitation)
         P_given = [torch.where(total[:, None] == 0, 0.0, e / total[:, None]) for e in excitation]
-        return [(i, (p.T @ P.flatten()).view_as(self.values[i])) for i, p in zip(operands, P_given, strict=True)]
+        return [
+            (i, (p.T @ P.flatten()).view_as(self.values[i])) for i, p in zip(operands, P_given, strict=True)
+        ]
 
     def _jacobians(self, node, operands):
         """d value / d operand as matrices (neurons, inputs)."""

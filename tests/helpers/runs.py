@@ -69,7 +69,9 @@ def seen(pixels: Any) -> Any:
     from ebcli.files.paths import FileState
     from ebcli.run.reading import NetworkInput
 
-    return NetworkInput(pixels=pixels, stamp=FileState(0, 0), seconds=0.0, size=(pixels.shape[1], pixels.shape[0]))
+    return NetworkInput(
+        pixels=pixels, stamp=FileState(0, 0), seconds=0.0, size=(pixels.shape[1], pixels.shape[0])
+    )
 
 
 class Forked:
@@ -82,7 +84,9 @@ class Forked:
 
     def __init__(self, cwd: Path, *arguments: str, tiny: bool = False, packages: Path | None = None) -> None:
         self.out, self.err = cwd.with_name(f"{cwd.name}.out"), cwd.with_name(f"{cwd.name}.err")
-        self.process = _CONTEXT.Process(target=_main, args=(cwd, self.out, self.err, arguments, tiny, packages))
+        self.process = _CONTEXT.Process(
+            target=_main, args=(cwd, self.out, self.err, arguments, tiny, packages)
+        )
         self.process.start()
 
     def wait(self) -> int:
@@ -117,7 +121,9 @@ class Started(Forked):
         super().__init__(cwd, *of_tiny(arguments, workers), tiny=True)
 
 
-def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: bool, packages: Path | None) -> None:
+def _main(
+    cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: bool, packages: Path | None
+) -> None:
     for path, number in ((out, 1), (err, 2)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.dup2(file, number)

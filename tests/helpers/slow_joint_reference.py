@@ -30,7 +30,9 @@ class SlowJointReference(SlowReference):
     def shares(self, i: int) -> tuple[Tensor, Tensor]:
         """P at node i, and the share (B,) of the constants above it."""
         z = (self.values[i] * self.G[i]).clamp(min=0)
-        constants = sum((c for k, c in self.constants.items() if k != i and i in self._below([k])), z.new_zeros(len(z)))
+        constants = sum(
+            (c for k, c in self.constants.items() if k != i and i in self._below([k])), z.new_zeros(len(z))
+        )
         total = z.flatten(1).sum(1) + constants
         total = torch.where(total == 0, 1.0, total)
         return z / total.reshape(-1, *[1] * (z.ndim - 1)), constants / total
@@ -83,7 +85,9 @@ class SlowJointReference(SlowReference):
         return Arrived(part.P * factor.reshape(-1, *[1] * (a.ndim - 2)))
 
     def _move(self, i: int, part: Arrived, *operands: Tensor) -> tuple[Arrived, ...]:
-        is_constant = self.nodes[i].facts["move"](*(torch.zeros(a.shape, dtype=torch.long) for a in operands)) < 0
+        is_constant = (
+            self.nodes[i].facts["move"](*(torch.zeros(a.shape, dtype=torch.long) for a in operands)) < 0
+        )
         if is_constant.any():  # one image after the other
             z = torch.where(is_constant, self.values[i] * part.P, 0).clamp(min=0)
             self.constants[i] = z.flatten(1).sum(1)
@@ -109,6 +113,8 @@ NORMS = {
     F.group_norm: lambda a, num_groups: _standardized(a.flatten(1)).reshape(a.shape),
     F.rms_norm: lambda a, normalized_shape: a / (a.detach().square().mean(-1, keepdim=True) + EPSILON).sqrt(),
     F.normalize: lambda a, dim: a / a.detach().norm(dim=dim, keepdim=True).clamp_min(1e-12),
-    F.local_response_norm: lambda a, **options: a * (F.local_response_norm(a, **options) / a).detach().nan_to_num(),
+    F.local_response_norm: lambda a, **options: (
+        a * (F.local_response_norm(a, **options) / a).detach().nan_to_num()
+    ),
 }
 EPSILON = torch.finfo(torch.float64).eps

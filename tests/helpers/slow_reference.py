@@ -116,7 +116,9 @@ class SlowReference:
         self.lost += float(P[total == 0].sum())
         return wanted * (P / torch.where(total == 0, 1.0, total))[..., None]
 
-    def _by_weights(self, i: int, part: Arrived, a: Tensor, W: Tensor, *, is_classifier: bool = False) -> Tensor:
+    def _by_weights(
+        self, i: int, part: Arrived, a: Tensor, W: Tensor, *, is_classifier: bool = False
+    ) -> Tensor:
         """W (out, in) for each row of `a`; the response is the node's value unless something above stands for it."""
         response = self.values[i].sign() if part.sign is None else part.sign
         z = W * a.reshape(len(a), 1, -1)  # (rows, out, in)
@@ -166,7 +168,9 @@ class SlowReference:
         y = self.values[i]
         turn = turn.double().expand_as(y)
         return Arrived(
-            part.P, y.sign() if part.sign is None else part.sign, turn if part.turn is None else part.turn * turn
+            part.P,
+            y.sign() if part.sign is None else part.sign,
+            turn if part.turn is None else part.turn * turn,
         )
 
     def _move(self, i: int, part: Arrived, *operands: Tensor) -> tuple[Arrived, ...]:
@@ -208,7 +212,9 @@ class SlowReference:
             sums = torch.zeros_like(a).flatten(2)
             return sums.scatter_add(2, winners.flatten(2), values.flatten(2)).reshape(a.shape)
 
-        sign, turn = (None if values is None else values.sign() for values in map(brought, (part.sign, part.turn)))
+        sign, turn = (
+            None if values is None else values.sign() for values in map(brought, (part.sign, part.turn))
+        )
         return Arrived(brought(part.P), sign, turn)
 
     def _amax(self, i: int, part: Arrived, a: Tensor) -> Arrived:
@@ -216,7 +222,9 @@ class SlowReference:
         wins = (a == a.amax(dims, keepdim=True)).double()
         shape = a.amax(dims, keepdim=True).shape
         P = wins * part.P.reshape(shape) / wins.sum(dims, keepdim=True)
-        return Arrived(P, *(v if v is None else v.reshape(shape).expand_as(a) for v in (part.sign, part.turn)))
+        return Arrived(
+            P, *(v if v is None else v.reshape(shape).expand_as(a) for v in (part.sign, part.turn))
+        )
 
     def _maximum(self, i: int, part: Arrived, a: Tensor, b: Tensor) -> tuple[Arrived, ...]:
         first = torch.where(a == b, 0.5, (a > b).double())
@@ -258,9 +266,9 @@ class SlowReference:
         P = P.reshape(joined.shape).unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
         P = self._attended(mixed, P, weights, v).transpose(1, 2).flatten(2).flatten(0, 1)
         v = v.transpose(1, 2).flatten(2).flatten(0, 1)
-        return self._rows(P, v.sign(), x.flatten(0, 1), module.in_proj_weight.detach().chunk(3)[2], False).reshape(
-            x.shape
-        )
+        return self._rows(
+            P, v.sign(), x.flatten(0, 1), module.in_proj_weight.detach().chunk(3)[2], False
+        ).reshape(x.shape)
 
     def _rows(self, P: Tensor, sign: Tensor, a: Tensor, W: Tensor, is_classifier: bool) -> Tensor:
         z = W * a[:, None]

@@ -26,7 +26,11 @@ DONE = Record(
     "done",
     output=(PICTURE,),
     output_bytes=(1234,),
-    classes=(ClassRecord(282, "tiger cat", 0.5, mass=0.75, blank=False, losses=None, layer="features.23", peak=3.5),),
+    classes=(
+        ClassRecord(
+            282, "tiger cat", 0.5, mass=0.75, blank=False, losses=None, layer="features.23", peak=3.5
+        ),
+    ),
 )
 
 
@@ -43,7 +47,11 @@ class StubRun(Run):
 
 
 def started(
-    results: Generator[Record], total: int, already: tuple[Path, ...] = (), style: DrawingStyle = _STYLE, **more: Any
+    results: Generator[Record],
+    total: int,
+    already: tuple[Path, ...] = (),
+    style: DrawingStyle = _STYLE,
+    **more: Any,
 ) -> Run:
     """A run of so many files that yields some results."""
     known: dict[str, Any] = {
@@ -80,7 +88,9 @@ def program(name: str) -> str:
 
 def run_python(code: str) -> str:
     """What a Python of its own prints."""
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
+    ).stdout
 
 
 def heavy_imports(module: str, arguments: list[str]) -> str:

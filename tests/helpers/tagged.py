@@ -55,7 +55,9 @@ def trained(path: Path, tagged: bool) -> None:
 def write_photos(folder: Path, count: int, tagged: bool) -> None:
     """Write so many photos of each class."""
     labels = np.arange(2 * count) % 2
-    for i, (label, picture) in enumerate(zip(labels, pictures(np.random.default_rng(1), labels, tagged), strict=True)):
+    for i, (label, picture) in enumerate(
+        zip(labels, pictures(np.random.default_rng(1), labels, tagged), strict=True)
+    ):
         path = folder / CLASSES[label] / f"{i:03}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(path)

@@ -12,8 +12,16 @@ TEXTS = ("a red cup", "cat")
 SIDE, FRAMES = 128, 4
 _WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] . ? a cup cat red of coffee".split()
 
-_CLASSES: dict[str, Any] = {"id2label": dict(enumerate(NAMES)), "label2id": {name: k for k, name in enumerate(NAMES)}}
-_TOKENS: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+_CLASSES: dict[str, Any] = {
+    "id2label": dict(enumerate(NAMES)),
+    "label2id": {name: k for k, name in enumerate(NAMES)},
+}
+_TOKENS: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
 _CLIPS: dict[str, Any] = {"image_size": 64, "num_frames": FRAMES, **_TOKENS, **_CLASSES}
 _STAGES: dict[str, Any] = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]}
 _QUERIES: dict[str, Any] = {
@@ -51,7 +59,11 @@ def _detr(kind: str, stages: tuple[int, ...] = (4,), **more: Any) -> Any:
 
 def _rt_detr() -> Any:
     backbone = _resnet(hf.RTDetrResNetConfig, (2, 3, 4))
-    channels = {"encoder_in_channels": [16, 24, 32], "decoder_in_channels": [32] * 3, "encoder_hidden_dim": 32}
+    channels = {
+        "encoder_in_channels": [16, 24, 32],
+        "decoder_in_channels": [32] * 3,
+        "encoder_hidden_dim": 32,
+    }
     return hf.RTDetrConfig(backbone_config=backbone, **channels, **_QUERIES, **_CLASSES)
 
 
@@ -77,7 +89,9 @@ def _upernet() -> Any:
 
 def _grounding_dino() -> Any:
     text = hf.BertConfig(vocab_size=len(_WORDS), **_TOKENS)
-    return hf.GroundingDinoConfig(backbone_config=_swin((2, 3, 4)), text_config=text, num_feature_levels=4, **_QUERIES)
+    return hf.GroundingDinoConfig(
+        backbone_config=_swin((2, 3, 4)), text_config=text, num_feature_levels=4, **_QUERIES
+    )
 
 
 def _owl_vit() -> Any:
@@ -90,11 +104,18 @@ def _owl_vit() -> Any:
 # name: the network's class, its configuration, its image processor's class and options
 NETWORKS: dict[str, tuple[str, Callable[[], Any], str, dict[str, Any]]] = {
     "VideoMAE": ("VideoMAEForVideoClassification", lambda: hf.VideoMAEConfig(**_CLIPS), "VideoMAE", _FRAMES),
-    "TimeSformer": ("TimesformerForVideoClassification", lambda: hf.TimesformerConfig(**_CLIPS), "VideoMAE", _FRAMES),
+    "TimeSformer": (
+        "TimesformerForVideoClassification",
+        lambda: hf.TimesformerConfig(**_CLIPS),
+        "VideoMAE",
+        _FRAMES,
+    ),
     "ViViT": ("VivitForVideoClassification", lambda: hf.VivitConfig(**_CLIPS), "Vivit", _FRAMES),
     "SegFormer": (
         "SegformerForSemanticSegmentation",
-        lambda: hf.SegformerConfig(**_STAGES, num_attention_heads=[1, 1, 2, 2], decoder_hidden_size=32, **_CLASSES),
+        lambda: hf.SegformerConfig(
+            **_STAGES, num_attention_heads=[1, 1, 2, 2], decoder_hidden_size=32, **_CLASSES
+        ),
         "Segformer",
         _SQUARE,
     ),

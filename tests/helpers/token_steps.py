@@ -174,7 +174,9 @@ MOVES: dict[str, Step] = {
     "masked_fill": lambda y, draw: y.masked_fill((draw.order() < 1)[None, :, None], 1.0),
     "where": where_beside,
     "tril": lambda y, draw: y.tril(1),
-    "index_put": lambda y, draw: y.index_put((torch.arange(len(y))[:, None], draw.order()[None, :1]), y[:, :1]),
+    "index_put": lambda y, draw: y.index_put(
+        (torch.arange(len(y))[:, None], draw.order()[None, :1]), y[:, :1]
+    ),
     "scatter": lambda y, draw: torch.zeros_like(y).scatter(1, everywhere(draw.order(), y), y),
     "slice_scatter": lambda y, draw: y.slice_scatter(y[:, 1:] * 2, 1, 1),
     "write into a slice": write_slice,
@@ -235,7 +237,11 @@ def attention_in_the_batch(y: Tensor, draw: Draw) -> Tensor:
 
 
 def batch_norm(y: Tensor, draw: Draw) -> Tensor:
-    mean, variance, gamma = draw.normal(CHANNELS) / 10, draw.normal(CHANNELS).abs() + 0.5, draw.normal(CHANNELS)
+    mean, variance, gamma = (
+        draw.normal(CHANNELS) / 10,
+        draw.normal(CHANNELS).abs() + 0.5,
+        draw.normal(CHANNELS),
+    )
     return F.batch_norm(y.mT, mean, variance, gamma).mT
 
 

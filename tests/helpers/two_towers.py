@@ -17,7 +17,12 @@ def clip(folder: Path) -> Any:
     """A CLIP with random weights, which knows the words of ``captions.tokens()``."""
     torch.manual_seed(3)
     names = captions.tokens()
-    text = {**SMALL, "vocab_size": len(names), "max_position_embeddings": 8, "eos_token_id": names["<|endoftext|>"]}
+    text = {
+        **SMALL,
+        "vocab_size": len(names),
+        "max_position_embeddings": 8,
+        "eos_token_id": names["<|endoftext|>"],
+    }
     config = transformers.CLIPConfig(text_config=text, vision_config=VISION, projection_dim=24)
     net = transformers.CLIPModel(config).eval()
     captions.save(net, folder)
@@ -27,7 +32,12 @@ def clip(folder: Path) -> Any:
 def siglip(folder: Path) -> Any:
     """A SigLIP with random weights and the same words; it squashes images."""
     torch.manual_seed(4)
-    text = {**SMALL, "vocab_size": len(captions.tokens()), "max_position_embeddings": 8, "projection_size": 32}
+    text = {
+        **SMALL,
+        "vocab_size": len(captions.tokens()),
+        "max_position_embeddings": 8,
+        "projection_size": 32,
+    }
     net = transformers.SiglipModel(transformers.SiglipConfig(text_config=text, vision_config=VISION)).eval()
     net.save_pretrained(folder)
     captions.tokenizer().save_pretrained(folder)

@@ -8,12 +8,24 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers.models.idefics3.configuration_idefics3 import Idefics3VisionConfig
-from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLTextConfig, Qwen2_5_VLVisionConfig
+from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import (
+    Qwen2_5_VLTextConfig,
+    Qwen2_5_VLVisionConfig,
+)
 from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLTextConfig, Qwen2VLVisionConfig
 from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
 
 _SPECIAL = (
-    *("<pad>", "<unk>", "<bos>", "<eos>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"),
+    *(
+        "<pad>",
+        "<unk>",
+        "<bos>",
+        "<eos>",
+        "<image>",
+        "<fake_token_around_image>",
+        "<global-img>",
+        "<end_of_utterance>",
+    ),
     *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
     *(f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)),
 )
@@ -75,7 +87,9 @@ def byte_level_tokenizer(texts: list[str]) -> Any:
     pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pairs.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(special_tokens=list(_SPECIAL), initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        special_tokens=list(_SPECIAL), initial_alphabet=alphabet, show_progress=False
+    )
     pairs.train_from_iterator(texts, trainer)
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=pairs, pad_token="<pad>", extra_special_tokens={"image_token": "<image>"}
@@ -116,7 +130,9 @@ def _llava_next() -> tuple[Any, Any]:
     images = transformers.LlavaNextImageProcessor(
         size={"shortest_edge": 32}, crop_size=_SIZE, image_grid_pinpoints=_PINPOINTS
     )
-    return config, transformers.LlavaNextProcessor(images, _tokenizer(), **_LLAVA, chat_template=_chat("<image>"))
+    return config, transformers.LlavaNextProcessor(
+        images, _tokenizer(), **_LLAVA, chat_template=_chat("<image>")
+    )
 
 
 def _qwen(config_class: Any, text_class: Any, vision: Any, processor_class: Any) -> tuple[Any, Any]:
@@ -156,7 +172,9 @@ def _qwen2_5_vl() -> tuple[Any, Any]:
         window_size=16,
         fullatt_block_indexes=[1],
     )
-    return _qwen(transformers.Qwen2_5_VLConfig, Qwen2_5_VLTextConfig, vision, transformers.Qwen2_5_VLProcessor)
+    return _qwen(
+        transformers.Qwen2_5_VLConfig, Qwen2_5_VLTextConfig, vision, transformers.Qwen2_5_VLProcessor
+    )
 
 
 def _tiled(config_class: Any, vision: Any) -> Any:
@@ -167,15 +185,25 @@ def _tiled(config_class: Any, vision: Any) -> Any:
 
 
 def _idefics3() -> tuple[Any, Any]:
-    images = transformers.Idefics3ImageProcessor(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
-    processor = transformers.Idefics3Processor(images, _tokenizer(), image_seq_len=4, chat_template=_chat("<image>"))
+    images = transformers.Idefics3ImageProcessor(
+        size={"longest_edge": 64}, max_image_size={"longest_edge": 32}
+    )
+    processor = transformers.Idefics3Processor(
+        images, _tokenizer(), image_seq_len=4, chat_template=_chat("<image>")
+    )
     return _tiled(transformers.Idefics3Config, Idefics3VisionConfig(**_VISION)), processor
 
 
 def _smolvlm() -> tuple[Any, Any]:
-    images = transformers.SmolVLMImageProcessor(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
+    images = transformers.SmolVLMImageProcessor(
+        size={"longest_edge": 64}, max_image_size={"longest_edge": 32}
+    )
     processor = transformers.SmolVLMProcessor(
-        images, _tokenizer(), transformers.SmolVLMVideoProcessor(), image_seq_len=4, chat_template=_chat("<image>")
+        images,
+        _tokenizer(),
+        transformers.SmolVLMVideoProcessor(),
+        image_seq_len=4,
+        chat_template=_chat("<image>"),
     )
     return _tiled(transformers.SmolVLMConfig, SmolVLMVisionConfig(**_VISION)), processor
 
@@ -206,8 +234,12 @@ def _blip() -> tuple[Any, Any]:
         sep_token_id=3,
     )
     vision = transformers.BlipVisionConfig(**_VISION, projection_dim=32)
-    config = transformers.BlipConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=32)
-    return config, transformers.BlipProcessor(transformers.BlipImageProcessor(size=_SIZE), _tokenizer(closes=True))
+    config = transformers.BlipConfig(
+        text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=32
+    )
+    return config, transformers.BlipProcessor(
+        transformers.BlipImageProcessor(size=_SIZE), _tokenizer(closes=True)
+    )
 
 
 FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {

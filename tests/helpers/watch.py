@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_PROGRAMS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "os.system", "pty.spawn"}
+_PROGRAMS = {
+    "os.exec",
+    "os.fork",
+    "os.forkpty",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.startfile",
+    "os.system",
+    "pty.spawn",
+}
 _PROGRAMS |= {"subprocess.Popen", "webbrowser.open"}
 _SERVERS = {"socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"}
 _ADDRESSES = {"socket.bind", "socket.connect"}
@@ -47,7 +56,9 @@ class Watch:
             return
         if event == "open":
             self._look_at(arguments[0])
-        elif event not in _ADDRESSES or not isinstance(arguments[-1], str):  # paths are those of own processes
+        elif event not in _ADDRESSES or not isinstance(
+            arguments[-1], str
+        ):  # paths are those of own processes
             self.seen.append(f"{event} {arguments}")
 
     def _look_at(self, file: object) -> None:

@@ -65,7 +65,12 @@ _NARROW: dict[str, Callable[[], nn.Module]] = {
     "vit_b_32": lambda: VisionTransformer(128, 32, 12, num_heads=4, hidden_dim=96, mlp_dim=192),
     "swin_t": lambda: SwinTransformer([4, 4], 24, [2, 2, 6, 2], [1, 2, 4, 8], [7, 7]),
     "convnext_tiny": lambda: ConvNeXt(
-        [CNBlockConfig(24, 48, 3), CNBlockConfig(48, 96, 3), CNBlockConfig(96, 192, 9), CNBlockConfig(192, None, 3)]
+        [
+            CNBlockConfig(24, 48, 3),
+            CNBlockConfig(48, 96, 3),
+            CNBlockConfig(96, 192, 9),
+            CNBlockConfig(192, None, 3),
+        ]
     ),
     "vgg11_bn": narrow_vgg11_bn,
     "swin3d_t": lambda: video.SwinTransformer3d([2, 4, 4], 24, [2, 2, 6, 2], [1, 2, 4, 8], [8, 7, 7]),
@@ -76,7 +81,16 @@ _WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 _PLACES = ("class_token", "class_pos", "pos_embedding", "spatial_pos", "temporal_pos")
 _PLACES += ("cls_token", "dist_token", "reg_token", "pos_embed")  # timm
 _PLACES += ("distillation_token", "register_tokens", "position_embeddings")  # Hugging Face
-_SCALES = ("layer_scale", "gamma", "gamma_1", "gamma_2", "lambda1", "lambda_1", "lambda_2", "layer_scale_parameter")
+_SCALES = (
+    "layer_scale",
+    "gamma",
+    "gamma_1",
+    "gamma_2",
+    "lambda1",
+    "lambda_1",
+    "lambda_2",
+    "layer_scale_parameter",
+)
 SHIFT = 0.1  # of biases, in standard deviations of what they are added to
 
 
@@ -143,7 +157,9 @@ def full(name: str, *, shifts: bool = True) -> Specimen:
         net, images = detector(name, shifts=shifts)
         found = ebcli.detections(net, images, score=0.0)[0][0]
         return Specimen(name, net, images, LAYERS[name], (found.anchor,), found.label)
-    return _classifier(name, 256 if name.startswith("swin_v2") else 224, shifts=shifts)  # 8 windows of 32 pixels
+    return _classifier(
+        name, 256 if name.startswith("swin_v2") else 224, shifts=shifts
+    )  # 8 windows of 32 pixels
 
 
 def small(
@@ -195,7 +211,12 @@ def _classifier(
 @cache
 def documented() -> dict[str, str]:
     """The default layers in docs/networks/models.csv."""
-    with Path(__file__).parents[2].joinpath("docs/networks/models.csv").open(encoding="utf-8", newline="") as file:
+    with (
+        Path(__file__)
+        .parents[2]
+        .joinpath("docs/networks/models.csv")
+        .open(encoding="utf-8", newline="") as file
+    ):
         return {row["network"]: row["default_layer"] for row in csv.DictReader(file)}
 
 

@@ -33,7 +33,9 @@ def random() -> torch.Generator:
         ((1, 14, 8, 12), 0, None),
     ],
 )
-def test_outputs_are_told_by_their_shapes(shape: tuple[int, ...], known: int, expected: YoloOutput | None) -> None:
+def test_outputs_are_told_by_their_shapes(
+    shape: tuple[int, ...], known: int, expected: YoloOutput | None
+) -> None:
     assert YoloOutput.from_output(torch.zeros(shape), SIZE, known) == expected
     assert YoloOutput.from_output([torch.zeros(shape), torch.zeros(1, 32, 16, 24)], SIZE, known) == expected
 
@@ -128,7 +130,9 @@ def test_maps_from_sigmoids_are_those_from_their_logits(joint: bool, contrastive
     assert 0 < ended(images).logits[0, 0].max() < 1e-3
     for label, anchor in ((0, 5), (1, 5), (2, 5), (0, 115), (2, 115)):
         by_logit, by_score = (
-            ebcli.excitation_backprop(net, images, label, "stem", contrastive, where=(anchor,), joint=joint).maps
+            ebcli.excitation_backprop(
+                net, images, label, "stem", contrastive, where=(anchor,), joint=joint
+            ).maps
             for net in (plain, ended)
         )
         assert by_logit.abs().sum() > 0.1
@@ -150,9 +154,13 @@ def test_own_code_is_recognized(factory: str) -> None:
 
 
 def test_no_detectors(tmp_path: pytest.TempPathFactory) -> None:
-    with pytest.raises(ebcli.ConfigurationError, match=r"Linear is not a detector: it must return ebcli.Candidates"):
+    with pytest.raises(
+        ebcli.ConfigurationError, match=r"Linear is not a detector: it must return ebcli.Candidates"
+    ):
         ebcli.detections(nn.Linear(3, 3), torch.rand(1, 3))
     code = "from torch import nn\ndef net():\n    net = nn.Conv2d(3, 5, 1)\n    net.task = 'detection'\n    return net"
     (file := tmp_path / "wrong.py").write_text(code)
-    with pytest.raises(ebcli.ConfigurationError, match=r"wrong.py:net is for detection, but does not return boxes"):
+    with pytest.raises(
+        ebcli.ConfigurationError, match=r"wrong.py:net is for detection, but does not return boxes"
+    ):
         ebcli.load_model(f"{file}:net")

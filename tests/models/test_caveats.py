@@ -11,7 +11,12 @@ from ebcli.models import model_names
 from ebcli.models.names import caveat
 from ebcli.run import explainer
 
-DOUBTFUL = ["vit_b_16", "timm/vit_base_patch16_clip_224", "timm/deit3_small_patch16_224", "hf/google/vit-base-patch16"]
+DOUBTFUL = [
+    "vit_b_16",
+    "timm/vit_base_patch16_clip_224",
+    "timm/deit3_small_patch16_224",
+    "hf/google/vit-base-patch16",
+]
 
 
 @pytest.mark.parametrize("name", DOUBTFUL)
@@ -22,7 +27,12 @@ def test_doubts_about_vision_transformers(name):
 def test_no_doubts_about_others():
     doubtful = {name for name in model_names() if caveat(name)}
     assert doubtful == {name for name in model_names() if name.startswith("vit_")}
-    for name in ("timm/mobilevit_xxs", "timm/maxvit_tiny_rw_224", "hf/microsoft/swin-tiny", "nets.py:activity"):
+    for name in (
+        "timm/mobilevit_xxs",
+        "timm/maxvit_tiny_rw_224",
+        "hf/microsoft/swin-tiny",
+        "nets.py:activity",
+    ):
         assert caveat(name) is None
 
 

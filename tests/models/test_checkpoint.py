@@ -37,7 +37,11 @@ WRAPPINGS = {
         "epoch": 3,
         "args": argparse.Namespace(lr=0.1, name="x"),
     },
-    "ImageNet example": lambda net: {"epoch": 9, "arch": "shufflenet_v2_x0_5", "state_dict": prefixed(net, "module.")},
+    "ImageNet example": lambda net: {
+        "epoch": 9,
+        "arch": "shufflenet_v2_x0_5",
+        "state_dict": prefixed(net, "module."),
+    },
     "Lightning and compile": lambda net: {"state_dict": prefixed(net, "model._orig_mod.")},
     "without batch counters": lambda net: {
         key: value for key, value in net.state_dict().items() if "num_batches" not in key
@@ -130,12 +134,18 @@ def hostile(state: dict[Any, Any]) -> dict[str, tuple[Any, str]]:
         "bytes": ({**state, b"fc": weight}, "1 key that must be text (b'fc')"),
         "scalar": ({**state, "fc.weight": torch.tensor(1.0)}, "fc.weight is () instead of (7, 1024)"),
         "no classes": ({**state, "fc.weight": torch.zeros(0, 1024)}, "fc.weight is (0, 1024) instead of"),
-        "no features": ({**state, "fc.weight": torch.zeros(10**12, 0)}, "fc.weight is (1000000000000, 0) instead of"),
+        "no features": (
+            {**state, "fc.weight": torch.zeros(10**12, 0)},
+            "fc.weight is (1000000000000, 0) instead of",
+        ),
         "expanded": (
             {**state, "fc.weight": torch.ones(()).expand(10**9, 1024)},
             "1 sparse, quantized, complex or expanded tensor (fc.weight)",
         ),
-        "sparse": ({**state, "conv1.0.weight": weight.to_sparse()}, "complex or expanded tensor (conv1.0.weight)"),
+        "sparse": (
+            {**state, "conv1.0.weight": weight.to_sparse()},
+            "complex or expanded tensor (conv1.0.weight)",
+        ),
         "complex": ({**state, "conv1.0.weight": weight + 1j}, "complex or expanded tensor (conv1.0.weight)"),
         "text": ({**state, "conv1.0.weight": "text"}, "conv1.0.weight is of type str"),
         "long key": ({**state, "k" * 100_000: weight}, "1 unexpected key (kkk"),
@@ -177,7 +187,9 @@ def test_files_that_are_not_checkpoints_are_reported_in_one_sentence(tmp_path):
         assert "it is damaged, or no checkpoint" in message, name
 
 
-@pytest.mark.parametrize(("content", "named"), [({"epoch": 3}, "'epoch'"), ([torch.ones(1)], "list"), ({}, "dict")])
+@pytest.mark.parametrize(
+    ("content", "named"), [({"epoch": 3}, "'epoch'"), ([torch.ones(1)], "list"), ({}, "dict")]
+)
 def test_files_without_a_state_dict_are_described(tmp_path, content, named):
     torch.save(content, tmp_path / "other.pth")
     with pytest.raises(ConfigurationError, match=f"no state dict.*{named}"):
@@ -207,12 +219,15 @@ def test_tensors_with_another_shape_are_named_with_both_shapes(tmp_path, finetun
     state = finetuned.state_dict()
     state["conv1.0.weight"] = torch.ones(24, 1, 3, 3)
     torch.save(state, tmp_path / "gray.pth")
-    with pytest.raises(ConfigurationError, match=r"conv1.0.weight is \(24, 1, 3, 3\) instead of \(24, 3, 3, 3\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"conv1.0.weight is \(24, 1, 3, 3\) instead of \(24, 3, 3, 3\)"
+    ):
         load_model("shufflenet_v2_x0_5", weights=tmp_path / "gray.pth")
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("conv1.0.weight", "nan"), ("fc.bias", "inf"), ("stage3.0.branch1.1.running_var", "nan")]
+    ("name", "value"),
+    [("conv1.0.weight", "nan"), ("fc.bias", "inf"), ("stage3.0.branch1.1.running_var", "nan")],
 )
 def test_nan_and_infinity_are_refused(tmp_path, finetuned, name, value):
     state = {key: tensor.clone() for key, tensor in finetuned.state_dict().items()}

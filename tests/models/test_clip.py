@@ -29,7 +29,9 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 def own_logits(net: Any, images: torch.Tensor, texts: tuple[str, ...] = TEXTS) -> torch.Tensor:
     """The model's own logits (B, K), scaled and shifted."""
-    padding = {"padding": "max_length", "max_length": 8} if net.config.model_type == "siglip" else {"padding": True}
+    padding = (
+        {"padding": "max_length", "max_length": 8} if net.config.model_type == "siglip" else {"padding": True}
+    )
     tokens = captions.tokenizer()(list(texts), return_tensors="pt", **padding)
     with torch.no_grad():
         found: torch.Tensor = net(**tokens, pixel_values=images).logits_per_image
@@ -41,7 +43,12 @@ def test_the_logits_are_cosine_similarities(model: Any) -> None:
     loaded, images = load_model("clip/two", class_names=TEXTS), torch.randn(2, 3, SIDE, SIDE)
     expected = (own_logits(model, images) - getattr(model, "logit_bias", 0)) / model.logit_scale.exp()
     torch.testing.assert_close(loaded.net(images), expected, rtol=1e-4, atol=1e-6)
-    assert (loaded.name, loaded.weights, loaded.categories, loaded.scores) == ("clip/two", "DEFAULT", TEXTS, "raw")
+    assert (loaded.name, loaded.weights, loaded.categories, loaded.scores) == (
+        "clip/two",
+        "DEFAULT",
+        TEXTS,
+        "raw",
+    )
     files = {file.name for file in loaded.files}
     assert {"config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"} <= files
 
@@ -51,7 +58,9 @@ def test_softmax_and_sigmoid_are_those_of_the_model(model: Any) -> None:
     expected = own_logits(model, images)
     for scores, function in (("softmax", lambda a: a.softmax(1)), ("sigmoid", torch.sigmoid)):
         loaded = load_model("clip/two", class_names=TEXTS, scores=scores)
-        torch.testing.assert_close(loaded.to_scores(loaded.net(images)), function(expected), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            loaded.to_scores(loaded.net(images)), function(expected), rtol=1e-4, atol=1e-6
+        )
         others = ("blue", "red A")
         told = loaded.with_texts(others)
         expected_of_others = function(own_logits(model, images, others))
@@ -110,7 +119,9 @@ def test_a_checkpoint_of_torch_save(model: Any) -> None:
 
 
 def test_without_texts_it_is_no_classifier(model: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"clip/two compares images with texts: give one, as in --target"):
+    with pytest.raises(
+        ConfigurationError, match=r"clip/two compares images with texts: give one, as in --target"
+    ):
         load_model("clip/two")
     with pytest.raises(ConfigurationError, match="a text to compare images with is empty"):
         load_model("clip/two", class_names=["red A", " "])
@@ -120,7 +131,9 @@ def test_without_texts_it_is_no_classifier(model: Any) -> None:
 def test_a_long_text_is_not_cut(model: Any) -> None:
     start_and_end = 2
     load_model("clip/two", class_names=["red " * (8 - start_and_end)])
-    with pytest.raises(ConfigurationError, match=r"the text 'red .* has 9 tokens, but clip/two reads at most 8"):
+    with pytest.raises(
+        ConfigurationError, match=r"the text 'red .* has 9 tokens, but clip/two reads at most 8"
+    ):
         load_model("clip/two", class_names=["red A", "red " * (9 - start_and_end)])
 
 

@@ -46,7 +46,9 @@ def test_detections_in_a_batch_have_the_anchors_that_they_have_alone():
     batch = torch.cat([images, images.flip(3)])
     together = ebcli.detections(net, batch, score=0.0)
     alone = [ebcli.detections(net, image[None], score=0.0)[0] for image in batch]
-    assert [[one.anchor for one in found] for found in together] == [[one.anchor for one in found] for found in alone]
+    assert [[one.anchor for one in found] for found in together] == [
+        [one.anchor for one in found] for found in alone
+    ]
     assert together[0][0].anchor != together[1][0].anchor
 
 
@@ -58,7 +60,9 @@ def test_contrastive_maps_sum_to_zero(name):
     net, images = net.double(), images.double()
     detection = best(net, images)
     layers = [zoo.LAYERS[name], None]
-    for result in ebcli.excitation_backprop(net, images, detection.label, layers, True, where=(detection.anchor,)):
+    for result in ebcli.excitation_backprop(
+        net, images, detection.label, layers, True, where=(detection.anchor,)
+    ):
         positive = result.relevance.clamp(min=0).sum().item()
         assert positive > 1e-6
         assert abs(result.relevance.sum().item()) <= 1e-6 * positive
@@ -101,7 +105,9 @@ def test_frozen_batch_norm_is_batch_norm(joint):
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     usual = zoo.enliven(ResNet(BasicBlock, [1, 1, 1, 1], 10).double(), images)
     frozen = ResNet(BasicBlock, [1, 1, 1, 1], 10, norm_layer=FrozenBatchNorm2d).double().eval()
-    frozen.load_state_dict({name: value for name, value in usual.state_dict().items() if "num_batches" not in name})
+    frozen.load_state_dict(
+        {name: value for name, value in usual.state_dict().items() if "num_batches" not in name}
+    )
     for layer in ("layer3", None):
         expected, found = (
             ebcli.excitation_backprop(net, images, [3, 5], layer, contrastive=True, joint=joint).relevance

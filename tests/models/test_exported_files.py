@@ -37,7 +37,9 @@ class Small(nn.Module):
         return getattr(logits, self.end)(*([1] if "softmax" in self.end else [])) if self.end else logits
 
 
-def saved(net: nn.Module, path: Path, *, batch: int | None = None, decomposed: bool = False, side: int = SIDE) -> str:
+def saved(
+    net: nn.Module, path: Path, *, batch: int | None = None, decomposed: bool = False, side: int = SIDE
+) -> str:
     """The file of a network for batches of one size, or of any."""
     free = None if batch else ({0: torch.export.Dim("batch")},)
     program = torch.export.export(net.eval(), (torch.rand(batch or 2, 3, side, side),), dynamic_shapes=free)
@@ -50,7 +52,12 @@ def nets() -> dict[str, nn.Module]:
     torch.manual_seed(0)
     vit = VisionTransformer(SIDE, 16, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=5)
     nn.init.normal_(vit.heads.head.weight)
-    return {"resnet": ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5), "vgg": Small(), "vit": vit, "yolo": Yolo()}
+    return {
+        "resnet": ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5),
+        "vgg": Small(),
+        "vit": vit,
+        "yolo": Yolo(),
+    }
 
 
 @pytest.mark.one_in(2)
@@ -67,7 +74,12 @@ def nets() -> dict[str, nn.Module]:
     ],
 )
 def test_maps_are_those_of_the_original_network_at_the_same_layer(
-    name: str, layer: str | None, batch: int | None, decomposed: bool, nets: dict[str, nn.Module], tmp_path: Path
+    name: str,
+    layer: str | None,
+    batch: int | None,
+    decomposed: bool,
+    nets: dict[str, nn.Module],
+    tmp_path: Path,
 ) -> None:
     net, images = nets[name], torch.rand(batch or 3, 3, SIDE, SIDE)
     loaded = ebcli.load_model(saved(net, tmp_path / "net.pt2", batch=batch, decomposed=decomposed))
@@ -78,7 +90,9 @@ def test_maps_are_those_of_the_original_network_at_the_same_layer(
         "file",
     )
     for contrastive in (True, False):
-        one = ebcli.excitation_backprop(loaded.net, images, 2, layer, contrastive, where=(7,) if is_yolo else None)
+        one = ebcli.excitation_backprop(
+            loaded.net, images, 2, layer, contrastive, where=(7,) if is_yolo else None
+        )
         target = torch.zeros(1, 4 + 3, one.logits.shape[-1])
         target[:, 4 + 2, 7:8] = 1  # the original returns the rows of the boxes, too
         other = ebcli.excitation_backprop(net, images, target if is_yolo else 2, layer, contrastive)
@@ -88,7 +102,9 @@ def test_maps_are_those_of_the_original_network_at_the_same_layer(
 
 
 @pytest.mark.release
-def test_layers_have_the_names_types_and_strides_of_the_original_s(nets: dict[str, nn.Module], tmp_path: Path) -> None:
+def test_layers_have_the_names_types_and_strides_of_the_original_s(
+    nets: dict[str, nn.Module], tmp_path: Path
+) -> None:
     for name in ("vgg", "vit"):
         loaded = ebcli.load_model(saved(nets[name], tmp_path / f"{name}.pt2"))
         original = {layer.name: layer for layer in ebcli.layers(nets[name], SIDE)}
@@ -116,8 +132,14 @@ def test_scores_at_the_end_are_not_turned_into_scores_again(
     torch.testing.assert_close(found.log() if end == "log_softmax" else found, expected)
 
 
-def test_a_checkpoint_for_the_same_network_replaces_the_weights(nets: dict[str, nn.Module], tmp_path: Path) -> None:
-    path, other, images = saved(nets["vgg"], tmp_path / "net.pt2"), Small().eval(), torch.rand(1, 3, SIDE, SIDE)
+def test_a_checkpoint_for_the_same_network_replaces_the_weights(
+    nets: dict[str, nn.Module], tmp_path: Path
+) -> None:
+    path, other, images = (
+        saved(nets["vgg"], tmp_path / "net.pt2"),
+        Small().eval(),
+        torch.rand(1, 3, SIDE, SIDE),
+    )
     torch.save(other.state_dict(), tmp_path / "other.pth")
     loaded = ebcli.load_model(path, tmp_path / "other.pth")
     torch.testing.assert_close(loaded.net(images), other(images))
@@ -146,7 +168,10 @@ def test_wrong_files(nets: dict[str, nn.Module], tmp_path: Path, caplog: pytest.
     torch.jit.save(torch.jit.trace(nets["vgg"].eval(), torch.rand(1, 3, SIDE, SIDE)), tmp_path / "script.pt2")
     refused(tmp_path / "script.pt2", "script.pt2 is no program of torch.export.save")
     refused("none.pt2", "the file none.pt2 does not exist")
-    refused(saved(nets["vgg"], tmp_path / "four.pt2", batch=4), "takes 4 images at once: export it for one, or for any")
+    refused(
+        saved(nets["vgg"], tmp_path / "four.pt2", batch=4),
+        "takes 4 images at once: export it for one, or for any",
+    )
     images = torch.rand(1, 3, SIDE, SIDE)
     torch.export.save(torch.export.export(Two().eval(), (images, images)), tmp_path / "two.pt2")
     refused(tmp_path / "two.pt2", r"has 2 inputs \(x, y\), but must have one")
@@ -172,7 +197,9 @@ class Payload:
         return run, ()
 
 
-def test_why_the_documentation_says_that_such_files_run_code(nets: dict[str, nn.Module], tmp_path: Path) -> None:
+def test_why_the_documentation_says_that_such_files_run_code(
+    nets: dict[str, nn.Module], tmp_path: Path
+) -> None:
     """If this fails, PyTorch reads them safely now, and SECURITY.md can say so."""
     path = Path(saved(nets["vgg"], tmp_path / "net.pt2"))
     torch.save(Payload(), tmp_path / "payload")

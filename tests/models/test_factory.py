@@ -83,7 +83,9 @@ def raw():
     net.scores = "raw"
     return net
 """
-BLOCKS = "from torch import nn\ndef block(i, o):\n    return nn.Conv2d(i, o, 3, 2), nn.BatchNorm2d(o), nn.ReLU()\n"
+BLOCKS = (
+    "from torch import nn\ndef block(i, o):\n    return nn.Conv2d(i, o, 3, 2), nn.BatchNorm2d(o), nn.ReLU()\n"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +126,9 @@ def test_attributes_of_the_network_apply_unless_arguments_replace_them() -> None
     preset = loaded.transforms
     assert (preset.resize, preset.size, preset.mean, preset.std) == ((72,), (64, 64), (0.5,) * 3, (0.25,) * 3)
     assert loaded.categories == ("cat", "dog")
-    other = load_model("code/nets.py:complete", class_names=["x", "y"], preprocessing=ebcli.Preprocessing(std=1))
+    other = load_model(
+        "code/nets.py:complete", class_names=["x", "y"], preprocessing=ebcli.Preprocessing(std=1)
+    )
     preset = other.transforms
     assert (preset.resize, preset.size, preset.mean, preset.std) == ((72,), (64, 64), (0.5,) * 3, (1.0,) * 3)
     assert other.categories == ("x", "y")
@@ -179,7 +183,10 @@ def test_settings_depend_on_code_checkpoint_class_names_and_preprocessing(folder
         ("code/nets.py:Quitter", r"code/nets.py:Quitter called sys.exit\(0\)"),
         ("code/exits.py:small", r"code/exits.py:small called sys.exit\(0\)"),
         ("code/nets.py:picky", "does not accept images of 224 x 224 pixels"),
-        ("code/nets.py:Choosy", r"does not accept images of 224 x 224 pixels \(AssertionError: the width must be 64\)"),
+        (
+            "code/nets.py:Choosy",
+            r"does not accept images of 224 x 224 pixels \(AssertionError: the width must be 64\)",
+        ),
         (
             "code/nets.py:Careless",
             r"code/nets.py:Careless failed on an image of 224 x 224 pixels \(NameError: name 'bias' is not defined; "

@@ -12,7 +12,20 @@ from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
-CATEGORIES = ("cat", "dog", "cup", "fox", "pen", "jar", "owl", "elk", "bus", "hat", "key", "box")  # 10 comes after 2
+CATEGORIES = (
+    "cat",
+    "dog",
+    "cup",
+    "fox",
+    "pen",
+    "jar",
+    "owl",
+    "elk",
+    "bus",
+    "hat",
+    "key",
+    "box",
+)  # 10 comes after 2
 NAMES = dict(enumerate(CATEGORIES))
 
 
@@ -21,7 +34,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a model in ``vit``."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(5)
-    config = transformers.ViTConfig(image_size=64, id2label=NAMES, label2id={v: k for k, v in NAMES.items()}, **SIZES)
+    config = transformers.ViTConfig(
+        image_size=64, id2label=NAMES, label2id={v: k for k, v in NAMES.items()}, **SIZES
+    )
     transformers.ViTForImageClassification(config).save_pretrained("vit")
     return tmp_path
 
@@ -45,7 +60,9 @@ def test_a_directory_gives_the_same_logits_and_module_names(folder: Path) -> Non
 def test_a_checkpoint_sets_the_number_of_classes(folder: Path, prefix: str) -> None:
     config = transformers.ViTConfig(image_size=64, num_labels=5, **SIZES)
     trained, images = transformers.ViTForImageClassification(config).eval(), torch.rand(1, 3, 64, 64)
-    torch.save({"state_dict": {prefix + key: value for key, value in trained.state_dict().items()}}, "five.pth")
+    torch.save(
+        {"state_dict": {prefix + key: value for key, value in trained.state_dict().items()}}, "five.pth"
+    )
     loaded = load_model("hf/vit", "five.pth")
     torch.testing.assert_close(loaded.net(images), trained(images).logits, rtol=0, atol=0)
     assert loaded.categories is None
@@ -100,7 +117,8 @@ def test_large_convnexts_squash_images(folder: Path) -> None:
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    ("problem", "scores"), [(None, "softmax"), ("multi_label_classification", "sigmoid"), ("regression", "raw")]
+    ("problem", "scores"),
+    [(None, "softmax"), ("multi_label_classification", "sigmoid"), ("regression", "raw")],
 )
 def test_scores_follow_the_problem_type(folder: Path, problem: str | None, scores: str) -> None:
     content = json.loads(Path("vit/config.json").read_text())
@@ -110,7 +128,9 @@ def test_scores_follow_the_problem_type(folder: Path, problem: str | None, score
 
 
 def noise(height: int, width: int) -> Image.Image:
-    pixels = torch.randint(0, 256, (height, width, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    pixels = torch.randint(
+        0, 256, (height, width, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
+    )
     return Image.fromarray(pixels.numpy())
 
 

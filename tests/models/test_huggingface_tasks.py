@@ -36,7 +36,9 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @functools.cache
 def loaded(name: str, parent: Path, **options: Any) -> LoadedModel:
-    return load_model(f"hf/{saved(name, parent)}", class_names=TEXTS if name in WITH_TEXTS else None, **options)
+    return load_model(
+        f"hf/{saved(name, parent)}", class_names=TEXTS if name in WITH_TEXTS else None, **options
+    )
 
 
 def plain(name: str, parent: Path) -> transformers.PreTrainedModel:
@@ -175,16 +177,23 @@ def test_clips_are_preprocessed_as_by_the_processor(parent: Path) -> None:
         transforms = loaded(name, parent).transforms
         processor = transformers.AutoImageProcessor.from_pretrained(saved(name, parent))
         expected = processor(frames, return_tensors="pt")["pixel_values"][0].transpose(0, 1)
-        found = transforms(torch.stack([torch.from_numpy(np.array(frame)).movedim(-1, 0) for frame in frames]))
+        found = transforms(
+            torch.stack([torch.from_numpy(np.array(frame)).movedim(-1, 0) for frame in frames])
+        )
         assert found.shape == expected.shape == (3, FRAMES, 64, 64)
-        assert (transforms.frames, (found - expected).abs().mean() * min(transforms.std) < 0.02) == (FRAMES, True)
+        assert (transforms.frames, (found - expected).abs().mean() * min(transforms.std) < 0.02) == (
+            FRAMES,
+            True,
+        )
 
 
 @pytest.mark.parametrize("layer", ["timesformer.embeddings", "timesformer.encoder.layer.0"])
 def test_tokens_of_timesformer_are_put_frame_by_frame(parent: Path, layer: str) -> None:
     """A map of tokens is bright in the frame and at the place of a layer's only active token."""
     model, seen = loaded.__wrapped__("TimeSformer", parent), {}  # not that of other tests, as it gets a hook
-    model.net.get_submodule(layer).register_forward_hook(lambda _module, _args, output: seen.update(found=output))
+    model.net.get_submodule(layer).register_forward_hook(
+        lambda _module, _args, output: seen.update(found=output)
+    )
     with torch.no_grad():
         clip = torch.zeros(1, 3, FRAMES, 64, 64)
         model.net(clip)
@@ -226,7 +235,10 @@ def test_candidates_of_texts(parent: Path, name: str) -> None:
 @pytest.mark.release
 def test_the_architecture_that_a_configuration_names_decides(parent: Path, tmp_path: Path) -> None:
     config = json.loads((saved("SegFormer", parent) / "config.json").read_text())
-    for architectures, task in ((["SegformerForImageClassification"], "classification"), ([], "classification")):
+    for architectures, task in (
+        (["SegformerForImageClassification"], "classification"),
+        ([], "classification"),
+    ):
         (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": architectures}))
         assert load_model(f"hf/{tmp_path}", "none").task == task
 

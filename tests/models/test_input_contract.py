@@ -93,8 +93,13 @@ def test_channels_and_axes_are_those_of_the_first_layer(
 def test_declared_numbers_are_kept_and_others_leave_values_as_they_are() -> None:
     assert load_model("nets.py:bands").transforms.std == tuple(range(1, 14))
     assert load_model("nets.py:bands").transforms.mean == (2,) * 13
-    assert (load_model("nets.py:gray").transforms.mean, load_model("nets.py:gray").transforms.std) == ((0,), (1,))
-    with pytest.raises(ConfigurationError, match=r"^--mean has 3 values, but nets.py:wrong takes 1 channels$"):
+    assert (load_model("nets.py:gray").transforms.mean, load_model("nets.py:gray").transforms.std) == (
+        (0,),
+        (1,),
+    )
+    with pytest.raises(
+        ConfigurationError, match=r"^--mean has 3 values, but nets.py:wrong takes 1 channels$"
+    ):
         load_model("nets.py:wrong")
 
 
@@ -117,9 +122,13 @@ def test_a_photo_with_too_few_channels_is_refused_with_both_sides() -> None:
 
 
 def test_sizes_that_do_not_fit_name_the_channels() -> None:
-    with pytest.raises(ConfigurationError, match="Sequential does not accept images of 4 x 4 pixels with 1 channel "):
+    with pytest.raises(
+        ConfigurationError, match="Sequential does not accept images of 4 x 4 pixels with 1 channel "
+    ):
         ebcli.layers(nn.Sequential(nn.Conv2d(1, 2, 7)), input_size=4)
-    with pytest.raises(ConfigurationError, match="does not accept volumes of 64 slices of 64 x 64 pixels with 2 chan"):
+    with pytest.raises(
+        ConfigurationError, match="does not accept volumes of 64 slices of 64 x 64 pixels with 2 chan"
+    ):
         ebcli.layers(nn.Sequential(nn.Conv3d(2, 2, 70)))
 
 

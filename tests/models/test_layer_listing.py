@@ -12,7 +12,15 @@ from torch import nn
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, LayerError
-from ebcli.models import Layer, LoadedModel, default_layer, layer_per_resolution, layers, load_model, resolve_layer
+from ebcli.models import (
+    Layer,
+    LoadedModel,
+    default_layer,
+    layer_per_resolution,
+    layers,
+    load_model,
+    resolve_layer,
+)
 
 
 def shapes_only(name: str) -> LoadedModel:
@@ -21,7 +29,9 @@ def shapes_only(name: str) -> LoadedModel:
 
 
 def wrapped(net: nn.Module, crop: int = 32) -> LoadedModel:
-    return LoadedModel("own", net, transforms=InputSpec((crop, crop)), categories=None, weights="none", num_classes=2)
+    return LoadedModel(
+        "own", net, transforms=InputSpec((crop, crop)), categories=None, weights="none", num_classes=2
+    )
 
 
 def listed(loaded: LoadedModel, size: int | tuple[int, int] | None = None) -> dict[str, Layer]:
@@ -59,7 +69,9 @@ def test_types_are_class_names_and_blocks_follow_their_modules():
     assert found["layer1.0.conv1"].type == "Conv2d"
     assert found["layer1.0"].type == "BasicBlock"
     order = list(found)
-    assert order.index("conv1") < order.index("layer1.0.conv1") < order.index("layer1.0") < order.index("layer1")
+    assert (
+        order.index("conv1") < order.index("layer1.0.conv1") < order.index("layer1.0") < order.index("layer1")
+    )
     assert order[-1] == "fc"
 
 
@@ -67,7 +79,11 @@ def test_modules_inside_a_squeeze_excitation_are_not_listed():
     loaded = load_model("mobilenet_v3_small", weights="none")
     offered = {layer.name for layer in layers(loaded)}
     block = {name.removeprefix("features.4.") for name in offered if name.startswith("features.4.")}
-    assert {"block.1", "block.2", "block.3"} <= block  # the depthwise layer, the gate as a whole, the last layer
+    assert {
+        "block.1",
+        "block.2",
+        "block.3",
+    } <= block  # the depthwise layer, the gate as a whole, the last layer
     assert not any(name.startswith("block.2.") for name in block)
 
 
@@ -91,7 +107,9 @@ def test_the_default_layer_of_a_transformer_is_what_its_first_block_reads():
             super().__init__()
             self.first = nn.Dropout() if named else None
             self.stem, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 2)
-            self.stack = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4))
+            self.stack = nn.ModuleList(
+                nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4)
+            )
             self.halving = halving
 
         def forward(self, x):
@@ -188,7 +206,9 @@ def test_listing_leaves_the_network_unchanged():
 
 
 def test_an_unsuitable_size_is_reported_in_one_sentence():
-    with pytest.raises(ConfigurationError, match="vit_b_16 does not accept images of 100 x 100 pixels") as caught:
+    with pytest.raises(
+        ConfigurationError, match="vit_b_16 does not accept images of 100 x 100 pixels"
+    ) as caught:
         layers(shapes_only("vit_b_16"), 100)
     assert "\n" not in str(caught.value)
 
@@ -237,7 +257,9 @@ def test_the_default_layer_is_before_the_blocks_that_mix_distant_cells(model, la
 
 @pytest.mark.parametrize(("side", "stride"), [(32, 2), (64, 4), (128, 8), (224, 16), (512, 16)])
 def test_the_default_layer_has_cells_enough(side, stride):
-    net = nn.Sequential(*[nn.Conv2d(3 if not i else 4, 4, 3, 2, 1) for i in range(6)], nn.AdaptiveAvgPool2d(1))
+    net = nn.Sequential(
+        *[nn.Conv2d(3 if not i else 4, 4, 3, 2, 1) for i in range(6)], nn.AdaptiveAvgPool2d(1)
+    )
     net = nn.Sequential(*net, nn.Flatten(), nn.Linear(4, 2))
     found = {layer.name: layer for layer in layers(net, side)}[default_layer(net, side)]
     assert found.stride == stride
@@ -251,7 +273,9 @@ def test_networks_with_coarser_layers_use_the_finest():
 
 def test_the_default_layer_is_below_the_classifier():
     # In a fully convolutional network, the classifier's output has a spatial layout too
-    net = nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 8, 8), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+    )
     assert default_layer(wrapped(net)) == "1"
 
 

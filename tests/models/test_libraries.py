@@ -26,10 +26,28 @@ STRIDE_16 = {
 NAMES = [*library_models.TIMM, *library_models.HUGGING_FACE]
 # Those with parts that torchvision's networks do not have, or have otherwise; the other ones are marked slow
 OWN_PARTS = {
-    *("timm/seresnet18", "timm/convnextv2_atto", "timm/vit_tiny_patch16_224", "timm/vit_medium_patch16_reg4_gap_256"),
-    *("timm/deit_tiny_distilled_patch16_224", "timm/beit_base_patch16_224", "timm/mixer_s16_224", "timm/regnety_002"),
+    *(
+        "timm/seresnet18",
+        "timm/convnextv2_atto",
+        "timm/vit_tiny_patch16_224",
+        "timm/vit_medium_patch16_reg4_gap_256",
+    ),
+    *(
+        "timm/deit_tiny_distilled_patch16_224",
+        "timm/beit_base_patch16_224",
+        "timm/mixer_s16_224",
+        "timm/regnety_002",
+    ),
     *("timm/swinv2_tiny_window8_256", "timm/mobilenetv4_hybrid_medium", "timm/ese_vovnet19b_dw"),
-    *("hf/vit", "hf/beit", "hf/dinov2_with_registers", "hf/swin", "hf/mobilenet_v1", "hf/segformer", "hf/poolformer"),
+    *(
+        "hf/vit",
+        "hf/beit",
+        "hf/dinov2_with_registers",
+        "hf/swin",
+        "hf/mobilenet_v1",
+        "hf/segformer",
+        "hf/poolformer",
+    ),
     *("hf/pvt_v2", "hf/efficientnet"),
 }
 
@@ -65,7 +83,13 @@ def test_mass_is_one_without_shifts(name: str) -> None:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name",
-    ["timm/seresnet18", "timm/ese_vovnet19b_dw", "timm/mobilenetv3_small_100", "timm/vit_tiny_patch16_224", "hf/vit"],
+    [
+        "timm/seresnet18",
+        "timm/ese_vovnet19b_dw",
+        "timm/mobilenetv3_small_100",
+        "timm/vit_tiny_patch16_224",
+        "hf/vit",
+    ],
 )
 def test_all_listed_layers_have_a_map_and_none_is_inside_a_gate(name: str) -> None:
     specimen = library_models.small(name)
@@ -104,7 +128,10 @@ INITIALIZED_OTHERWISE = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "name",
     [
-        *(pytest.param(name, marks=pytest.mark.release) for name in ("mobilenet_v3_small", "efficientnet_lite0")),
+        *(
+            pytest.param(name, marks=pytest.mark.release)
+            for name in ("mobilenet_v3_small", "efficientnet_lite0")
+        ),
         pytest.param("timm/vit_tiny_patch16_224", marks=pytest.mark.release),
         pytest.param("hf/dinov2", marks=INITIALIZED_OTHERWISE),
         pytest.param("ultralytics/yolo26n-seg", marks=pytest.mark.release),

@@ -64,7 +64,9 @@ def as_published(name: str, net: nn.Module) -> dict[str, torch.Tensor]:
     ("name", "size", "options"),
     [
         pytest.param("googlenet", 64, {"aux_logits": True, "init_weights": False}, marks=pytest.mark.release),
-        pytest.param("inception_v3", 96, {"aux_logits": True, "init_weights": False}, marks=pytest.mark.release),
+        pytest.param(
+            "inception_v3", 96, {"aux_logits": True, "init_weights": False}, marks=pytest.mark.release
+        ),
         ("densenet121", 32, {}),
         pytest.param("mnasnet0_5", 32, {}, marks=pytest.mark.release),
         ("squeezenet1_1", 64, {}),
@@ -129,7 +131,15 @@ def test_a_failed_download_is_reported_with_alternatives(hub, monkeypatch, capsy
         load_model("squeezenet1_1")
     message = str(caught.value)
     url = torchvision.models.SqueezeNet1_1_Weights.DEFAULT.url
-    for part in ("IMAGENET1K_V1", "squeezenet1_1", url, str(hub), "--weights FILE", "--weights none", "--model"):
+    for part in (
+        "IMAGENET1K_V1",
+        "squeezenet1_1",
+        url,
+        str(hub),
+        "--weights FILE",
+        "--weights none",
+        "--model",
+    ):
         assert part in message
     assert not set("\n<>") & set(message)
     assert capsys.readouterr().out == ""
@@ -261,7 +271,9 @@ def test_wrong_weights_list_the_valid_ones(weights):
 
 @pytest.mark.parametrize("weights", ["net.onnx", "net.PT2"])
 def test_a_network_is_no_weights(weights):
-    with pytest.raises(ConfigurationError, match=f"'{weights}' is a network, not weights of resnet50: give it to --m"):
+    with pytest.raises(
+        ConfigurationError, match=f"'{weights}' is a network, not weights of resnet50: give it to --m"
+    ):
         load_model("resnet50", weights=weights)
 
 

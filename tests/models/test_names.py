@@ -66,7 +66,10 @@ def test_what_cannot_be_listed_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     result = invoke("models", "resnet18")
     assert (result.exit_code, result.stdout) == (0, "resnet18\n")
-    assert "timm is not searched: this needs the package timm: pip install 'eb-saliency[timm]'\n" in result.stderr
+    assert (
+        "timm is not searched: this needs the package timm: pip install 'eb-saliency[timm]'\n"
+        in result.stderr
+    )
     result = invoke("models", "nothinglikethis")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "No name matches 'nothinglikethis'\n" in result.stderr

@@ -32,7 +32,9 @@ class Narrow(ResNet):
         super().__init__(BasicBlock, [1, 1, 1, 1], num_classes=5)
 
 
-def exported(net: nn.Module, path: Path, batch: str | None = None, *, dynamo: bool = False, side: int = SIDE) -> Path:
+def exported(
+    net: nn.Module, path: Path, batch: str | None = None, *, dynamo: bool = False, side: int = SIDE
+) -> Path:
     """An ONNX file of a network with a fixed batch of one, or a free one."""
     images, options = torch.rand(2 if batch else 1, 3, side, side), dict[str, Any]()
     if dynamo:
@@ -93,7 +95,9 @@ def same_values(net: nn.Module, layer: str, other: nn.Module) -> str:
         return {name: y for name, y in found.items() if isinstance(y, Tensor)}
 
     expected = outputs(net)[layer]
-    same = (name for name, y in outputs(other).items() if y.shape == expected.shape and y.allclose(expected, 1e-4))
+    same = (
+        name for name, y in outputs(other).items() if y.shape == expected.shape and y.allclose(expected, 1e-4)
+    )
     return next(same)
 
 
@@ -112,7 +116,11 @@ def test_scores_are_those_of_onnxruntime(name: str, nets: dict[str, tuple[nn.Mod
     if name == "softmax":
         found = loaded.to_scores(found)
     torch.testing.assert_close(found, run_by_onnxruntime(path, images), rtol=1e-4, atol=1e-5)
-    assert (loaded.weights, loaded.scores, loaded.num_classes) == ("file", "softmax", 4 if name == "dense" else 5)
+    assert (loaded.weights, loaded.scores, loaded.num_classes) == (
+        "file",
+        "softmax",
+        4 if name == "dense" else 5,
+    )
     assert loaded.task == ("segmentation" if name == "dense" else "classification")
     assert loaded.transforms.size == (SIDE, SIDE)
     assert loaded.one_by_one is (name == "resnet")
@@ -136,7 +144,9 @@ def test_maps_are_those_of_the_original_network(
     loaded, images, is_yolo = ebcli.load_model(str(path)), torch.rand(1, 3, SIDE, SIDE), name == "yolo"
     converted = same_values(net, str(layer), loaded.net) if converted == SAME else converted
     for contrastive in (True, False):
-        one = ebcli.excitation_backprop(loaded.net, images, 2, converted, contrastive, where=(7,) if is_yolo else None)
+        one = ebcli.excitation_backprop(
+            loaded.net, images, 2, converted, contrastive, where=(7,) if is_yolo else None
+        )
         target: Any = 2
         if is_yolo:  # the original returns the rows of the boxes, too
             target = torch.zeros(1, 4 + 3, one.logits.shape[-1])
@@ -148,7 +158,9 @@ def test_maps_are_those_of_the_original_network(
         torch.testing.assert_close(one.mass, other.mass, rtol=1e-4, atol=1e-5)
 
 
-def test_a_softmax_at_the_end_is_no_part_of_what_is_explained(nets: dict[str, tuple[nn.Module, Path]]) -> None:
+def test_a_softmax_at_the_end_is_no_part_of_what_is_explained(
+    nets: dict[str, tuple[nn.Module, Path]],
+) -> None:
     (resnet, _), (_, path) = nets["resnet"], nets["softmax"]
     loaded, images = ebcli.load_model(str(path)), torch.rand(2, 3, SIDE, SIDE)
     with torch.no_grad():
@@ -160,9 +172,9 @@ def test_layers_have_the_names_of_the_nodes_and_defaults_those_of_the_architectu
 ) -> None:
     loaded = {name: ebcli.load_model(str(nets[name][1])) for name in ("resnet", "plain vit")}
     listed = {layer.name: layer for layer in ebcli.layers(loaded["resnet"])}
-    assert {node.name for node in onnx.load(nets["resnet"][1]).graph.node if node.op_type in ("Conv", "Gemm")} <= {
-        *listed
-    }
+    assert {
+        node.name for node in onnx.load(nets["resnet"][1]).graph.node if node.op_type in ("Conv", "Gemm")
+    } <= {*listed}
     found = listed["/layer3/layer3.0/relu_1/Relu"]
     assert (found.type, found.shape, found.stride) == ("ReLU", (256, 4, 4), 16)
     assert ebcli.default_layer(loaded["resnet"]) == "/layer1/layer1.0/relu_1/Relu"
@@ -170,10 +182,14 @@ def test_layers_have_the_names_of_the_nodes_and_defaults_those_of_the_architectu
 
 
 @pytest.mark.release
-def test_the_default_layer_of_a_transformer_by_the_other_exporter(nets: dict[str, tuple[nn.Module, Path]]) -> None:
+def test_the_default_layer_of_a_transformer_by_the_other_exporter(
+    nets: dict[str, tuple[nn.Module, Path]],
+) -> None:
     net, path = nets["vit"]
     loaded = ebcli.load_model(str(path))
-    assert ebcli.default_layer(loaded) == same_values(net, "encoder.dropout", loaded.net)  # which the first norm reads
+    assert ebcli.default_layer(loaded) == same_values(
+        net, "encoder.dropout", loaded.net
+    )  # which the first norm reads
 
 
 @pytest.mark.release
@@ -185,7 +201,17 @@ def test_one_image_at_a_time_where_the_batch_is_fixed(
     photos = [Image.effect_noise((80, 60 + 10 * i), 90).convert("RGB") for i in range(3)]
     for i, photo in enumerate(photos):
         photo.save(f"{i}.png")
-    options = ["--layer", "/layer2/layer2.0/relu_1/Relu", "--top-k", "3", "--raw", "--batch-size", "2", "-o", "maps"]
+    options = [
+        "--layer",
+        "/layer2/layer2.0/relu_1/Relu",
+        "--top-k",
+        "3",
+        "--raw",
+        "--batch-size",
+        "2",
+        "-o",
+        "maps",
+    ]
     result = CliRunner().invoke(main, ["--model", str(path), *options, "0.png", "1.png", "2.png"])
     assert result.exit_code == 0, result.stderr
     assert result.stderr.count("assuming 0 to 1, normalized by ImageNet's mean") == 1
@@ -199,7 +225,9 @@ def test_one_image_at_a_time_where_the_batch_is_fixed(
 
 def test_what_is_assumed_is_said_unless_it_is_given(nets: dict[str, tuple[nn.Module, Path]]) -> None:
     path = str(nets["resnet"][1])
-    with pytest.warns(UserWarning, match=r"resnet.onnx does not say .* 0 to 1, normalized by ImageNet's mean"):
+    with pytest.warns(
+        UserWarning, match=r"resnet.onnx does not say .* 0 to 1, normalized by ImageNet's mean"
+    ):
         spec = ebcli.load_model(path).transforms
     assert (spec.mean[0], spec.std[0], spec.fit) == (0.485, 0.229, "crop")
     with pytest.warns(UserWarning, match=r"assuming 0 to 1; --mean and --std set that"):
@@ -207,4 +235,7 @@ def test_what_is_assumed_is_said_unless_it_is_given(nets: dict[str, tuple[nn.Mod
     assert (spec.mean, spec.std, spec.fit) == ((0,) * 3, (1,) * 3, "pad")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ebcli.load_model(path, preprocessing=ebcli.Preprocessing(mean=0, std=1)).transforms.mean == (0.0,) * 3
+        assert (
+            ebcli.load_model(path, preprocessing=ebcli.Preprocessing(mean=0, std=1)).transforms.mean
+            == (0.0,) * 3
+        )

@@ -20,7 +20,9 @@ from ebcli.models.loaded import network_settings
 pytestmark = pytest.mark.usefixtures("watched")
 
 
-def graph(*nodes: onnx.NodeProto, shape: Any = ("batch", 3, 8, 8), opset: int = 17, **tensors: Any) -> onnx.ModelProto:
+def graph(
+    *nodes: onnx.NodeProto, shape: Any = ("batch", 3, 8, 8), opset: int = 17, **tensors: Any
+) -> onnx.ModelProto:
     """A model from ``x`` to ``y``, with constants."""
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])]
@@ -128,11 +130,15 @@ def test_weights_elsewhere_are_not_read(tmp_path: Path) -> None:
 
 
 def test_missing_and_truncated_weights(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"cannot read '.*none.bin', the data of .*net.onnx: No such file"):
+    with pytest.raises(
+        ConfigurationError, match=r"cannot read '.*none.bin', the data of .*net.onnx: No such file"
+    ):
         ebcli.load_model(str(external(tmp_path, "none.bin")))
     path = external(tmp_path, "weights.bin")
     path.with_name("weights.bin").write_bytes(KERNEL.tobytes()[:-1])
-    with pytest.raises(ConfigurationError, match=r"weights.bin', the data of .*, is truncated: copy it again"):
+    with pytest.raises(
+        ConfigurationError, match=r"weights.bin', the data of .*, is truncated: copy it again"
+    ):
         ebcli.load_model(str(path))
 
 
@@ -152,9 +158,17 @@ CONV = helper.make_node("Conv", ["x", "w"], ["h"])
             graph(CONV, helper.make_node("NonMaxSuppression", ["b", "s"], ["n"]), *HEAD, w=KERNEL),
             "non-maximum suppression",
         ),
-        (graph(helper.make_node("Unheard", ["x"], ["h"], domain="acme"), *HEAD), r"no Unheard\): export .* \.pt2 file"),
         (
-            graph(helper.make_node("Resize", ["x", "", "s"], ["h"], antialias=1), *HEAD, opset=18, s=[1.0, 1, 2, 2]),
+            graph(helper.make_node("Unheard", ["x"], ["h"], domain="acme"), *HEAD),
+            r"no Unheard\): export .* \.pt2 file",
+        ),
+        (
+            graph(
+                helper.make_node("Resize", ["x", "", "s"], ["h"], antialias=1),
+                *HEAD,
+                opset=18,
+                s=[1.0, 1, 2, 2],
+            ),
             r"no Resize with antialias\): export it with torch.export",
         ),
     ],
@@ -187,7 +201,11 @@ def looped(operator: str, **inputs: Any) -> onnx.ModelProto:
     one = helper.make_node("Constant", [], ["n"], value=numpy_helper.from_array(np.float32(1)))
     keep = helper.make_node("Identity", ["c"], ["d"])
     if operator == "Loop":
-        given = [value("i", TensorProto.INT64, []), value("c", TensorProto.BOOL, []), value("v", TensorProto.FLOAT, [])]
+        given = [
+            value("i", TensorProto.INT64, []),
+            value("c", TensorProto.BOOL, []),
+            value("v", TensorProto.FLOAT, []),
+        ]
         add = helper.make_node("Add", ["v", "n"], ["w"])
         made = [value("d", TensorProto.BOOL, []), value("w", TensorProto.FLOAT, [])]
         attributes = {"body": helper.make_graph([one, keep, add], "body", given, made)}
@@ -207,13 +225,23 @@ def untyped() -> onnx.ModelProto:
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n(%pipe%touch ran) (w) file\n%%EOF\n"
 MUCH = [
-    ("loop", lambda: looped("Loop", m=np.int64(2**62), t=np.bool_(1), z=np.float32(0)), "has Loop, whose parts run"),
-    ("condition", lambda: looped("If", t=np.bool_(1)), "has If, whose parts run or not as the values decide: export"),
+    (
+        "loop",
+        lambda: looped("Loop", m=np.int64(2**62), t=np.bool_(1), z=np.float32(0)),
+        "has Loop, whose parts run",
+    ),
+    (
+        "condition",
+        lambda: looped("If", t=np.bool_(1)),
+        "has If, whose parts run or not as the values decide: export",
+    ),
     ("functions", lambda: nested(12), "has more than 20,000 nodes: export it without"),
     ("a function of itself", lambda: nested(1, cyclic=True), "has more than 20,000 nodes: export it without"),
     (
         "nodes",
-        lambda: graph(*[helper.make_node("Relu", [f"{i}" if i else "x"], [f"{i + 1}"]) for i in range(100_000)], *HEAD),
+        lambda: graph(
+            *[helper.make_node("Relu", [f"{i}" if i else "x"], [f"{i + 1}"]) for i in range(100_000)], *HEAD
+        ),
         "has more than 20,000 nodes",
     ),
     (
@@ -261,7 +289,9 @@ def test_a_pipe_in_place_of_data_is_not_opened(tmp_path: Path) -> None:
     path = external(tmp_path, "weights.bin")
     path.with_name("weights.bin").unlink()
     os.mkfifo(path.with_name("weights.bin"))
-    with pytest.raises(ConfigurationError, match=r"cannot read '.*weights.bin', the data of .*: it is not a regular"):
+    with pytest.raises(
+        ConfigurationError, match=r"cannot read '.*weights.bin', the data of .*: it is not a regular"
+    ):
         ebcli.load_model(str(path))
 
 

@@ -77,7 +77,9 @@ def test_the_logits_are_cosine_similarities(caplog: pytest.LogCaptureFixture) ->
     torch.testing.assert_close(loaded.net(images), cosines)
     assert (loaded.scores, loaded.categories, loaded.transforms.fit) == ("raw", tuple(TEXTS), "squash")
     single = load_model("open_clip/RN50", "none", class_names=TEXTS, scores="sigmoid")
-    torch.testing.assert_close(single.to_scores(single.net(images)), (cosines * net.logit_scale.exp() - 3).sigmoid())
+    torch.testing.assert_close(
+        single.to_scores(single.net(images)), (cosines * net.logit_scale.exp() - 3).sigmoid()
+    )
     assert not caplog.records and logging.root.manager.disable == 0
 
 

@@ -37,10 +37,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     torch.save(load_model(f"{folder}/nets.py:small").net.state_dict(), folder / "finetuned.pth")
     torch.save({"state_dict": resnet18(num_classes=10).state_dict()}, folder / "finetuned-resnet18.pth")
-    save_file(timm.create_model("resnet18", num_classes=10).state_dict(), folder / "finetuned-timm.safetensors")
+    save_file(
+        timm.create_model("resnet18", num_classes=10).state_dict(), folder / "finetuned-timm.safetensors"
+    )
     small, image = load_model(f"{folder}/nets.py:small").net, torch.rand(1, 3, 64, 64)
     torch.onnx.export(small, (image,), folder / "net.onnx", dynamo=False)
-    layers = OrderedDict(features=nn.Sequential(nn.Conv2d(3, 64, 3), *(nn.ReLU() for _ in range(23))), head=small[6:])
+    layers = OrderedDict(
+        features=nn.Sequential(nn.Conv2d(3, 64, 3), *(nn.ReLU() for _ in range(23))), head=small[6:]
+    )
     torch.export.save(torch.export.export(nn.Sequential(layers), (image,)), folder / "net.pt2")
     names = [f"class {letter}" for letter in "abcdefghij"]
     (folder / "labels.txt").write_text("\n".join(names))

@@ -23,8 +23,19 @@ ROOT = Path(__file__).parents[2]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the example package installed."""
     target = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--target", str(target), str(Path(__file__).parent / "plugin")], check=True, timeout=120)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    subprocess.run(
+        [*command, "--target", str(target), str(Path(__file__).parent / "plugin")], check=True, timeout=120
+    )
     return target
 
 

@@ -45,7 +45,9 @@ def test_networks_of_one_size_squash_whole_images_if_they_did_so_before_and_else
     for own, expected in (("crop", "pad"), ("squash", "squash"), ("pad", "pad")):
         preset = InputSpec((64, 64), resize=(64,), fit=own)
         found = Preprocessing(fit="whole").apply_fixed_size(preset)
-        torch.testing.assert_close(found(photo), Preprocessing(fit=expected).apply(preset)(photo), rtol=0, atol=0)
+        torch.testing.assert_close(
+            found(photo), Preprocessing(fit=expected).apply(preset)(photo), rtol=0, atol=0
+        )
 
 
 def test_one_number_equals_three() -> None:
@@ -81,7 +83,9 @@ def test_a_crop_larger_than_the_resized_image_is_refused() -> None:
 
 
 def test_a_crop_that_the_network_does_not_accept_is_reported_in_one_sentence() -> None:
-    with pytest.raises(ConfigurationError, match="squeezenet1_1 does not accept images of 8 x 8 pixels") as caught:
+    with pytest.raises(
+        ConfigurationError, match="squeezenet1_1 does not accept images of 8 x 8 pixels"
+    ) as caught:
         load_model("squeezenet1_1", "none", preprocessing=Preprocessing(crop=8))
     assert "\n" not in str(caught.value)
 
@@ -103,7 +107,9 @@ def test_absurd_sides_are_refused(name: str, side: int) -> None:
         Preprocessing(**{name: side})
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 2 bytes")])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 2 bytes")]
+)
 def test_a_size_that_needs_too_much_memory_is_named(error: Exception) -> None:
     def run(images: torch.Tensor) -> None:
         raise error

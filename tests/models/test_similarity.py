@@ -22,7 +22,9 @@ SMALL = Preprocessing(resize=SIDE, crop=SIDE)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with two pictures."""
     monkeypatch.chdir(tmp_path)
-    pixels = torch.randint(0, 256, (2, 80, 70, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels = torch.randint(
+        0, 256, (2, 80, 70, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     for name, picture in zip(PICTURES, pixels.numpy(), strict=True):
         Image.fromarray(picture).save(name)
     return tmp_path
@@ -70,7 +72,9 @@ def test_timm_without_head(name: str) -> None:
     classifier = timm.create_model(name, num_classes=7).eval()
     torch.save(classifier.state_dict(), "tuned.pth")
     loaded = load_model(f"timm/{name}", "tuned.pth", like=PICTURES)
-    check_cosines(loaded, classifier.forward_head(classifier.forward_features(inputs(loaded)), pre_logits=True))
+    check_cosines(
+        loaded, classifier.forward_head(classifier.forward_features(inputs(loaded)), pre_logits=True)
+    )
 
 
 @torch.no_grad()
@@ -116,18 +120,24 @@ def test_own_code_returns_features_unless_it_names_its_classes() -> None:
 
 
 def test_networks_without_a_last_linear_layer_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"squeezenet1_0 has no single linear layer .* from FILE.py:FACTORY"):
+    with pytest.raises(
+        ConfigurationError, match=r"squeezenet1_0 has no single linear layer .* from FILE.py:FACTORY"
+    ):
         load_model("squeezenet1_0", "none", like="one.png")
 
 
 def test_pictures_that_cannot_be_read_are_named() -> None:
     Path("text.png").write_text("no picture")
-    with pytest.raises(ConfigurationError, match=r"cannot read .text.png., and --similar-to compares pictures: not"):
+    with pytest.raises(
+        ConfigurationError, match=r"cannot read .text.png., and --similar-to compares pictures: not"
+    ):
         load_model(like=["one.png", "text.png"])
     with pytest.raises(ConfigurationError, match=r"cannot read 'missing\.png'"):
         load_model(like="missing.png")
 
 
 def test_a_backbone_without_picture_is_told_of_the_option() -> None:
-    with pytest.raises(ConfigurationError, match=r"dinov2 has no classifier: compare pictures by --similar-to"):
+    with pytest.raises(
+        ConfigurationError, match=r"dinov2 has no classifier: compare pictures by --similar-to"
+    ):
         load_model("timm/vit_small_patch14_dinov2")

@@ -27,9 +27,14 @@ def test_preprocessing_matches_timm(name: str) -> None:
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize(("mode", "crop_pct"), [("squash", 1.0), ("squash", 0.875), ("border", 1.0), ("border", 0.9)])
+@pytest.mark.parametrize(
+    ("mode", "crop_pct"), [("squash", 1.0), ("squash", 0.875), ("border", 1.0), ("border", 0.9)]
+)
 def test_crop_modes_match_timm(monkeypatch: pytest.MonkeyPatch, mode: str, crop_pct: float) -> None:
-    config = resolve_data_config(model=timm.create_model("resnet18")) | {"crop_mode": mode, "crop_pct": crop_pct}
+    config = resolve_data_config(model=timm.create_model("resnet18")) | {
+        "crop_mode": mode,
+        "crop_pct": crop_pct,
+    }
     monkeypatch.setattr(timm.data, "resolve_data_config", lambda model: config)
     photo = Image.open(PHOTO).convert("RGB")
     found = load_model("timm/resnet18", "none").transforms(photo)
@@ -60,7 +65,9 @@ def test_a_checkpoint_sets_the_number_of_classes(tmp_path: Path, suffix: str) ->
 
     trained, path = timm.create_model("resnet18", num_classes=7).eval(), tmp_path / f"seven{suffix}"
     state = {f"module.{key}": value for key, value in trained.state_dict().items()}
-    save_file(state, path) if suffix == ".safetensors" else torch.save({"state_dict": state, "epoch": 3}, path)
+    save_file(state, path) if suffix == ".safetensors" else torch.save(
+        {"state_dict": state, "epoch": 3}, path
+    )
     loaded = load_model("timm/resnet18", path, class_names=list("abcdefg"))
     images = torch.rand(1, 3, 64, 64)
     torch.testing.assert_close(loaded.net(images), trained(images), rtol=0, atol=0)
@@ -82,7 +89,9 @@ def test_published_weights_are_downloaded_by_timm(monkeypatch: pytest.MonkeyPatc
     assert made == [("resnet18.a1_in1k", True), ("resnet18.tv_in1k", True)]
 
 
-def test_a_failed_download_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failed_download_is_reported_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def create_model(*_args: object, **_options: object) -> None:
         raise OSError("no route to host\nat all")
 
@@ -115,7 +124,9 @@ def test_wrong_names_are_reported_in_one_sentence(name: str, weights: str, said:
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize(("name", "layer"), [("crossvit_tiny_240", "patch_embed.1"), ("coat_tiny", "patch_embed2")])
+@pytest.mark.parametrize(
+    ("name", "layer"), [("crossvit_tiny_240", "patch_embed.1"), ("coat_tiny", "patch_embed2")]
+)
 def test_the_default_layer_of_branches_has_cells_that_probability_reaches(name: str, layer: str) -> None:
     """The last norms are read at the class token alone, so that their maps would be empty."""
     loaded = load_model(f"timm/{name}", "none")

@@ -80,9 +80,12 @@ def photo(tmp_path: Path) -> Path:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.release) for name in DETECTORS if name not in QUICK)]
+    "name",
+    [*QUICK, *(pytest.param(name, marks=pytest.mark.release) for name in DETECTORS if name not in QUICK)],
 )
-def test_detections_are_those_of_the_library(name: str, library: ModuleType, saved: Saved, photo: Path) -> None:
+def test_detections_are_those_of_the_library(
+    name: str, library: ModuleType, saved: Saved, photo: Path
+) -> None:
     file = saved(name)
     loaded = load_model(f"ultralytics/{file}")
     assert loaded.task == "detection"
@@ -96,13 +99,17 @@ def test_detections_are_those_of_the_library(name: str, library: ModuleType, sav
     (expected,) = library.YOLO(file).predict(
         np.asarray(image)[..., ::-1].copy(),
         **{"imgsz": SIDE, "rect": False, "conf": least - 1e-6, "iou": 0.7, "verbose": False, "save": False},
-        **({"nms": False, "agnostic_nms": True} if has_own_choice else {}),  # else one candidate has several classes
+        **(
+            {"nms": False, "agnostic_nms": True} if has_own_choice else {}
+        ),  # else one candidate has several classes
     )
     found = ebcli.detections(loaded.net, inputs, least - 1e-6)[0]
     boxes = [(one.label, one.score, *one.box) for one in found]
     place = loaded.transforms.place(SIZE)
     data = expected.boxes
-    own = sorted(zip(data.cls.tolist(), data.conf.tolist(), data.xyxy.tolist(), strict=True), key=lambda one: -one[1])
+    own = sorted(
+        zip(data.cls.tolist(), data.conf.tolist(), data.xyxy.tolist(), strict=True), key=lambda one: -one[1]
+    )
     assert len(boxes) == len(own) > 3
     for (label, score, *box), (their_label, their_score, their_box) in zip(boxes, own, strict=True):
         assert label == their_label
@@ -134,12 +141,16 @@ def test_each_map_starts_at_the_logit_of_its_detection(name: str, saved: Saved, 
     assert logits.sigmoid()[0, best.label, best.anchor] == pytest.approx(best.score)
     layer = ebcli.default_layer(loaded)
     assert layer == "model.4"
-    result = ebcli.excitation_backprop(loaded.net, inputs, best.label, layer, where=(best.anchor,), joint=True)
+    result = ebcli.excitation_backprop(
+        loaded.net, inputs, best.label, layer, where=(best.anchor,), joint=True
+    )
     assert float(result.mass) == pytest.approx(1)
     assert result.maps.shape == (1, SIDE // 8, SIDE // 8)
 
 
-def test_a_classifier_has_the_probabilities_of_the_library(library: ModuleType, saved: Saved, photo: Path) -> None:
+def test_a_classifier_has_the_probabilities_of_the_library(
+    library: ModuleType, saved: Saved, photo: Path
+) -> None:
     file = saved("yolov8n-cls")
     loaded = load_model(f"ultralytics/{file}")
     assert (loaded.task, loaded.num_classes, loaded.transforms.size) == ("classification", 1000, (SIDE, SIDE))
@@ -238,16 +249,24 @@ def _write(path: Path, saved: Saved) -> None:
         ("other.pt", r"other.pt holds a Linear, not a model of Ultralytics"),
         ("cut.pt", r"cannot load ultralytics/\S*cut.pt \(.*\): give a model of Ultralytics, such as"),
         ("text.pt", r"cannot load ultralytics/\S*text.pt \(.*\): give a model of Ultralytics, such as"),
-        ("code.pt", r"cannot load ultralytics/\S*code.pt \(.*\): .* ULTRALYTICS_SAFE_LOAD=false runs the code in it"),
+        (
+            "code.pt",
+            r"cannot load ultralytics/\S*code.pt \(.*\): .* ULTRALYTICS_SAFE_LOAD=false runs the code in it",
+        ),
         ("gone.pt", r"gone.pt is neither a file nor a model that Ultralytics publishes: name a .pt file"),
         (
             "yolo26n-obb.yaml",
             r"obb.yaml has a head for obb \(OBB26\), but YOLO's detect, segment, pose, classify, semantic",
         ),
-        ("nothing.yaml", r"cannot load ultralytics/nothing.yaml \('nothing.yaml' does not exist\): give a model of"),
+        (
+            "nothing.yaml",
+            r"cannot load ultralytics/nothing.yaml \('nothing.yaml' does not exist\): give a model of",
+        ),
     ],
 )
-def test_wrong_files(name: str, message: str, saved: Saved, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_files(
+    name: str, message: str, saved: Saved, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / name
     _write(path, saved)
     with pytest.raises(ConfigurationError, match=message) as caught:
@@ -275,7 +294,9 @@ def test_the_command_writes_only_its_maps_and_prints_only_paths(
     assert [path.name for path in cwd.iterdir()] == ["maps"]
 
     monkeypatch.chdir(cwd)
-    result = CliRunner().invoke(main, [str(photo), *model, "--score", "0", "--top-k", "3", "--json", "-o", "maps"])
+    result = CliRunner().invoke(
+        main, [str(photo), *model, "--score", "0", "--top-k", "3", "--json", "-o", "maps"]
+    )
     (record,) = (json.loads(line) for line in result.stdout.splitlines())
     assert record["fit"] == "pad"
     assert len(record["classes"]) == 3

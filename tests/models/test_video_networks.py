@@ -52,6 +52,10 @@ def test_own_code_says_how_clips_are_cut(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_network_that_does_not_take_such_clips_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "nets.py"
-    file.write_text(NETS + "\ndef flat():\n    net = nn.Conv2d(3, 3, 1)\n    net.task = 'video'\n    return net\n")
-    with pytest.raises(ebcli.ConfigurationError, match="does not accept clips of 16 frames of 112 x 112 pixels"):
+    file.write_text(
+        NETS + "\ndef flat():\n    net = nn.Conv2d(3, 3, 1)\n    net.task = 'video'\n    return net\n"
+    )
+    with pytest.raises(
+        ebcli.ConfigurationError, match="does not accept clips of 16 frames of 112 x 112 pixels"
+    ):
         load_model(f"{file}:flat")

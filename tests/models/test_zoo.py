@@ -45,7 +45,17 @@ GRIDS = {
 # probability: at depthwise and narrow grouped convolutions, whose units have few inputs (MobileNet and networks built
 # from its blocks, ShuffleNet, ResNeXt; ConvNeXt if the image is smaller than the kernel); at the class token, which is
 # a parameter (ViT, MViT); at tokens that pad a small image to whole windows (Swin).
-WHOLE = ("alexnet", "densenet", "googlenet", "inception", "regnet", "resnet", "squeezenet", "vgg", "wide_resnet")
+WHOLE = (
+    "alexnet",
+    "densenet",
+    "googlenet",
+    "inception",
+    "regnet",
+    "resnet",
+    "squeezenet",
+    "vgg",
+    "wide_resnet",
+)
 WHOLE += ("fcn_resnet", "deeplabv3_resnet", "r3d", "mc3", "r2plus1d", "s3d")
 
 # Whose every layer is tested by default; that of the others of SMALLEST, and of MaxViT, is slow
@@ -58,7 +68,9 @@ ALSO_FOUND = {"vgg16", "vgg16_bn", "vit_b_16", "squeezenet1_0", "maxvit_t", "swi
 def each(names, default):
     """Of those that are tested by default a few, the rest with a release; the others are marked slow."""
     marks = {name: "release" if name in default else "slow" for name in names if name not in {*default} & FEW}
-    known = (pytest.param(one, marks=getattr(pytest.mark, marks[one])) if one in marks else one for one in names)
+    known = (
+        pytest.param(one, marks=getattr(pytest.mark, marks[one])) if one in marks else one for one in names
+    )
     return pytest.mark.parametrize("name", list(known))
 
 
@@ -139,7 +151,9 @@ def test_every_listed_layer(name):
     """Every listed layer has a map, and none is inside a squeeze-excitation."""
     specimen = small(name)
     loaded = zoo.as_loaded(specimen)
-    gates = tuple(f"{path}." for path, module in specimen.net.named_modules() if isinstance(module, SqueezeExcitation))
+    gates = tuple(
+        f"{path}." for path, module in specimen.net.named_modules() if isinstance(module, SqueezeExcitation)
+    )
     offered = layers(loaded)
     for layer, result in zip(offered, specimen.excite([layer.name for layer in offered]), strict=True):
         assert result.relevance.shape == (1, *layer.shape)

@@ -95,7 +95,9 @@ def test_heatmaps_of_a_run_are_a_dataset_of_fiftyone() -> None:
     assert len(latest) == 2
     declared = {field["name"]: field for field in metadata["sample_fields"]}
     assert declared.keys() - {"id", "filepath"} == {"saliency", "saliency_2"}
-    ids = [one["_id"]["$oid"] for sample in samples for one in (sample, sample["saliency"], sample["saliency_2"])]
+    ids = [
+        one["_id"]["$oid"] for sample in samples for one in (sample, sample["saliency"], sample["saliency_2"])
+    ]
     assert len({int(name, 16) for name in ids if len(name) == 24}) == 6
     for sample in samples:
         record = latest[sample["filepath"]]
@@ -105,9 +107,15 @@ def test_heatmaps_of_a_run_are_a_dataset_of_fiftyone() -> None:
             heatmap = sample[name]
             names = {field["name"] for field in declared[name]["fields"]}
             assert heatmap.keys() - {"_cls", "_id"} == names - {"id"}
-            assert (heatmap["_cls"], heatmap["label"], heatmap["layer"]) == ("Heatmap", one["name"], one["layer"])
+            assert (heatmap["_cls"], heatmap["label"], heatmap["layer"]) == (
+                "Heatmap",
+                one["name"],
+                one["layer"],
+            )
             assert heatmap["confidence"] == pytest.approx(one["score"])
-            drawn = np.load(io.BytesIO(zlib.decompress(base64.b64decode(heatmap["map"]["$binary"]["base64"]))))
+            drawn = np.load(
+                io.BytesIO(zlib.decompress(base64.b64decode(heatmap["map"]["$binary"]["base64"])))
+            )
             assert drawn.ndim == 2
             assert drawn.shape[1] / drawn.shape[0] == pytest.approx(48 / 40, rel=0.02)
             assert heatmap["range"] == [0, pytest.approx(drawn.max())]

@@ -59,7 +59,9 @@ def test_maps_that_are_only_compared_are_not_said_to_be_weak(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "noise.png")
     for options, is_said in ((["--top-k", "2"], True), (["--style", "atlas"], False)):
-        done = CliRunner().invoke(main, [str(tmp_path / "noise.png"), *options, "-o", str(tmp_path), "--workers", "0"])
+        done = CliRunner().invoke(
+            main, [str(tmp_path / "noise.png"), *options, "-o", str(tmp_path), "--workers", "0"]
+        )
         assert done.exit_code == 0, done.stderr
         assert ("hardly any evidence" in done.stderr) == is_said
 
@@ -68,7 +70,9 @@ def test_maps_that_are_only_compared_are_not_said_to_be_weak(tmp_path):
 @pytest.mark.parametrize("options", [{"contrastive": False}, {"layer": ["features.8", "features.11"]}])
 def test_other_maps_are_not_compared(options):
     other = ebcli.explain("efficientnet_lite0", SAMPLES / "coffee.jpg", top_k=2, **options)
-    with pytest.raises(ebcli.ConfigurationError, match=r"compared by contrastive maps .*: explain classes so"):
+    with pytest.raises(
+        ebcli.ConfigurationError, match=r"compared by contrastive maps .*: explain classes so"
+    ):
         other.at(1, 1)
 
 
@@ -128,10 +132,22 @@ def test_an_atlas_is_one_file_that_is_resumed(suffix):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--style", "atlas", "--marginal"], "an atlas compares classes by contrastive maps .*: drop --marginal"),
-        (["--at", "1,1", "--against", "class a"], "an atlas compares classes by contrastive maps .*: drop --against"),
-        (["--at", "1,1", "--layer", "0"], "an atlas shows one layer: name one with --layer"),  # invoke() names another
-        (["--at", "1,1", "--compare-with", "grad-cam"], "an atlas has no other methods' maps: drop --compare-with"),
+        (
+            ["--style", "atlas", "--marginal"],
+            "an atlas compares classes by contrastive maps .*: drop --marginal",
+        ),
+        (
+            ["--at", "1,1", "--against", "class a"],
+            "an atlas compares classes by contrastive maps .*: drop --against",
+        ),
+        (
+            ["--at", "1,1", "--layer", "0"],
+            "an atlas shows one layer: name one with --layer",
+        ),  # invoke() names another
+        (
+            ["--at", "1,1", "--compare-with", "grad-cam"],
+            "an atlas has no other methods' maps: drop --compare-with",
+        ),
         (["--at", "1,1", "--style", "contour"], "--at ranks the classes of an atlas: drop the style contour"),
         (["--at", "1,1", "-o", "-"], "--at prints shares there: drop one of them"),
         (["--at", "1;1"], "'1;1' is not a pixel: 300,200, for example, is in column 300 and row 200, from 0"),
@@ -154,7 +170,10 @@ def test_what_an_atlas_cannot_have_is_refused(options, said):
 def test_networks_for_other_tasks_have_no_atlas(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("clip.mp4" if model == "mc3_18" else "a.png").write_bytes((SAMPLES / "coffee.jpg").read_bytes())
-    for option, value, said in (("--at", "1,1", "works only with"), ("--style", "atlas", "compares the classes of")):
+    for option, value, said in (
+        ("--at", "1,1", "works only with"),
+        ("--style", "atlas", "compares the classes of"),
+    ):
         result = CliRunner().invoke(main, [".", "--model", model, "--weights", "none", option, value])
         assert result.exit_code == 2, result.output
         assert re.search(f"{option} .*{said} .*, but {model} is for [a-z]+: drop it", result.stderr)
@@ -165,7 +184,9 @@ def test_one_map_is_no_atlas():
         ebcli.draw_map(Image.new("RGB", (9, 9)), np.ones((3, 3)), style="atlas")
 
 
-@pytest.mark.parametrize("given", [{"at": (3, 4)}, {"style": "atlas"}, {"style": "atlas", "target": ("1", "2")}])
+@pytest.mark.parametrize(
+    "given", [{"at": (3, 4)}, {"style": "atlas"}, {"style": "atlas", "target": ("1", "2")}]
+)
 def test_a_plan_of_an_atlas_is_told_again(given):
     plan = RunPlan.from_values(images=(Path("a.jpg"),), **given)
     assert plan.style.name == "atlas" and plan.output.panel

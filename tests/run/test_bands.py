@@ -60,7 +60,17 @@ def test_records_and_panels_show_them(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     Path("nets.py").write_text(NETS)
     np.save("image.npy", np.random.default_rng(0).random((10, 16, 16)).astype(np.float32))
-    arguments = ["image.npy", "--model", "nets.py:bands", "--layer", "input", "--target", "0", "--target", "1"]
+    arguments = [
+        "image.npy",
+        "--model",
+        "nets.py:bands",
+        "--layer",
+        "input",
+        "--target",
+        "0",
+        "--target",
+        "1",
+    ]
     result = CliRunner().invoke(main, [*arguments, "--panel", "-o", "maps"])
     assert result.exit_code == 0, result.stderr
     record = json.loads(Path("maps/records.jsonl").read_text())

@@ -16,7 +16,18 @@ pytestmark = pytest.mark.usefixtures("working_directory")
 
 def configuration(*options: str, **environment: str) -> str:
     """The hash of all settings, as the record of a run says it."""
-    arguments = ("--model", "tiny", "--workers", "0", "--json", "--overwrite", "-o", "maps", *options, "photos")
+    arguments = (
+        "--model",
+        "tiny",
+        "--workers",
+        "0",
+        "--json",
+        "--overwrite",
+        "-o",
+        "maps",
+        *options,
+        "photos",
+    )
     result = CliRunner().invoke(main, arguments, env=environment)
     assert result.exit_code == 0, result.output
     return str(json.loads(result.stdout)["configuration"])
@@ -27,7 +38,11 @@ def test_every_setting_that_changes_results_makes_another_configuration() -> Non
     photos(Path("photos"), 1)
     same = "--batch-size 3|--workers 1|--device cpu|--shard 1/1|--skip-existing -o other|--include *|-v"
     assert {configuration(*options.split()) for options in ["", *same.split("|")]} == {configuration()}
-    assert configuration(EB_SALIENCY_FAIL_FAST="1") == configuration() != configuration(EB_SALIENCY_DTYPE="bfloat16")
+    assert (
+        configuration(EB_SALIENCY_FAIL_FAST="1")
+        == configuration()
+        != configuration(EB_SALIENCY_DTYPE="bfloat16")
+    )
     other = (
         "--layer 0|--layer 2 --layer 0|--layer input|--marginal|--target 3|--target 3 --target 4|--top-k 2|"
         "--above 0.1|--against 3|--against 3 --against 4|--labels one.csv|--labels two.csv|"

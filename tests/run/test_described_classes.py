@@ -19,7 +19,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     clip(Path("two"))
     for seed, name in enumerate(("photo.png", "one.png", "two.png")):
-        pixels = torch.randint(0, 256, (80, 70, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+        pixels = torch.randint(
+            0, 256, (80, 70, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
+        )
         Image.fromarray(pixels.numpy()).save(name)
     return tmp_path
 
@@ -54,7 +56,9 @@ def test_another_text_is_another_run(folder: Path) -> None:
     first, again = run("--target", "red a"), run("--target", "red a")
     assert written(first) and not written(again)
     assert written(run("--target", "blue a")) == ["photo.png.0-blue-a.png"]
-    against = [written(run("--target", "red a", "--against", text)) for text in ("pink x", "pink s", "pink x")]
+    against = [
+        written(run("--target", "red a", "--against", text)) for text in ("pink x", "pink s", "pink x")
+    ]
     assert against == [["photo.png.0-red-a+against-pink-x.png"], ["photo.png.0-red-a+against-pink-s.png"], []]
     assert "against pink s" in json.loads(Path("maps/records.jsonl").read_text().splitlines()[-1])["method"]
 
@@ -68,7 +72,9 @@ def test_the_settings_repeat_the_run(folder: Path) -> None:
     first = run("--target", "red a", "--against", "7")
     again = CliRunner().invoke(main, ["--config", "maps/settings.toml", "-o", "others"])
     assert again.exit_code == 0, again.output
-    assert (Path("others") / written(first)[0]).read_bytes() == (Path("maps") / written(first)[0]).read_bytes()
+    assert (Path("others") / written(first)[0]).read_bytes() == (
+        Path("maps") / written(first)[0]
+    ).read_bytes()
 
 
 def test_class_names_are_texts_to_choose_from(folder: Path) -> None:
@@ -106,13 +112,21 @@ def test_layers_are_listed_without_a_text(folder: Path) -> None:
     [
         ((), "clip/two compares images with texts: give one, as in --target 'a red car'"),
         (("--target", "red a", "--against", "red a"), "'red a' is explained, so it cannot be contrasted"),
-        (("--similar-to", "one.png", "--against", "one.png"), "'one.png' is explained, so it cannot be contrasted"),
+        (
+            ("--similar-to", "one.png", "--against", "one.png"),
+            "'one.png' is explained, so it cannot be contrasted",
+        ),
         (("--target", ""), "a text to compare images with is empty"),
         (("--target", "a " * 9), "reads at most 8: shorten it"),
-        (("--similar-to", "missing.png"), "cannot read 'missing.png', and --similar-to compares pictures: No"),
+        (
+            ("--similar-to", "missing.png"),
+            "cannot read 'missing.png', and --similar-to compares pictures: No",
+        ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_what_is_wrong_is_said_in_one_sentence(
+    folder: Path, arguments: tuple[str, ...], message: str
+) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in result.output

@@ -60,7 +60,9 @@ def test_each_detection_has_a_box_and_a_map_on_its_own_object() -> None:
         y = top + (row + 0.5) * (bottom - top) / map_.shape[0]
         squares = {"green": [GREEN_SQUARE], "red": [RED_SQUARE, SECOND_RED]}[one["name"]]
         (on,) = [square for square in squares if is_inside((x, y), square)]
-        assert np.maximum(map_, 0).max() == pytest.approx(np.maximum(map_, 0).sum())  # one cell is all it sees
+        assert np.maximum(map_, 0).max() == pytest.approx(
+            np.maximum(map_, 0).sum()
+        )  # one cell is all it sees
         assert is_inside(center(one["box"]), on)
         found.add(on)
     assert found == {RED_SQUARE, GREEN_SQUARE, SECOND_RED}
@@ -117,7 +119,9 @@ def test_a_box_is_left_top_width_and_height() -> None:
 def test_a_picture_without_detections_is_done_without_maps() -> None:
     result = invoke("nothing.png")
     assert result.exit_code == 0
-    assert "nothing.png: no map, as nothing is found; a lower --score or --above finds more\n" in result.stderr
+    assert (
+        "nothing.png: no map, as nothing is found; a lower --score or --above finds more\n" in result.stderr
+    )
     (record,) = (json.loads(line) for line in Path("maps/records.jsonl").read_text().splitlines())
     assert (record["status"], record["output"]) == ("done", [])
 
@@ -131,11 +135,17 @@ def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--where", "3,4"], "--where works only with segmentation networks, but .* is for detection: drop it"),
+        (
+            ["--where", "3,4"],
+            "--where works only with segmentation networks, but .* is for detection: drop it",
+        ),
         (["--above", "0.5"], "--above works only with classifiers, .*: use --score, or drop it"),
         (["--compare-with", "grad-cam", "--panel"], "--compare-with works only with classifiers"),
         (["--resize", "64"], "preprocesses images itself: drop --resize"),
-        (["--where", "1,2,0,4"], "--where is an empty box: give X,Y,WIDTH,HEIGHT with a width and height above 0"),
+        (
+            ["--where", "1,2,0,4"],
+            "--where is an empty box: give X,Y,WIDTH,HEIGHT with a width and height above 0",
+        ),
         (["--where", "1,2,3"], "'1,2,3' is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask"),
         (["--score", "1.5"], "--score is 1.5, but it must be from 0 to 1"),
     ],
@@ -163,7 +173,9 @@ def test_the_page_and_the_panel_show_every_detection() -> None:
 def test_a_table_has_the_boxes_of_detections() -> None:
     (record,) = run("squares.png", "--records", "maps.csv")
     with Path("maps.csv").open(encoding="utf-8") as file:
-        rows = [[float(row[name]) for name in ("left", "top", "width", "height")] for row in csv.DictReader(file)]
+        rows = [
+            [float(row[name]) for name in ("left", "top", "width", "height")] for row in csv.DictReader(file)
+        ]
     assert rows == [one["box"] for one in record["classes"]]
 
 
@@ -176,7 +188,9 @@ def test_against_another_class_at_the_same_place() -> None:
 def test_one_file_takes_one_map() -> None:
     result = invoke("squares.png", "-o", "one.png")
     assert result.exit_code == 2
-    assert "squares.png has 3 maps: add --panel to draw them in one figure, add --top-k 1, or" in result.stderr
+    assert (
+        "squares.png has 3 maps: add --panel to draw them in one figure, add --top-k 1, or" in result.stderr
+    )
     assert not Path("one.png").exists()
     assert invoke("squares.png", "--top-k", "1", "-o", "one.png").exit_code == 0
     assert Path("one.png").is_file()

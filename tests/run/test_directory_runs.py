@@ -61,7 +61,9 @@ def test_maps_do_not_depend_on_batches_workers_order_or_shards() -> None:
         result = invoke(*raw, "-o", name, *arguments)
         assert result.exit_code == 0, result.output
         assert_equal_maps(below_photos(arrays(name)), single)
-    lines = [invoke(*raw, "-o", "shards", "--shard", f"{i}/3", "photos").stdout.splitlines() for i in (1, 2, 3)]
+    lines = [
+        invoke(*raw, "-o", "shards", "--shard", f"{i}/3", "photos").stdout.splitlines() for i in (1, 2, 3)
+    ]
     assert sum(map(len, lines)) == 10 * 3
     assert_equal_maps(arrays("shards"), single)
     # the same number at a time gives the same to the bit, whatever it meets there
@@ -107,7 +109,9 @@ def test_records_say_what_was_computed() -> None:
     passed = time.perf_counter() - start
     assert result.exit_code == 1
     first, second, bad = map(json.loads, result.stdout.splitlines())
-    assert sorted(result.stdout.splitlines()) == sorted(Path("saliency/records.jsonl").read_text().splitlines())
+    assert sorted(result.stdout.splitlines()) == sorted(
+        Path("saliency/records.jsonl").read_text().splitlines()
+    )
     for record, name in ((first, "0/0000.jpg"), (second, "1/0001.jpg")):
         (path,) = record["output"]
         assert path == f"saliency/{name}.3-class-d+marginal.jpg"
@@ -149,7 +153,9 @@ def test_a_file_of_somebody_else_stops_the_run_before_it_begins(target: list[str
 
 def test_files_with_other_names_are_in_nobody_s_way() -> None:
     photos(Path("photos"), 1)
-    others = [Path("saliency/0", name) for name in ("0000.jpg", "0000.jpg.3-mine.jpg", "0000.jpg.9.jpg", "npz")]
+    others = [
+        Path("saliency/0", name) for name in ("0000.jpg", "0000.jpg.3-mine.jpg", "0000.jpg.9.jpg", "npz")
+    ]
     others += [Path("saliency/0", name) for name in ("0000.jpg.npz", "0000.jpg.3-class-d.png")]
     for other in others:
         other.parent.mkdir(parents=True, exist_ok=True)
@@ -278,6 +284,9 @@ def test_the_limit_on_pixels_can_be_lowered_and_raised(workers: str, monkeypatch
     Image.new("RGB", (60, 49)).save("b.png")
     options = ("--workers", workers, "a.png", "b.png")
     result = invoke(*options, max_pixels="2940")
-    assert (result.exit_code, [record["status"] for record in records(Path("saliency"))].count("done")) == (1, 1)
+    assert (result.exit_code, [record["status"] for record in records(Path("saliency"))].count("done")) == (
+        1,
+        1,
+    )
     assert "a.png: it has too many pixels: raise EB_SALIENCY_MAX_PIXELS" in result.stderr
     assert invoke(*options, max_pixels="3000").exit_code == 0

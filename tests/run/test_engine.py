@@ -36,7 +36,9 @@ def test_in_the_mosaic_each_class_lies_on_its_own_photo() -> None:
     asked = [[loaded.categories.index(name) for name in ("tiger cat", "espresso")]]
     above = {}  # how much of the positive maps lies in the upper half, the cat
     for contrastive in (True, False):
-        result = ebcli.excitation_backprop(loaded.net, inputs, asked, layer="features.11", contrastive=contrastive)
+        result = ebcli.excitation_backprop(
+            loaded.net, inputs, asked, layer="features.11", contrastive=contrastive
+        )
         positive = result.maps[0].clamp(min=0)
         above[contrastive] = positive[:, : positive.shape[1] // 2].sum((1, 2)) / positive.sum((1, 2))
     cat, espresso = above[True]
@@ -80,13 +82,18 @@ def test_a_directory_of_photos_becomes_a_tree_of_pictures(tmp_path: Path) -> Non
         (["--layer", "featurs.11"], "'features.11'"),
         (["--target", "tigre cat"], "'tiger cat'"),
         (["--target", "1000"], "0 to 999"),
-        (["--target", "281", "--target", "tiger cat", "--against", "282"], "tiger cat is both --target and --against"),
+        (
+            ["--target", "281", "--target", "tiger cat", "--against", "282"],
+            "tiger cat is both --target and --against",
+        ),
         (["--cmap", "infernal"], "'inferno'"),
         (["--device", "warp"], "warp"),
         (["--weights", "IMAGENET_V1"], "IMAGENET1K_V1"),
     ],
 )
-def test_a_wrong_name_gets_one_line_with_the_closest_and_no_work_is_done(arguments: list[str], expected: str) -> None:
+def test_a_wrong_name_gets_one_line_with_the_closest_and_no_work_is_done(
+    arguments: list[str], expected: str
+) -> None:
     result = invoke(*arguments, str(SAMPLES / "coffee.jpg"))
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("Error: ")
@@ -154,7 +161,9 @@ def test_list_layers() -> None:
     # conv4_x in the paper's table, with 256 channels of 14 x 14 cells of 16 pixels for an input of 224
     rows = [line.split() for line in result.stdout.splitlines()]
     assert [row for row in rows if row[-1] == "*"] == [["layer3", "Sequential", "256x14x14", "16", "*"]]
-    assert len({line.index("BatchNorm2d") for line in result.stdout.splitlines() if "BatchNorm2d" in line}) == 1
+    assert (
+        len({line.index("BatchNorm2d") for line in result.stdout.splitlines() if "BatchNorm2d" in line}) == 1
+    )
 
 
 def test_a_large_image_is_no_reason_for_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

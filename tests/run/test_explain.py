@@ -21,7 +21,9 @@ def bundled() -> ebcli.LoadedModel:
 
 
 def test_it_makes_the_picture_and_the_numbers_of_the_command(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, [str(PHOTO), "--target", "tiger cat", "-o", str(tmp_path / "one"), "--raw"])
+    done = CliRunner().invoke(
+        main, [str(PHOTO), "--target", "tiger cat", "-o", str(tmp_path / "one"), "--raw"]
+    )
     assert done.exit_code == 0, done.stderr
     (raw,) = (tmp_path / "one").rglob("*.npz")
     (picture,) = (tmp_path / "one").rglob("*.jpg")
@@ -41,7 +43,9 @@ def test_an_open_image_and_a_loaded_network_do_as_well(bundled: ebcli.LoadedMode
     result = ebcli.excitation_backprop(bundled, inputs, [[282, 967]], "features.11", contrastive=True)
     maps = np.stack([one.values for one in found.explanation.by_layer["features.11"]])
     np.testing.assert_allclose(maps, result.maps[0], atol=1e-5)
-    with pytest.raises(ebcli.ConfigurationError, match=r"differ in size: take them from explanation\.by_layer"):
+    with pytest.raises(
+        ebcli.ConfigurationError, match=r"differ in size: take them from explanation\.by_layer"
+    ):
         found.maps  # noqa: B018
     found.save(tmp_path / "panel.png")
     assert Image.open(tmp_path / "panel.png").size == found.picture.size
@@ -78,7 +82,11 @@ def test_against_a_class_is_signed(bundled: ebcli.LoadedModel) -> None:
         ("nowhere.jpg", (), "'nowhere.jpg': no such file"),
         (["a.jpg", "b.jpg"], (), "'a.jpg': no such file"),
         ([PHOTO, 3], (), r"image is 3, but explain\(\) takes a path, a URL, a Pillow image, an array"),
-        (np.zeros((9, 9, 7), np.uint8), (), "image 1 of 1: it has 7 channels, but efficientnet_lite0 takes 3"),
+        (
+            np.zeros((9, 9, 7), np.uint8),
+            (),
+            "image 1 of 1: it has 7 channels, but efficientnet_lite0 takes 3",
+        ),
         (ROOT, (), r"explain\(\) takes a path"),
         (None, (), "image is None"),
         (PHOTO, ("tigercat",), "did you mean"),
@@ -97,5 +105,7 @@ def test_networks_for_videos_and_volumes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(bright_nets.NETS)
     for name, what in (("mc3_18", "videos"), (f"{tmp_path}/nets.py:fixed", "volumes")):
         loaded = ebcli.load_model(name, weights=None if what == "volumes" else "none")
-        with pytest.raises(ebcli.ConfigurationError, match=f"is for {what}, explain\\(\\) for images: use the comm"):
+        with pytest.raises(
+            ebcli.ConfigurationError, match=f"is for {what}, explain\\(\\) for images: use the comm"
+        ):
             ebcli.explain(loaded, PHOTO)

@@ -65,7 +65,9 @@ def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytes
         Explainer(make_plan("a.jpg", layer=(flat,)))
 
 
-def test_a_network_without_parameters_gets_the_type_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_without_parameters_gets_the_type_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     net = nn.Sequential(nn.AvgPool2d(2), nn.ReLU(), nn.Identity(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = replace(tiny_model(), net=net, num_classes=3, categories=("r", "g", "b"))
     monkeypatch.setattr(network_module, "load_model", lambda *_, **__: model)

@@ -61,7 +61,9 @@ def test_a_module_is_explained_and_stays_as_it_is() -> None:
 def test_it_sees_what_the_same_network_sees_by_name() -> None:
     bundled, photo = ebcli.load_model(), "sample_images/coffee.jpg"
     by_name = ebcli.explain("efficientnet_lite0", photo, "cup")
-    module = ebcli.explain(bundled.net, photo, "cup", transform=bundled.transforms, categories=bundled.categories)
+    module = ebcli.explain(
+        bundled.net, photo, "cup", transform=bundled.transforms, categories=bundled.categories
+    )
     np.testing.assert_allclose(module.maps, by_name.maps, atol=1e-6)
     assert module.scores == pytest.approx(by_name.scores)
     loaded = ebcli.explain(bundled, photo, "cup")
@@ -84,7 +86,9 @@ def test_it_sees_what_the_same_network_sees_by_name() -> None:
 )
 def test_maps_lie_where_any_transform_looks(transform: Callable[..., Any], seen: tuple[int, ...]) -> None:
     net = color_net()
-    found = ebcli.explain(net, PHOTO, "red", layer="input", transform=transform, categories=NAMES, contrastive=False)
+    found = ebcli.explain(
+        net, PHOTO, "red", layer="input", transform=transform, categories=NAMES, contrastive=False
+    )
     assert found.explanation.maps[0].placement == pytest.approx(seen, abs=0.8)
     assert found.heatmap().shape == (1, 60, 120) == np.asarray(found).shape
     if "0.5" not in repr(transform) and seen != (0, 0, 120, 60):  # gray borders are red, too
@@ -101,7 +105,10 @@ def test_transforms_whose_place_is_unknown_are_refused() -> None:
     for transform in (shaken, rotated, v2.Compose([v2.RandomHorizontalFlip(1.0), TO_32])):
         with pytest.raises(ebcli.ConfigurationError, match="maps have no place in it: pass the tensor"):
             ebcli.explain(color_net(), PHOTO, 0, layer="input", transform=transform)
-    for transform, said in ((lambda image: image, "returns a Image"), (lambda _: torch.zeros(1, 3, 9, 9), "shape")):
+    for transform, said in (
+        (lambda image: image, "returns a Image"),
+        (lambda _: torch.zeros(1, 3, 9, 9), "shape"),
+    ):
         with pytest.raises(ebcli.ConfigurationError, match=f"transform returns .*{said}|{said}"):
             ebcli.explain(color_net(), PHOTO, 0, transform=transform)
 
@@ -115,13 +122,17 @@ def test_images_come_in_any_form(tmp_path: Path) -> None:
     content.seek(0)
     loaded = ebcli.load_model(color_net(), transform=v2.Compose([TO_32]), class_names=NAMES)
     preset = ebcli.load_model(
-        color_net(), preprocessing=ebcli.Preprocessing(resize=32, crop=32, mean=0, std=1), transform=preset_of(32)
+        color_net(),
+        preprocessing=ebcli.Preprocessing(resize=32, crop=32, mean=0, std=1),
+        transform=preset_of(32),
     )
     forms = [tmp_path / "photo.png", str(tmp_path / "photo.png"), f"{server.url}/photo.png", content]
     try:
         for model in (loaded, preset):
             expected = ebcli.explain(model, PHOTO, 0, layer="input")
-            for number, image in enumerate([*forms, pixels, tensor, pixels / 255, (pixels / 255).astype(np.float32)]):
+            for number, image in enumerate(
+                [*forms, pixels, tensor, pixels / 255, (pixels / 255).astype(np.float32)]
+            ):
                 content.seek(0)
                 found = ebcli.explain(model, image, 0, layer="input")
                 close = 0.02 * expected.maps.max()
@@ -145,12 +156,21 @@ def test_a_batch_is_a_list_and_sizes_may_differ() -> None:
     net.register_forward_hook(lambda _net, args, _output: shapes.append(len(args[0])))
     wide, tall = np.asarray(PHOTO), np.asarray(PHOTO.rotate(90, expand=True))
     results = ebcli.explain(net, [wide, tall, wide, wide], 0, transform=TO_32, layer="input")
-    assert [one.heatmap().shape for one in results] == [(1, 60, 120), (1, 120, 60), (1, 60, 120), (1, 60, 120)]
+    assert [one.heatmap().shape for one in results] == [
+        (1, 60, 120),
+        (1, 120, 60),
+        (1, 60, 120),
+        (1, 60, 120),
+    ]
     assert shapes[-1] == 4
     assert [inside(results[i]) > 0.9 for i in (0, 2, 3)] == [True] * 3
     assert len(ebcli.explain(net, np.stack([wide, wide]), 0, transform=TO_32)) == 2
     inputs = [torch.rand(3, 24, 24), torch.rand(3, 24, 40), torch.rand(3, 24, 24)]
-    assert [one.heatmap().shape[1:] for one in ebcli.explain(net, inputs, 0)] == [(24, 24), (24, 40), (24, 24)]
+    assert [one.heatmap().shape[1:] for one in ebcli.explain(net, inputs, 0)] == [
+        (24, 24),
+        (24, 40),
+        (24, 24),
+    ]
     assert ebcli.explain(net, []) == []
 
 
@@ -192,10 +212,18 @@ def test_models_and_pipelines_of_hugging_face(kind: str) -> None:
 
 
 def test_the_numbers_of_a_result() -> None:
-    found = ebcli.explain(color_net(), PHOTO, ["red", "green"], layer="input", transform=TO_32, categories=NAMES)
+    found = ebcli.explain(
+        color_net(), PHOTO, ["red", "green"], layer="input", transform=TO_32, categories=NAMES
+    )
     assert found.mass == [None, None]
     marginal = ebcli.explain(
-        color_net(), PHOTO, ["red", "green"], layer="input", transform=TO_32, categories=NAMES, contrastive=False
+        color_net(),
+        PHOTO,
+        ["red", "green"],
+        layer="input",
+        transform=TO_32,
+        categories=NAMES,
+        contrastive=False,
     )
     assert marginal.mass == pytest.approx([1, 1])
     assert all(0 < strength <= 1 for strength in found.strength if strength is not None)
@@ -221,10 +249,16 @@ def test_save_takes_every_style(tmp_path: Path) -> None:
         found.save(tmp_path / "oil.png", style="oil")
 
 
-def test_notebooks_show_a_tab_for_each_class_and_the_value_under_the_pointer(tmp_path: Path, browser: Any) -> None:
-    found = ebcli.explain(color_net(), PHOTO, ["red", "green"], layer="input", transform=TO_32, categories=NAMES)
+def test_notebooks_show_a_tab_for_each_class_and_the_value_under_the_pointer(
+    tmp_path: Path, browser: Any
+) -> None:
+    found = ebcli.explain(
+        color_net(), PHOTO, ["red", "green"], layer="input", transform=TO_32, categories=NAMES
+    )
     names = ["<red>", *NAMES[1:]]
-    hostile = ebcli.explain(color_net(), PHOTO, ["<red>", "green"], layer="input", transform=TO_32, categories=names)
+    hostile = ebcli.explain(
+        color_net(), PHOTO, ["<red>", "green"], layer="input", transform=TO_32, categories=names
+    )
     (tmp_path / "two.html").write_text(f"{found._repr_html_()}{hostile._repr_html_()}", encoding="utf-8")
     browser.visit((tmp_path / "two.html").as_uri())
     first, second, *others = browser.all("figure")
@@ -258,15 +292,27 @@ def test_notebooks_show_a_tab_for_each_class_and_the_value_under_the_pointer(tmp
         ("net", torch.rand(3, 9, 9), {"fit": "crop"}, "as it is: drop fit"),
         ("net", PHOTO, {"fit": "crop", "transform": TO_32}, "transform says how images are fitted: drop fit"),
         ("net", [PHOTO, torch.rand(3, 9, 9)], {"transform": TO_32}, "pass them in two calls"),
-        ("net", np.full((9, 9, 3), 200.0), {"transform": TO_32}, "image 1 of 1: it is float64 with values up to 200"),
+        (
+            "net",
+            np.full((9, 9, 3), 200.0),
+            {"transform": TO_32},
+            "image 1 of 1: it is float64 with values up to 200",
+        ),
         ("net", PHOTO, {"transform": TO_32, "target": "redd", "categories": NAMES}, "did you mean 'red'"),
-        ("net", PHOTO, {"transform": TO_32, "categories": NAMES[:2]}, "there are 2 class names, but .* 3 classes"),
+        (
+            "net",
+            PHOTO,
+            {"transform": TO_32, "categories": NAMES[:2]},
+            "there are 2 class names, but .* 3 classes",
+        ),
         ("net", PHOTO, {"transform": 3}, "transform is 3"),
         ("resnet18", PHOTO, {"transform": TO_32}, "resnet18 has its own preprocessing"),
         ("net", ["nowhere.png"], {"transform": TO_32}, "'nowhere.png': no such file"),
     ],
 )
-def test_what_does_not_fit_is_told_in_a_sentence(model: Any, image: Any, options: dict[str, Any], said: str) -> None:
+def test_what_does_not_fit_is_told_in_a_sentence(
+    model: Any, image: Any, options: dict[str, Any], said: str
+) -> None:
     given = color_net() if model == "net" else model
     with pytest.raises(ebcli.EbcliError, match=f"(?i){said}") as caught:
         if model == "resnet18":

@@ -74,7 +74,10 @@ def test_the_true_class_and_where_it_differs_the_predicted_one(predicted: dict[s
     path = wrong[0]
     classes = [wrong_for(path, predicted), predicted[path]]
     invoke("-o", "asked", "--raw", *(word for k in classes for word in ("--target", str(k))), path)
-    with np.load(f"saliency/{Path(path).relative_to('photos')}.npz") as labeled, np.load(f"asked/{path}.npz") as asked:
+    with (
+        np.load(f"saliency/{Path(path).relative_to('photos')}.npz") as labeled,
+        np.load(f"asked/{path}.npz") as asked,
+    ):
         for key in ("maps", "classes", "scores"):
             assert labeled[key][:2] == pytest.approx(asked[key], abs=1e-6)
         third, drawn = labeled["maps"][2], Path("saliency", f"{Path(path).relative_to('photos')}")
@@ -89,7 +92,9 @@ def test_the_true_class_and_where_it_differs_the_predicted_one(predicted: dict[s
     with Image.open(picture) as one, Image.open(asked_for) as other:
         assert np.abs(np.asarray(one, int) - np.asarray(other, int)).mean() < 2  # both in two colors
     entries = {entry.input: entry.outcomes[0] for entry in read_entries(Path("saliency"))}
-    assert {name for name, outcome in entries.items() if outcome.record.label != outcome.record.predicted} == set(wrong)
+    assert {
+        name for name, outcome in entries.items() if outcome.record.label != outcome.record.predicted
+    } == set(wrong)
     # other labels for the same images are other results
     assert records_of("--labels", "labels.csv", "--raw", "--report", "--skip-existing", "photos")[0] == []
     Path("labels.csv").write_text("".join(f"{path},{predicted[path]}\n" for path in predicted))
@@ -114,7 +119,9 @@ def test_a_map_of_two_classes_marks_no_region_of_one(predicted: dict[str, int]) 
     path = next(iter(predicted))
     Path("labels.csv").write_text(f"{path},{wrong_for(path, predicted)}\n")
     (record,), _ = records_of("--labels", "labels.csv", "--annotations", "boxes", path)
-    found = [(one["index"], one["against"] is not None, one["region"] is not None) for one in record["classes"]]
+    found = [
+        (one["index"], one["against"] is not None, one["region"] is not None) for one in record["classes"]
+    ]
     label, best = wrong_for(path, predicted), predicted[path]
     assert found == [(label, False, True), (best, False, True), (best, True, False)]
     assert len(json.loads(Path("saliency/annotations.json").read_text())["annotations"]) == 2
@@ -126,7 +133,9 @@ def test_a_map_of_two_classes_has_both_signs_in_a_dataset(predicted: dict[str, i
     records_of("--labels", "labels.csv", "--annotations", "heatmaps", path)
     (sample,) = json.loads(Path("saliency/fiftyone/samples.json").read_text())["samples"]
     for name, has_both in {"saliency": False, "saliency_2": False, "saliency_3": True}.items():
-        values = np.load(io.BytesIO(zlib.decompress(base64.b64decode(sample[name]["map"]["$binary"]["base64"]))))
+        values = np.load(
+            io.BytesIO(zlib.decompress(base64.b64decode(sample[name]["map"]["$binary"]["base64"])))
+        )
         low, high = sample[name]["range"]
         assert low == (-high if has_both else 0)
         assert low <= values.min() and values.max() <= high
@@ -135,7 +144,9 @@ def test_a_map_of_two_classes_has_both_signs_in_a_dataset(predicted: dict[str, i
 
 def test_directories_named_after_classes(predicted: dict[str, int]) -> None:
     for path, best in predicted.items():
-        name = f"class_{LETTERS[best]}" if path.endswith(("0.jpg", "1.jpg")) else str(wrong_for(path, predicted))
+        name = (
+            f"class_{LETTERS[best]}" if path.endswith(("0.jpg", "1.jpg")) else str(wrong_for(path, predicted))
+        )
         Path("sorted", name).mkdir(parents=True, exist_ok=True)
         shutil.copy(path, Path("sorted", name))
     records, stderr = records_of("--labels", "folders", "sorted")
@@ -164,7 +175,13 @@ def test_images_without_a_label_get_the_predicted_class(predicted: dict[str, int
 def test_of_rows_that_overlap_the_longest_path_counts(predicted: dict[str, int]) -> None:
     """Whatever their order; equal rows must agree."""
     first, second, *_ = predicted
-    rows = ["0003.jpg,3", f"{Path(first).name},1", f"0/{Path(second).name},4", f"{first},2", f"{Path(second).name},3"]
+    rows = [
+        "0003.jpg,3",
+        f"{Path(first).name},1",
+        f"0/{Path(second).name},4",
+        f"{first},2",
+        f"{Path(second).name},3",
+    ]
     for lines in (rows, rows[::-1]):
         Path("labels.csv").write_text("\n".join([*lines, f"{first},2"]))
         records, _ = records_of("--labels", "labels.csv", "photos/0", "photos/1")
@@ -188,7 +205,9 @@ def test_only_images_need_labels_and_labels_need_images(predicted: dict[str, int
     # the images of other shards are not here, which is no reason for a warning
     assert "match" not in records_of("--labels", "labels.csv", "--shard", "1/2", "photos")[1]
     Path("labels.csv").write_text("\n".join(rows[1:]))
-    assert "Warning: 1 image has no label in 'labels.csv'" in records_of("--labels", "labels.csv", "photos")[1]
+    assert (
+        "Warning: 1 image has no label in 'labels.csv'" in records_of("--labels", "labels.csv", "photos")[1]
+    )
 
 
 def test_a_directory_of_images_named_after_classes_may_have_other_files(predicted: dict[str, int]) -> None:
@@ -212,7 +231,10 @@ def test_the_working_directory_can_be_named_after_a_class(
     monkeypatch.chdir(whole / "class_z")
     result = invoke("--labels", "folders", "a.jpg")
     assert result.exit_code == 2
-    assert "the directory 'class_z' is not named after a class (unknown class 'class_z': did you mean" in result.stderr
+    assert (
+        "the directory 'class_z' is not named after a class (unknown class 'class_z': did you mean"
+        in result.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -252,7 +274,9 @@ def test_every_class_above_a_score() -> None:
         with np.load(f"above/{path}.npz") as above, np.load(f"top/{path}.npz") as top:
             for key in ("classes", "scores", "maps", "relevance"):
                 assert above[key] == pytest.approx(top[key], abs=1e-6), key
-    above, top = (json.loads(Path(d, "records.jsonl").read_text().splitlines()[0])["classes"] for d in ("above", "top"))
+    above, top = (
+        json.loads(Path(d, "records.jsonl").read_text().splitlines()[0])["classes"] for d in ("above", "top")
+    )
     assert [one["losses"] for one in above] == [pytest.approx(one["losses"]) for one in top]
 
 
@@ -260,6 +284,8 @@ def test_every_class_above_a_score() -> None:
 def test_no_class_above_a_score_is_said_and_done(panel: bool) -> None:
     options = ["--above", "0.999", "--report", *["--panel"] * panel]
     records, stderr = records_of(*options, "photos")
-    assert [(record["status"], record["output"], record["classes"]) for record in records] == [("done", [], [])] * 6
+    assert [(record["status"], record["output"], record["classes"]) for record in records] == [
+        ("done", [], [])
+    ] * 6
     assert "photos/0/0000.jpg: no map, as nothing scores above " in stderr
     assert records_of(*options, "--skip-existing", "photos")[0] == []

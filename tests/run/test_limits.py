@@ -34,7 +34,9 @@ def test_a_single_photo_that_takes_for_ever_is_given_up(how: list[str], tmp_path
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "photo.jpg").write_bytes(slow_jpeg())
-    (folder / "limits.toml").write_text("image-timeout = 1")  # the environment is that of all forked processes
+    (folder / "limits.toml").write_text(
+        "image-timeout = 1"
+    )  # the environment is that of all forked processes
     begun = time.monotonic()
     run = Forked(folder, *how, "--config", "limits.toml", tiny=True)
     assert run.wait() == 1

@@ -49,7 +49,10 @@ def test_the_bundled_network(settings: dict[str, Any], monkeypatch: pytest.Monke
     quick = Explainer(plan).network
     monkeypatch.setattr(NetworkDescription, "of_bundled", lambda _plan: None)
     found = Explainer(plan).network
-    same = [dataclasses.replace(one, loaded=dataclasses.replace(one.loaded, net=None)) for one in (known, quick, found)]
+    same = [
+        dataclasses.replace(one, loaded=dataclasses.replace(one.loaded, net=None))
+        for one in (known, quick, found)
+    ]
     assert same[1] == same[2]
     assert dataclasses.replace(same[0], noise=same[1].noise) == same[1]
     if not plan.maps.against:  # with it, the network is asked

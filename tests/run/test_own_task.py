@@ -52,12 +52,15 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("points.py").write_text(FILE)
     dim = (40, 0, 0)
     # 64 x 48 pixels, of which the network sees 32 x 32, from 5.33 to 26.67
-    painted((64, 48), (dim, (10, 10, 40, 30)), (RED, (30, 12, 33, 15)), (GREEN, (12, 30, 15, 33))).save("a.png")
+    painted((64, 48), (dim, (10, 10, 40, 30)), (RED, (30, 12, 33, 15)), (GREEN, (12, 30, 15, 33))).save(
+        "a.png"
+    )
 
 
 def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(
-        main, ["--model", "points.py:Colors", "--layer", "pixels", "--fit", "crop", "--workers", "0", *arguments]
+        main,
+        ["--model", "points.py:Colors", "--layer", "pixels", "--fit", "crop", "--workers", "0", *arguments],
     )
 
 
@@ -78,6 +81,9 @@ def test_its_subjects_are_explained_at_their_points() -> None:
 def test_options_of_other_tasks_are_refused_and_its_name_is_its_own() -> None:
     result = invoke("--where", "1,2,3,4", "a.png")
     assert result.exit_code == 2
-    assert "--where X,Y,W,H works only with detectors, but points.py:Colors is for points: drop it" in result.stderr
+    assert (
+        "--where X,Y,W,H works only with detectors, but points.py:Colors is for points: drop it"
+        in result.stderr
+    )
     with pytest.raises(ConfigurationError, match="there is a task 'detection' already"):
         register("detection", REGISTRY["segmentation"])

@@ -32,7 +32,9 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
     photos(Path("photos"), 4)
     first = invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "photos")
     assert first.exit_code == 0, first.output
-    expected = [f"{i % 3}/{i:04}.jpg.{end}" for i in (0, 3, 1, 2) for end in (f"panel{MARKS}.jpg", f"maps{MARKS}.npz")]
+    expected = [
+        f"{i % 3}/{i:04}.jpg.{end}" for i in (0, 3, 1, 2) for end in (f"panel{MARKS}.jpg", f"maps{MARKS}.npz")
+    ]
     assert first.stdout.splitlines() == [f"saliency/{name}" for name in expected]
     assert names("saliency") == sorted([*expected, ".eb-saliency", "records.jsonl", "settings.toml"])
     before = tree(Path("saliency"))
@@ -43,7 +45,9 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
     assert again.stdout.splitlines() == [f"saliency/{name}" for name in expected[2:4]]
     assert tree(Path("saliency")) == before
     # the same below workers
-    workers = finish(Path.cwd(), "--panel", "--top-k", "3", "--raw", *LAYERS, "-o", "workers", "photos", workers=2)
+    workers = finish(
+        Path.cwd(), "--panel", "--top-k", "3", "--raw", *LAYERS, "-o", "workers", "photos", workers=2
+    )
     assert len(workers.out.read_text().splitlines()) == 8
     assert tree(Path("workers")) == before
 
@@ -57,7 +61,9 @@ def test_figures_of_a_directory_are_resumed_and_verified_like_pictures(suffix: s
     assert invoke("--panel", "--format", suffix, "--skip-existing", "photos").stdout == ""
     assert invoke("verify", "saliency").exit_code == 0
     Path(written[0]).unlink()
-    again = invoke("--panel", "--format", suffix, "--skip-existing", "photos", written[1])  # a result is no photo
+    again = invoke(
+        "--panel", "--format", suffix, "--skip-existing", "photos", written[1]
+    )  # a result is no photo
     assert again.stdout.splitlines() == written[:1]
     Path(written[1]).write_bytes(b"altered")
     result = invoke("verify", "saliency")
@@ -97,9 +103,13 @@ def test_several_layers_have_pictures_records_and_arrays_of_their_own() -> None:
     order = [(3, "d", "2"), (3, "d", "0"), (3, "d", "input"), (5, "f", "2"), (5, "f", "0"), (5, "f", "input")]
     stem = "saliency/0/0000.jpg"
     raw_file = f"{stem}.maps@2@0@input.npz"
-    assert first["output"] == [f"{stem}.{k}-class-{letter}@{layer}.jpg" for k, letter, layer in order] + [raw_file]
+    assert first["output"] == [f"{stem}.{k}-class-{letter}@{layer}.jpg" for k, letter, layer in order] + [
+        raw_file
+    ]
     assert first["layer"] == "2, 0, input"
-    assert [(shown["index"], shown["layer"]) for shown in first["classes"]] == [(k, layer) for k, _, layer in order]
+    assert [(shown["index"], shown["layer"]) for shown in first["classes"]] == [
+        (k, layer) for k, _, layer in order
+    ]
 
     loaded = tiny_model()
     inputs = loaded.transforms(Image.open("photos/0/0000.jpg"))[None]
@@ -114,7 +124,11 @@ def test_several_layers_have_pictures_records_and_arrays_of_their_own() -> None:
                 contrastive=True,
                 track_lost_mass=True,
             )
-            for key, expected in (("maps", single.maps), ("mass", single.mass), ("relevance", single.relevance)):
+            for key, expected in (
+                ("maps", single.maps),
+                ("mass", single.mass),
+                ("relevance", single.relevance),
+            ):
                 np.testing.assert_allclose(raw[f"{key}@{layer}"], expected[0].numpy(), rtol=1e-4, atol=1e-7)
             for k in (0, 1):
                 shown = first["classes"][3 * k + place]
@@ -122,7 +136,9 @@ def test_several_layers_have_pictures_records_and_arrays_of_their_own() -> None:
                 assert shown["mass"] == pytest.approx(float(single.mass[0, k]), rel=1e-4)
                 even = 1 / single.maps[0, k].numel()
                 assert shown["peak"] == pytest.approx(float(single.maps[0, k].max()) / even, rel=1e-3)
-    assert invoke("--skip-existing", "--raw", "--target", "3", "--target", "5", *LAYERS, "photos").stdout == ""
+    assert (
+        invoke("--skip-existing", "--raw", "--target", "3", "--target", "5", *LAYERS, "photos").stdout == ""
+    )
 
 
 def test_blank_maps_are_told_of_each_layer() -> None:
@@ -146,7 +162,9 @@ def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
         assert other.method_maps == {}
 
 
-def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from torch import nn
 
     def model(*_: object, **__: object) -> Any:
@@ -180,7 +198,9 @@ def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> No
         inputs = functional.normalize(functional.to_tensor(image), preset.mean, preset.std)[None]
         assert [set(map_.method_maps) for map_ in explanation.maps] == [{"grad-cam", "gradient"}] * 2
         for method in ("grad-cam", "gradient"):
-            expected = IMPLEMENTED[method](loaded.net, inputs, torch.tensor([[3, 5]]), "2").clamp(min=0).numpy()
+            expected = (
+                IMPLEMENTED[method](loaded.net, inputs, torch.tensor([[3, 5]]), "2").clamp(min=0).numpy()
+            )
             drawn = [np.maximum(map_.method_maps[method], 0) for map_ in explanation.maps]
             for one, other in zip(drawn, expected, strict=True):  # as Grad-CAM's scale means nothing
                 assert one == pytest.approx(other / (other.sum() or 1), abs=1e-5)
@@ -192,11 +212,17 @@ def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> No
 def test_a_panel_with_another_method_beside_is_wider() -> None:
     photos(Path("photos"), 1)
     widths = []
-    for options in ([], ["--compare-with", "grad-cam"], ["--compare-with", "grad-cam", "--compare-with", "marginal"]):
+    for options in (
+        [],
+        ["--compare-with", "grad-cam"],
+        ["--compare-with", "grad-cam", "--compare-with", "marginal"],
+    ):
         result = invoke("--panel", "--target", "3", *options, "photos")
         assert result.exit_code == 0, result.output
         widths.append(Image.open(result.stdout.strip()).width)
         method = read_facts(Path(result.stdout.strip()))["method"]
-        assert method == "; beside: ".join(["contrastive EB", *([", ".join(options[1::2])] if options else [])])
+        assert method == "; beside: ".join(
+            ["contrastive EB", *([", ".join(options[1::2])] if options else [])]
+        )
     assert widths == sorted(widths)
     assert widths[0] < widths[2]

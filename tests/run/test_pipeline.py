@@ -63,7 +63,9 @@ def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_oth
         return len(explained) > 20 or len(explained) - len(drawn) >= 2 * 2
 
     monkeypatch.setattr(Reader, "load", counted(seen, Reader.load))
-    monkeypatch.setattr(ebcli.run.pipeline, "render", counted(drawn, ebcli.run.pipeline.render, is_network_ahead))
+    monkeypatch.setattr(
+        ebcli.run.pipeline, "render", counted(drawn, ebcli.run.pipeline.render, is_network_ahead)
+    )
     real = ebcli.run.explainer.Explainer.explain
 
     def explain(self: Any, images: Any, *others: Any) -> Any:
@@ -86,13 +88,17 @@ def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_oth
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-def test_an_image_does_not_wait_long_for_others_of_its_size(is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_does_not_wait_long_for_others_of_its_size(
+    is_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Records come in order, so all others would wait, too; and a large image takes much memory meanwhile."""
     Image.new("RGB", (90, 30)).save("first.png")  # alone of its shape
     for number in range(60):
         Image.new("RGB", (30, 30), (number, 0, 0)).save(f"image{number:02}.png")
     if is_large:
-        monkeypatch.setattr("ebcli.run.pipeline._LARGE", 24 * 24 * 3)  # bytes, as many as those of the square ones
+        monkeypatch.setattr(
+            "ebcli.run.pipeline._LARGE", 24 * 24 * 3
+        )  # bytes, as many as those of the square ones
     batches: list[int] = []
     real = ebcli.run.explainer.Explainer.explain
 

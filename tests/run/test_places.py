@@ -96,7 +96,10 @@ def test_another_directory_does_not_replace_the_results_of_the_first(data: Path)
     photo("others/a.jpg", "blue")
     result = invoke("others", "-o", "maps")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"'maps/a.jpg' has results of '{data}/a.jpg', which those of 'others/a.jpg' would replace" in result.stderr
+    assert (
+        f"'maps/a.jpg' has results of '{data}/a.jpg', which those of 'others/a.jpg' would replace"
+        in result.stderr
+    )
     assert tree(Path("maps")) == before
     # the same files, named from somewhere else, are no others
     os.chdir("others")

@@ -144,7 +144,9 @@ def test_a_machine_that_does_not_see_the_output_directory(cwd: Path) -> None:
     fill(cwd, 1)
     with cluster(1) as one:
         (cwd / "maps").mkdir()
-        hide = f"mount -t tmpfs none {cwd}/maps && exec ray start --address={one.address} --num-cpus=2 --block"
+        hide = (
+            f"mount -t tmpfs none {cwd}/maps && exec ray start --address={one.address} --num-cpus=2 --block"
+        )
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         with subprocess.Popen(["unshare", "-m", "sh", "-c", hide], env={**os.environ, "PATH": path}) as node:
             try:
@@ -210,7 +212,9 @@ def test_an_image_that_kills_is_one_failure(cwd: Path, two: Any) -> None:
         over.set()
         killer.join()
     assert (status, len(out)) == (1, 11), err
-    failed = {record["input"]: record["error"] for record in records(cwd / "maps") if record["status"] == "failed"}
+    failed = {
+        record["input"]: record["error"] for record in records(cwd / "maps") if record["status"] == "failed"
+    }
     assert set(failed) == {"photos/huge.png", "photos/broken.jpg"}
     assert "was killed by SIGKILL, the second to die on this image" in failed["photos/huge.png"]
 
@@ -222,7 +226,9 @@ def test_an_interrupted_run_goes_on(cwd: Path, two: Any) -> None:
     run.process.send_signal(signal.SIGINT)
     status, out, err = run.wait()
     assert status == 130
-    assert re.search(r"^Interrupted\. 60[45] images: ", err, re.M)  # the file that is none may not have been looked at
+    assert re.search(
+        r"^Interrupted\. 60[45] images: ", err, re.M
+    )  # the file that is none may not have been looked at
     done = [record for record in records(cwd / "maps") if record["status"] == "done"]
     assert len(out) == len(done) < 603
     assert {path for record in done for path in record["output"]} == set(out)
@@ -249,7 +255,9 @@ def started_by(pid: int) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize(("victim", "photos", "seconds"), [(b"/raylet/raylet", 300, 30), (b"gcs_server", 5000, 60)])
+@pytest.mark.parametrize(
+    ("victim", "photos", "seconds"), [(b"/raylet/raylet", 300, 30), (b"gcs_server", 5000, 60)]
+)
 def test_a_lost_cluster_ends_the_run_with_a_status_that_says_repeat(
     cwd: Path, victim: bytes, photos: int, seconds: int
 ) -> None:
@@ -278,7 +286,9 @@ def test_a_lost_cluster_of_a_run_whose_parent_is_gone(cwd: Path) -> None:
     """Ray ends such a process without a word, by default."""
     fill(cwd, 300)
     words = shlex.join([sys.executable, "-m", "ebcli", *ARGUMENTS, "--engine", "ray"])
-    subprocess.run(["sh", "-c", f"{words} 2> err > out & echo $! > pid"], cwd=cwd, env=environment("local"), check=True)
+    subprocess.run(
+        ["sh", "-c", f"{words} 2> err > out & echo $! > pid"], cwd=cwd, env=environment("local"), check=True
+    )
     run = int((cwd / "pid").read_text())
     until(lambda: count(cwd / "maps") >= 10)
     assert parent(run) != os.getpid()

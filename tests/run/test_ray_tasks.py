@@ -55,7 +55,9 @@ def job_for(folder: OutputFolder) -> Run:
     return sent
 
 
-def test_a_task_writes_files_that_count_as_ours_and_leaves_the_records_to_the_driver(folder: OutputFolder) -> None:
+def test_a_task_writes_files_that_count_as_ours_and_leaves_the_records_to_the_driver(
+    folder: OutputFolder,
+) -> None:
     photos(Path("photos"), 5)
     Path("photos/0/0000.jpg").write_bytes(b"\xff\xd8\xff no more")
     sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",)), folder).sources
@@ -73,7 +75,9 @@ def test_a_task_writes_files_that_count_as_ours_and_leaves_the_records_to_the_dr
         assert explain_part(Path.cwd(), job, sources) == ([], None)
 
 
-def test_errors_are_returned_with_what_came_before(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_returned_with_what_came_before(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     photos(Path("photos"), 6)
     sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",)), folder).sources
     with folder:
@@ -130,15 +134,22 @@ def test_tasks_get_equal_shares_of_the_machines(
 
 
 @pytest.mark.parametrize(
-    ("options", "machines"), [({"workers": 4}, [(4, 0)]), ({"device": "cuda"}, [(4, 0)]), ({"workers": 3}, [(8, 2)])]
+    ("options", "machines"),
+    [({"workers": 4}, [(4, 0)]), ({"device": "cuda"}, [(4, 0)]), ({"workers": 3}, [(8, 2)])],
 )
-def test_a_cluster_that_is_too_small_says_so(options: dict[str, float], machines: list[tuple[int, int]]) -> None:
+def test_a_cluster_that_is_too_small_says_so(
+    options: dict[str, float], machines: list[tuple[int, int]]
+) -> None:
     nodes = [{"CPU": float(cpus), "GPU": float(gpus)} for cpus, gpus in machines]
-    with pytest.raises(ConfigurationError, match=r"^the cluster has \d CPUs and \d GPUs, but \d workers need"):
+    with pytest.raises(
+        ConfigurationError, match=r"^the cluster has \d CPUs and \d GPUs, but \d workers need"
+    ):
         allocation(ExecutionOptions(**options), nodes)  # type: ignore[arg-type]
 
 
-def cluster_run(monkeypatch: pytest.MonkeyPatch, *ends: EbcliError | None, **options: Any) -> engine.ClusterRun:
+def cluster_run(
+    monkeypatch: pytest.MonkeyPatch, *ends: EbcliError | None, **options: Any
+) -> engine.ClusterRun:
     """One whose parts, of two photos each, end with these errors, each behind what it has done; without Ray."""
     waiting: list[Sequence[Source]] = []
     errors = iter(ends)
@@ -153,7 +164,9 @@ def cluster_run(monkeypatch: pytest.MonkeyPatch, *ends: EbcliError | None, **opt
 
     monkeypatch.setattr(engine.Cluster, "call", call)
     photos(Path("photos"), 2 * len(ends))
-    run = engine.run(make_plan(Path("photos"), output=OUT, layer=("2",), batch_size=2, engine="ray", **options))
+    run = engine.run(
+        make_plan(Path("photos"), output=OUT, layer=("2",), batch_size=2, engine="ray", **options)
+    )
     assert isinstance(run, engine.ClusterRun)
     return run
 
@@ -167,7 +180,9 @@ def results(run: Run) -> tuple[list[Record], EbcliError | None]:
     return found, None
 
 
-def test_the_first_error_of_a_part_ends_the_run_once_the_others_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_error_of_a_part_ends_the_run_once_the_others_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What is done in all of them is recorded, and no other part is started."""
     first, second = ConfigurationError("no memory"), ConfigurationError("no disk")
     found, error = results(cluster_run(monkeypatch, first, second, None, None))
@@ -184,14 +199,18 @@ def test_the_first_error_of_a_part_ends_the_run_once_the_others_have_ended(monke
 def test_a_run_on_ray_yields_each_photo_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found, error = results(cluster_run(monkeypatch, None, None, None))
     assert error is None
-    assert sorted(record.input for record in found) == sorted(str(path) for path in Path("photos").rglob("*.jpg"))
+    assert sorted(record.input for record in found) == sorted(
+        str(path) for path in Path("photos").rglob("*.jpg")
+    )
     assert not list(OUT.glob(".eb-saliency-*"))
     settings = (OUT / SETTINGS).read_text()  # those of the command, not those of the workers
     assert 'images = ["photos"]' in settings
     assert 'device = "auto"' in settings
 
 
-def test_a_stop_on_ray_lets_the_parts_in_hand_end_and_starts_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_on_ray_lets_the_parts_in_hand_end_and_starts_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run, found = cluster_run(monkeypatch, None, None, None, None), []
     for record in run.results:
         found.append(record)

@@ -36,7 +36,9 @@ def test_maps_of_other_layers_and_methods_stand_side_by_side() -> None:
         after = tree(Path("saliency"))
         assert {name: after[name] for name in before} == before
         before = after
-    assert sum(name.endswith(".jpg") for name in before) == 7  # "2" again beside "input", where names tell layers
+    assert (
+        sum(name.endswith(".jpg") for name in before) == 7
+    )  # "2" again beside "input", where names tell layers
     assert sum(name.endswith(".npz") for name in before) == 3
     assert invoke("--target", "3", "saliency").exit_code == 2  # all of them are known as results
 
@@ -115,7 +117,9 @@ def test_formats(name: str, format: str) -> None:
         (["--style", "mask", "--panel"], {"a.jpg": "JPEG", "c.png": "PNG"}),
     ],
 )
-def test_without_a_format_the_picture_is_a_jpeg_if_its_photo_is(options: list[str], kinds: dict[str, str]) -> None:
+def test_without_a_format_the_picture_is_a_jpeg_if_its_photo_is(
+    options: list[str], kinds: dict[str, str]
+) -> None:
     for name in kinds:
         Image.new("RGB", (60, 50), "red").save(name)
     records = [json.loads(line) for line in invoke("--json", *options, *kinds).stdout.splitlines()]
@@ -144,7 +148,9 @@ def test_a_smaller_picture_is_that_of_the_smaller_photo(style: str) -> None:
         assert found.height == 100
         assert abs(found.width - picture.width / 4) <= 1
         pictures = [one.convert("RGBA") for one in (picture, found)]
-        large, small_one = [Image.alpha_composite(Image.new("RGBA", one.size, "white"), one) for one in pictures]
+        large, small_one = [
+            Image.alpha_composite(Image.new("RGBA", one.size, "white"), one) for one in pictures
+        ]
         reduced = large.resize(small_one.size, Image.Resampling.LANCZOS)
     difference = np.abs(np.asarray(small_one).astype(int) - np.asarray(reduced))
     assert difference.mean() < (8 if style == "contour" else 2)  # lines have a width in pixels

@@ -47,7 +47,10 @@ def test_all_maps_have_one_scale_that_ends_at_the_greatest_of_them() -> None:
 def test_shards_restarts_and_batches_have_the_same_scale() -> None:
     photos(Path("photos"), 10)
     whole = invoke(*OPTIONS, "-o", "whole", "photos")
-    shards = [invoke(*OPTIONS, "-o", "shards", "--batch-size", "3", "--shard", f"{i}/3", "photos") for i in (1, 2, 3)]
+    shards = [
+        invoke(*OPTIONS, "-o", "shards", "--batch-size", "3", "--shard", f"{i}/3", "photos")
+        for i in (1, 2, 3)
+    ]
     assert {told(result) for result in [whole, *shards]} == {told(whole)}
     assert tree(Path("shards")).keys() == tree(Path("whole")).keys()
     again = invoke(*OPTIONS, "-o", "shards", "--skip-existing", "photos")
@@ -84,7 +87,9 @@ def test_without_any_readable_image_the_scale_ends_at_an_even_spread() -> None:
     assert told(result) == 1
 
 
-@pytest.mark.parametrize(("value", "expected"), [(0.3333, 0.34), (0.34, 0.34), (12.01, 13), (1, 1), (9.99e-5, 1e-4)])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0.3333, 0.34), (0.34, 0.34), (12.01, 13), (1, 1), (9.99e-5, 1e-4)]
+)
 def test_rounding_is_upwards_to_two_digits(value: float, expected: float) -> None:
     assert _rounded_up(value) == pytest.approx(expected)
 

@@ -26,7 +26,9 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def invoke(*arguments: str) -> Result:
     model = f"{color_tasks.__file__}:Segmenter"
-    return CliRunner().invoke(main, ["--model", model, "--layer", "pixels", "-o", "maps", "--workers", "0", *arguments])
+    return CliRunner().invoke(
+        main, ["--model", model, "--layer", "pixels", "-o", "maps", "--workers", "0", *arguments]
+    )
 
 
 def run(*arguments: str, status: int = 0) -> dict:
@@ -44,7 +46,9 @@ def share(map_: np.ndarray, square: tuple[int, int, int, int]) -> float:
 
 def test_each_segment_but_the_background_has_a_map_on_its_own_pixels() -> None:
     record = run("--raw")
-    assert [(one["name"], one["score"]) for one in record["classes"]] == [  # the score is the share of the pixels
+    assert [
+        (one["name"], one["score"]) for one in record["classes"]
+    ] == [  # the score is the share of the pixels
         ("green", pytest.approx(40 * 60 / 128**2)),
         ("red", pytest.approx(40 * 40 / 128**2)),
     ]
@@ -77,7 +81,9 @@ def test_the_outline_of_the_segment_is_drawn() -> None:
     pixels = np.asarray(Image.open(record["output"][0]).convert("RGB")).astype(int).sum(2)
     left, top, right, bottom = RED_SQUARE
     middle = (top + bottom) // 2
-    assert pixels[middle, left - 2 : left + 2].max() > 450 and pixels[middle, right - 2 : right + 2].max() > 450
+    assert (
+        pixels[middle, left - 2 : left + 2].max() > 450 and pixels[middle, right - 2 : right + 2].max() > 450
+    )
     assert pixels[middle, left + 10 : right - 10].max() < 300
 
 
@@ -92,7 +98,10 @@ def test_a_pixel_and_a_mask_have_maps_of_their_own(size: tuple[int, int]) -> Non
     painted(size, (RED, moved(RED_SQUARE)), (GREEN, moved(GREEN_SQUARE))).save("squares.png")
     painted(size, ((255, 255, 255), moved((20, 20, 40, 30)))).save("mask.png")
     cells = [[row, column] for row in range(10, 15) for column in range(10, 20)]
-    for where, name, expected in ((f"{100 + right},{60 + down}", "green", [[30, 50]]), ("mask.png", "red", cells)):
+    for where, name, expected in (
+        (f"{100 + right},{60 + down}", "green", [[30, 50]]),
+        ("mask.png", "red", cells),
+    ):
         record = run("--where", where, "--raw", "-o", name, "--style", "mask", "--fit", "crop")
         (one,) = record["classes"]
         assert one["name"] == name and one["score"] > 0.99
@@ -114,7 +123,10 @@ def test_a_pixel_and_a_mask_have_maps_of_their_own(size: tuple[int, int]) -> Non
     ("where", "message"),
     [
         ("128,3", "the pixel 128,3 is outside the image of 128 x 128 pixels"),
-        ("black.png", "the mask 'black.png' has no bright pixels in the part of the image that the network sees"),
+        (
+            "black.png",
+            "the mask 'black.png' has no bright pixels in the part of the image that the network sees",
+        ),
         ("small.png", "the mask 'small.png' has 64 x 64 pixels, but the image has 128 x 128"),
         ("text.png", "cannot read the mask 'text.png': not an image that Pillow can read"),
     ],
@@ -128,8 +140,14 @@ def test_a_wrong_place_is_an_error_of_the_picture(where: str, message: str) -> N
 
 def test_options_that_do_not_fit() -> None:
     for arguments, message in (
-        (["--where", "1,2,3,4"], "--where X,Y,W,H works only with detectors, but .* is for segmentation: drop it"),
-        (["--where", "missing.png"], "'missing.png' is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask"),
+        (
+            ["--where", "1,2,3,4"],
+            "--where X,Y,W,H works only with detectors, but .* is for segmentation: drop it",
+        ),
+        (
+            ["--where", "missing.png"],
+            "'missing.png' is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask",
+        ),
         (["--labels", "folders"], "--labels works only with classifiers"),
     ):
         result = invoke("squares.png", *arguments)
@@ -143,5 +161,7 @@ def test_a_mask_counts_by_its_content() -> None:
         return len(invoke("squares.png", "--where", name, "--skip-existing").stdout.splitlines())
 
     boxes = (16, 16, 30, 30), (30, 30, 50, 50)
-    found = [computed(name, box) for name, box in (("a.png", boxes[0]), ("b.png", boxes[0]), ("a.png", boxes[1]))]
+    found = [
+        computed(name, box) for name, box in (("a.png", boxes[0]), ("b.png", boxes[0]), ("a.png", boxes[1]))
+    ]
     assert found == [1, 0, 1]

@@ -65,7 +65,12 @@ def test_a_map_of_nothing_is_faint_and_said_to_be() -> None:
 def test_nothing_is_said_of_the_evidence_if_noise_is_strong(noise: float, evidence: str | None) -> None:
     values = np.array([[1.0, 0.0], [0.0, -1.0]], np.float32)  # the largest strength that a map can have
     strongest = Map(
-        subject=Subject(0, "cup", 0.9), layer="5", values=values, mass=1.0, placement=Box(0, 0, 8, 8), noise=noise
+        subject=Subject(0, "cup", 0.9),
+        layer="5",
+        values=values,
+        mass=1.0,
+        placement=Box(0, 0, 8, 8),
+        noise=noise,
     )
     assert strongest.evidence == evidence
     assert strongest.evidence_words == [
@@ -76,14 +81,20 @@ def test_nothing_is_said_of_the_evidence_if_noise_is_strong(noise: float, eviden
 
 
 @pytest.mark.parametrize(("share", "evidence"), [(0.05, "hardly any"), (0.2, "weak"), (0.5, "clear")])
-def test_a_word_rests_on_what_the_picture_shows_of_it_however_strong_its_map_is(share: float, evidence: str) -> None:
+def test_a_word_rests_on_what_the_picture_shows_of_it_however_strong_its_map_is(
+    share: float, evidence: str
+) -> None:
     values = np.array([[0.5, 0.0], [0.0, -0.5]], np.float32)
     place = Box(0, 0, 8, 8)
-    word = Map(subject=Subject(0, "cup", 0.9), layer="5", values=values, mass=1.0, placement=place, share=share)
+    word = Map(
+        subject=Subject(0, "cup", 0.9), layer="5", values=values, mass=1.0, placement=place, share=share
+    )
     for noise in (None, 0.01, 0.5):
         assert replace(word, noise=noise).evidence == evidence
     assert word.is_noise == (evidence == "hardly any")
-    assert word.brightness(signed=False) == (1.0 if evidence == "clear" else pytest.approx(max(0.2, share / 0.35)))
+    assert word.brightness(signed=False) == (
+        1.0 if evidence == "clear" else pytest.approx(max(0.2, share / 0.35))
+    )
 
 
 def test_a_run_says_how_many() -> None:
@@ -118,7 +129,9 @@ def test_the_strength_is_the_sum_of_the_positive_cells() -> None:
         (23.4, True, ["strength 23× noise", "hardly any evidence: score below chance"]),
     ],
 )
-def test_what_is_told_is_comparable_and_says_what_decides(times: float, is_unlikely: bool, told: list[str]) -> None:
+def test_what_is_told_is_comparable_and_says_what_decides(
+    times: float, is_unlikely: bool, told: list[str]
+) -> None:
     """Whatever the strength is in itself."""
     for noise in (0.002, 0.04):
         values = np.array([[times * noise, -times * noise]], np.float32)
@@ -140,7 +153,10 @@ def test_the_terminal_says_what_decides() -> None:
     for arguments, reasons in (
         (["white.png"], "it is about as strong as a map of noise. It"),
         ([coffee, "--target", "daisy"], "the score is below chance. It"),
-        (["white.png", coffee, "--target", "daisy"], "as strong as maps of noise, or the score is below chance. They"),
+        (
+            ["white.png", coffee, "--target", "daisy"],
+            "as strong as maps of noise, or the score is below chance. They",
+        ),
     ):
         assert f"{reasons} " in run(*arguments, "-o", f"out{len(arguments)}").stderr
 
@@ -165,7 +181,17 @@ def test_two_cats_differ_by_little() -> None:
 def test_a_map_against_a_class_is_drawn_signed() -> None:
     with Image.open(SAMPLES / "mosaic.jpg") as photo:
         photo.resize((photo.width // 2, photo.height // 2)).save("mosaic.png")
-    against = "mosaic.png", "--target", "tiger cat", "--against", "espresso", "--style", "heatmap", "--format", "png"
+    against = (
+        "mosaic.png",
+        "--target",
+        "tiger cat",
+        "--against",
+        "espresso",
+        "--style",
+        "heatmap",
+        "--format",
+        "png",
+    )
     pictures = {}
     for name, options in {"default": [], "signed": ["--signed"], "unsigned": ["--unsigned"]}.items():
         run(*against, *options, "-o", f"{name}.png")

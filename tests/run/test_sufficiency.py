@@ -45,7 +45,9 @@ def measured(network: Explainer, *images: Image.Image) -> list[Sufficiency]:
     return [one.maps[0].sufficiency for one in found]
 
 
-def invoke(*arguments: str, model: str = f"{stripe_net.__file__}:stripes", layer: tuple[str, ...] = LAYER) -> Result:
+def invoke(
+    *arguments: str, model: str = f"{stripe_net.__file__}:stripes", layer: tuple[str, ...] = LAYER
+) -> Result:
     return CliRunner().invoke(main, ["--model", model, *layer, "--workers", "0", *arguments])
 
 
@@ -213,16 +215,26 @@ def test_where_it_cannot_be_measured_it_is_refused() -> None:
     Path("nets.py").write_text(NETS)
     striped().save("stripes.png")
     for arguments, network, message in (
-        ((), "nets.py:solid", "--sufficiency blurs parts of images, but nets.py:solid is for volumes: drop it"),
+        (
+            (),
+            "nets.py:solid",
+            "--sufficiency blurs parts of images, but nets.py:solid is for volumes: drop it",
+        ),
         (("--scores", "raw"), "", "--sufficiency halves probabilities, but the scores of "),
-        (("--tiles", "2"), "", "--sufficiency needs the score of a whole image, but --tiles cuts it: drop one of them"),
+        (
+            ("--tiles", "2"),
+            "",
+            "--sufficiency needs the score of a whole image, but --tiles cuts it: drop one of them",
+        ),
     ):
         more = {"model": network, "layer": ()} if network else {}
         result = invoke("stripes.png", "--sufficiency", *arguments, **more)
         assert result.exit_code == 2
         assert message in result.stderr
     striped(size=(4 * SIDE, SIDE)).save("long.png")
-    (record,) = map(json.loads, invoke("long.png", "--sufficiency", "--json", "--fit", "whole").stdout.splitlines())
+    (record,) = map(
+        json.loads, invoke("long.png", "--sufficiency", "--json", "--fit", "whole").stdout.splitlines()
+    )
     assert record["tiles"] and record["classes"][0]["sufficiency"] is None
 
 

@@ -42,7 +42,10 @@ def test_a_table_has_a_row_per_map_of_the_last_records(name: str) -> None:
     assert failed.output.isna().all() and failed.error.str.len().min() > 5
     # what is up to date is in it, too, and an earlier table is replaced
     assert (
-        invoke("photos", "--top-k", "2", "--annotations", "boxes", "--records", name, "--skip-existing").exit_code == 1
+        invoke(
+            "photos", "--top-k", "2", "--annotations", "boxes", "--records", name, "--skip-existing"
+        ).exit_code
+        == 1
     )
     same, order = table.columns.drop("seconds"), ["input", "index"]  # failed inputs were tried again
     again, before = (one[same].sort_values(order, ignore_index=True) for one in (read(name), table))
@@ -67,7 +70,10 @@ def test_names_of_other_kinds_and_single_pictures_are_refused() -> None:
     for arguments, said in (
         (["--records", "maps.xlsx"], "'maps.xlsx' is none: name a .csv or .parquet file"),
         (["--records", "no/dir.csv", "--dry-run", "--json"], ""),
-        (["photos/0.jpg", "--records", "maps.csv", "-o", "one.png"], "--records needs a directory: drop --records"),
+        (
+            ["photos/0.jpg", "--records", "maps.csv", "-o", "one.png"],
+            "--records needs a directory: drop --records",
+        ),
     ):
         result = invoke(*arguments, *([] if "photos/0.jpg" in arguments else ["photos"]))
         assert said in result.stderr

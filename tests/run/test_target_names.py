@@ -10,7 +10,9 @@ from runs import invoke
 RED, GREEN, BLUE = range(3)
 
 
-def test_each_image_has_the_map_of_the_best_of_them(working_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_image_has_the_map_of_the_best_of_them(
+    working_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_colors)
     colors = color_images(Path("photos"), 3)
 

@@ -41,7 +41,9 @@ def brightness(path: Path) -> NDArray[np.floating]:
 
 def test_a_video_has_a_video_and_a_contact_sheet_for_each_class() -> None:
     found = outputs(run("move.mp4", "--top-k", "2"))
-    names = [f"move.mp4.{name}" for name in ("0-red.mp4", "2-blue.mp4", "0-red.sheet.png", "2-blue.sheet.png")]
+    names = [
+        f"move.mp4.{name}" for name in ("0-red.mp4", "2-blue.mp4", "0-red.sheet.png", "2-blue.sheet.png")
+    ]
     assert found == [f"saliency/{name}" for name in names]
     assert [parse_result_name(Path(name)) for name in names] == [(Path("move.mp4"), k) for k in (0, 2, 0, 2)]
     assert all(map(read_facts, map(Path, found)))
@@ -51,7 +53,13 @@ def test_a_video_has_a_video_and_a_contact_sheet_for_each_class() -> None:
     assert (facts["class"], facts["layer"], facts["input"]) == ("2 blue", "2", "move.mp4")
     assert read_facts(Path(found[3]))["class"] == "2 blue"
     (record,) = records(Path("saliency"))
-    assert record["clips"] == {"starts": [0, 8, 12], "frames": 8, "frame_rate": 10.0, "total": 20, "start": 0.0}
+    assert record["clips"] == {
+        "starts": [0, 8, 12],
+        "frames": 8,
+        "frame_rate": 10.0,
+        "total": 20,
+        "start": 0.0,
+    }
     assert [one["name"] for one in record["classes"]] == ["red", "blue"]
 
 
@@ -141,7 +149,10 @@ def test_every_second_clip_and_a_part() -> None:
     assert records(Path("part"))[0]["clips"]["start"] == 1.0
     refused = CliRunner().invoke(main, ["move.mp4"], env={"EB_SALIENCY_EVERY": "2"})
     assert refused.exit_code == 2
-    assert "--start, --duration and every are for videos, but efficientnet_lite0 explains images" in refused.stderr
+    assert (
+        "--start, --duration and every are for videos, but efficientnet_lite0 explains images"
+        in refused.stderr
+    )
 
 
 def test_without_the_package_animations_become_webp(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +224,8 @@ def test_stills_and_truncated_videos_fail_alone() -> None:
     assert result.exit_code == 1
     assert len(result.stdout.splitlines()) == 2
     assert (
-        "still.png: it is a still image: give a video, an animation or a directory of numbered frames" in result.stderr
+        "still.png: it is a still image: give a video, an animation or a directory of numbered frames"
+        in result.stderr
     )
     assert "cut.mp4: it" in result.stderr
     assert "truncated" in result.stderr
@@ -224,7 +236,10 @@ def test_a_directory_of_photos_has_no_videos() -> None:
     Path("photos/frame2.png").rename("photos/other.png")
     result = run("photos")
     assert result.exit_code == 2
-    assert "no videos found in 'photos', only 3 other files: name a video, or a directory that holds" in result.stderr
+    assert (
+        "no videos found in 'photos', only 3 other files: name a video, or a directory that holds"
+        in result.stderr
+    )
 
 
 def test_a_network_for_images_names_one_for_videos() -> None:
@@ -290,7 +305,9 @@ def test_processes_make_the_same_files() -> None:
     write_frames(Path("clips/b"), moving_square(12))
     here = outputs(run("clips", "-o", "here", "--raw"))
     there = outputs(run("clips", "-o", "there", "--raw", workers=1))
-    assert [Path(name).relative_to("here") for name in here] == [Path(name).relative_to("there") for name in there]
+    assert [Path(name).relative_to("here") for name in here] == [
+        Path(name).relative_to("there") for name in there
+    ]
     for one, other in zip(map(Path, here), map(Path, there), strict=True):
         if one.suffix == ".mp4":  # the encoder does not promise equal bytes
             pairs = zip(read_video(one), read_video(other), strict=True)

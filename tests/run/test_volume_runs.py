@@ -29,7 +29,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(network: str, *arguments: str, status: int = 0, **settings: str) -> list[dict[str, Any]]:
     environment = {f"EB_SALIENCY_{name.upper()}": value for name, value in settings.items()}
-    result = CliRunner().invoke(main, ["--model", f"nets.py:{network}", *OPTIONS, *arguments], env=environment)
+    result = CliRunner().invoke(
+        main, ["--model", f"nets.py:{network}", *OPTIONS, *arguments], env=environment
+    )
     assert result.exit_code == status, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -70,14 +72,18 @@ def test_a_nifti_map_lies_where_the_volume_is_bright(name: str, network: str) ->
 
 
 @pytest.mark.parametrize("signs", [(1, 1, 1), (-1, 1, 1), (1, -1, -1)])
-def test_the_slices_cross_where_the_volume_is_bright_and_are_drawn_as_in_space(signs: tuple[int, int, int]) -> None:
+def test_the_slices_cross_where_the_volume_is_bright_and_are_drawn_as_in_space(
+    signs: tuple[int, int, int],
+) -> None:
     place, spacing = PLACE, (1, 1, 3)
     affine = np.diag([*np.multiply(signs, spacing), 1.0])
     nibabel.save(nibabel.Nifti1Image(volume(SHAPE, place).T, affine), "right.nii.gz")
     np.save("plain.npy", volume(SHAPE, place))
     of_right, of_plain = run("solid", "right.nii.gz", "plain.npy")
     zoom = 256 / SHAPE[2]
-    depth, height, width = (round(zoom * side * step) for side, step in zip(SHAPE, spacing[::-1], strict=True))
+    depth, height, width = (
+        round(zoom * side * step) for side, step in zip(SHAPE, spacing[::-1], strict=True)
+    )
     picture = Image.open(of_right["output"][0])
     gap = picture.width - 2 * width - height
     assert picture.height == max(height, depth) and 4 <= gap <= 0.05 * height
@@ -107,7 +113,9 @@ def test_a_dicom_series_beside_other_data_is_one_volume_in_its_place() -> None:
     assert [Path(record["input"]).name for record in records] == ["a.npy", "ct"]
     assert [record["status"] for record in records] == ["done", "done"]
     found = nibabel.load(records[1]["output"][3])
-    lps = np.array([-30 + 0.5 * PLACE[2], 20 + 0.7 * PLACE[1], 5 + 3 * PLACE[0]])  # of the slices' own positions
+    lps = np.array(
+        [-30 + 0.5 * PLACE[2], 20 + 0.7 * PLACE[1], 5 + 3 * PLACE[0]]
+    )  # of the slices' own positions
     where = found.affine @ [*center(np.asarray(found.dataobj)), 1]
     np.testing.assert_allclose(where[:3], lps * [-1, -1, 1], atol=1e-3)
     assert len(list(Path("saliency/report/thumbnails").rglob("*.png"))) == 2
@@ -132,7 +140,9 @@ def test_photos_and_arrays_share_a_run() -> None:
     assert [record["status"] for record in records] == ["done", "done", "failed", "done"]
     assert records[2]["error"] == "it has 2 channels, but nets.py:color takes 3"
     done = [record for record in records if record["status"] == "done"]
-    scores = [record["classes"][0]["score"] for record in done]  # a batch of both would mix 0 to 255 with 0 to 1
+    scores = [
+        record["classes"][0]["score"] for record in done
+    ]  # a batch of both would mix 0 to 255 with 0 to 1
     assert scores == pytest.approx([scores[0]] * 3, abs=1e-6)
     maps = [np.load(record["output"][1])["maps"] for record in done]
     np.testing.assert_allclose(maps[1], maps[0], atol=1e-6)
@@ -170,7 +180,10 @@ def test_a_geotiff_map_lies_where_the_image_is_bright(raster: int, layout: str) 
 def test_no_field_about_a_patient_is_in_any_result() -> None:
     Path("xray").mkdir()
     header = pydicom.dcmread(str(get_testdata_file("CT_small.dcm")))
-    fields = [str(header[name].value) for name in ("PatientName", "PatientID", "StudyInstanceUID", "InstitutionName")]
+    fields = [
+        str(header[name].value)
+        for name in ("PatientName", "PatientID", "StudyInstanceUID", "InstitutionName")
+    ]
     assert all(len(field) > 3 for field in fields)
     shutil.copy(str(get_testdata_file("CT_small.dcm")), "xray/one.dcm")
     Path("xray/cut.dcm").write_bytes(Path("xray/one.dcm").read_bytes()[:9000])
@@ -181,7 +194,9 @@ def test_no_field_about_a_patient_is_in_any_result() -> None:
         result = CliRunner().invoke(main, [*options, data, "-o", f"maps-{data}"])
         assert result.exit_code == (1 if data == "xray" else 0), result.output
         spoken += result.output
-    written = [path for folder in ("maps-xray", "maps-ct") for path in Path(folder).rglob("*") if path.is_file()]
+    written = [
+        path for folder in ("maps-xray", "maps-ct") for path in Path(folder).rglob("*") if path.is_file()
+    ]
     assert len(written) > 10
     for path in written:
         content = path.read_bytes()
@@ -197,7 +212,10 @@ def test_a_network_declares_its_channels_and_that_it_takes_volumes() -> None:
     np.save("b.npy", volume((8, 9, 9), (3, 4, 4)))
     done, failed = run("declared", "a.npy", "b.npy", "--raw", status=1)
     assert np.load(done["output"][2])["maps"].shape == (1, 8, 16, 16)
-    assert failed["error"] == "it has 1 channel, but nets.py:declared takes 2: repeat it with EB_SALIENCY_CHANNELS=1,1"
+    assert (
+        failed["error"]
+        == "it has 1 channel, but nets.py:declared takes 2: repeat it with EB_SALIENCY_CHANNELS=1,1"
+    )
 
 
 def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
@@ -236,7 +254,9 @@ def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
 def test_options_that_do_not_fit_are_refused(network: str, arguments: tuple[str, ...], said: str) -> None:
     np.save("a.npy", volume((8, 9, 9), (3, 4, 4)))
     first, *others = arguments
-    words, environment = (arguments, {}) if first.startswith("-") else ((), {f"EB_SALIENCY_{first.upper()}": others[0]})
+    words, environment = (
+        (arguments, {}) if first.startswith("-") else ((), {f"EB_SALIENCY_{first.upper()}": others[0]})
+    )
     options = ("--model", f"nets.py:{network}", *OPTIONS)
     result = CliRunner().invoke(main, [*options, "a.npy", *words], env=environment)
     assert result.exit_code == 2

@@ -23,7 +23,11 @@ browser = pytest.fixture(scope="module")(start)
 def data(count: int, seed: int, shortcut: bool = False) -> tuple[Tensor, Tensor, list[tuple[int, ...]]]:
     """Squares with rows (class 0) or columns (class 1) in noise; a shortcut is a white corner with class 1."""
     generator = torch.Generator().manual_seed(seed)
-    images, labels, boxes = 0.3 * torch.rand(count, 3, SIDE, SIDE, generator=generator), torch.arange(count) % 2, []
+    images, labels, boxes = (
+        0.3 * torch.rand(count, 3, SIDE, SIDE, generator=generator),
+        torch.arange(count) % 2,
+        [],
+    )
     for image, label in zip(images, labels.tolist(), strict=True):
         left, top = torch.randint(6, SIDE - OBJECT, (2,), generator=generator).tolist()
         stripes = torch.zeros(OBJECT, OBJECT)

@@ -107,7 +107,9 @@ def test_maps_do_not_depend_on_the_images_of_other_sizes_in_the_run(monkeypatch:
     assert [Path(line).name[0] for line in result.stdout.splitlines()[::2]] == [*"0123456"]
     assert batches == [1, 2, 2, 2, 2, 2]  # the first is the check of the layer; the last ones are filled up
     for number in range(7):
-        assert invoke("--batch-size", "2", "-o", f"{number}", f"photos/{number}.png", f"photos/{number}.png").stdout
+        assert invoke(
+            "--batch-size", "2", "-o", f"{number}", f"photos/{number}.png", f"photos/{number}.png"
+        ).stdout
         name = f"photos/{number}.png.maps@0.npz"
         with np.load(f"all/{Path(name).name}") as one, np.load(f"{number}/{name}") as other:
             np.testing.assert_array_equal(one["relevance"], other["relevance"])
@@ -131,7 +133,9 @@ def test_networks_of_one_size_get_a_letterbox_and_it_is_said_once() -> None:
 def test_tiles_of_a_long_image_become_one_map_of_all_of_it(factory: str, tiles: int) -> None:
     painted((320, 32), (RED, (300, 8, 312, 20)), (GREEN, (4, 8, 16, 20))).save("long.png")
     for target, columns in (("red", slice(296, 316)), ("green", slice(0, 20))):
-        record, map_ = run("--tiles", str(tiles), "--target", target, "--marginal", "long.png", factory=factory)
+        record, map_ = run(
+            "--tiles", str(tiles), "--target", target, "--marginal", "long.png", factory=factory
+        )
         assert (record["fit"], record["seen"], record["image_size"]) == ("whole", 1.0, None)
         assert record["tiles"] == {1: 19, 2: 3 * 39}[tiles]
         assert map_.shape == (32 * tiles, 320 * tiles)
@@ -155,7 +159,9 @@ def test_where_memory_is_short_fewer_tiles_are_explained_at_a_time(monkeypatch: 
     result = invoke(*tiled, "-o", "short")
     assert result.exit_code == 0, result.stderr
     said = [line for line in result.stderr.splitlines() if "ran out of memory" in line]
-    assert said == [f"Warning: cpu ran out of memory: continuing with a batch size of {size}" for size in (4, 2)]
+    assert said == [
+        f"Warning: cpu ran out of memory: continuing with a batch size of {size}" for size in (4, 2)
+    ]
     assert sizes == [1, 8, 4, *[2] * 9, 1]  # the first is the check of the layer
     with np.load(next(Path("short").rglob("*.npz"))) as arrays:
         np.testing.assert_allclose(arrays["maps"][0], whole, atol=1e-6)
@@ -188,7 +194,11 @@ def test_a_result_tells_its_fit_and_tiles_and_a_raw_file_of_tiles_that_it_has_no
 
 def subject_map(values: np.ndarray) -> Map:
     return Map(
-        subject=Subject(0, None, 0.5), layer="2", values=values.astype(np.float32), mass=1.0, placement=Box(0, 0, 1, 1)
+        subject=Subject(0, None, 0.5),
+        layer="2",
+        values=values.astype(np.float32),
+        mass=1.0,
+        placement=Box(0, 0, 1, 1),
     )
 
 
@@ -223,7 +233,9 @@ def test_maps_of_other_methods_and_shares_of_channels_are_joined_as_maps_are() -
     np.testing.assert_allclose(
         joined.method_maps["gradient"], tiles.join(scores, [*map(subject_map, values[:, 1])]).values
     )
-    assert joined.channels == pytest.approx([0.75 * one + 0.25 * other for one, other in zip(*channels, strict=True)])
+    assert joined.channels == pytest.approx(
+        [0.75 * one + 0.25 * other for one, other in zip(*channels, strict=True)]
+    )
 
 
 def test_what_tiles_lost_counts_by_their_scores() -> None:
@@ -236,11 +248,15 @@ def test_what_tiles_lost_counts_by_their_scores() -> None:
     assert joined.lost_mass == pytest.approx({"relu in 1": 0.75 * 0.1 + 0.25 * 0.3, "add in 2": 0.25 * 0.2})
 
 
-@pytest.mark.parametrize(("size", "side", "cells"), [((33, 50), 33, 17), ((45, 31), 31, 16), ((75, 75), 33, 9)])
+@pytest.mark.parametrize(
+    ("size", "side", "cells"), [((33, 50), 33, 17), ((45, 31), 31, 16), ((75, 75), 33, 9)]
+)
 def test_tiles_of_odd_sides_cover_the_photo(size: tuple[int, int], side: int, cells: int) -> None:
     """The joined map has a cell wherever a tile has one, none of them empty, and no row more than the photo."""
     tiles = Tiles.covering(size, side, 1)
-    joined = tiles.join(np.ones((len(tiles.corners), 1)), [subject_map(np.ones((cells, cells)))] * len(tiles.corners))
+    joined = tiles.join(
+        np.ones((len(tiles.corners), 1)), [subject_map(np.ones((cells, cells)))] * len(tiles.corners)
+    )
     assert joined.values.shape == pytest.approx([length * cells / side for length in size], abs=0.5)
     assert np.ptp(joined.values) == pytest.approx(0, abs=1e-6) and joined.values.min() > 0
 
@@ -265,11 +281,19 @@ def test_what_is_left_out_is_said_once() -> None:
         pages[0].save(f"{name}.gif", save_all=True, append_images=pages[1:])
     said = invoke("--fit", "crop", "one.png", "other.png", "one.tif", "other.gif").stderr
     assert (
-        said.count("one.png: the center crop has 21% of the image; --fit whole explains all of it, which changes") == 1
+        said.count(
+            "one.png: the center crop has 21% of the image; --fit whole explains all of it, which changes"
+        )
+        == 1
     )
     assert said.count("one.tif: only the first of its 3 pages or frames is explained") == 1
     assert "other" not in said
-    assert said.count("nets.py:colors has the weights that its factory returns; --weights FILE loads a checkpoint") == 1
+    assert (
+        said.count(
+            "nets.py:colors has the weights that its factory returns; --weights FILE loads a checkpoint"
+        )
+        == 1
+    )
     assert "other.gif: only the first of its 3" in invoke("--verbose", "one.tif", "other.gif").stderr
     assert "center crop" not in invoke("one.png").stderr
     quiet = invoke("--quiet", "--fit", "crop", "one.png", "one.tif").stderr

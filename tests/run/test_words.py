@@ -42,7 +42,9 @@ def photo() -> Image.Image:
 
 def ask(model: VisionLanguage, photo: Image.Image, question: str, answer: str, **given: Any) -> Explanation:
     words, loaded = WordOptions(question=question, answer=answer, **given), model.as_loaded()
-    asked = ImageRequest(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), size=photo.size, words=words)
+    asked = ImageRequest(
+        NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), size=photo.size, words=words
+    )
     return explain(NetworkInput.from_image(photo, loaded.transforms), asked)
 
 
@@ -110,7 +112,11 @@ def test_words_have_maps_over_the_photo_and_shares(
 
 def _rows_of(rows: int, columns: int) -> list[tuple[float, float, float, float]]:
     """The rectangles of cells row by row: left, top, right, bottom as shares of the photo."""
-    return [(j / columns, i / rows, (j + 1) / columns, (i + 1) / rows) for i in range(rows) for j in range(columns)]
+    return [
+        (j / columns, i / rows, (j + 1) / columns, (i + 1) / rows)
+        for i in range(rows)
+        for j in range(columns)
+    ]
 
 
 def _tiles(rows: int, columns: int, side: int) -> list[tuple[float, float, float, float]]:
@@ -132,7 +138,8 @@ def _tiles(rows: int, columns: int, side: int) -> list[tuple[float, float, float
 PLACES = {
     "qwen2_vl": _rows_of(4, 6),  # 32 x 48 pixels in patches of 4, of which 2 x 2 are merged
     "qwen2_5_vl": _rows_of(4, 6),
-    "smolvlm": _tiles(2, 2, 2) + _rows_of(2, 2),  # four tiles and the whole photo, 4 x 4 patches of which 2 x 2 merge
+    "smolvlm": _tiles(2, 2, 2)
+    + _rows_of(2, 2),  # four tiles and the whole photo, 4 x 4 patches of which 2 x 2 merge
     "idefics3": _tiles(2, 2, 2) + _rows_of(2, 2),
     "paligemma": _rows_of(4, 4),
 }
@@ -150,7 +157,9 @@ def test_each_token_lies_where_its_patches_do(
         torch.testing.assert_close(whole, torch.tensor(expected), atol=0.01, rtol=0)
         # and no other patch is there
         area = (ends - starts).prod(1).sum()
-        assert float(area) == pytest.approx((expected[2] - expected[0]) * (expected[3] - expected[1]), rel=0.05)
+        assert float(area) == pytest.approx(
+            (expected[2] - expected[0]) * (expected[3] - expected[1]), rel=0.05
+        )
 
 
 def test_a_token_counts_once_however_many_patches_it_has() -> None:
@@ -166,8 +175,12 @@ def test_a_token_counts_once_however_many_patches_it_has() -> None:
 def test_tokens_of_tiles_beside_padding(models: dict[str, VisionLanguage], photo: Image.Image) -> None:
     """60 x 40 pixels fill 64 x 43 pixels of LLaVA-NeXT's tiles, in patches of 8: six rows, of which two are cut."""
     found = _patches(models["llava_next"], photo)
-    assert found.tokens.max() == 16 + 6 * 8 - 1  # the whole photo first; newlines between the rows are no tokens of it
-    corners = [found.corners[:, found.tokens == token][:, 0].flatten() for token in (16, 16 + 8 + 7, 16 + 5 * 8)]
+    assert (
+        found.tokens.max() == 16 + 6 * 8 - 1
+    )  # the whole photo first; newlines between the rows are no tokens of it
+    corners = [
+        found.corners[:, found.tokens == token][:, 0].flatten() for token in (16, 16 + 8 + 7, 16 + 5 * 8)
+    ]
     expected = [(0, 0, 7.5, 5), (52.5, 5, 60, 12.5), (0, 35, 7.5, 40)]
     torch.testing.assert_close(torch.stack(corners), torch.tensor(expected), atol=0.8, rtol=0)
     values = torch.zeros(1, 16 + 6 * 8)
@@ -180,7 +193,10 @@ def test_tokens_of_tiles_beside_padding(models: dict[str, VisionLanguage], photo
 def _patches(model: VisionLanguage, photo: Image.Image) -> Any:
     net = AnswerNetwork(model, model.exchange(photo, "what", ANSWER, 5))
     return find_patches(
-        lambda image: net.photo_tokens(model.read(image, "what")["pixel_values"]), model.net, net.blocks, photo.size
+        lambda image: net.photo_tokens(model.read(image, "what")["pixel_values"]),
+        model.net,
+        net.blocks,
+        photo.size,
     )
 
 
@@ -242,7 +258,9 @@ def _held(net: Any, said: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
     decoder = net.get_decoder()
     for layer, attention in zip(decoder.layers, whole.attentions, strict=True):
-        values = layer.self_attn.v_proj(normed(layer.input_layernorm, h)).unflatten(1, (len(attention[0]), -1))
+        values = layer.self_attn.v_proj(normed(layer.input_layernorm, h)).unflatten(
+            1, (len(attention[0]), -1)
+        )
         h = h + layer.self_attn.o_proj(torch.einsum("hqk,khd->qhd", attention[0], values).flatten(1))
         x = normed(layer.post_attention_layernorm, h)
         gate = torch.nn.functional.silu(layer.mlp.gate_proj(x)).detach()

@@ -105,7 +105,15 @@ def public(ten_photos: Path) -> Iterator[TestClient]:
 
 
 def test_elsewhere_a_token_is_needed(public: TestClient) -> None:
-    for address in ("/", "/status", "/photo/0", "/colors", "/?token=", "/?token=wrong", "/status?token=the token"):
+    for address in (
+        "/",
+        "/status",
+        "/photo/0",
+        "/colors",
+        "/?token=",
+        "/?token=wrong",
+        "/status?token=the token",
+    ):
         assert public.get(address).status_code == 403, address
     assert upload(public, picture()).status_code == 403
     name = "eb-saliency-8722"
@@ -151,7 +159,8 @@ def bomb() -> bytes:
     header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 1000)), (b"IEND", b"")]
     chunks = [
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
@@ -185,7 +194,11 @@ def test_a_photo_that_is_replaced_is_shown_as_it_is_now(client: TestClient, ten_
     asked = {"photo": key, "target": "1"}
 
     def answers() -> list[bytes]:
-        told = [client.get(f"/photo/{key}"), client.get("/maps", params=asked), client.get("/picture", params=asked)]
+        told = [
+            client.get(f"/photo/{key}"),
+            client.get("/maps", params=asked),
+            client.get("/picture", params=asked),
+        ]
         return [one.content for one in told]
 
     before = answers()
@@ -223,12 +236,27 @@ def test_what_nobody_thought_of_is_a_fixed_sentence(
 def test_too_many_connections_are_one_sentence(ten_photos: Path) -> None:
     guard = Guard(page().app, frozenset({"localhost"}), "the token", connections=range(501))
     answer = TestClient(guard, HERE).get("/")
-    assert (answer.status_code, answer.json()["problem"]) == (503, "too many ask at once: try again in a moment")
+    assert (answer.status_code, answer.json()["problem"]) == (
+        503,
+        "too many ask at once: try again in a moment",
+    )
 
 
 @pytest.mark.parametrize(
     "name",
-    ["../../evil.png", "/etc/passwd", "\u1234" * 200, "..\\evil.png", "..", ".", "", "a" * 5000, "\0", "~", "x\n.png"],
+    [
+        "../../evil.png",
+        "/etc/passwd",
+        "\u1234" * 200,
+        "..\\evil.png",
+        "..",
+        ".",
+        "",
+        "a" * 5000,
+        "\0",
+        "~",
+        "x\n.png",
+    ],
 )
 def test_names_of_uploads_lead_nowhere(client: TestClient, name: str, ten_photos: Path) -> None:
     before = {*ten_photos.rglob("*")}

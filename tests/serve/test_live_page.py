@@ -52,7 +52,9 @@ def test_it_opens_in_silence_with_the_likeliest_class(page: str, browser: Browse
     assert browser.complaints() == []
     assert {urlsplit(one).netloc for one in browser.requests()} <= {urlsplit(page).netloc, ""}
     blocked: list[str] = []
-    browser.run("fetch('https://example.org/').catch(() => {}); new Image().src = 'https://example.org/x.png'")
+    browser.run(
+        "fetch('https://example.org/').catch(() => {}); new Image().src = 'https://example.org/x.png'"
+    )
     browser.until(lambda: blocked.extend(browser.complaints()) or len(blocked) >= 2)
     assert all("Content Security Policy" in text for text in blocked), blocked
 
@@ -112,7 +114,9 @@ def test_the_slider_asks_nothing_and_values_are_those_of_the_map(page: str, brow
         browser.until(lambda expected=expected: expected in browser.one(".value").text)
 
 
-@pytest.mark.parametrize("look", ["", "&cells=1&signed=1", pytest.param("&target=2&against=1", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "look", ["", "&cells=1&signed=1", pytest.param("&target=2&against=1", marks=pytest.mark.slow)]
+)
 def test_the_canvas_has_the_colors_of_a_picture(page: str, browser: Browser, look: str) -> None:
     query = f"photo=1{look}" if "target" in look else f"photo=1&target=3{look}"
     browser.visit(f"{page}/?{query}")
@@ -226,7 +230,8 @@ def test_two_side_by_side(page: str, browser: Browser) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "layer"), [("detector", "backbone.cells"), pytest.param("Segmenter", "pixels", marks=pytest.mark.slow)]
+    ("name", "layer"),
+    [("detector", "backbone.cells"), pytest.param("Segmenter", "pixels", marks=pytest.mark.slow)],
 )
 def test_objects_are_chosen_by_a_click_on_them(
     served: Callable[..., str], browser: Browser, monkeypatch: pytest.MonkeyPatch, name: str, layer: str

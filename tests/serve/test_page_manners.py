@@ -47,7 +47,9 @@ def test_it_says_that_it_computes_and_the_buttons_wait(
         may_go_on.set()
     settled(browser, photo="1")
     assert not browser.one(".busy").is_displayed()
-    browser.until(lambda: browser.one(".copy").is_enabled() and browser.one(".download").get_attribute("href"))
+    browser.until(
+        lambda: browser.one(".copy").is_enabled() and browser.one(".download").get_attribute("href")
+    )
 
 
 def test_the_map_comes_first_and_the_list_after_it(page: str, browser: Browser) -> None:
@@ -150,7 +152,10 @@ def test_all_is_in_reach(page: str, browser: Browser, size: tuple[int, int]) -> 
     assert tab.accessible_name == f"{name}, score {float(f'{score:.2g}')}"
     if size[0] > 1000:
         for part in (".layer", ".command", ".copy"):
-            assert browser.run(f"return document.querySelector('{part}').getBoundingClientRect().bottom") <= size[1]
+            assert (
+                browser.run(f"return document.querySelector('{part}').getBoundingClientRect().bottom")
+                <= size[1]
+            )
     for focused in (".found [role=tab]", ".thumbnail", ".views input:checked", ".copy"):
         browser.run(f"document.querySelector('{focused}').focus({{focusVisible: true}})")
         if focused != ".views input:checked":

@@ -74,7 +74,17 @@ def test_the_bundled_network_s_pictures_are_as_strong_as_those_of_the_command(
 
 def test_the_command_has_the_names_of_classes_and_of_the_photo(client: TestClient) -> None:
     command = client.get("/command", params={"photo": "0", "target": "1", "against": "2"}).json()["command"]
-    words = ["photos/0/0000.jpg", "--model", "tiny", "--target", "class b", "--against", "class c", "--layer", "2"]
+    words = [
+        "photos/0/0000.jpg",
+        "--model",
+        "tiny",
+        "--target",
+        "class b",
+        "--against",
+        "class c",
+        "--layer",
+        "2",
+    ]
     others = ["--output", "0000-class-b.png", "--device", "cpu"]
     assert shlex.split(command) == ["eb-saliency", *words, *others]
 
@@ -109,7 +119,9 @@ def test_the_likely_classes_are_sorted_and_all_there(client: TestClient) -> None
     assert {one["name"] for one in found} == {f"class {letter}" for letter in "abcdefg"}
 
 
-def test_two_networks_answer_for_themselves(opened: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_networks_answer_for_themselves(
+    opened: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def load(name: str, *_: object, **__: object) -> Any:
         loaded = tiny_model()
         if name == "other":
@@ -141,7 +153,10 @@ def test_two_networks_answer_for_themselves(opened: Callable[..., TestClient], m
         ({"photo": "0", "alpha": "nan"}, "alpha is nan, but it must be between 0 and 1"),
         ({"photo": "0", "style": "oil"}, "unknown style 'oil'"),
         ({"photo": "0", "box": "1,2"}, "this is no address of the page"),
-        ({"photo": "0", "marginal": "1", "against": "1"}, "--against makes a contrastive map: drop --marginal"),
+        (
+            {"photo": "0", "marginal": "1", "against": "1"},
+            "--against makes a contrastive map: drop --marginal",
+        ),
     ],
 )
 def test_wrong_addresses_are_one_sentence(client: TestClient, query: dict[str, str], sentence: str) -> None:

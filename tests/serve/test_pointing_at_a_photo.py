@@ -47,7 +47,9 @@ def opened(browser: Browser, page: str, size: tuple[int, int] = (1280, 800), sch
     settled(browser)
     browser.until(lambda: browser.run("return page.panes[0].probe.atlas !== null"))
     browser.until(
-        lambda: browser.run("return page.panes[0].known.maps.layers.size === page.status.networks[0].layers.length")
+        lambda: browser.run(
+            "return page.panes[0].known.maps.layers.size === page.status.networks[0].layers.length"
+        )
     )
     browser.requests()
 

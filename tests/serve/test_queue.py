@@ -131,7 +131,9 @@ def test_requests_that_are_given_up_are_not_computed(
         assert asyncio.run(some_give_up(str(client.base_url))) == ["0 1", "1 1", "2 1", "8 1", "9 1"]
 
 
-def test_the_page_is_there_while_a_network_loads(served: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_there_while_a_network_loads(
+    served: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = threading.Event()
 
     def load(*_: object, **__: object) -> Any:
@@ -157,14 +159,18 @@ def test_a_network_that_cannot_be_loaded_is_a_sentence_and_others_work(
 
     monkeypatch.setattr("ebcli.run.explainer.load_model", load)
     Path("clips.py").write_text(VIDEO)
-    with httpx.Client(base_url=served(network("resnt18"), network("tiny"), network("clips.py:Net"))) as client:
+    with httpx.Client(
+        base_url=served(network("resnt18"), network("tiny"), network("clips.py:Net"))
+    ) as client:
         missing, tiny, video = until_loaded(client)["networks"]
         assert "did you mean 'resnet18'" in missing["problem"]
         assert video["problem"] == "clips.py:Net is for video: the page is for images, the command is not"
         assert told == [missing["problem"], video["problem"]]
         assert tiny["ready"]
         assert client.get("/maps", params={**ask(0, 1), "network": "1"}).status_code == 200
-        assert client.get("/maps", params={**ask(0, 1), "network": "0"}).json()["problem"] == missing["problem"]
+        assert (
+            client.get("/maps", params={**ask(0, 1), "network": "0"}).json()["problem"] == missing["problem"]
+        )
 
 
 def test_a_network_that_fails_on_one_photo_answers_for_the_next(

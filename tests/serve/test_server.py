@@ -108,7 +108,9 @@ def test_it_ends_while_the_network_loads(started: list[Forked], folder: Path) ->
 @pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGKILL])
 def test_uploads_are_kept_in_memory_only(how: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ebcli", "serve", "--no-open", "--port", "0", "-m", "nothing"]
-    with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE) as server:
+    with subprocess.Popen(
+        command, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE
+    ) as server:
         assert server.stdout is not None
         try:
             with entered(server.stdout.readline().decode().strip()) as client:
@@ -165,7 +167,9 @@ def test_the_address_has_a_token(host: str, started: list[Forked], folder: Path)
         assert client.get(here.copy_with(path="/status", query=None)).status_code == 200
 
 
-def test_a_network_that_does_not_exist_is_a_sentence_here_and_there(started: list[Forked], folder: Path) -> None:
+def test_a_network_that_does_not_exist_is_a_sentence_here_and_there(
+    started: list[Forked], folder: Path
+) -> None:
     server, address = start(started, folder, "-m", "resnt18")
     with entered(address) as client:
         (status,) = until_loaded(client)["networks"]

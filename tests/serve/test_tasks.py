@@ -35,7 +35,9 @@ def share(values: np.ndarray, place: list[float], square: tuple[int, int, int, i
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "layer"), [("detector", "backbone.cells"), ("Segmenter", "pixels")])
-def test_objects_are_found_and_explained_one_by_one(opened: Callable[..., TestClient], name: str, layer: str) -> None:
+def test_objects_are_found_and_explained_one_by_one(
+    opened: Callable[..., TestClient], name: str, layer: str
+) -> None:
     client = opened(network(f"{color_tasks.__file__}:{name}", layer), paths=("squares.png",))
     found = client.get("/subjects", params={"photo": "0"}).json()
     assert {one["name"] for one in found} == {"green", "red"}

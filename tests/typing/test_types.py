@@ -33,11 +33,12 @@ def checked(checker: str, text: str, folder: Path) -> str:
     """What a type checker prints, if it finds errors in a script."""
     script = folder / "script.py"
     script.write_text(text, encoding="utf-8")
-    configuration = (
-        f"[mypy]\nmypy_path = {ROOT}\nfollow_imports_for_stubs = True\n[mypy-ebcli.*]\nfollow_imports = silent\n"
-    )
+    configuration = f"[mypy]\nmypy_path = {ROOT}\nfollow_imports_for_stubs = True\n"
+    configuration += "[mypy-ebcli.*]\nfollow_imports = silent\n"
     (folder / "mypy.ini").write_text(configuration, encoding="utf-8")
-    (folder / "pyrightconfig.json").write_text(f'{{"extraPaths": ["{ROOT}"], "typeCheckingMode": "standard"}}')
+    (folder / "pyrightconfig.json").write_text(
+        f'{{"extraPaths": ["{ROOT}"], "typeCheckingMode": "standard"}}'
+    )
     command = [sys.executable, "-m", *CHECKERS[checker], str(script)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
     return done.stdout if done.returncode else ""

@@ -17,7 +17,9 @@ def maps(photo: Image.Image, count: float, contrastive: bool) -> list[tuple[Imag
     inputs = LOADED.transforms(photo)[None]
     scores, classes = LOADED.net(inputs)[0].softmax(-1).topk(int(count))
     layer = ebcli.default_layer(LOADED)
-    result = ebcli.excitation_backprop(LOADED.net, inputs, classes[None], layer=layer, contrastive=contrastive)
+    result = ebcli.excitation_backprop(
+        LOADED.net, inputs, classes[None], layer=layer, contrastive=contrastive
+    )
     return [
         (ebcli.draw_map(photo, values, LOADED.transforms), f"{LOADED.categories[index]} {score:.0%}")
         for values, index, score in zip(result.maps[0], classes.tolist(), scores.tolist(), strict=True)

@@ -15,7 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import AFFINE, AFTER_SIGNS, NONLINEAR, Facts, Gate, Link, common_source, never_negative, sources
+from ebcli.eb.facts import (
+    AFFINE,
+    AFTER_SIGNS,
+    NONLINEAR,
+    Facts,
+    Gate,
+    Link,
+    common_source,
+    never_negative,
+    sources,
+)
 from ebcli.eb.operations import Op, Value, Values, trailing_axes
 from ebcli.eb.places import Marks, Places
 from ebcli.eb.rules.moves import MISSING, Join, Winner, is_scalar
@@ -258,9 +268,13 @@ def _fixed_power(exponent: float) -> Rule:
     return EVEN if exponent % 2 == 0 else ODD
 
 
-def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATION, *, keeps_zero: bool = False) -> Activation:
+def written_out(
+    op: Op, link: Link, gate: int | None = Gate.ACTIVATION, *, keeps_zero: bool = False
+) -> Activation:
     """The rule of the last operation of an activation that is made of several."""
-    return Activation(gate=gate, keeps_zero=keeps_zero, nonnegative=never_negative(op, link.source), link=link)
+    return Activation(
+        gate=gate, keeps_zero=keeps_zero, nonnegative=never_negative(op, link.source), link=link
+    )
 
 
 def _choice_as_activation(op: Op) -> Rule | None:
@@ -389,7 +403,9 @@ ENTRIES: Table = {
     "abs sqrt": EVEN,
     "sigmoid hardsigmoid": Activation(gate=Gate.SWITCH, keeps_zero=False, nonnegative=True),
     "_softmax _masked_softmax": SOFTMAX,
-    "_safe_softmax": AttentionWeights(**vars(SOFTMAX)),  # scaled_dot_product_attention, where it is not one operation
+    "_safe_softmax": AttentionWeights(
+        **vars(SOFTMAX)
+    ),  # scaled_dot_product_attention, where it is not one operation
     "_log_softmax": Activation(gate=None, keeps_zero=False, elementwise=0, is_softmax=True),
     "exp exp2 softplus": POSITIVE,
     "reciprocal rsqrt": INVERSE,

@@ -36,12 +36,17 @@ class Sum(Rule):
             facts.elementwise = AFFINE
 
     def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
-        terms = [v.tensor if c == 1 else c * v.tensor for c, v in zip(self.scales(op), op.operands, strict=True)]
+        terms = [
+            v.tensor if c == 1 else c * v.tensor for c, v in zip(self.scales(op), op.operands, strict=True)
+        ]
         sign = add_all(terms).sign()
         parts = [(sign * term).clamp_(min=0) for term in terms]
         q = ratio(P[0], add_all(parts))
         context_below = BackwardContext(None, context.above_classifier, skips_zeros=True)
-        return [((part * q).sum_to_size(v.shape), context_below) for part, v in zip(parts, op.operands, strict=True)]
+        return [
+            ((part * q).sum_to_size(v.shape), context_below)
+            for part, v in zip(parts, op.operands, strict=True)
+        ]
 
     def slopes(self, op: Op, G: Incoming) -> Gradients:
         terms = [G[0] if c == 1 else G[0] * c for c in self.scales(op)]

@@ -42,7 +42,9 @@ def trilinear(op: Op) -> Rule | Decomposition:
     return Decomposition(_swap)
 
 
-def variance(input: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+def variance(
+    input: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> Tensor:
     axes = dim or tuple(range(input.ndim))
     squares = (input - input.mean(axes, keepdim=True)).square().sum(axes, keepdim=keepdim)
     count = input.numel() / max(squares.numel(), 1)
@@ -52,7 +54,9 @@ def variance(input: Tensor, dim: Any = None, *, correction: float | None = None,
 
 
 def with_mean(spread: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    def with_both(input: Tensor, dim: Any = None, *, keepdim: bool = False, **options: Any) -> tuple[Tensor, Tensor]:
+    def with_both(
+        input: Tensor, dim: Any = None, *, keepdim: bool = False, **options: Any
+    ) -> tuple[Tensor, Tensor]:
         return spread(input, dim, keepdim=keepdim, **options), input.mean(dim, keepdim)
 
     return with_both
@@ -146,7 +150,9 @@ ENTRIES: Table = {
 # Functions of PyTorch that some devices compute in one operation: the loop over time that PyTorch decomposes them to
 
 
-def recurrent_layers(cell: AnyFunction, input: Tensor, hx: Any, params: Any, has_biases: Any, *options: Any) -> Any:
+def recurrent_layers(
+    cell: AnyFunction, input: Tensor, hx: Any, params: Any, has_biases: Any, *options: Any
+) -> Any:
     # input (T, B, in), hx (layers * directions, B, hidden), a pair of those for an LSTM
     if not isinstance(has_biases, bool) or (options[1] and options[2]):
         # a packed sequence, which has other arguments, or dropout that cannot be repeated

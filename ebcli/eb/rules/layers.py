@@ -16,7 +16,16 @@ from ebcli.eb.facts import AFTER_SUM, Facts, signal_of, values_of
 from ebcli.eb.operations import Dims, Op, Value, Values, aten, flatten_all, split_like, trailing_axes
 from ebcli.eb.places import Marks, Places
 from ebcli.eb.products import LinearMap, excitation_shares
-from ebcli.eb.rules.moves import MISSING, NO_SHARE, Axes, Join, Winner, along, is_floating_constant, spatial_axes
+from ebcli.eb.rules.moves import (
+    MISSING,
+    NO_SHARE,
+    Axes,
+    Join,
+    Winner,
+    along,
+    is_floating_constant,
+    spatial_axes,
+)
 from ebcli.eb.rules.rule import BackwardContext, Choice, Gradients, Incoming, Rule, Shares, Table
 from ebcli.eb.torch_private import attention_weights, is_parameter
 
@@ -89,7 +98,9 @@ class Layer(Rule):
         nonnegative = signal.facts.nonnegative
         signs = context.signs
         if signs is None:
-            is_positive = context.above_classifier if self.is_learned else linear.is_nonnegative and nonnegative
+            is_positive = (
+                context.above_classifier if self.is_learned else linear.is_nonnegative and nonnegative
+            )
             signs = 1 if is_positive else op.out.tensor
         if not nonnegative and signal.maker is None and not a.is_meta:
             nonnegative = bool((a >= 0).all())  # which changes no number
@@ -141,7 +152,9 @@ class Convolution(Layer):
         return super().places(op, places)
 
 
-_CONVOLUTION = Convolution(linear=_convolution, axes=lambda _: [1], windows=spatial_axes, bias=_bias_of_channels)
+_CONVOLUTION = Convolution(
+    linear=_convolution, axes=lambda _: [1], windows=spatial_axes, bias=_bias_of_channels
+)
 
 
 def convolution(op: Op) -> Rule:
@@ -248,7 +261,9 @@ def matrix_product(op: Op, *, has_bias: bool = False) -> Rule:
 
 def _attention(op: Op) -> LinearMap:
     """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)."""
-    q, k, scale, is_causal, mask, bias = op.numbers("query", "key", "scale", "is_causal", "attn_mask", "attn_bias")
+    q, k, scale, is_causal, mask, bias = op.numbers(
+        "query", "key", "scale", "is_causal", "attn_mask", "attn_bias"
+    )
     if bias is not None:
         mask = bias
     _, A = attention_weights(q, k, k[..., :0], mask, is_causal=bool(is_causal), scale=scale, enable_gqa=True)

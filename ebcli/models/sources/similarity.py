@@ -45,7 +45,12 @@ class Similarity(Module):
 
 
 def with_reference_pictures(
-    name: str, net: Module, pictures: Sequence[Path], transforms: Callable[[Any], Tensor], *, is_backbone: bool
+    name: str,
+    net: Module,
+    pictures: Sequence[Path],
+    transforms: Callable[[Any], Tensor],
+    *,
+    is_backbone: bool,
 ) -> Module:
     """A network from images to their similarities (B, K) with K pictures.
 

@@ -129,7 +129,9 @@ class VisionLanguage(HuggingFace):
             adds_tokens = not text.startswith(processor.tokenizer.bos_token or "\0")
         title = f"what {self._title} gets of the photo and the question"
         with fetch_errors(title, "choose another photo or question"), self._silent():
-            inputs = dict(processor(images=photo, text=text, return_tensors="pt", add_special_tokens=adds_tokens))
+            inputs = dict(
+                processor(images=photo, text=text, return_tensors="pt", add_special_tokens=adds_tokens)
+            )
         inputs.pop("labels", None)
         return {name: tensor.to(self.net.device) for name, tensor in inputs.items()}
 
