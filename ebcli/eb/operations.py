@@ -68,8 +68,18 @@ class Value:
     """
 
     __slots__ = (
-        *("device", "dtype", "is_floating", "shape", "stride", "tensor_ref", "__weakref__"),
-        *("facts", "maker", "num_reads", "numbers", "position"),
+        "__weakref__",
+        "device",
+        "dtype",
+        "facts",
+        "is_floating",
+        "maker",
+        "num_reads",
+        "numbers",
+        "position",
+        "shape",
+        "stride",
+        "tensor_ref",
     )
 
     def __init__(self, tensor: Tensor, maker: "Op | None" = None, position: int = 0) -> None:
