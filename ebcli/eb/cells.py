@@ -139,7 +139,7 @@ def _rank(marks: Tensor) -> Tensor:
     """The rows that elements are in, from their marks, which rise from row to row."""
     rising, order = marks.sort()
     steps = rising.diff() > _SAME
-    ranks = torch.zeros(len(marks), dtype=torch.long)
+    ranks = torch.zeros(len(marks), dtype=torch.long, device="cpu")
     ranks[order[1:]] = steps.cumsum(0)
     return ranks
 

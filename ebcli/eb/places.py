@@ -23,7 +23,7 @@ Marks = list[Tensor]  # of each result of an operation
 
 _FIRST = 2.0**20  # marks are above it by less than 1, where no network's own constants are
 _PRECISION = 1e-8  # of an average of marks
-ONE_MARK = torch.tensor(_FIRST + 0.5, dtype=torch.float64)
+ONE_MARK = torch.tensor(_FIRST + 0.5, dtype=torch.float64, device="cpu")
 
 
 class Places:
@@ -40,8 +40,11 @@ class Places:
         self.source = source
         self.count = source.shape[axis]
         self._windows_mix = windows_mix
-        generator = torch.Generator().manual_seed(0)
-        self._names = _FIRST + torch.rand(self.count, generator=generator, dtype=torch.float64).sort().values
+        generator = torch.Generator("cpu").manual_seed(0)
+        self._names = (
+            _FIRST
+            + torch.rand(self.count, generator=generator, dtype=torch.float64, device="cpu").sort().values
+        )
         shape = [1] * source.ndim
         shape[axis] = self.count
         self._marks: dict[Value, Tensor | None] = {source: self._names.reshape(shape)}
@@ -56,7 +59,7 @@ class Places:
                     self._marks.setdefault(out, of_out)
         marks = self._marks.get(value)
         if marks is None:
-            return torch.zeros([1] * value.ndim, dtype=torch.float64)
+            return torch.zeros([1] * value.ndim, dtype=torch.float64, device="cpu")
         return marks
 
     def marks_after(self, op: Op) -> Iterable[Tensor | None]:
@@ -103,7 +106,7 @@ class Places:
         size = marks.shape[axis]
         if self._windows_mix or size == 1:
             return self.merge_along(marks, [axis])
-        return marks.index_select(axis, torch.arange(shape[axis]) * size // max(shape[axis], 1))
+        return marks.index_select(axis, torch.arange(shape[axis], device="cpu") * size // max(shape[axis], 1))
 
     def everything(self, op: Op) -> Marks:
         """Of results that may depend on each element of all operands."""
@@ -247,7 +250,7 @@ def move_marks(op: Op, marks: Tensors) -> Marks:
             return a
         if not a.is_floating_point():
             return a.cpu()
-        return torch.zeros((), dtype=torch.float64).expand(_narrow(a.shape, fixed_axes))
+        return torch.zeros((), dtype=torch.float64, device="cpu").expand(_narrow(a.shape, fixed_axes))
 
     def spread(t: Tensor, value: Value) -> Tensor:
         t = t.expand(_narrow(value.shape, fixed_axes))

@@ -9,6 +9,7 @@ import torchvision
 import zoo
 from test_zoo import each
 from torch import nn
+from torch.nn import functional as F
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, LayerError
@@ -154,16 +155,29 @@ def test_modules_called_twice_or_never_or_without_a_single_tensor_are_not_listed
         ((8, 24, 24), None),
         ((8, 1, 1), None),
         ((11, 8), None),
-        ((2, 3, 24, 40), None),
+        ((2, 3, 24, 40), 4),  # channels in groups
     ],
 )
 def test_layouts_of_a_rectangular_image(shape, stride):
+    def lay_out(x):
+        """Cells of the image, in the places where they are in a layer of this shape."""
+        if len(shape) == 2:
+            rows = 24 if shape[0] >= 24 * 40 else 1
+            tokens = F.adaptive_avg_pool2d(x[:, :1], (rows, shape[0] // rows)).flatten(2).mT
+            others = x.new_zeros(len(x), shape[0] - tokens.shape[1], 1)
+            return torch.cat([others, tokens], 1).expand(-1, -1, shape[1])
+        is_last = shape[-1] == 8
+        cells = F.adaptive_avg_pool2d(x[:, :1], shape[:2] if is_last else shape[-2:])
+        if is_last:
+            return cells.permute(0, 2, 3, 1).expand(-1, *shape)
+        return cells.reshape(len(x), *[1] * (len(shape) - 2), *shape[-2:]).expand(-1, *shape)
+
     class Fixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.probe = nn.Linear(1, 1)
             self.layout = nn.Module()
-            self.layout.forward = lambda x: x.mean() + x.new_zeros(len(x), *shape)
+            self.layout.forward = lay_out
 
         def forward(self, x):
             return self.layout(x)
