@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import BackwardCFunction, once_differentiable
+from torch.autograd.function import BackwardCFunction, FunctionCtx, once_differentiable
 from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
 
@@ -126,7 +126,7 @@ _ESCAPES = frozenset([Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dl
 
 def _name_of_function() -> str:
     """The name of the autograd.Function that called a mode's __torch_function__, which called this."""
-    ctx = caller(sys._getframe(2), "ctx", object)
+    ctx = caller(sys._getframe(2), FunctionCtx)
     if ctx is None:
         return "an autograd.Function"
     return f"{type(ctx).__name__.removesuffix('Backward')}.apply"

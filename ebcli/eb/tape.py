@@ -251,7 +251,7 @@ class Tape(TorchDispatchMode):
 
     def _name_site(self, op: Op) -> None:
         """Add the name of the module that runs an operation, which is found without hooks."""
-        module = caller(sys._getframe(3), "self", Module)
+        module = caller(sys._getframe(3), Module)
         if module is not None:
             op.site += f" in {self.names.get(module) or type(module).__name__}"
 
@@ -343,12 +343,13 @@ def _out_of_place(name: str, func: OpOverload) -> Any:
     return lambda a, *args, **kwargs: func(a.clone(), *args, **kwargs)
 
 
-def caller(frame: FrameType | None, name: str, kind: type) -> Any:
-    """The innermost object of a kind that a function on the stack has by this name; None if there is none."""
+def caller(frame: FrameType | None, kind: type) -> Any:
+    """The innermost object of a kind whose method is running: the first argument of a function on the stack."""
     while frame is not None:
-        if name in frame.f_code.co_varnames:
-            local = frame.f_locals.get(name)
-            if isinstance(local, kind):
-                return local
+        code = frame.f_code
+        if code.co_argcount:
+            first_argument = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(first_argument, kind):
+                return first_argument
         frame = frame.f_back
     return None
