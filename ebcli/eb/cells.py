@@ -12,7 +12,7 @@ from ebcli.eb.operations import Op, Value
 from ebcli.eb.paths import is_learned, mixes
 from ebcli.eb.places import Places
 from ebcli.eb.rules.layers import Interpolation
-from ebcli.eb.rules.moves import Move, Winner
+from ebcli.eb.rules.moves import Move, Sort, Winner
 from ebcli.layouts import Layout, extent_of, is_told_by_shape, layout_by_shape
 
 _SAME = 1e-8  # marks that differ by less are those of one row
@@ -22,11 +22,12 @@ class Cells(Places):
     """Marks along one axis of the input, of the cells that a value holds.
 
     What attention mixes comes from all cells, so it has no marks. The residual connection beside it has those of the
-    cell whose token is updated, and none for a class token.
+    cell whose token is updated, and none for a class token. What each image sorts in its own way has none, either.
     """
 
     def marks_after(self, op: Op) -> Iterable[Tensor | None]:
-        if mixes(op):
+        depends_on_image = isinstance(op.rule, Sort) or not all(value.is_floating for value in op.inputs)
+        if depends_on_image or mixes(op):
             return repeat(None)
         return super().marks_after(op)
 
@@ -132,6 +133,8 @@ def _layout_of_tokens(value: Value, cells: Sequence[Cells], axis: int, images: i
     if places[order].tolist() != [*range(prod(grid))]:
         return None
     tokens = is_cell.nonzero().flatten()[order].tolist()
+    if len(tokens) < count and value.ndim != 3:  # constants beside the cells are no tokens
+        return None
     return Layout((_with_images_first(axis, images),), grid, tuple(tokens), count - len(tokens))
 
 

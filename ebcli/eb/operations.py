@@ -133,6 +133,8 @@ class Value:
 
     def leaf(self, *, with_numbers: bool) -> Tensor:
         """A leaf of autograd with its layout."""
+        if with_numbers and 0 in self.stride:  # copies share memory, which cannot be written to
+            return self.tensor.detach().contiguous().requires_grad_()
         leaf = self.empty(requires_grad=True)
         if with_numbers:
             return leaf.copy_(self.tensor)

@@ -151,7 +151,7 @@ class Places:
 
     def indices(self, marks: Tensor) -> Tensor | None:
         """The index that each element comes from; None if some elements come from several, or from none."""
-        indices = torch.searchsorted(self._names, marks - _PRECISION).clamp(max=self.count - 1)
+        indices = torch.searchsorted(self._names, (marks - _PRECISION).contiguous()).clamp(max=self.count - 1)
         is_exact = (self._names[indices] - marks).abs() < _PRECISION
         if bool(is_exact.all()):
             return indices
