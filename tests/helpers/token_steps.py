@@ -87,8 +87,8 @@ def add_in_place(y: Tensor, draw: Draw) -> Tensor:
 
 
 def as_strided(y: Tensor, draw: Draw) -> Tensor:
-    size = TOKENS * CHANNELS
-    return y.contiguous().as_strided((len(y), TOKENS - 1, CHANNELS), (size, CHANNELS, 1), CHANNELS)
+    y = y.clone(memory_format=torch.contiguous_format)  # which starts where its memory starts
+    return y.as_strided((len(y), TOKENS - 1, CHANNELS), (TOKENS * CHANNELS, CHANNELS, 1), CHANNELS)
 
 
 def windows(y: Tensor, draw: Draw) -> Tensor:
