@@ -133,7 +133,8 @@ def _layout_of_tokens(value: Value, cells: Sequence[Cells], axis: int, images: i
     if places[order].tolist() != [*range(prod(grid))]:
         return None
     tokens = is_cell.nonzero().flatten()[order].tolist()
-    if len(tokens) < count and value.ndim != 3:  # constants beside the cells are no tokens
+    has_tokens = value.ndim == 3 and axis < 2  # (B, tokens, c) or (tokens, B, c)
+    if len(tokens) < count and not has_tokens:  # the others are cells that hold constants
         return None
     return Layout((_with_images_first(axis, images),), grid, tuple(tokens), count - len(tokens))
 
