@@ -52,9 +52,9 @@ _HIDDEN = {"stdin", "login", "query", "track_lost_mass", "words", *_SCALE}
 ATLAS_CLASSES = 20  # compared in an atlas, unless classes are chosen
 CHOOSING = ("target", "similar_to", "top_k", "above", "labels")
 PREFIX = "EB_SALIENCY_"  # of the variables that set options
-# which no option of the command sets: what arrays and videos are, what a machine can do, and limits
+# which no option of the command sets: how much of a video is explained, what a machine can do, and limits
 SETTINGS_ONLY = frozenset(
-    "channels bands range depth every background dtype fail_fast "
+    "every background dtype fail_fast "
     "gpus_per_worker timeout retries max_bytes max_pixels image_timeout".split()
 )
 REPEATED = {"images", "include", "exclude", "layer", "target", "similar_to", "against", "compare_with"}
