@@ -28,7 +28,7 @@ from ebcli.cli.settings import use_file
 from ebcli.drawing.style import ATLAS, STYLES
 from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
 from ebcli.run.plan import FIELDS, SETTINGS_ONLY, VALUES
-from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS
+from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS, ONLY
 
 Options = Mapping[str, Any]  # the values of a command's arguments and options, by their names
 
@@ -50,6 +50,7 @@ _CHOICES = {
     "style": (*STYLES, ATLAS),
     "dtype": DTYPES,
     "engine": ENGINES,
+    "only": ONLY,
 }
 _TYPES: dict[str, click.ParamType] = {  # by the types of values of plans, or by their names
     "int": click.INT,
@@ -221,6 +222,9 @@ _ALL = (
     _input(
         "--labels FILE|folders",
         "Compare with true classes: a CSV file of file,class, or folders named after classes.",
+    ),
+    _input(
+        "--only", "With --labels: compute maps only of images with a wrong prediction. [default: all images]"
     ),
     _input(
         "--shard I/N",

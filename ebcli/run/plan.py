@@ -179,6 +179,9 @@ class RunPlan:
         output = self.output
         if self.inputs.stdin is not None and self.execution.engine == "ray":
             raise ConfigurationError("other machines cannot read stdin: name a file, or drop --engine ray")
+        if self.maps.only is not None and self.inputs.labels is None:
+            advice = "add --labels FILE, or --labels folders"
+            raise ConfigurationError(f"--only {self.maps.only} needs the true classes: {advice}")
         style = self.style
         if style.signed and not self.maps.contrastive:
             raise ConfigurationError(
