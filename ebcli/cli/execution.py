@@ -174,7 +174,10 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> i
             totals.print_evidence()
             totals.print_accuracy()
             counts |= work.counts
-            _summarize(work, plan, counts, is_interrupted=bool(signals))
+            mapless = totals.mapless
+            if plan.maps.only is None:
+                mapless = Counter()
+            _summarize(work, plan, counts, mapless, is_interrupted=bool(signals))
     if signals:
         return 128 + signals[0]
     if counts["failed"]:
@@ -195,6 +198,7 @@ class _Totals:
         predictions: how many of these are right, and how many wrong.
         evidence: of how many maps only the score is poor, see ``ClassRecord``.
         tests: how many maps suffice, and how many do not.
+        mapless: how many images have no map, by what is said of their prediction.
     """
 
     unit: str
@@ -203,9 +207,12 @@ class _Totals:
     predictions: Counter[bool] = field(default_factory=Counter)
     evidence: Counter[bool | None] = field(default_factory=Counter)
     tests: Counter[bool] = field(default_factory=Counter)
+    mapless: Counter[str] = field(default_factory=Counter)
 
     def add(self, record: Record) -> None:
         self.counts[record.status] += 1
+        if record.is_without_maps:
+            self.mapless[record.prediction_words] += 1
         if record.label is not None:
             self.predictions[record.label == record.predicted] += 1
         for class_ in record.classes:
@@ -285,8 +292,18 @@ def _nothing_found(plan: RunPlan, num_others: int, unit: str) -> str:
     return f"{problem}: name an image, or a directory that holds some"
 
 
-def _summarize(work: Run, plan: RunPlan, counts: Counter[str], is_interrupted: bool) -> None:
-    """Print one line, unless everything is done and that is all there is to say."""
+def _summarize(
+    work: Run, plan: RunPlan, counts: Counter[str], mapless: Counter[str], is_interrupted: bool
+) -> None:
+    """Print one line, unless everything is done and that is all there is to say.
+
+    Args:
+        work: the run.
+        plan: its plan.
+        counts: the number of inputs by status.
+        mapless: of those that are done, the number of inputs that were to have no map, by the reason.
+        is_interrupted: whether the run was interrupted.
+    """
     unit = work.reader.unit
     shard = plan.inputs.shard
     is_silent = is_quiet() and not plan.execution.dry_run
@@ -301,13 +318,14 @@ def _summarize(work: Run, plan: RunPlan, counts: Counter[str], is_interrupted: b
         return
     remaining = total - counts.total()
     if not (is_interrupted or counts["failed"] or remaining):
-        is_plain = not (counts["planned"] or num_skipped or num_others)
+        is_plain = not (counts["planned"] or num_skipped or num_others or mapless)
         if is_silent or is_plain:
             return
     total += num_skipped - num_others
     parts = {
         "to process": counts["planned"],
-        "done": counts["done"],
+        "done": counts["done"] - mapless.total(),
+        **{f"{reason} (no map)": count for reason, count in mapless.items()},
         "up to date": num_skipped,
         "failed": counts["failed"],
         "left": remaining,

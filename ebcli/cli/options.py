@@ -28,7 +28,7 @@ from ebcli.cli.settings import use_file
 from ebcli.drawing.style import ATLAS, STYLES
 from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
 from ebcli.run.plan import FIELDS, SETTINGS_ONLY, VALUES
-from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS
+from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS, ONLY
 
 Options = Mapping[str, Any]  # the values of a command's arguments and options, by their names
 
@@ -50,6 +50,7 @@ _CHOICES = {
     "style": (*STYLES, ATLAS),
     "dtype": DTYPES,
     "engine": ENGINES,
+    "only": ONLY,
 }
 _TYPES: dict[str, click.ParamType] = {  # by the types of values of plans, or by their names
     "int": click.INT,
@@ -184,14 +185,14 @@ _ALL = (
     ),
     _model("--resize PIXELS", "Resize the shorter side to PIXELS."),
     _model("--crop PIXELS", "Crop the center to PIXELS."),
-    _model("--depth", "Resize volumes to N slices."),
+    _model("--depth SLICES", "Resize volumes to this many slices."),
     _model("--mean", "Subtract this mean from pixels of 0 to 1: one number, or one for each channel."),
     _model("--std", "Divide pixels by this standard deviation."),
-    _model("--channels", "Give the network these channels of an array or TIFF, from 1."),
-    _model("--bands", "Show these channels of the file in pictures: one, or red, green and blue."),
+    _model("--channels N[,N...]", "Give the network these channels of an array or TIFF, from 1."),
+    _model("--bands N[,N...]", "Show these channels of the file in pictures: one, or red, green and blue."),
     _model(
-        "--range",
-        "Scale arrays, TIFF and medical images: with LOW,HIGH, LOW becomes 0 and HIGH becomes 1, without clipping.",
+        "--range LOW,HIGH",
+        "Scale arrays, TIFF and medical images: LOW becomes 0 and HIGH becomes 1, without clipping.",
     ),
     _model(
         "--fit",
@@ -221,6 +222,9 @@ _ALL = (
     _input(
         "--labels FILE|folders",
         "Compare with true classes: a CSV file of file,class, or folders named after classes.",
+    ),
+    _input(
+        "--only", "With --labels: compute maps only of images with a wrong prediction. [default: all images]"
     ),
     _input(
         "--shard I/N",

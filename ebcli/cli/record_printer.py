@@ -59,7 +59,10 @@ class RecordPrinter:
             if self.verbose:
                 say(f"{name}: not an image, skipped")
             return
-        if record.status == "done" and not record.classes:
+        if self.plan.maps.only is not None and record.is_without_maps:
+            if self.verbose:
+                say(f"{name}: {record.prediction_words}, skipped")
+        elif record.is_without_maps:
             note(f"{name}: no map, as {_why_no_map(self.plan.maps)}")
         if record.label != record.predicted:
             note(f"{name}: {_misclassification(record)}")

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import Against, Targets, Where, check_network, check_relevance, priors, priors_against
 from ebcli.eb.cells import InputGrid, rearranges
-from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, removing
+from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, removing, unwrap
 from ebcli.eb.inputs import Inputs, NetworkInputs
 from ebcli.eb.joint import LayerShares, LostMass, joint_shares
 from ebcli.eb.mode import RecordingMode, UnsupportedPolicy, refuse
@@ -148,7 +148,7 @@ def excitation_backprop(
     network: Any = net if isinstance(net, Module) else getattr(net, "net", net)
     check_network(network)
     call = NetworkInputs(inputs)
-    network = getattr(network, "_orig_mod", network)  # the module that torch.compile() compiled
+    network = unwrap(network)
     is_several = isinstance(layer, (list, tuple))
     layers: Any = layer if is_several else [layer]
     if not layers:

@@ -1,6 +1,7 @@
 """A recorded forward pass: in evaluation mode, with hooks on the layers whose relevance is asked for."""
 
 import dataclasses
+import re
 import sys
 import threading
 import warnings
@@ -11,7 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
@@ -28,6 +29,9 @@ from ebcli.heads import HeadChoice, head_of, heads_of
 from ebcli.layouts import Layout
 
 LayerChoice = str | Module | None
+
+_WRAPPERS = nn.DataParallel, nn.parallel.DistributedDataParallel
+_OF_WRAPPERS = re.compile(r"^(?:(?:module|_orig_mod)\.)+")  # at the start of a layer's name
 
 
 class LayerHooks:
@@ -207,6 +211,22 @@ def removing(handles: Iterable[RemovableHandle]) -> Iterator[None]:
             remove()  # again, because the first may be interrupted
 
 
+def unwrap(network: Any) -> Any:
+    """The network in a ``DataParallel``, or the one that ``torch.compile`` compiled, so that layers have its names."""
+    while True:
+        if isinstance(network, _WRAPPERS):
+            network = network.module
+        elif isinstance(getattr(network, "_orig_mod", None), Module):
+            network = network._orig_mod
+        else:
+            return network
+
+
+def without_wrappers(layer: str) -> str:
+    """The name of a layer in the network itself, given that in its wrappers, such as ``module.layer4``."""
+    return _OF_WRAPPERS.sub("", layer)
+
+
 def label_of(layer: str | None) -> str:
     if layer is None:
         return "the input"
@@ -223,10 +243,10 @@ def _name_of(layer: LayerChoice, net: Module, inputs: NetworkInputs, tape: Tape)
         return tape.names[layer]
     if layer is None or layer.startswith(PREFIX):
         return inputs.layer_of(layer)
-    layer = layer.removeprefix("_orig_mod.")  # of a module that torch.compile() compiled
-    with suppress(AttributeError):
-        if net.get_submodule(layer) is not net:
-            return layer
+    for name in (layer, without_wrappers(layer)):
+        with suppress(AttributeError):
+            if net.get_submodule(name) is not net:
+                return name
     hint = "use layer=None for the input"
     if layer != "input":
         hint = closest(layer, filter(None, tape.names.values()))

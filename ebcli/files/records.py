@@ -222,6 +222,20 @@ class Record:
         return FileState(self.input_bytes, self.input_mtime_ns)
 
     @property
+    def is_without_maps(self) -> bool:
+        """Whether the image was processed, and nothing in it was to be explained."""
+        return self.status == "done" and not self.classes
+
+    @property
+    def prediction_words(self) -> str:
+        """Whether the prediction is right, in words."""
+        if self.label is None:
+            return "without a label"
+        if self.label == self.predicted:
+            return "classified correctly"
+        return "classified wrongly"
+
+    @property
     def results(self) -> list[Result]:
         """The result files. They are beside the input's path below the output directory, which may have moved."""
         folder, separator, _ = self.place.rpartition(os.sep)

@@ -112,9 +112,12 @@ def read_entries(directory: Path) -> list[Entry]:
 
 
 def _outcomes(record: Record, existing: Collection[Path]) -> Iterator[Outcome]:
-    """One outcome per layer, with those result files that exist; of a failure, one."""
+    """One outcome per layer, with those result files that exist; one of a failure or of an image without maps."""
     if record.status == "failed" or record.stamp is None:
         yield Outcome(record, record.layer, (), record.seconds)
+        return
+    if record.is_without_maps and record.label is not None:
+        yield Outcome(record, record.layer.partition(", ")[0], (), record.seconds)
         return
     names = ThumbnailNames(record.place, record.stamp, record.configuration, record.method)
     results = [Path(result.path) for result in record.results]

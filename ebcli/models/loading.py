@@ -38,7 +38,7 @@ from ebcli.models.keywords import (
 )
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import checked_device, output_shape, probe
-from ebcli.models.sources import is_network_file, source_of
+from ebcli.models.sources import is_network_file, refuse_keras, source_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.in_memory import source_given
 from ebcli.models.sources.similarity import with_reference_pictures
@@ -273,6 +273,7 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[Module,
     if label is not None:
         net = source.build() if label == UNTRAINED else source.pretrained(label)
         return net, label, tuple(map(Path, source.files(label)))
+    refuse_keras(weights)
     if is_network_file(weights):
         raise ConfigurationError(f"{weights!r} is a network, not weights of {name}: give it to --model")
     checkpoint = Path(weights)

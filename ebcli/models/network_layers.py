@@ -15,7 +15,7 @@ from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import excitation_backprop, layers_on_path
-from ebcli.eb.forward import evaluating
+from ebcli.eb.forward import evaluating, unwrap, without_wrappers
 from ebcli.errors import EbcliError, LayerError, closest
 from ebcli.heads import heads_of
 from ebcli.layouts import Layout, Shape
@@ -135,6 +135,9 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
         LayerError: it does not; the message gives the closest names.
     """
     names = [module_name for module_name, _ in loaded.net.named_modules() if module_name]
+    own_name = without_wrappers(name)
+    if name not in names and own_name in names:
+        return own_name
     if name not in names:
         first_names = ", ".join(names[:3])
         hint = closest(name, names) or f"its first modules are {first_names}; eb-saliency layers lists all"
@@ -154,7 +157,8 @@ def as_loaded(model: Model, input_size: InputSize) -> LoadedModel:
             spec = replace(spec, frames=count) if spec.depth is None else replace(spec, depth=count)
     if isinstance(model, LoadedModel):
         return replace(model, transforms=spec)
-    return LoadedModel(type(model).__name__, model, transforms=fitting_first_layer(model, spec))
+    net: Module = unwrap(model)
+    return LoadedModel(type(net).__name__, net, transforms=fitting_first_layer(net, spec))
 
 
 def _outputs(model: LoadedModel, batch: int) -> dict[str, tuple[Tensor, Layout | None]]:

@@ -13,6 +13,8 @@ function update() {
     shown.length === data.images.length
       ? count(shown.length, "image")
       : `${shown.length.toLocaleString("en")} of ${count(data.images.length, "image")}`;
+  if (filter.pair !== null) part("count").append(`: ${pairWords(filter.pair)}`);
+  markPair(filter.pair);
   part("none").hidden = shown.length > 0;
   viewer.grid.show(shown);
 }
@@ -40,13 +42,14 @@ function summarize() {
     ["Methods", data.methods.join(", ") || "–"],
     ["Time", `${seconds.toFixed(1)} s in all, ${(seconds / Math.max(1, outcomes.length)).toFixed(2)} s an image`],
   ]);
-  const labeled = outcomes.filter(isLabeled);
   if (labeled.length) {
-    const right = labeled.filter((outcome) => !isWrong(outcome)).length;
+    const right = labeled.filter((image) => !isWrong(image.prediction)).length;
     lead.push(`accuracy ${(right / labeled.length).toFixed(3)} (${right} of ${labeled.length})`);
     part("lead").textContent = lead.join(" · ");
     const only = part("status").querySelector("[value=wrong]");
     only.hidden = only.disabled = false;
+    part("confusion").hidden = false;
+    part("confusion").append(...confusionTable(showPair));
   }
   const reasons = new Map();
   for (const outcome of failed) reasons.set(outcome.error, (reasons.get(outcome.error) ?? 0) + 1);
@@ -66,6 +69,13 @@ function summarize() {
     });
     part("failures").append(only);
   }
+}
+
+function showPair(pair) {
+  part("bar").reset();
+  Object.assign(filter, { pair });
+  update();
+  viewer.grid.focus(0);
 }
 
 function offer() {

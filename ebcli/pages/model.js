@@ -18,6 +18,11 @@ const isLabeled = (outcome) => outcome.label !== null && outcome.label !== undef
 
 const isWrong = (outcome) => isLabeled(outcome) && outcome.label !== outcome.predicted;
 
+// Whether an outcome has this true class and this prediction; any outcome if they do not matter.
+function isPair(outcome, pair) {
+  return pair === null || (outcome?.label === pair.label && outcome?.predicted === pair.predicted);
+}
+
 // "photos/cat.jpg" -> ["photos/", "cat.jpg"]
 function splitName(path) {
   const cut = Math.max(path.lastIndexOf("/"), path.lastIndexOf("\\")) + 1;
@@ -27,6 +32,7 @@ function splitName(path) {
 data.images.forEach((image, number) => {
   image.number = number;
   image.folded = image.name.toLowerCase();
+  image.prediction = image.outcomes.findLast(isLabeled);
 });
 data.folded = data.classes.map((one) => `${one.index} ${nameOf(one).toLowerCase()}`);
 
@@ -34,6 +40,7 @@ const unfiltered = {
   query: "",
   class: "",
   status: "",
+  pair: null, // the true class and the predicted one
   score: [0, Infinity],
   mass: [0, Infinity],
   layer: "",
@@ -58,7 +65,7 @@ function outcomeOf(image, filter) {
 // What is shown of an image: {image, outcome, map} with the first matching map; null if none matches.
 function shownOf(image, filter, words) {
   const outcome = outcomeOf(image, filter);
-  if (!outcome) return null;
+  if (!outcome || !isPair(image.prediction, filter.pair)) return null;
   const left = words.filter((word) => !image.folded.includes(word));
   const fits = (map) =>
     (filter.class === "" || map.class === Number(filter.class)) &&

@@ -88,11 +88,11 @@ def probe_noise(
     """
     model = network.loaded
     image, classes = _question(network, 0)
-    with strides_of_cells(model.net) as by_grid:
-        results = probe(model.name, model.net, model.transforms, lambda _: explain(image, classes))
     strides = {}
     methods = []
     try:
+        with strides_of_cells(model.net) as by_grid:
+            results = probe(model.name, model.net, model.transforms, lambda _: explain(image, classes))
         for layer, result in zip(network.layers, results, strict=True):
             grid = tuple(result.maps.shape[-2:])
             if grid in by_grid:
@@ -103,7 +103,10 @@ def probe_noise(
         for layer in network.layers:
             compared_maps(model.net, maps.beside, image, classes, layer)
     except LayerError as error:
-        raise LayerError(f"{error}, such as {default_layer(model)!r}") from error
+        problem = str(error)
+        if ": choose" not in problem:
+            problem += ": choose another layer"
+        raise LayerError(f"{problem}, such as {default_layer(model)!r}") from error
     return replace(network, method="; ".join(dict.fromkeys(methods)), strides=strides), results
 
 

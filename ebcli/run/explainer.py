@@ -261,8 +261,10 @@ class Explainer:
             rows = [finding.row[first : first + width] or finding.row[:1] for finding in findings]
             return priors(rows, min_width, logits)
 
-        if self._task.has_own_pass:
-            findings += map(self._find, self._task.run(inputs, requests), requests)
+        # a batch without a wrong prediction needs no backward pass
+        if self._task.has_own_pass or self._maps_asked.only is not None:
+            with torch.no_grad():
+                findings += map(self._find, self._task.run(inputs, requests), requests)
         first = 0
         while not findings or first < max(len(finding.row) for finding in findings):
             results = self._backprop(inputs, partial(targets, first))

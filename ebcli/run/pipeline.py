@@ -211,8 +211,15 @@ class Run:
             return self._failed(source, explanation, network_input.seconds)
         start = perf_counter() - network_input.seconds - explanation.seconds
         stamp = network_input.stamp
-        common = self.record(source, "done", input_bytes=stamp.bytes, input_mtime_ns=stamp.mtime_ns)
-        if not explanation.maps:  # no class scores above the threshold
+        common = self.record(
+            source,
+            "done",
+            input_bytes=stamp.bytes,
+            input_mtime_ns=stamp.mtime_ns,
+            label=explanation.label,
+            predicted=explanation.predicted,
+        )
+        if not explanation.maps:  # no class scores above the threshold, or the prediction is right
             return self._store({}, replace(common, seconds=round(perf_counter() - start, 4)))
         names = None
         if self.plan.output.report:
@@ -235,8 +242,6 @@ class Run:
             output_sha256=tuple(map(sha256, files.values())),
             classes=rendered.classes,
             seconds=round(perf_counter() - start, 4),
-            label=explanation.label,
-            predicted=explanation.predicted,
             tiles=explanation.tiles,
             seen=round(explanation.maps[0].placement.share_of(network_input.size), 4),
             pages=network_input.pages,

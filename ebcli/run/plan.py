@@ -52,9 +52,9 @@ _HIDDEN = {"stdin", "login", "query", "track_lost_mass", "words", *_SCALE}
 ATLAS_CLASSES = 20  # compared in an atlas, unless classes are chosen
 CHOOSING = ("target", "similar_to", "top_k", "above", "labels")
 PREFIX = "EB_SALIENCY_"  # of the variables that set options
-# which no option of the command sets: what arrays and videos are, what a machine can do, and limits
+# which no option of the command sets: how much of a video is explained, what a machine can do, and limits
 SETTINGS_ONLY = frozenset(
-    "channels bands range depth every background dtype fail_fast "
+    "every background dtype fail_fast "
     "gpus_per_worker timeout retries max_bytes max_pixels image_timeout".split()
 )
 REPEATED = {"images", "include", "exclude", "layer", "target", "similar_to", "against", "compare_with"}
@@ -179,6 +179,9 @@ class RunPlan:
         output = self.output
         if self.inputs.stdin is not None and self.execution.engine == "ray":
             raise ConfigurationError("other machines cannot read stdin: name a file, or drop --engine ray")
+        if self.maps.only is not None and self.inputs.labels is None:
+            advice = "add --labels FILE, or --labels folders"
+            raise ConfigurationError(f"--only {self.maps.only} needs the true classes: {advice}")
         style = self.style
         if style.signed and not self.maps.contrastive:
             raise ConfigurationError(

@@ -18,6 +18,7 @@ FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS, HTML)
 PICTURES = {f".{name}": name for name in FORMATS[1:]} | {".jpeg": "jpg", ".mp4": AUTO}  # by a file's suffix
 _OTHER_PICTURES = {".avif", ".bmp", ".eps", ".gif", ".heic", ".jp2", ".tif", ".tiff"}
 DTYPES = ("float32", "bfloat16")
+ONLY = ("wrong",)  # the images that have maps
 SCALES = IMAGE, RUN = "image", "run"
 BOXES, MASKS, HEATMAPS = "boxes", "masks", "heatmaps"
 ANNOTATIONS = {BOXES: (COCO,), MASKS: (COCO,), HEATMAPS: FIFTYONE_FILES}  # and their files
@@ -92,6 +93,7 @@ class MapOptions:
         track_lost_mass: also find the operations at which probability is lost.
         at: rank the classes at this pixel (x, y) of each image, and draw an atlas.
         sufficiency: also find how small a part of each image keeps half of the score, in the order of its first map.
+        only: ``"wrong"`` computes maps of images with a wrong prediction only, given labels; None for all images.
 
     Raises:
         ConfigurationError: a value is out of range, or two of them exclude each other.
@@ -110,6 +112,7 @@ class MapOptions:
     track_lost_mass: bool = False
     at: Size | None = None
     sufficiency: bool = False
+    only: str | None = None
 
     @property
     def max_classes(self) -> int:

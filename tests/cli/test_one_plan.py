@@ -23,7 +23,11 @@ from ebcli.errors import ConfigurationError
 from ebcli.run.plan import VALUES as NAMES
 from ebcli.run.plan import RunPlan, as_command, as_settings
 
-NEEDED: dict[str, dict[str, Any]] = {"compare_with": {"panel": True}, "gpus_per_worker": {"engine": "ray"}}
+NEEDED: dict[str, dict[str, Any]] = {
+    "compare_with": {"panel": True},
+    "gpus_per_worker": {"engine": "ray"},
+    "only": {"labels": Path("labels.csv")},
+}
 COMBINED: dict[str, dict[str, Any]] = {
     "texts": {"model": "clip/x", "target": ("a cat", "7", "a cat"), "against": ("a dog",)},
     "texts of a file": {"model": "clip/x", "class_names": Path(__file__), "target": ("7",)},

@@ -268,6 +268,76 @@ def test_wrong_predictions_on_their_own_with_label_and_prediction(maps: Path, br
     assert browser.complaints() == []
 
 
+def confusion(browser: Browser) -> list[list[str]]:
+    """The texts of the table's rows."""
+    return [
+        [cell.text for cell in row.find_elements("css selector", "th, td")]
+        for row in browser.all("#confusion tr")
+    ]
+
+
+def test_a_confusion_table_leads_to_the_maps_of_a_cell(maps: Path, browser: Browser) -> None:
+    tiger, egyptian = CATS
+    crane, other_crane = (replace(tiger, index=index, name="crane") for index in (134, 517))
+    pairs = {
+        "a.png": (tiger, egyptian), "b.png": (tiger, egyptian), "c.png": (tiger, tiger),
+        "d.png": (egyptian, tiger), "e.png": (crane, other_crane), "f.png": (crane, crane),
+    }  # fmt: skip
+    for name, (label, predicted) in pairs.items():
+        record = add(maps, photo(Path(name)), dict.fromkeys((label, predicted)))
+        append(maps, replace(record, label=label.index, predicted=predicted.index))
+    for name in ("right.png", "right2.png"):  # as --only wrong leaves them
+        record = add(maps, photo(Path(name)), ())
+        append(maps, replace(record, output=(), output_bytes=(), output_sha256=(), label=285, predicted=285))
+    browser.open(write_gallery(maps))
+    assert "accuracy 0.500 (4 of 8)" in browser.one("#lead").text
+    assert browser.names() == list(pairs)
+    browser.one("#confusion summary").click()
+    assert confusion(browser) == [
+        ["true ↓ predicted →", "crane", "tiger cat", "Egyptian cat", "crane"],
+        ["crane", "1", "", "", "1"],
+        ["tiger cat", "", "1", "2", ""],
+        ["Egyptian cat", "", "1", "2", ""],
+        ["crane", "", "", "", ""],
+    ]
+    cells = {button.get_attribute("data-pair"): button for button in browser.all("#confusion button")}
+    assert "285 285" not in cells  # there are no maps to lead to
+    browser.write("#query", "nothing")
+    for pair, names in {"282 285": ["a.png", "b.png"], "134 134": ["f.png"], "134 517": ["e.png"]}.items():
+        cells[pair].click()
+        assert browser.names() == names
+        pressed = browser.all("#confusion [aria-pressed=true]")
+        assert [button.get_attribute("data-pair") for button in pressed] == [pair]
+    assert browser.one("#count").text == "1 of 8 images: crane, predicted as crane"
+    browser.one("#bar [type=reset]").click()
+    assert browser.names() == list(pairs)
+    assert browser.all("#confusion [aria-pressed=true]") == []
+    assert browser.complaints() == []
+
+
+def test_of_many_classes_the_table_has_those_with_the_most_wrong_predictions(
+    maps: Path, browser: Browser
+) -> None:
+    def add_prediction(name: str, label: int, predicted: int) -> None:
+        classes = [replace(CATS[0], index=index, name=f"kind {index}") for index in {label, predicted}]
+        append(maps, replace(add(maps, photo(Path(name)), classes), label=label, predicted=predicted))
+
+    for index in range(30):
+        add_prediction(f"{index}.png", index, index)
+    for index in range(5, 25):  # each is wrong twice: as a label, and as a prediction
+        add_prediction(f"wrong{index}.png", index, 5 + (index - 4) % 20)
+    browser.open(write_gallery(maps))
+    browser.one("#confusion summary").click()
+    assert (
+        "These are the 20 classes with the most wrong predictions, of 30." in browser.one("#confusion p").text
+    )
+    table = confusion(browser)
+    assert table[0][1:] == [row[0] for row in table[1:]] == [f"kind {index}" for index in range(5, 25)]
+    assert [row.index("1", 1) for row in table[1:-1]] == [*range(1, 20)]  # the diagonal
+    assert all(row.count("1") == 2 for row in table[1:])
+
+
 def test_without_labels_there_is_no_wrong_prediction_to_choose(page: Path, browser: Browser) -> None:
     browser.open(page)
+    assert not browser.one("#confusion").is_displayed()
     assert browser.one("#status option[value=wrong]").get_attribute("disabled")

@@ -40,6 +40,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "annotations": ("masks", "masks"),
     "threshold": ("mass:0.8", ("mass", 0.8)),
     "labels": ("labels.csv", Path("labels.csv")),
+    "only": ("wrong", "wrong"),
     "against": ("tabby;7", ("tabby", "7")),
     "target": ("tabby;tiger cat", ("tabby", "tiger cat")),
     "similar_to": (f"a.png{os.pathsep}b.png", (Path("a.png"), Path("b.png"))),

@@ -269,6 +269,22 @@ def test_wrong_weights_list_the_valid_ones(weights):
         load_model("resnet50", weights=weights)
 
 
+@pytest.mark.parametrize("name", ["net.keras", "./net.H5", "folder/net.weights.hdf5"])
+def test_a_file_of_keras_can_be_converted(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    advice = re.escape(
+        f"{name} is a file of Keras, but networks of PyTorch are explained: convert the network to ONNX"
+    )
+    for create in (False, True):  # whether or not it is there
+        if create:
+            Path(name).parent.mkdir(exist_ok=True)
+            Path(name).write_bytes(b"\x89HDF")
+        with pytest.raises(ConfigurationError, match=advice):
+            load_model(name)
+        with pytest.raises(ConfigurationError, match=advice):
+            load_model("resnet18", weights=name)
+
+
 @pytest.mark.parametrize("weights", ["net.onnx", "net.PT2"])
 def test_a_network_is_no_weights(weights):
     with pytest.raises(

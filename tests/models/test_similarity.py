@@ -92,6 +92,35 @@ def test_hugging_face_with_and_without_head() -> None:
     check_cosines(loaded, tokens[:, 0])
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["DINOv3ViT", "DINOv3ConvNext"])
+def test_hugging_face_without_any_head(kind: str) -> None:
+    """DINOv3's features are the normalized class token, or the normalized mean over all places."""
+    sizes = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "image_size": SIDE}
+    if kind == "DINOv3ViT":
+        sizes = {**VISION, "num_register_tokens": 3}
+    net = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes)).eval()
+    net.save_pretrained("dino")
+    loaded = load_model("hf/dino", like=PICTURES)
+    tokens = net(inputs(loaded)).last_hidden_state
+    check_cosines(loaded, tokens[:, 0])
+    assert resolve_layer(loaded, default_layer(loaded)).startswith("backbone.")
+    with pytest.raises(ConfigurationError, match="has no classes: add --similar-to PICTURE"):
+        load_model("hf/dino")
+
+
+def test_hugging_face_without_pooled_features_and_for_texts() -> None:
+    transformers.ViTMAEModel(transformers.ViTMAEConfig(**VISION)).save_pretrained("masked")
+    with pytest.raises(
+        ConfigurationError, match="ViTMAEModel returns no pooled features to compare pictures by"
+    ):
+        load_model("hf/masked", like=PICTURES)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=9)).save_pretrained("bert")
+    with pytest.raises(ConfigurationError, match="is of type bert, which is no classifier"):
+        load_model("hf/bert", like=PICTURES)
+
+
 FACTORIES = """
 from torch import nn
 def embeds():

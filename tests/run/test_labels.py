@@ -101,6 +101,76 @@ def test_the_true_class_and_where_it_differs_the_predicted_one(predicted: dict[s
     assert len(records_of("--labels", "labels.csv", "--raw", "--skip-existing", "photos")[0]) == 6
 
 
+def write_labels(predicted: dict[str, int]) -> tuple[list[str], list[str], str]:
+    """Labels of all photos but one: the first three are right, the next two wrong; these, and the one without."""
+    right, wrong, (unlabeled,) = list(predicted)[:3], list(predicted)[3:5], list(predicted)[5:]
+    lines = [f"{path},{predicted[path]}" for path in right]
+    lines += [f"{path},{wrong_for(path, predicted)}" for path in wrong]
+    Path("labels.csv").write_text("\n".join(lines) + "\n")
+    return right, wrong, unlabeled
+
+
+@pytest.mark.parametrize("batch_size", ["1", "4"])
+def test_only_wrong_predictions_have_maps(predicted: dict[str, int], batch_size: str) -> None:
+    right, wrong, unlabeled = write_labels(predicted)
+    options = "--labels", "labels.csv", "--only", "wrong", "--raw", "--batch-size", batch_size
+    records, stderr = records_of(*options, "photos")
+    assert "Accuracy 0.600: 3 of 5 labeled images classified correctly\n" in stderr
+    assert "6 images: 2 done, 3 classified correctly (no map), 1 without a label (no map)\n" in stderr
+    assert ": no map" not in stderr
+    by_input = {record["input"]: record for record in records}
+    for path in (*right, unlabeled):
+        record = by_input[path]
+        assert (record["status"], record["output"], record["classes"]) == ("done", [], [])
+    assert [by_input[path]["label"] for path in right] == [predicted[path] for path in right]
+    assert by_input[unlabeled]["label"] is None
+    # the maps are those of a run that explains all
+    invoke("--labels", "labels.csv", "--raw", "-o", "all", "--batch-size", batch_size, "photos")
+    for path in wrong:
+        classes = [wrong_for(path, predicted), predicted[path], predicted[path]]
+        assert [one["index"] for one in by_input[path]["classes"]] == classes
+        name = f"{Path(path).relative_to('photos')}.npz"
+        with np.load(Path("saliency", name)) as only, np.load(Path("all", name)) as all_:
+            assert only["maps"] == pytest.approx(all_["maps"], abs=1e-6)
+    assert {path.name.partition(".jpg")[0] for path in Path("saliency").rglob("*.npz")} == {
+        Path(path).stem for path in wrong
+    }
+
+
+def test_only_wrong_predictions_resume(predicted: dict[str, int]) -> None:
+    _, wrong, _ = write_labels(predicted)
+    options = "--labels", "labels.csv", "--only", "wrong", "--skip-existing"
+    records_of(*options, "photos")
+    records, stderr = records_of(*options, "photos")
+    assert records == []
+    assert "6 images: 6 up to date\n" in stderr
+    Path(next(Path("saliency").rglob(f"{Path(wrong[0]).name}.*.jpg"))).unlink()
+    assert [record["input"] for record in records_of(*options, "photos")[0]] == [wrong[0]]
+    # without the option, all have maps, so those without are not up to date
+    assert len(records_of(*options[:2], "--skip-existing", "photos")[0]) == 6
+
+
+@pytest.mark.parametrize(
+    "style", [("--panel",), ("--scale", "run"), ("--annotations", "boxes"), ("--sufficiency",)]
+)
+def test_nothing_wrong_is_no_error(predicted: dict[str, int], style: tuple[str, ...]) -> None:
+    path = next(iter(predicted))
+    Path("labels.csv").write_text(f"{path},{predicted[path]}\n")
+    options = "--labels", "labels.csv", "--only", "wrong", "--report", "--records", "maps.csv"
+    (record,), stderr = records_of(*options, *style, path)
+    assert (record["label"], record["predicted"]) == (predicted[path], predicted[path])
+    assert "1 image: 1 classified correctly (no map)\n" in stderr
+    assert f"{path}: classified correctly, skipped\n" in records_of(*options, *style, "-v", path)[1]
+
+
+def test_only_wrong_predictions_need_labels() -> None:
+    result = invoke("--only", "wrong", "photos")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "Error: --only wrong needs the true classes: add --labels FILE, or --labels folders\n",
+    )
+
+
 def test_a_map_that_is_no_contrast_is_not_told_apart(predicted: dict[str, int]) -> None:
     path = next(iter(predicted))
     Path("labels.csv").write_text(f"{path},{wrong_for(path, predicted)}\n")

@@ -207,15 +207,46 @@ def test_no_field_about_a_patient_is_in_any_result() -> None:
     assert not any(field in spoken for field in fields)
 
 
+@pytest.mark.parametrize("way", ["option", "variable", "file"])
+def test_an_array_setting_has_the_same_meaning_as_option_variable_and_in_a_file(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.zeros((2, 32, 32), np.float32)
+    values[0, 4:8, 4:8] = 64
+    values[1, 20:24, 24:28] = 64
+    np.save("a.npy", values)
+
+    def first(network: str, name: str, text: str, *arguments: str) -> dict[str, Any]:
+        words = [f"--{name}", text]
+        if way == "variable":
+            words = []
+            monkeypatch.setenv(f"EB_SALIENCY_{name.upper()}", text)
+        if way == "file":
+            Path("run.toml").write_text(f"{name} = [{text}]\n" if "," in text else f"{name} = {text}\n")
+            words = ["--config", "run.toml"]
+        (record,) = run(network, *arguments, *words, "--raw")
+        monkeypatch.delenv(f"EB_SALIENCY_{name.upper()}", raising=False)
+        return record
+
+    with np.load(first("gray", "channels", "2", "a.npy")["output"][-1]) as raw:
+        assert center(raw["maps"][0]) == pytest.approx([21.5, 25.5])
+    # the logit is the mean brightness and a constant
+    twice = "--channels", "2", "--scores", "raw", "a.npy", "--range"
+    scores = [run("gray", *twice, f"0,{high}")[0]["classes"][0]["score"] for high in (1, 2)]
+    assert scores[0] - scores[1] == pytest.approx(64 / 64 / 2, rel=1e-4)
+    record = first("gray", "range", "-2,0", "--channels", "2", "--scores", "raw", "a.npy")
+    assert record["classes"][0]["score"] - scores[1] == pytest.approx(1, rel=1e-4)  # (v + 2) / 2
+    np.save("volume.npy", volume((12, 16, 16), (5, 8, 8)))
+    with np.load(first("fixed", "depth", "6", "volume.npy")["output"][2]) as raw:
+        assert raw["maps"].shape == (1, 6, 16, 16)
+
+
 def test_a_network_declares_its_channels_and_that_it_takes_volumes() -> None:
     np.save("a.npy", np.stack([volume((8, 9, 9), (3, 4, 4))] * 2))
     np.save("b.npy", volume((8, 9, 9), (3, 4, 4)))
     done, failed = run("declared", "a.npy", "b.npy", "--raw", status=1)
     assert np.load(done["output"][2])["maps"].shape == (1, 8, 16, 16)
-    assert (
-        failed["error"]
-        == "it has 1 channel, but nets.py:declared takes 2: repeat it with EB_SALIENCY_CHANNELS=1,1"
-    )
+    assert failed["error"] == "it has 1 channel, but nets.py:declared takes 2: repeat it with --channels 1,1"
 
 
 def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
@@ -240,24 +271,20 @@ def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
             "--compare-with compares maps of images, but nets.py:solid is for volum",
         ),
         ("solid", ("--fit", "crop"), "nets.py:solid gets whole volumes: drop --fit"),
-        ("gray", ("depth", "4"), "nets.py:gray gets no volumes: drop the depth"),
+        ("gray", ("--depth", "4"), "nets.py:gray gets no volumes: drop --depth"),
+        ("solid", ("--depth", "0"), "depth is 0, but it must be between 1 and "),
         (
             "collapsing",
             ("--layer", "1"),
             "layer '1' has no spatial dimensions (output shape (4, 64, 64)): choose a layer",
         ),
-        ("gray", ("channels", "0"), "channels is (0,), but must be channels, numbered from 1"),
-        ("gray", ("bands", "1,2"), "bands is (1, 2), but must be one channel or three, numbered from 1"),
-        ("gray", ("range", "5,5"), "range is (5.0, 5.0), but must be two numbers, the lower one first"),
+        ("gray", ("--channels", "0"), "channels is (0,), but must be channels, numbered from 1"),
+        ("gray", ("--bands", "1,2"), "bands is (1, 2), but must be one channel or three, numbered from 1"),
+        ("gray", ("--range", "5,5"), "range is (5.0, 5.0), but must be two numbers, the lower one first"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(network: str, arguments: tuple[str, ...], said: str) -> None:
     np.save("a.npy", volume((8, 9, 9), (3, 4, 4)))
-    first, *others = arguments
-    words, environment = (
-        (arguments, {}) if first.startswith("-") else ((), {f"EB_SALIENCY_{first.upper()}": others[0]})
-    )
-    options = ("--model", f"nets.py:{network}", *OPTIONS)
-    result = CliRunner().invoke(main, [*options, "a.npy", *words], env=environment)
+    result = CliRunner().invoke(main, ["--model", f"nets.py:{network}", *OPTIONS, "a.npy", *arguments])
     assert result.exit_code == 2
     assert said in result.stderr

@@ -29,6 +29,7 @@ _PREFIXES = {
 }
 _WITH_TEXTS = {"clip", "open_clip"}  # known before they are imported
 _FILES = {".onnx": "onnx:Onnx", ".pt2": "exported:Exported"}
+_KERAS = {".keras", ".h5", ".hdf5"}
 _FACTORY = re.compile(r"(.*\.py|[\w.]+):\w+")
 
 
@@ -41,6 +42,8 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     prefix, slash, local_name = name.partition("/")
     points = {point.name: point for point in plugins(MODELS)}
     points |= {source_prefix: _built_in(target) for source_prefix, target in _PREFIXES.items()}
+    if prefix not in points:
+        refuse_keras(name)
     target = _target_of(name)
     if target:
         point = _built_in(target)
@@ -90,6 +93,15 @@ def _built_in(target: str) -> EntryPoint:
 def is_network_file(name: str) -> bool:
     """Whether a model is a file that has the network itself."""
     return Path(name).suffix.lower() in _FILES
+
+
+def refuse_keras(name: str) -> None:
+    """Raise ConfigurationError if a model or its weights are a file of Keras."""
+    if Path(name).suffix.lower() in _KERAS:
+        raise ConfigurationError(
+            f"{name} is a file of Keras, but networks of PyTorch are explained: convert the network to ONNX, for "
+            "example with tf2onnx, and name the .onnx file with --model"
+        )
 
 
 def takes_texts(name: str) -> bool:

@@ -15,9 +15,20 @@ from types import ModuleType
 
 from torch.nn import Module
 
+from ebcli.eb.forward import unwrap
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import FACTORY
 from ebcli.models.sources.base import ModelSource
+
+_DECLARED = {
+    "preprocessing",
+    "categories",
+    "scores",
+    "task",
+    "channels",
+    "frames",
+    "frame_rate",
+}  # by networks
 
 
 class Factory(ModelSource):
@@ -58,7 +69,10 @@ class Factory(ModelSource):
             net = self._make(**options)
         if not isinstance(net, Module):
             raise self._error(f"returned a {type(net).__name__}, but a torch.nn.Module is needed")
-        return net
+        network: Module = unwrap(net)
+        for name in _DECLARED & vars(net).keys():
+            setattr(network, name, getattr(net, name))
+        return network
 
     def files(self, weights: str) -> Sequence[Path]:
         if not self._file:

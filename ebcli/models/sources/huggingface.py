@@ -86,6 +86,8 @@ class HuggingFace(ModelSource):
     def _chosen_head(self) -> str:
         """The auto class for the configuration. Raises ConfigurationError if there is none."""
         head = heads.head_of(self._library, self._config)
+        if head is None and heads.has_features(self._library, self._config):
+            return heads.TOWERS
         if head is None:
             kind = self._config.model_type
             problem = f"is of type {kind}, which is no classifier, detector or segmentation network"
@@ -94,7 +96,14 @@ class HuggingFace(ModelSource):
             raise self._error(problem)
         return head
 
+    @property
+    def _has_features_only(self) -> bool:
+        """Whether it has no head, as DINOv3."""
+        return self._head == heads.TOWERS and self._config.model_type not in TWO_TOWERS
+
     def task(self, net: Module) -> str | None:
+        if self._has_features_only and not self.headless:
+            raise self._error("returns features and has no classes: add --similar-to PICTURE")
         return heads.HEADS.get(self._head)
 
     def takes_texts(self) -> bool:
@@ -190,6 +199,8 @@ class HuggingFace(ModelSource):
         return names
 
     def with_features(self, net: Module, weights: str) -> Module | None:
+        if self._has_features_only:
+            return heads.with_pooled_features(net)
         return None  # class names may be unknown, but there is a head
 
     def scores(self, net: Any) -> str | None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import Tensors
 from ebcli.models.classes import Texts
 from ebcli.models.detection import Candidates
@@ -40,6 +41,25 @@ def head_of(library: Any, config: Any) -> str | None:
         if types:
             first = first or head
     return first
+
+
+def has_features(library: Any, config: Any) -> bool:
+    """Whether a configuration without a head is that of a network from images to features, such as DINOv3."""
+    takes_images = isinstance(getattr(config, "num_channels", None), int)
+    return takes_images and type(config) in library.AutoModel._model_mapping
+
+
+def with_pooled_features(net: Module) -> Module:
+    """Make a network without a head return its pooled features (B, D) only."""
+    net.register_forward_hook(_features_of)
+    return net
+
+
+def _features_of(net: Module, _args: Any, output: Any) -> Tensor:
+    features: Tensor | None = getattr(output, "pooler_output", None)
+    if features is None:
+        raise ConfigurationError(f"{type(net).__name__} returns no pooled features to compare pictures by")
+    return features.flatten(1)
 
 
 def make_plain(net: Any, head: str) -> Module:

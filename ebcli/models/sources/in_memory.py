@@ -10,6 +10,7 @@ from PIL import Image
 from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec, call_transform
+from ebcli.eb.forward import unwrap
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.models.checkpoint import StateDict
 from ebcli.models.keywords import IN_MEMORY, VIDEO
@@ -126,7 +127,7 @@ def source_given(model: Any, transform: Any) -> InMemory:
             f"model is {reprlib.repr(model)}, but a name, a LoadedModel, a torch.nn.Module, "
             "a pipeline of Hugging Face, or a function together with a module as its layer is needed"
         )
-    model = getattr(model, "_orig_mod", model)  # that torch.compile() compiled
+    model = unwrap(model)
     if hasattr(getattr(model, "config", None), "id2label"):
         return InMemoryHuggingFace(model, transform)
     return InMemory(model, transform)

@@ -18,7 +18,8 @@ _WIDTH_ABOVE = 4  # classes at a time if images have different numbers of them
 def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     """The classes that are asked for, given the scores (num_classes,) of all; those to contrast with are never chosen.
 
-    With labels, these are the true class, if it is known, and the most likely one.
+    With labels, these are the true class, if it is known, and the most likely one; none if only wrong predictions are
+    explained, and this is not known to be one.
     """
     model = request.model
     scores = scores.cpu()
@@ -36,6 +37,8 @@ def _chosen(scores: Tensor, request: ImageRequest) -> list[int]:
     against = network.against or []
     ranks = scores.clone()
     ranks[against] = -math.inf
+    if request.maps.only is not None and request.label in (None, int(scores.argmax())):
+        return []
     if request.labeled:
         pair = dict.fromkeys((request.label, int(ranks.argmax())))
         return [index for index in pair if index is not None and index not in against]
