@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ebcli.errors import ConfigurationError, UnknownClassError, closest, reason
 
 Names = Sequence[str] | None  # of classes, in the order of the network's outputs
+NamesOfHeads = Names | Mapping[str, Names] | Mapping[int, Names]  # or those of each head
 Texts = Sequence[str]  # that are classes
 
 _MOST_BYTES = 1 << 24  # of a file of class names
@@ -106,6 +107,14 @@ def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ..
     like = dict(zip(names, categories, strict=True))
     near = difflib.get_close_matches(lowercase, like, cutoff=_LIKE)
     raise UnknownClassError(name, closest(name, categories) or usual, map(like.__getitem__, near))
+
+
+def names_of_head(names: NamesOfHeads, head: str | None) -> Names:
+    """The class names of a head, of those of all heads; None if it has none."""
+    if not isinstance(names, Mapping):
+        return names
+    by_head = {str(key): head_names for key, head_names in names.items()}
+    return by_head.get(str(head))
 
 
 def check_texts(name: str, texts: Names) -> None:

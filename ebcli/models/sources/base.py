@@ -15,7 +15,7 @@ from torch.nn import Module
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, first_line
 from ebcli.models.checkpoint import StateDict, classes_in, load_checkpoint
-from ebcli.models.classes import Names, Texts
+from ebcli.models.classes import NamesOfHeads, Texts
 from ebcli.models.keywords import CROP, DEFAULT, IN_FILE, OWN_TASKS, PAD, SCORES, SQUASH, TASKS, VIDEO
 from ebcli.models.spec import Preprocessing
 
@@ -147,10 +147,12 @@ class ModelSource(ABC):
             return settings.apply(spec.with_channels(channels))
         return settings.apply(fitting_first_layer(net, spec))
 
-    def categories(self, net: Module, weights: str) -> Names:
-        """Class names in the order of the logits; by default, ``net.categories`` if it exists."""
+    def categories(self, net: Module, weights: str) -> NamesOfHeads:
+        """Class names in the order of the logits, or a mapping of heads to theirs; by default, ``net.categories``."""
         names = getattr(net, "categories", None)
-        if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
+        if _are_names(names):
+            return names
+        if isinstance(names, Mapping) and all(map(_are_names, names.values())):
             return names
         return None
 
@@ -205,6 +207,10 @@ class ModelSource(ABC):
             options[name] = tuple(config[name])
         options["resample"] = Image.Resampling[config["interpolation"].upper()]
         return InputSpec((height, width), **options)
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
 
 
 def _choice(net: Module, attribute: str, words: Sequence[str]) -> str | None:
