@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import ebcli
+
 KIND = ["cat", "dog"]
 COLOR = ["green", "blue", "neither"]
 
@@ -38,3 +40,32 @@ class TwoHeads(nn.Module):
 def as_dict(kind: Tensor, color: Tensor) -> dict[str, Tensor]:
     """By name."""
     return {"kind": kind, "color": color}
+
+
+def two() -> nn.Module:
+    """The network as a factory returns it; images are resized to 16 x 16 pixels, and values are from 0 to 1."""
+    return _complete(as_dict)
+
+
+def twins() -> nn.Module:
+    """Two heads of the same classes, which differ in their logits alone."""
+    net = _complete(lambda kind, color: {"kind": kind, "color": -kind})
+    net.categories = {"kind": KIND, "color": KIND}
+    return net
+
+
+def usual() -> nn.Module:
+    """One head has a name that says that it is explained."""
+    return _complete(lambda kind, color: {"kind": kind, "out": color})
+
+
+def one() -> nn.Module:
+    """One head, and a loss."""
+    return _complete(lambda kind, color: {"loss": color.sum(), "kind": kind})
+
+
+def _complete(form: Callable[[Tensor, Tensor], Any]) -> nn.Module:
+    net = TwoHeads(form)
+    net.preprocessing = ebcli.Preprocessing(resize=16, crop=16, mean=0.0, std=1.0)
+    net.categories = {"kind": KIND, "color": COLOR}
+    return net
