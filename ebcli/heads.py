@@ -68,7 +68,7 @@ def head_of(output: Any, choice: HeadChoice = None) -> Head:
             raise ConfigurationError(f"the network has only one output, {in_words(heads)}: drop the head")
         return Head(None, output)
     if choice is not None:
-        name = _name_of(choice, [*heads])
+        name = name_of(choice, [*heads])
         if name is None:
             valid = in_words(with_rows(heads))
             raise ConfigurationError(f"the network has no head {choice!r}: choose one of {valid}")
@@ -100,7 +100,7 @@ def in_words(heads: Mapping[str, Tensor]) -> str:
     return "; ".join(f"{name} ({shape})".lstrip() for name, shape in shapes.items())
 
 
-def _name_of(choice: str | int, names: Sequence[str]) -> str | None:
+def name_of(choice: str | int, names: Sequence[str]) -> str | None:
     """The name of the chosen head; None if there is no such head.
 
     The names of the heads in a tuple are their positions there, where tensors that are no heads count, too.

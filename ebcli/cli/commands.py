@@ -183,7 +183,7 @@ def layers(**options: Any) -> int:
     return 0
 
 
-def _shape(shape: Sequence[int]) -> str:
+def _shape(shape: Sequence[int | str]) -> str:
     return "x".join(map(str, shape))
 
 

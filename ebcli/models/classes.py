@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ebcli.errors import ConfigurationError, UnknownClassError, closest, reason
 
 Names = Sequence[str] | None  # of classes, in the order of the network's outputs
-NamesOfHeads = Names | Mapping[str, Names] | Mapping[int, Names]  # or those of each head
+NamesOfHeads = Names | Mapping[str, Sequence[str]] | Mapping[int, Sequence[str]]  # or those of each head
 Texts = Sequence[str]  # that are classes
 
 _MOST_BYTES = 1 << 24  # of a file of class names
@@ -109,12 +109,11 @@ def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ..
     raise UnknownClassError(name, closest(name, categories) or usual, map(like.__getitem__, near))
 
 
-def names_of_head(names: NamesOfHeads, head: str | None) -> Names:
-    """The class names of a head, of those of all heads; None if it has none."""
-    if not isinstance(names, Mapping):
-        return names
-    by_head = {str(key): head_names for key, head_names in names.items()}
-    return by_head.get(str(head))
+def printable_names(names: NamesOfHeads) -> tuple[str, ...] | Mapping[str, tuple[str, ...]]:
+    """Class names, or those of each head, as they can be printed; empty if there are none."""
+    if isinstance(names, Mapping):
+        return {str(head): tuple(map(printable, head_names)) for head, head_names in names.items()}
+    return tuple(map(printable, names or ()))
 
 
 def check_texts(name: str, texts: Names) -> None:

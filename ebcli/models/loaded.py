@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
+HeadShape = tuple[int | str, ...]
+
 # What is known of the bundled network before it is loaded
 NAME = "IMAGENET1K_V1"  # of its weights, as torchvision would call them
 DEFAULT_LAYER = "features.11"  # as ``default_layer`` finds it
@@ -54,7 +56,8 @@ class LoadedModel:
             ``"file"`` for those in the file of a network, or ``"none"``.
         num_classes: number of classes.
         head: the name of the head that the network returns; None if it has only one.
-        heads: the shapes of all heads by name, without the batch; empty if there is only one.
+        heads: the shapes of all heads by name, without the batch, where a side that is free has a name; empty if there
+            is only one.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``.
         files: files whose content defines the network: a checkpoint, a model file.
         task: ``"classification"``, ``"detection"``, ``"segmentation"`` or ``"video"``.
@@ -86,7 +89,7 @@ class LoadedModel:
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     fit: Callable[[Preprocessing], InputSpec] | None = field(default=None, compare=False)
     head: str | None = None
-    heads: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
+    heads: Mapping[str, HeadShape] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:  # a network in full would fill screens
         words = [self.name, f"weights {self.weights}"]

@@ -3,7 +3,7 @@
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,9 +19,9 @@ from ebcli.eb.forward import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.heads import Head, HeadChoice, head_of, heads_of, keep_head, with_rows
 from ebcli.imports import guard_user_code, name_in_errors
-from ebcli.layouts import Shape, modules_of
+from ebcli.layouts import modules_of
 from ebcli.models.checkpoint import check_finite, read_checkpoint
-from ebcli.models.classes import NamesOfHeads, check_texts, names_of_head, printable, read_class_names
+from ebcli.models.classes import NamesOfHeads, check_texts, printable_names, read_class_names
 from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognize
 from ebcli.models.keywords import (
     BUNDLED,
@@ -37,7 +37,7 @@ from ebcli.models.keywords import (
     VIDEO,
     WHOLE,
 )
-from ebcli.models.loaded import LoadedModel
+from ebcli.models.loaded import HeadShape, LoadedModel
 from ebcli.models.running import checked_device, output_shape, probe
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
@@ -169,6 +169,7 @@ def _load(
         check_texts(name, texts)
     with guard_user_code(name), name_in_errors(name), _seeding, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
+        head = source.choose_head(head)
         net, label, files = _with_weights(source, weights, name)
         check_finite(net, f"{label} for {name}")
         task = source.task(net)
@@ -192,17 +193,23 @@ def _load(
             scores = scores or RAW
             net = source.with_texts(net, texts, scores)
         scores = scores or source.scores(net)
+        all_names = printable_names(names)
         net = net.eval()
         if device is not None:
             net = net.to(device)
         if is_detector(net):
             net = DetectionScores(net)
-    num_known = 0 if names is None or isinstance(names, Mapping) else len(names)
+    num_known = 0 if isinstance(all_names, Mapping) else len(all_names)
     output = _probe_output(net, settings.apply(default_spec), task, num_known, head)
+    if source.heads:
+        output = output._replace(head=source.head, heads=source.heads)
     count = output.num_classes
-    categories = tuple(map(printable, names_of_head(names, output.head) or ()))
+    if isinstance(all_names, Mapping):
+        categories = all_names.get(str(output.head), ())
+    else:
+        categories = all_names
     if class_names is not None:
-        _check_names(name, class_names, output)
+        _check_names(name, all_names, len(categories), output)
     is_detection = output.task == DETECTION
     fit = partial(_fit_input, source, net, default_spec=default_spec, of_detector=is_detection)
     return LoadedModel(
@@ -245,7 +252,7 @@ class NetworkOutput(NamedTuple):
     task: str
     num_classes: int
     head: str | None = None
-    heads: Mapping[str, Shape] = {}
+    heads: Mapping[str, HeadShape] = {}
 
 
 def _probe_output(
@@ -296,18 +303,20 @@ def _keep_head(net: Module, output: Any, choice: HeadChoice) -> Head:
     return head
 
 
-def _check_names(name: str, class_names: NamesOfHeads, output: NetworkOutput) -> None:
-    """Raise ConfigurationError if the class names of a user do not fit the network."""
+def _check_names(name: str, all_names: Collection[str], count: int, output: NetworkOutput) -> None:
+    """Raise ConfigurationError if a user's class names, so many for this head, do not fit the network."""
     owner = name if output.head is None else f"head {output.head!r} of {name}"
-    if isinstance(class_names, Mapping):
-        unknown = [str(key) for key in class_names if str(key) not in output.heads]
+    if isinstance(all_names, Mapping):
+        unknown = [head for head in all_names if head not in output.heads]
         if unknown:
-            heads = ", ".join(output.heads) or "only one head, so give a list"
+            heads = ", ".join(output.heads) or "only one head: give a list"
             raise ConfigurationError(f"there are class names for head {unknown[0]!r}, but {name} has {heads}")
-    head_names = names_of_head(class_names, output.head)
-    if head_names is not None and len(head_names) != output.num_classes:
-        problem = f"there are {len(head_names)} class names"
-        raise ConfigurationError(f"{problem}, but {owner} has {output.num_classes} classes")
+        if output.head not in all_names:
+            return
+    if count != output.num_classes:
+        raise ConfigurationError(
+            f"there are {count} class names, but {owner} has {output.num_classes} classes"
+        )
 
 
 def _fit_input(
