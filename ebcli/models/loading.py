@@ -204,10 +204,11 @@ def _load(
     if source.heads:
         output = output._replace(head=source.head, heads=source.heads)
     count = output.num_classes
-    if isinstance(all_names, Mapping):
-        categories = all_names.get(str(output.head), ())
-    else:
+    categories: tuple[str, ...] = ()
+    if not isinstance(all_names, Mapping):
         categories = all_names
+    elif output.head is not None:
+        categories = all_names.get(output.head, ())
     if class_names is not None:
         _check_names(name, all_names, len(categories), output)
     is_detection = output.task == DETECTION
