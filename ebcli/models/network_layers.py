@@ -281,7 +281,7 @@ def _known_layer(model: LoadedModel, has_name: bool) -> str | None:
     if isinstance(net, DetectionScores):
         return _below_pyramid(net, "backbone.body")
     if model.task == SEGMENTATION and hasattr(getattr(net, "backbone", None), "return_layers"):
-        return _below_pyramid(net, "backbone")
+        return _below_pyramid(net, "backbone", model.head)
     for pattern, choose in _DEFAULTS:
         if has_name and re.fullmatch(pattern, model.name):
             return choose(net)
@@ -394,12 +394,16 @@ def _last_outermost(net: Module, names: Sequence[str]) -> str:
     return next(name for name in reversed(names) if name.count(".") == outermost)
 
 
-def _below_pyramid(net: Module, body: str) -> str:
-    """The first features that the heads read: all probability passes through them, but not through later ones."""
+def _below_pyramid(net: Module, body: str, head: str | None = None) -> str:
+    """The first features that the heads read: all probability passes through them, but not through later ones.
+
+    A head of a segmentation network has features of its own.
+    """
     modules = dict(net.named_modules())
     outputs = getattr(modules.get(body), "return_layers", None)  # of torchvision's IntermediateLayerGetter
     if outputs:
-        first = next(iter(outputs))
+        own_layers = [layer for layer, name in outputs.items() if name == head]
+        first = own_layers[0] if own_layers else next(iter(outputs))
         # MobileNet's blocks are numbered; the one that a detector reads first starts the stage of stride 32
         if first.isdecimal() and isinstance(net, DetectionScores):
             first = int(first) - 1

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torchvision
 from torch import Tensor, nn
 from two_heads import COLOR, KIND, TwoHeads, as_dict
 
@@ -227,3 +228,13 @@ def test_segmentation() -> None:
     assert (ebcli.load_model(Dense()).head, ebcli.load_model(Dense()).num_classes) == ("out", 4)
     loaded = ebcli.load_model(Dense(), head="aux")
     assert (loaded.task, loaded.num_classes) == ("segmentation", 5)
+
+
+def test_the_default_layer_of_an_auxiliary_head_is_what_it_reads() -> None:
+    """In torchvision's networks, it reads ``layer3``, of which ``layer4`` is computed for the other head."""
+    options = {"weights": None, "weights_backbone": None, "aux_loss": True, "num_classes": 4}
+    net = torchvision.models.segmentation.fcn_resnet50(**options)
+    for head, layer in ((None, "backbone.layer4"), ("out", "backbone.layer4"), ("aux", "backbone.layer3")):
+        assert ebcli.default_layer(ebcli.load_model(net, head=head)) == layer
+    found = ebcli.explain(net, torch.rand(3, 64, 64), head="aux")
+    assert {map_.layer for map_ in found.explanation.maps} == {"backbone.layer3"}
