@@ -1,10 +1,12 @@
 """Heads: the tensors that a network returns, of which one is explained."""
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.nn import Module
 
 from ebcli.errors import ConfigurationError, LayerError
 
@@ -53,7 +55,7 @@ def head_of(output: Any, choice: HeadChoice = None) -> Head:
 
     Args:
         output: what the network returned.
-        choice: the head's name or position.
+        choice: the head's name or position; a number in text is a position if no head has that name.
 
     Raises:
         LayerError: the network returned no floating-point tensor.
@@ -61,16 +63,17 @@ def head_of(output: Any, choice: HeadChoice = None) -> Head:
     """
     first = single_tensor(output, "the network's output")
     heads = heads_of(output)
-    if isinstance(output, Tensor) and choice is None:
+    if isinstance(output, Tensor):
+        if choice is not None:
+            raise ConfigurationError(f"the network has only one output, {in_words(heads)}: drop the head")
         return Head(None, output)
     if choice is not None:
-        names = [*heads]
-        if isinstance(choice, int) and -len(names) <= choice < len(names):
-            choice = names[choice]
-        if choice not in heads:
-            raise ConfigurationError(f"the network has no head {choice!r}: choose one of {in_words(heads)}")
-        return Head(str(choice), heads[str(choice)])
-    rows = {name: a for name, a in heads.items() if a.ndim > 1}
+        name = name_of(choice, [*heads])
+        if name is None:
+            valid = in_words(with_rows(heads))
+            raise ConfigurationError(f"the network has no head {choice!r}: choose one of {valid}")
+        return Head(name, heads[name])
+    rows = with_rows(heads)
     if len(rows) < 2:
         return Head(None, next(iter(rows.values()), first))
     for name in OBVIOUS:
@@ -81,7 +84,34 @@ def head_of(output: Any, choice: HeadChoice = None) -> Head:
     )
 
 
+def with_rows(heads: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those that have a row for each image."""
+    return {name: a for name, a in heads.items() if a.ndim > 1}
+
+
+def keep_head(choice: HeadChoice, _net: Module, _inputs: Any, output: Any) -> Tensor:
+    """A forward hook, once it knows the choice: the network then returns that head alone."""
+    return head_of(output, choice).tensor
+
+
 def in_words(heads: Mapping[str, Tensor]) -> str:
     """Heads by name, with their shapes but for the number of images."""
     shapes = {name: ", ".join(["B", *map(str, a.shape[1:])]) if a.ndim else "" for name, a in heads.items()}
-    return "; ".join(f"{name or '0'} ({shape})" for name, shape in shapes.items())
+    return "; ".join(f"{name} ({shape})".lstrip() for name, shape in shapes.items())
+
+
+def name_of(choice: str | int, names: Sequence[str]) -> str | None:
+    """The name of the chosen head; None if there is no such head.
+
+    The names of the heads in a tuple are their positions there, where tensors that are no heads count, too.
+    """
+    text = str(choice)
+    if text in names:
+        return text
+    if not re.fullmatch("-?[0-9]{1,9}", text):
+        return None
+    index = int(text)
+    are_positions = all(name.isdigit() for name in names)
+    if (are_positions and index >= 0) or not -len(names) <= index < len(names):
+        return None
+    return names[index]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ebcli.gallery.comparison import Comparison
 
 _SUITE = "eb-saliency check"
-_OF_BASELINE = ("model", "weights", "layer", "device", "batch_size", "workers")
+_OF_BASELINE = ("model", "weights", "head", "layer", "device", "batch_size", "workers")
 _LIMITS = ("min_correlation", "min_overlap", "max_shift", "max_changed")
 _PATHS_ONLY = {"verbose": False, "as_json": False, "null": False}  # of options of a run
 

@@ -150,7 +150,8 @@ def models(patterns: tuple[str, ...], **_: Any) -> int:
 def layers(**options: Any) -> int:
     """List the layers of a model.
 
-    Prints the name, type, output and stride in pixels of each layer. * marks the default.
+    Prints the name, type, output and stride in pixels of each layer. * marks the default. For a network that returns
+    several outputs, its heads, it also prints their names and shapes.
     """
     from ebcli.models import default_layer, layers, load_model
     from ebcli.models.keywords import UNTRAINED
@@ -165,6 +166,11 @@ def layers(**options: Any) -> int:
     model = RunPlan.from_values(**values, images=(Path("photo"),)).model
     with sign_of_life(f"Loading {model.name} ..."):
         loaded = load_model(device="cpu", **vars(model))
+    if loaded.heads:
+        heads = [("HEAD", "OUTPUT", "EXPLAINED")]
+        for name, shape in loaded.heads.items():
+            heads.append((name, _shape(shape), "*" if name == loaded.head else ""))
+        _write_table(heads)
     default = None
     with suppress(LayerError):  # none has a map
         default = default_layer(loaded)
@@ -172,12 +178,21 @@ def layers(**options: Any) -> int:
     for layer in layers(loaded):
         stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
         mark = "*" if layer.name == default else ""
-        rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride, mark))
+        rows.append((layer.name, layer.type, _shape(layer.shape), stride, mark))
+    _write_table(rows)
+    return 0
+
+
+def _shape(shape: Sequence[int | str]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _write_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in columns, and the first row, the heading, to stderr."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     heading, *lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     note(heading)
     write_out("\n".join(lines))
-    return 0
 
 
 @command(

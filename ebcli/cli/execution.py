@@ -142,7 +142,8 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> i
     total = len(work.sources)
     if options["verbose"]:
         common = work.common
-        say(f"{common.model} ({common.weights}), layer {common.layer}, on {work.device}")
+        head = "" if common.head is None else f"head {common.head}, "
+        say(f"{common.model} ({common.weights}), {head}layer {common.layer}, on {work.device}")
         for path in work.skipped:
             say(f"{display_path(path)}: up to date, skipped")
     _print_choices(work, plan)
@@ -268,6 +269,10 @@ def _print_choices(work: Run, plan: RunPlan) -> None:
     end = work.options.style.vmax
     if common.weights == FACTORY:
         note(f"{common.model} has the weights that its factory returns; --weights FILE loads a checkpoint")
+    if common.head is not None and plan.model.head is None:
+        note(
+            f"{common.model} returns several outputs: {common.head} is explained; --head NAME chooses another"
+        )
     # detectors were trained on padded images
     if plan.model.preprocessing.fit == WHOLE and common.fit == PAD and work.task != DETECTION:
         tiles = "--tiles 1 explains long ones in squares"

@@ -183,6 +183,11 @@ _ALL = (
         "--class-names",
         "Read the class names from FILE, in output order: one per line, or JSON. [default: the model's own]",
     ),
+    _model(
+        "--head NAME|INDEX",
+        "Explain this output of a network that returns several, by its name or position. [default: the only one, or "
+        "the one named logits, pred or out]",
+    ),
     _model("--resize PIXELS", "Resize the shorter side to PIXELS."),
     _model("--crop PIXELS", "Crop the center to PIXELS."),
     _model("--depth SLICES", "Resize volumes to this many slices."),

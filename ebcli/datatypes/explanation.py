@@ -240,6 +240,7 @@ class Map:
             map rests on; None for other subjects.
         channels: at the input of a network with more than three, each channel's share of the positive relevance; else
             empty.
+        head: the output of the network that it explains; None of the only one.
     """
 
     subject: Subject
@@ -258,6 +259,7 @@ class Map:
     sufficiency: Sufficiency | None = None
     share: float | None = None
     channels: tuple[float, ...] = ()
+    head: str | None = None
 
     @property
     def title(self) -> str:

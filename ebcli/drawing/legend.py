@@ -152,6 +152,8 @@ def add_caption(image: Image.Image, map_: Map, style: DrawingStyle, is_blank: bo
 
     title = map_.title
     details = ", ".join(map_.evidence_words)
+    if map_.head is not None:
+        details = f"head {map_.head}, {details}".removesuffix(", ")
     extra_lines = in_lines(map_.sufficiency.words, letters, room) if map_.sufficiency else []
     if is_blank:
         title = f"{map_.subject.title}, blank map"

@@ -24,7 +24,7 @@ from ebcli.eb.stepwise import Explains, Stepwise, total
 from ebcli.eb.tape import Tape
 from ebcli.eb.torch_private import tree_map, tree_map_only
 from ebcli.errors import ConfigurationError, LayerError
-from ebcli.heads import HeadChoice, single_tensor
+from ebcli.heads import HeadChoice, head_of, single_tensor
 from ebcli.layouts import Layout
 
 
@@ -261,7 +261,7 @@ def layers_on_path(
         inputs = inputs.detach().clone()
         tape.saves_numbers = False
         source = tape.start(inputs)
-        output = tape.value_of(single_tensor(net(inputs), "the network's output"))
+        output = tape.value_of(head_of(net(inputs)).tensor)
     if not isinstance(output, Value):
         return {}
     on_path = _values_above(None, output)

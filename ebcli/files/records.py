@@ -150,6 +150,7 @@ class Record:
         input_bytes, input_mtime_ns: the size and modification time of the input; None if it could not be read.
         configuration: a hash of all settings that the results depend on.
         model, weights, layer, method: how the maps were computed.
+        head: the output that was explained, of a network that returns several; None of the only one.
         against: the indices of the classes of ``--against``.
         output_sha256: the checksums of the result files.
         label, predicted: with ``--labels``, the indices of the true class and of the most likely one.
@@ -178,6 +179,7 @@ class Record:
     weights: str = ""
     layer: str = ""
     method: str = ""
+    head: str | None = None
     against: tuple[int, ...] = ()
     output_sha256: tuple[str, ...] = ()
     label: int | None = None
@@ -306,7 +308,7 @@ def _scalars(record: type[ClassRecord | Record]) -> dict[str, set[Any]]:
 _OF_CLASS = _scalars(ClassRecord)
 _OF_RECORD = _scalars(Record)
 _FIELD_NAMES = {field.name for field in fields(Record)}
-_LATER = {"question": "", "answer": None}  # which records of earlier versions lack
+_LATER = {"question": "", "answer": None, "head": None}  # which records of earlier versions lack
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 
 

@@ -141,7 +141,10 @@ def _by_key(maps: Sequence[Map], has_layers: bool) -> dict[Any, Map]:
 
 
 def _run_name(record: Record, map_: Map) -> str:
-    return f"{record.model} ({record.weights}), {map_.layer}, {map_.method}"
+    network = f"{record.model} ({record.weights})"
+    if record.head is not None:
+        network += f", head {record.head}"
+    return f"{network}, {map_.layer}, {map_.method}"
 
 
 def align(pair: MapPair) -> tuple[FloatArray, FloatArray, Pixels]:

@@ -198,6 +198,8 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Js
     def outcome_data(outcome: Outcome) -> JsonObject:
         record = outcome.record
         weights = "untrained" if record.weights == "none" else record.weights
+        if record.head is not None:
+            weights += f", head {record.head}"
         # what tells a wrong prediction from the true class comes first
         maps = sorted(outcome.maps, key=lambda map_entry: not map_entry.class_record.against)
         return {

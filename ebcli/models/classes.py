@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ebcli.errors import ConfigurationError, UnknownClassError, closest, reason
 
 Names = Sequence[str] | None  # of classes, in the order of the network's outputs
+NamesOfHeads = Names | Mapping[str, Sequence[str]] | Mapping[int, Sequence[str]]  # or those of each head
 Texts = Sequence[str]  # that are classes
 
 _MOST_BYTES = 1 << 24  # of a file of class names
@@ -106,6 +107,13 @@ def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ..
     like = dict(zip(names, categories, strict=True))
     near = difflib.get_close_matches(lowercase, like, cutoff=_LIKE)
     raise UnknownClassError(name, closest(name, categories) or usual, map(like.__getitem__, near))
+
+
+def printable_names(names: NamesOfHeads) -> tuple[str, ...] | Mapping[str, tuple[str, ...]]:
+    """Class names, or those of each head, as they can be printed; empty if there are none."""
+    if isinstance(names, Mapping):
+        return {str(head): tuple(map(printable, head_names)) for head, head_names in names.items()}
+    return tuple(map(printable, names or ()))
 
 
 def check_texts(name: str, texts: Names) -> None:

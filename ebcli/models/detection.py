@@ -132,7 +132,7 @@ class YoloOutput:
             size: height and width of the input in pixels.
             num_classes: the number of classes; 0 if it is unknown, so that all rows count.
         """
-        _, *shape = single_tensor(output, "the output").shape
+        shape = single_tensor(output, "the output").shape[1:]
         if len(shape) != 2:
             return None
         counts = _cell_counts(size)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
+HeadShape = tuple[int | str, ...]
+
 # What is known of the bundled network before it is loaded
 NAME = "IMAGENET1K_V1"  # of its weights, as torchvision would call them
 DEFAULT_LAYER = "features.11"  # as ``default_layer`` finds it
@@ -53,6 +55,9 @@ class LoadedModel:
         weights: name of the weights, path of the checkpoint, ``"factory"`` for those that a factory returned,
             ``"file"`` for those in the file of a network, or ``"none"``.
         num_classes: number of classes.
+        head: the name of the head that the network returns; None if it has only one.
+        heads: the shapes of all heads by name, without the batch, where a side that is free has a name; empty if there
+            is only one.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``.
         files: files whose content defines the network: a checkpoint, a model file.
         task: ``"classification"``, ``"detection"``, ``"segmentation"`` or ``"video"``.
@@ -83,9 +88,14 @@ class LoadedModel:
     one_by_one: bool = False
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     fit: Callable[[Preprocessing], InputSpec] | None = field(default=None, compare=False)
+    head: str | None = None
+    heads: Mapping[str, HeadShape] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:  # a network in full would fill screens
-        return f"<{self.name}, weights {self.weights}, for {self.task}, {self.num_classes} classes>"
+        words = [self.name, f"weights {self.weights}"]
+        if self.head is not None:
+            words.append(f"head {self.head}")
+        return f"<{', '.join(words)}, for {self.task}, {self.num_classes} classes>"
 
     def category(self, index: int) -> str | None:
         """The name of a class; None if it is unknown."""
@@ -152,6 +162,8 @@ def network_settings(loaded: LoadedModel) -> dict[str, object]:
     }
     if loaded.scores != SOFTMAX:
         settings["scores"] = loaded.scores
+    if loaded.head is not None:
+        settings["head"] = loaded.head
     return settings
 
 

@@ -3,24 +3,25 @@
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.heads import Head, HeadChoice, head_of, heads_of, keep_head, with_rows
 from ebcli.imports import guard_user_code, name_in_errors
 from ebcli.layouts import modules_of
 from ebcli.models.checkpoint import check_finite, read_checkpoint
-from ebcli.models.classes import Names, check_texts, printable, read_class_names
+from ebcli.models.classes import NamesOfHeads, check_texts, printable_names, read_class_names
 from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognize
 from ebcli.models.keywords import (
     BUNDLED,
@@ -36,7 +37,7 @@ from ebcli.models.keywords import (
     VIDEO,
     WHOLE,
 )
-from ebcli.models.loaded import LoadedModel
+from ebcli.models.loaded import HeadShape, LoadedModel
 from ebcli.models.running import checked_device, output_shape, probe
 from ebcli.models.sources import is_network_file, refuse_keras, source_of
 from ebcli.models.sources.base import ModelSource
@@ -55,10 +56,11 @@ def load_model(
     device: str | torch.device | None = None,
     *,
     transform: Any = None,
-    class_names: FilePath | Sequence[str] | None = None,
+    class_names: FilePath | NamesOfHeads = None,
     like: FilePath | Sequence[FilePath] = (),
     preprocessing: Preprocessing | None = None,
     scores: str | None = None,
+    head: HeadChoice = None,
 ) -> LoadedModel:
     """Build a network, load its weights and move it to a device.
 
@@ -81,6 +83,10 @@ def load_model(
     A checkpoint determines the number of classes. A torchvision or timm network with 1000 classes gets ImageNet's
     class names. Untrained networks are the same in every call, and the global random state is left unchanged.
 
+    Of a network that returns several tensors, its heads, in a tuple, a dict or a dataclass, one is explained:
+
+        load_model("nets.py:two_heads", head="color")          # by name; in a tuple by position: head=1
+
     A network in memory keeps its weights, its device, its mode and its hooks:
 
         load_model(net, transform=weights.transforms(), class_names=names)
@@ -96,18 +102,22 @@ def load_model(
         device: any PyTorch device; None for the CPU, or for the device of a network in memory.
         transform: of a network in memory, what makes its input (C, H, W) of a Pillow image: a preset of torchvision,
             an image processor of Hugging Face, or any function, whose crop is measured. None if that is unknown.
-        class_names: class names in the order of the logits, or a file with them; see ``read_class_names``. For
-            ``clip/NAME`` and ``open_clip/NAME``, any texts, and for detectors of ``hf/NAME`` that read them.
+        class_names: class names in the order of the logits, or a file with them; see ``read_class_names``. A mapping
+            has the class names of each head. For ``clip/NAME`` and ``open_clip/NAME``, any texts, and for detectors of
+            ``hf/NAME`` that read them.
         like: one or several pictures, files, that become the classes.
         preprocessing: settings that replace those of the weights.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``; None for the model's own way, which
             is raw for similarities and for regression, sigmoid for multi-label models and for a single logit, else
             softmax. Softmax and sigmoid of CLIP's and SigLIP's similarities use the temperature and bias that the model
             was trained with.
+        head: the head to explain, by name or position. None for the only one that has a row for each image, or the one
+            named ``logits``, ``pred`` or ``out``.
 
     Raises:
-        ConfigurationError: the model, weights or device do not exist, the checkpoint, class names or preprocessing
-            do not fit, the weights contain NaN or infinity, a picture cannot be read, or a download failed.
+        ConfigurationError: the model, weights, device or head do not exist, the network has several heads and none is
+            chosen, the checkpoint, class names or preprocessing do not fit, the weights contain NaN or infinity, a
+            picture cannot be read, or a download failed.
 
     Examples:
         >>> import ebcli
@@ -131,7 +141,8 @@ def load_model(
     if isinstance(like, (str, os.PathLike)):
         like = [like]
     settings = preprocessing or Preprocessing()
-    load = partial(_load, str(weights), device, class_names, list(map(Path, like)), settings, scores)
+    pictures = list(map(Path, like))
+    load = partial(_load, str(weights), device, class_names, pictures, settings, scores, head)
     if has_name:
         return load(*source_of(name))
     source = source_given(name, preprocessing if transform is None else transform)
@@ -142,18 +153,23 @@ def load_model(
 def _load(
     weights: str,
     device: torch.device | None,
-    class_names: Names,
+    class_names: NamesOfHeads,
     pictures: Sequence[Path],
     settings: Preprocessing,
     scores: str | None,
+    head: HeadChoice,
     name: str,
     source: ModelSource,
 ) -> LoadedModel:
     source.headless = bool(pictures)
+    texts = None if isinstance(class_names, Mapping) else class_names
+    if head is not None and (pictures or source.takes_texts()):
+        raise ConfigurationError(f"{name} compares images by their features, not by a head: drop --head")
     if source.takes_texts() and not pictures:
-        check_texts(name, class_names)
+        check_texts(name, texts)
     with guard_user_code(name), name_in_errors(name), _seeding, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
+        head = source.choose_head(head)
         net, label, files = _with_weights(source, weights, name)
         check_finite(net, f"{label} for {name}")
         task = source.task(net)
@@ -171,22 +187,31 @@ def _load(
             spec = _fit_input(source, net, replace(settings, tiles=None), default_spec)
             net = with_reference_pictures(name, net, pictures, spec, is_backbone=backbone is not None)
             files = (*files, *pictures)
-            names = class_names or list(map(str, pictures))
+            names = texts or list(map(str, pictures))
             scores = scores or RAW
-        elif source.takes_texts() and class_names is not None:
+        elif source.takes_texts() and texts is not None:
             scores = scores or RAW
-            net = source.with_texts(net, class_names, scores)
+            net = source.with_texts(net, texts, scores)
         scores = scores or source.scores(net)
-        categories = () if names is None else tuple(map(printable, names))
+        all_names = printable_names(names)
         net = net.eval()
         if device is not None:
             net = net.to(device)
         if is_detector(net):
             net = DetectionScores(net)
-    task, count = _probe_task(net, settings.apply(default_spec), task, len(categories))
-    if class_names is not None and len(class_names) != count:
-        raise ConfigurationError(f"there are {len(class_names)} class names, but {name} has {count} classes")
-    is_detection = task == DETECTION
+    num_known = 0 if isinstance(all_names, Mapping) else len(all_names)
+    output = _probe_output(net, settings.apply(default_spec), task, num_known, head)
+    if source.heads:
+        output = output._replace(head=source.head, heads=source.heads)
+    count = output.num_classes
+    categories: tuple[str, ...] = ()
+    if not isinstance(all_names, Mapping):
+        categories = all_names
+    elif output.head is not None:
+        categories = all_names.get(output.head, ())
+    if class_names is not None:
+        _check_names(name, all_names, len(categories), output)
+    is_detection = output.task == DETECTION
     fit = partial(_fit_input, source, net, default_spec=default_spec, of_detector=is_detection)
     return LoadedModel(
         name,
@@ -197,10 +222,12 @@ def _load(
         num_classes=count,
         files=files,
         scores=scores or (SIGMOID if count == 1 else SOFTMAX),
-        task=task,
+        task=output.task,
         one_by_one=source.one_by_one,
         preprocessing=settings,
         fit=fit,
+        head=output.head,
+        heads=output.heads,
     )
 
 
@@ -220,22 +247,77 @@ def _default_spec(
     return default_spec
 
 
-def _probe_task(net: Module, spec: InputSpec, task: str | None, num_known: int) -> tuple[str, int]:
-    """The task of a network and the number of its classes, of which so many are known, from a forward pass."""
-    if isinstance(net, DetectionScores):
-        return DETECTION, net.num_classes
+class NetworkOutput(NamedTuple):
+    """What a network returns; for `head` and `heads`, see ``LoadedModel``."""
+
+    task: str
+    num_classes: int
+    head: str | None = None
+    heads: Mapping[str, HeadShape] = {}
+
+
+def _probe_output(
+    net: Module, spec: InputSpec, task: str | None, num_known: int, choice: HeadChoice
+) -> NetworkOutput:
+    """What a network returns, of whose classes so many are known, from a forward pass.
+
+    Of a network with several heads, only one is returned from then on.
+    """
     name = spec.network
-    with torch.no_grad():
-        output = recognize(net, probe(name, net, spec, net), spec.shape, num_known)
+    has_candidates = isinstance(net, DetectionScores)
+    output = None
+    if not has_candidates:
+        with torch.no_grad():
+            output = probe(name, net, spec, net)
+        has_candidates = isinstance(output, Candidates)
+    if has_candidates and choice is not None:
+        raise ConfigurationError(f"{name} is a detector, so it has one head: drop --head")
+    if isinstance(net, DetectionScores):
+        return NetworkOutput(DETECTION, net.num_classes)
+    all_heads = with_rows(heads_of(output))
+    head = None
+    if choice is not None:
+        head = _keep_head(net, output, choice)
+        output = head.tensor
+    output = recognize(net, output, spec.shape, num_known)
     if isinstance(output, Candidates):
-        return DETECTION, output.logits.shape[1]
+        return NetworkOutput(DETECTION, output.logits.shape[1])
     if task == DETECTION:
         raise ConfigurationError(f"{name} is for detection, but does not return boxes: see ebcli.Candidates")
+    if head is None:
+        head = _keep_head(net, output, choice)
     is_dense = task not in (CLASSIFICATION, VIDEO)
-    shape = output_shape(name, output, is_dense=is_dense)
+    shape = output_shape(name, head.tensor, is_dense=is_dense)
     if task is None:
         task = CLASSIFICATION if len(shape) == 2 else SEGMENTATION
-    return task, shape[1]
+    if len(all_heads) < 2:
+        return NetworkOutput(task, shape[1])
+    shapes = {head_name: tuple(a.shape[1:]) for head_name, a in all_heads.items()}
+    return NetworkOutput(task, shape[1], head.name, shapes)
+
+
+def _keep_head(net: Module, output: Any, choice: HeadChoice) -> Head:
+    """The head that is explained, of what a network returned; the network then returns it alone."""
+    head = head_of(output, choice)
+    if not isinstance(output, Tensor):
+        net.register_forward_hook(partial(keep_head, head.name))
+    return head
+
+
+def _check_names(name: str, all_names: Collection[str], count: int, output: NetworkOutput) -> None:
+    """Raise ConfigurationError if a user's class names, so many for this head, do not fit the network."""
+    owner = name if output.head is None else f"head {output.head!r} of {name}"
+    if isinstance(all_names, Mapping):
+        unknown = [head for head in all_names if head not in output.heads]
+        if unknown:
+            heads = ", ".join(output.heads) or "only one head: give a list"
+            raise ConfigurationError(f"there are class names for head {unknown[0]!r}, but {name} has {heads}")
+        if output.head not in all_names:
+            return
+    if count != output.num_classes:
+        raise ConfigurationError(
+            f"there are {count} class names, but {owner} has {output.num_classes} classes"
+        )
 
 
 def _fit_input(

@@ -16,14 +16,14 @@ from torch.nn import Module
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import excitation_backprop, layers_on_path
 from ebcli.eb.forward import evaluating, unwrap, without_wrappers
-from ebcli.errors import EbcliError, LayerError, closest
-from ebcli.heads import heads_of
+from ebcli.errors import ConfigurationError, EbcliError, LayerError, closest
+from ebcli.heads import HeadChoice, heads_of, keep_head
 from ebcli.layouts import Layout, Shape
 from ebcli.models.checkpoint import Tensors
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.running import blank, fitting_first_layer, hook_modules, probe
+from ebcli.models.running import blank, fitting_first_layer, hook_modules, probe, shallow_copy
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
 # through modules and look like maps
@@ -84,7 +84,7 @@ class SpatialLayer(NamedTuple):
 SpatialLayers = list[SpatialLayer]
 
 
-def layers(model: Model, input_size: InputSize = None) -> list[Layer]:
+def layers(model: Model, input_size: InputSize = None, *, head: HeadChoice = None) -> list[Layer]:
     """List the layers of a network in execution order.
 
     A block follows the modules inside it. A module is listed if it has one map: it is called exactly once, its input
@@ -95,9 +95,10 @@ def layers(model: Model, input_size: InputSize = None) -> list[Layer]:
         model: the model, or a network that takes images (B, 3, height, width) or clips (B, 3, frames, height, width).
         input_size: side or (height, width) of the input in pixels, or (frames, height, width); None for that of the
             model's preprocessing, or 224 for a network without preprocessing.
+        head: of a network with several heads, the one of which the layers are listed; see `load_model`.
 
     Raises:
-        ConfigurationError: the network does not accept images of that size.
+        ConfigurationError: the network does not accept images of that size, or has several heads and none is chosen.
 
     Examples:
         >>> import ebcli, torch
@@ -108,7 +109,7 @@ def layers(model: Model, input_size: InputSize = None) -> list[Layer]:
         >>> ebcli.layers(net, input_size=(32, 64))[0].shape
         (8, 8, 16)
     """
-    model = as_loaded(model, input_size)
+    model = as_loaded(model, input_size, head)
     net = model.net
     batch = 1 if model.one_by_one else _BATCH
     size = model.transforms.shape
@@ -145,8 +146,12 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
     return name
 
 
-def as_loaded(model: Model, input_size: InputSize) -> LoadedModel:
-    """A model with inputs of that size; a network without preprocessing gets what its first layer takes."""
+def as_loaded(model: Model, input_size: InputSize, head: HeadChoice = None) -> LoadedModel:
+    """A model with inputs of that size; a network without preprocessing gets what its first layer takes.
+
+    Raises:
+        ConfigurationError: a head is chosen of a loaded model.
+    """
     spec = model.transforms if isinstance(model, LoadedModel) else InputSpec(None)
     if isinstance(input_size, int):
         input_size = (input_size, input_size)
@@ -156,8 +161,11 @@ def as_loaded(model: Model, input_size: InputSize) -> LoadedModel:
         for count in counts:
             spec = replace(spec, frames=count) if spec.depth is None else replace(spec, depth=count)
     if isinstance(model, LoadedModel):
+        if head is not None:
+            raise ConfigurationError(f"{model.name} is loaded already: pass the head to load_model()")
         return replace(model, transforms=spec)
-    net: Module = unwrap(model)
+    net: Module = shallow_copy(unwrap(model))
+    net.register_forward_hook(partial(keep_head, head))
     return LoadedModel(type(net).__name__, net, transforms=fitting_first_layer(net, spec))
 
 
@@ -198,7 +206,7 @@ def _stride(grid: Shape, size: Shape) -> float | None:
     return None
 
 
-def default_layer(model: Model, input_size: InputSize = None) -> str:
+def default_layer(model: Model, input_size: InputSize = None, *, head: HeadChoice = None) -> str:
     """Choose the layer for maps: the literature's choice, the best one measured, or the deepest of about stride 16.
 
     Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
@@ -210,9 +218,10 @@ def default_layer(model: Model, input_size: InputSize = None) -> str:
     Args:
         model: the model, or a network, of which neither literature nor measurements are known.
         input_size: see `layers`.
+        head: see `layers`.
 
     Raises:
-        ConfigurationError: the network does not accept images of that size.
+        ConfigurationError: the network does not accept images of that size, or has several heads and none is chosen.
         LayerError: no layer below the classifier has a spatial layout.
 
     Examples:
@@ -223,7 +232,7 @@ def default_layer(model: Model, input_size: InputSize = None) -> str:
         'layer3'
     """
     has_name = isinstance(model, LoadedModel)
-    model = as_loaded(model, input_size)
+    model = as_loaded(model, input_size, head)
     known_layer = _known_layer(model, has_name)
     if known_layer is not None:
         return known_layer
@@ -275,7 +284,7 @@ def _known_layer(model: LoadedModel, has_name: bool) -> str | None:
     if isinstance(net, DetectionScores):
         return _below_pyramid(net, "backbone.body")
     if model.task == SEGMENTATION and hasattr(getattr(net, "backbone", None), "return_layers"):
-        return _below_pyramid(net, "backbone")
+        return _below_pyramid(net, "backbone", model.head)
     for pattern, choose in _DEFAULTS:
         if has_name and re.fullmatch(pattern, model.name):
             return choose(net)
@@ -388,12 +397,16 @@ def _last_outermost(net: Module, names: Sequence[str]) -> str:
     return next(name for name in reversed(names) if name.count(".") == outermost)
 
 
-def _below_pyramid(net: Module, body: str) -> str:
-    """The first features that the heads read: all probability passes through them, but not through later ones."""
+def _below_pyramid(net: Module, body: str, head: str | None = None) -> str:
+    """The first features that the heads read: all probability passes through them, but not through later ones.
+
+    A head of a segmentation network has features of its own.
+    """
     modules = dict(net.named_modules())
     outputs = getattr(modules.get(body), "return_layers", None)  # of torchvision's IntermediateLayerGetter
     if outputs:
-        first = next(iter(outputs))
+        own_layers = [layer for layer, name in outputs.items() if name == head]
+        first = own_layers[0] if own_layers else next(iter(outputs))
         # MobileNet's blocks are numbered; the one that a detector reads first starts the stage of stride 32
         if first.isdecimal() and isinstance(net, DetectionScores):
             first = int(first) - 1

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
 from threading import get_ident
 from typing import Any, TypeVar
 
@@ -71,6 +72,17 @@ def checked_device(device: str | torch.device) -> torch.device:
         problem = f"device {str(device)!r} is not available: {reason}"
         raise ConfigurationError(f"{problem}; use --device cpu") from error
     return result
+
+
+def shallow_copy(net: Module) -> Module:
+    """The network with hooks of its own; layers, parameters and buffers are those of the one that was given."""
+    twin: Module = object.__new__(type(net))
+    attributes = vars(twin)
+    attributes.update(vars(net), training=False)
+    for key, value in attributes.items():
+        if "hooks" in key:
+            attributes[key] = copy(value)
+    return twin
 
 
 class ReachedLayer(Exception):  # noqa: N818 - no error

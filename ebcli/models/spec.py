@@ -218,6 +218,7 @@ class ModelSpec:
         preprocessing: settings that replace the model's own preprocessing.
         scores: how logits become scores; None for the model's own way.
         like: pictures to compare images with.
+        head: the head that is explained, by name or position; None for the only or the obvious one.
 
     Raises:
         ConfigurationError: the file does not exist.
@@ -230,6 +231,7 @@ class ModelSpec:
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     scores: str | None = None
     like: tuple[Path, ...] = ()
+    head: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.class_names, Path) and not os.path.isfile(self.class_names):

@@ -28,7 +28,9 @@ from ebcli.files.images import decode, to_rgb
 from ebcli.files.media.array import NumPy
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.sources import Source
+from ebcli.heads import HeadChoice
 from ebcli.models import LoadedModel, default_layer, load_model
+from ebcli.models.classes import NamesOfHeads
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
 from ebcli.models.running import default_batch_size, resolve_device
 from ebcli.models.sources.in_memory import FunctionOfTensor
@@ -63,8 +65,9 @@ if TYPE_CHECKING:
         style: AnyStyle
         fit: str | None
         transform: Any
-        categories: Sequence[str] | None
+        categories: NamesOfHeads
         boxes: Any
+        head: HeadChoice
 
 
 @overload
@@ -96,8 +99,9 @@ def explain(
     style: AnyStyle = "overlay",
     fit: str | None = None,
     transform: Any = None,
-    categories: Sequence[str] | None = None,
+    categories: NamesOfHeads = None,
     boxes: Any = None,
+    head: HeadChoice = None,
 ) -> Any:
     """Explain the predictions of a network for images, with the command's defaults: whole, default layer, contrastive.
 
@@ -125,9 +129,10 @@ def explain(
         fit: how images are fitted: `whole`, `crop`, `squash` or `pad`, see `Preprocessing`. None for the whole image,
             unless the model was loaded with settings of its own.
         transform: of a `torch.nn.Module`, what makes its input of an image; see `load_model`.
-        categories: the names of the classes, for models that do not know them.
+        categories: the names of the classes, for models that do not know them; or a mapping of heads to names.
         boxes: of a detector, explain the detections nearest to these boxes (N, 4), left, top, right and bottom in
             pixels; or `Detections` of supervision. None for all detections.
+        head: of a network that returns several tensors, the one to explain, by name or position; see `load_model`.
 
     Returns:
         The maps of the image, or a list of these.
@@ -178,7 +183,7 @@ def explain(
         if shape is not None:
             (channels,) = shape[:-2] or (1,)
             spec = InputSpec.as_is(shape[-2:], channels)
-        plan, network = _make_plan(model, transform, categories, layers, spec, values)
+        plan, network = _make_plan(model, transform, categories, head, layers, spec, values)
         numbers = [i for i, input_shape in enumerate(shapes) if input_shape == shape]
         group = _explain(plan, network, [all_images[i] for i in numbers], places[1:])
         results |= zip(numbers, group, strict=True)
@@ -198,15 +203,22 @@ def _flat(*targets: Targets) -> tuple[str, ...]:
 
 
 def _make_plan(
-    model: Any, transform: Any, categories: Any, layers: Sequence[Any], spec: InputSpec | None, values: Values
+    model: Any,
+    transform: Any,
+    categories: Any,
+    head: HeadChoice,
+    layers: Sequence[Any],
+    spec: InputSpec | None,
+    values: Values,
 ) -> tuple[RunPlan, LoadedModel]:
     """The plan, and the network with its preprocessing; with a `spec` if it gets inputs of that size as they are."""
     modules = [layer for layer in layers if isinstance(layer, nn.Module)]
-    network = _load(model, modules, transform, categories, spec)
-    settings: Values = {"model": model}
+    network = _load(model, modules, transform, categories, head, spec)
+    settings: Values = {"model": model, "head": None if head is None else str(head)}
     names: dict[Any, str] = {}
     if network is not None:  # texts that are its classes are so already
-        settings = {"model": network.name, "class_names": (), **vars(network.preprocessing)}
+        settings = {"model": network.name, "head": network.head, "class_names": ()}
+        settings |= vars(network.preprocessing)
         names = {module: name for name, module in network.net.named_modules()}
         if values["fit"] is not None and network.transforms.function is not None:
             raise ConfigurationError("transform says how images are fitted: drop fit")
@@ -226,22 +238,29 @@ def _make_plan(
 
 
 def _load(
-    model: Any, modules: Sequence[nn.Module], transform: Any, categories: Any, spec: InputSpec | None
+    model: Any,
+    modules: Sequence[nn.Module],
+    transform: Any,
+    categories: Any,
+    head: HeadChoice,
+    spec: InputSpec | None,
 ) -> LoadedModel | None:
     """The network; None if it is a name, which the plan's settings load."""
     if isinstance(model, LoadedModel):
-        if transform is not None or categories is not None:
-            advice = "pass transform and categories to load_model()"
+        if (transform, categories, head) != (None, None, None):
+            advice = "pass transform, categories and head to load_model()"
             raise ConfigurationError(f"{model.name} is loaded already: {advice}")
         return model
     if isinstance(model, str):
-        return None if categories is None else load_model(model, class_names=categories, transform=transform)
+        if categories is None:
+            return None
+        return load_model(model, class_names=categories, transform=transform, head=head)
     is_function = (
         callable(model) and not isinstance(model, nn.Module) and not hasattr(model, "image_processor")
     )
     if modules and is_function:
         model = FunctionOfTensor(model, modules)
-    return load_model(model, class_names=categories, transform=spec or transform)
+    return load_model(model, class_names=categories, transform=spec or transform, head=head)
 
 
 def _explain(
@@ -373,6 +392,7 @@ def quantus_explain(
     layer: str | nn.Module | None = None,
     contrastive: bool = True,
     device: Any = None,
+    head: HeadChoice = None,
     **_extras: Any,
 ) -> FloatArray:
     """Maps as Quantus' ``explain_func`` returns them: the positive parts at the size of the inputs, (B, 1, H, W).
@@ -384,6 +404,7 @@ def quantus_explain(
         layer: the layer of the maps, a module or its name; None for the default layer.
         contrastive: contrastive maps; marginal ones if False.
         device: where the inputs go; None for the network's own device.
+        head: the head to explain; see `load_model`.
 
     Examples:
         >>> import ebcli, torch
@@ -396,8 +417,9 @@ def quantus_explain(
     images = torch.as_tensor(np.asarray(inputs)).to(device or parameter.device, parameter.dtype)
     height, width = images.shape[-2:]
     if layer is None:
-        layer = default_layer(model, (height, width))
-    result = excitation_backprop(model, images, np.asarray(targets).tolist(), layer, contrastive=contrastive)
+        layer = default_layer(model, (height, width), head=head)
+    classes = np.asarray(targets).tolist()
+    result = excitation_backprop(model, images, classes, layer, contrastive=contrastive, head=head)
     region = Box(0, 0, width, height)
     maps = result.maps.float().cpu().numpy()
     return np.stack([heatmap(map_, region, (width, height), signed=False)[None] for map_ in maps])

@@ -94,6 +94,7 @@ def maps_of(
                     noise=network.noise.get(layer),
                     stride=network.strides.get(layer, 1),
                     against=against,
+                    head=network.loaded.head,
                     **_item(fields, i, k),
                 )
                 maps[i][k].append(map_)

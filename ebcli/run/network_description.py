@@ -63,13 +63,16 @@ class NetworkDescription:
     def provenance(self) -> Values:
         """How maps are made, as records have it: the model, its weights, the layer, the method and the fit."""
         model = self.loaded
-        return {
+        provenance = {
             "model": model.name,
             "weights": model.weights,
             "layer": ", ".join(self.layers),
             "method": self.method,
             "fit": model.transforms.fit if model.transforms.size else WHOLE,
         }
+        if model.head is not None:
+            provenance["head"] = model.head
+        return provenance
 
     def provenance_of_picture(self, other_methods: Sequence[str] = ()) -> Values:
         """The same in the words of a picture, with other methods whose maps are in it."""
@@ -91,7 +94,7 @@ class NetworkDescription:
         maps = plan.maps
         if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME):
             return None
-        if model.class_names or model.like:
+        if model.class_names or model.like or model.head is not None:
             return None
         network = _without_network(BUNDLED, NAME, model.scores, tuple(imagenet_classes()))
         classes, against = chosen_classes(maps, network)
@@ -114,6 +117,7 @@ class NetworkDescription:
         """As the user named it, for records of files that cannot be read."""
         model = plan.model
         network = _without_network(model.name, model.weights, model.scores)
+        network = replace(network, head=model.head)
         method = method_in_words(plan.maps, plan.values["against"])
         return cls(loaded=network, layers=plan.maps.layers, method=method)
 
@@ -132,7 +136,10 @@ def _without_network(name: str, weights: str, scores: str | None, names: Names =
 
 def in_a_sentence(provenance: Mapping[str, str]) -> str:
     """How maps are made, below the title of a figure."""
-    return "{model} ({weights}), layer {layer}, {method}".format(**provenance)
+    parts = ["{model} ({weights})", "layer {layer}", "{method}"]
+    if "head" in provenance:
+        parts.insert(1, "head {head}")
+    return ", ".join(parts).format(**provenance)
 
 
 def chosen_classes(maps: MapOptions, model: LoadedModel) -> tuple[Classes, Indices]:

@@ -210,7 +210,7 @@ async def _explain(_request: Request, error: Exception) -> Response:
 def _network_status(network: Network) -> JsonObject:
     """What the page is told of a network."""
     return {
-        "name": network.spec.name,
+        "name": network.title,
         "ready": network.is_ready,
         "problem": network.problem,
         "doubt": network.doubt,

@@ -83,6 +83,13 @@ class Network:
         """Whether it is loaded."""
         return self._loaded_model is not None
 
+    @property
+    def title(self) -> str:
+        """Its name, with the head that is explained if there are several."""
+        if self._loaded_model is None or self._loaded_model.head is None:
+            return self.spec.name
+        return f"{self.spec.name}, head {self._loaded_model.head}"
+
     def load(self) -> None:
         """Load the network.
 

@@ -109,7 +109,7 @@ def test_commands_describe_what_options_mean_to_them() -> None:
         name: " ".join(invoke(name, "--help").stdout.split())
         for name in ("check", "compare", "doctor", "info")
     }
-    assert helps["check"].count("[default: as in BASELINE]") == 6
+    assert helps["check"].count("[default: as in BASELINE]") == 7
     assert "efficientnet_lite0" not in helps["check"]
     assert not [name for name, text in helps.items() if ".png, .jpg" in text or "per image" in text]
 

@@ -20,6 +20,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "fit": ("squash", "squash"),
     "tiles": ("2", 2),
     "scores": ("sigmoid", "sigmoid"),
+    "head": ("logits", "logits"),
     "layer": ("features.23 input", ("features.23", "input")),
     "panel": ("1", True),
     "report": ("1", True),

@@ -9,6 +9,7 @@ from color_tasks import Yolo
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, ResNet
 from torchvision.models.vision_transformer import VisionTransformer
+from two_heads import TwoHeads
 
 import ebcli
 from ebcli.errors import ConfigurationError, LayerError
@@ -210,3 +211,32 @@ def test_why_the_documentation_says_that_such_files_run_code(
     with pytest.raises(ConfigurationError, match=r"is no program of torch\.export\.save"):
         ebcli.load_model(str(tmp_path / "new.pt2"))
     assert RAN
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [("color", "color"), (0, "kind"), (None, "out")],
+    ids=["by name", "by position", "usual"],
+)
+def test_a_head_is_chosen_and_ends_before_its_softmax(
+    tmp_path: Path, head: str | int | None, name: str
+) -> None:
+    """The first output is left as it is, with a sigmoid at its end."""
+    other = "out" if head is None else "color"
+    net = TwoHeads(lambda kind, color: {"kind": kind.sigmoid(), other: color.softmax(1)})
+    path = saved(net, tmp_path / "heads.pt2", side=16)
+    loaded = ebcli.load_model(path, head=head)
+    images = torch.rand(3, 3, 16, 16)
+    logits = loaded.net(images)
+    assert (loaded.head, loaded.heads) == (name, {"kind": (2,), other: (3,)})
+    assert loaded.scores == ("sigmoid" if name == "kind" else "softmax")
+    torch.testing.assert_close(loaded.to_scores(logits), net(images)[name])
+    torch.testing.assert_close(logits[:, 1], {"kind": -images[:, 0]}.get(name, images[:, 2]).mean((1, 2)))
+
+
+def test_a_program_with_several_outputs_asks(tmp_path: Path) -> None:
+    path = saved(TwoHeads(lambda kind, color: (kind, color)), tmp_path / "heads.pt2", side=16)
+    with pytest.raises(ConfigurationError, match=r"choose one of 0 \(B, 2\); 1 \(B, 3\), by head= or --head"):
+        ebcli.load_model(path)
+    with pytest.raises(ConfigurationError, match=r"no head 'color': choose one of 0 \(B, 2\); 1 \(B, 3\)$"):
+        ebcli.load_model(path, head="color")

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, ResNet
 from torchvision.models.vision_transformer import VisionTransformer
+from two_heads import TwoHeads
 
 import ebcli
 from ebcli.cli.saliency import main
@@ -239,3 +240,46 @@ def test_what_is_assumed_is_said_unless_it_is_given(nets: dict[str, tuple[nn.Mod
             ebcli.load_model(path, preprocessing=ebcli.Preprocessing(mean=0, std=1)).transforms.mean
             == (0.0,) * 3
         )
+
+
+@pytest.fixture(scope="module")
+def two_outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with two outputs, of which the second ends in a softmax."""
+    path = tmp_path_factory.mktemp("heads") / "heads.onnx"
+    net = TwoHeads(lambda kind, color: (kind, color.softmax(1)))
+    names = {"input_names": ["images"], "output_names": ["kind", "color"]}
+    free = {"images": {0: "batch"}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net.eval(), (torch.rand(2, 3, 16, 16),), path, dynamo=False, dynamic_axes=free, **names
+        )
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:.* does not say how pixels are scaled")
+@pytest.mark.parametrize(
+    ("head", "name"), [(None, "kind"), ("kind", "kind"), ("color", "color"), (1, "color"), ("-2", "kind")]
+)
+def test_an_output_is_chosen(two_outputs: Path, head: str | int | None, name: str) -> None:
+    """Without a choice, the first one is explained."""
+    loaded = ebcli.load_model(str(two_outputs), head=head)
+    assert (loaded.head, loaded.heads) == (name, {"kind": (2,), "color": (3,)})
+    images = torch.rand(2, 3, 16, 16)
+    session = onnxruntime.InferenceSession(two_outputs, providers=["CPUExecutionProvider"])
+    (expected,) = session.run([name], {"images": images.numpy()})
+    logits = loaded.net(images)
+    found = loaded.to_scores(logits) if name == "color" else logits
+    torch.testing.assert_close(found.detach(), torch.from_numpy(expected))
+    torch.testing.assert_close(
+        logits[:, 1], {"kind": -images[:, 0], "color": images[:, 2]}[name].mean((1, 2))
+    )
+
+
+def test_outputs_that_a_file_does_not_have(
+    two_outputs: Path, nets: dict[str, tuple[nn.Module, Path]]
+) -> None:
+    with pytest.raises(ebcli.ConfigurationError, match="has no head 'size': choose one of kind, color"):
+        ebcli.load_model(str(two_outputs), head="size")
+    with pytest.raises(ebcli.ConfigurationError, match="has only one output: drop the head"):
+        ebcli.load_model(str(nets["softmax"][1]), head=0)

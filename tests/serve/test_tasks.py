@@ -7,6 +7,7 @@ from typing import Any
 import color_tasks
 import numpy as np
 import pytest
+import two_heads
 from asking import maps, network, run_command
 from color_net import GREEN, RED, painted
 from starlette.testclient import TestClient
@@ -61,6 +62,20 @@ def test_a_network_that_the_command_knows_to_find_several_segments(opened: Calla
     client = opened(network("lraspp_mobilenet_v3_large", weights="none"), paths=("squares.png",))
     query = {"photo": "0", "target": str(client.get("/subjects", params={"photo": "0"}).json()[0]["index"])}
     made, _ = run_command(client, query)  # to a directory, as to a file there may be one only
+    assert made == client.get("/picture", params=query).content
+
+
+def test_one_of_several_heads_is_explained(opened: Callable[..., TestClient]) -> None:
+    client = opened(network(f"{two_heads.__file__}:two", "pixels", head="color"), paths=("squares.png",))
+    (status,) = client.get("/status").json()["networks"]
+    assert status["name"] == f"{two_heads.__file__}:two, head color"
+    assert client.get("/classes").json() == two_heads.COLOR
+    query = {"photo": "0", "target": "0", "marginal": "1"}
+    about, (values,) = maps(client, **query)
+    assert [subject["name"] for subject in about["subjects"]] == ["green"]
+    assert values.sum() == pytest.approx(1)
+    made, line = run_command(client, query)
+    assert "--head color" in line
     assert made == client.get("/picture", params=query).content
 
 

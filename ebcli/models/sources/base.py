@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from PIL import Image
@@ -14,9 +15,11 @@ from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError, first_line
+from ebcli.heads import HeadChoice
 from ebcli.models.checkpoint import StateDict, classes_in, load_checkpoint
-from ebcli.models.classes import Names, Texts
+from ebcli.models.classes import NamesOfHeads, Texts
 from ebcli.models.keywords import CROP, DEFAULT, IN_FILE, OWN_TASKS, PAD, SCORES, SQUASH, TASKS, VIDEO
+from ebcli.models.loaded import HeadShape
 from ebcli.models.spec import Preprocessing
 
 # Frames, frames per second and preset of torchvision's video ResNets
@@ -54,6 +57,8 @@ class ModelSource(ABC):
     assumption = ""  # what is assumed of the preprocessing if it is unknown, for "NAME ..."
     # set before the network is built: its features are wanted, so a checkpoint may lack the head
     headless = False
+    head: str | None = None  # of several that are told apart before the network is built
+    heads: Mapping[str, HeadShape] = MappingProxyType({})  # the shapes of these
     _prefix = ""  # of the sources in this package, as users write it
 
     def __init__(self, name: str) -> None:
@@ -147,10 +152,12 @@ class ModelSource(ABC):
             return settings.apply(spec.with_channels(channels))
         return settings.apply(fitting_first_layer(net, spec))
 
-    def categories(self, net: Module, weights: str) -> Names:
-        """Class names in the order of the logits; by default, ``net.categories`` if it exists."""
+    def categories(self, net: Module, weights: str) -> NamesOfHeads:
+        """Class names in the order of the logits, or a mapping of heads to theirs; by default, ``net.categories``."""
         names = getattr(net, "categories", None)
-        if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
+        if _are_names(names):
+            return names
+        if isinstance(names, Mapping) and all(map(_are_names, names.values())):
             return names
         return None
 
@@ -179,6 +186,17 @@ class ModelSource(ABC):
         """
         raise self._error("has no tower for texts: choose clip/NAME")
 
+    def choose_head(self, choice: HeadChoice) -> HeadChoice:
+        """Choose one of the heads that are told apart before the network is built.
+
+        Returns:
+            What remains to be chosen of the network's output; by default, the same.
+
+        Raises:
+            ConfigurationError: there is no such head.
+        """
+        return choice
+
     def with_features(self, net: Module, weights: str) -> Module | None:
         """The network from images to features (B, D); None to take what its last linear layer reads.
 
@@ -205,6 +223,10 @@ class ModelSource(ABC):
             options[name] = tuple(config[name])
         options["resample"] = Image.Resampling[config["interpolation"].upper()]
         return InputSpec((height, width), **options)
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
 
 
 def _choice(net: Module, attribute: str, words: Sequence[str]) -> str | None:

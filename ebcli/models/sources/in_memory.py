@@ -14,7 +14,7 @@ from ebcli.eb.forward import unwrap
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.models.checkpoint import StateDict
 from ebcli.models.keywords import IN_MEMORY, VIDEO
-from ebcli.models.running import fitting_first_layer
+from ebcli.models.running import fitting_first_layer, shallow_copy
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.huggingface import HuggingFace, spec_of
 from ebcli.models.sources.huggingface_heads import HEADS, make_plain
@@ -43,14 +43,7 @@ class InMemory(ModelSource):
         self._transform = transform
 
     def build(self, num_classes: int | None = None) -> Module:
-        """The network with hooks of its own; layers, parameters and buffers are those of the one that was given."""
-        net: Module = object.__new__(type(self.network_given))
-        attributes = vars(net)
-        attributes.update(vars(self.network_given), training=False)
-        for key, value in attributes.items():
-            if "hooks" in key:
-                attributes[key] = copy.copy(value)
-        return net
+        return shallow_copy(self.network_given)
 
     def pretrained(self, weights: str) -> Module:
         return self.build()

@@ -17,7 +17,9 @@ from torch.nn import Module
 
 from ebcli.errors import ConfigurationError, first_line, import_optional
 from ebcli.files.paths import safe_open
+from ebcli.heads import HeadChoice, name_of
 from ebcli.models.keywords import SIGMOID, SOFTMAX
+from ebcli.models.loaded import HeadShape
 from ebcli.models.sources.base import NetworkFile
 
 Operator = tuple[str, str]  # domain and type
@@ -56,12 +58,31 @@ class Onnx(NetworkFile):
         data_type = self._onnx.TensorProto.DataType.Name(kind.elem_type).lower()
         if data_type not in ("float", "float16"):
             raise self._error(f"takes images of type {data_type}: export it for images of type float")
-        shape = [dim.dim_value or dim.dim_param or "?" for dim in kind.shape.dim]
+        shape = [*_shape_of(images)]
         self._has_channels_last = _has_channels_last(shape)
         if self._has_channels_last:
             shape.insert(1, shape.pop())
-        rank, self._scores = self._use_logits()
-        self.take(shape, rank)
+        self._input_shape = shape
+        self._outputs = {value.name: _shape_of(value) for value in self._model.graph.output}
+        self.choose_head(None)
+
+    def choose_head(self, choice: HeadChoice) -> None:
+        """The network ends at the head; without a choice, at the first output that has a usual number of dimensions."""
+        fitting = [name for name, shape in self._outputs.items() if len(shape) in (2, 3, 4)]
+        name: str | None
+        name, *_ = [*fitting, *self._outputs]
+        if choice is not None:
+            if len(self._outputs) < 2:
+                raise self._error("has only one output: drop the head")
+            name = name_of(choice, [*self._outputs])
+        if name is None:
+            raise self._error(f"has no head {choice!r}: choose one of {', '.join(fitting)}")
+        if len(fitting) > 1 or choice is not None:
+            self.head = name
+            self.heads = {fitting_name: self._outputs[fitting_name][1:] for fitting_name in fitting}
+        rank = len(self._outputs[name])
+        self._scores = self._use_logits(name, rank)
+        self.take(self._input_shape, rank)
 
     def network(self) -> Module:
         try:
@@ -141,17 +162,13 @@ class Onnx(NetworkFile):
         except OSError as error:
             raise ConfigurationError(f"cannot read {title}: {error.strerror}") from error
 
-    def _use_logits(self) -> tuple[int, str | None]:
-        """Let the network end before a softmax or a sigmoid.
+    def _use_logits(self, name: str, rank: int) -> str | None:
+        """Let the network end at an output of so many dimensions, before its softmax or sigmoid.
 
         Returns:
-            The number of dimensions of the output, and what makes scores of the logits.
+            What makes scores of the logits.
         """
         graph = self._model.graph
-        ranks = {output.name: len(output.type.tensor_type.shape.dim) for output in graph.output}
-        fitting = [name for name, rank in ranks.items() if rank in (2, 3, 4)]
-        name, *_ = [*fitting, *ranks]
-        rank = ranks[name]
         scores = None
         for node in reversed(graph.node):
             if name not in node.output:
@@ -164,7 +181,7 @@ class Onnx(NetworkFile):
                 break
         del graph.output[:]
         graph.output.append(self._onnx.helper.make_empty_tensor_value_info(name))
-        return rank, scores
+        return scores
 
     def _is_over_classes(self, node: Any, rank: int) -> bool:
         """Whether an operator makes scores of the logits of all classes."""
@@ -186,6 +203,11 @@ class Onnx(NetworkFile):
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return None
         return names
+
+
+def _shape_of(value: Any) -> HeadShape:
+    """The shape of an input or output, where a side that is free has a name."""
+    return tuple(dim.dim_value or dim.dim_param or "?" for dim in value.type.tensor_type.shape.dim)
 
 
 def _put_channels_first(_net: Module, _images: Any, output: Tensor) -> Tensor:
