@@ -16,7 +16,7 @@ from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
-from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.errors import ConfigurationError, EbcliError, plural
 from ebcli.imports import guard_user_code, name_in_errors
 from ebcli.layouts import modules_of
 from ebcli.models.checkpoint import check_finite, read_checkpoint
@@ -30,14 +30,13 @@ from ebcli.models.keywords import (
     RAW,
     SCORES,
     SEGMENTATION,
-    SIGMOID,
-    SOFTMAX,
     UNTRAINED,
     VIDEO,
     WHOLE,
 )
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.running import checked_device, output_shape, probe
+from ebcli.models.outputs import read_outputs
+from ebcli.models.running import blank, checked_device, output_shape, probe
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.in_memory import source_given
@@ -185,19 +184,24 @@ def _load(
             net = DetectionScores(net)
     task, count = _probe_task(net, settings.apply(default_spec), task, len(categories))
     if class_names is not None and len(class_names) != count:
-        raise ConfigurationError(f"there are {len(class_names)} class names, but {name} has {count} classes")
+        names_given = plural(len(class_names), "class name")
+        num_outputs = plural(count, "output")
+        raise ConfigurationError(f"there are {names_given}, but {name} has {num_outputs}: name each of them")
+    images = blank(net, settings.apply(default_spec))
+    names = categories if len(categories) == count else None
+    outputs = read_outputs(net, images, task, count, names, scores)
     is_detection = task == DETECTION
     fit = partial(_fit_input, source, net, default_spec=default_spec, of_detector=is_detection)
     return LoadedModel(
         name,
         net,
         transforms=fit(settings),
-        categories=categories if len(categories) == count else None,
+        categories=outputs.names,
         weights=label,
-        num_classes=count,
+        num_classes=outputs.num_classes,
         files=files,
-        scores=scores or (SIGMOID if count == 1 else SOFTMAX),
-        task=task,
+        scores=outputs.scores,
+        task=outputs.task,
         one_by_one=source.one_by_one,
         preprocessing=settings,
         fit=fit,

@@ -245,7 +245,7 @@ def test_untrained_networks_are_marked(folder: Path) -> None:
 
 
 def test_the_number_of_class_names_must_match() -> None:
-    with pytest.raises(ConfigurationError, match=r"3 class names, but code/nets.py:small has 5 classes"):
+    with pytest.raises(ConfigurationError, match=r"3 class names, but code/nets.py:small has 5 outputs"):
         load_model("code/nets.py:small", class_names=["a", "b", "c"])
-    with pytest.raises(ConfigurationError, match="2 class names, but squeezenet1_1 has 1000 classes"):
+    with pytest.raises(ConfigurationError, match="2 class names, but squeezenet1_1 has 1000 outputs"):
         load_model("squeezenet1_1", "none", class_names=["a", "b"])
