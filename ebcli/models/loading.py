@@ -35,7 +35,7 @@ from ebcli.models.keywords import (
     WHOLE,
 )
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.outputs import read_outputs
+from ebcli.models.outputs import Declared, read_outputs
 from ebcli.models.running import blank, checked_device, output_shape, probe
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
@@ -100,8 +100,9 @@ def load_model(
         like: one or several pictures, files, that become the classes.
         preprocessing: settings that replace those of the weights.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``; None for the model's own way, which
-            is raw for similarities and for regression, sigmoid for multi-label models and for a single logit, else
-            softmax. Softmax and sigmoid of CLIP's and SigLIP's similarities use the temperature and bias that the model
+            is raw for similarities, for regression and for a single output, sigmoid for multi-label models and for
+            segmentation with one channel, else softmax. Raw outputs are values, unless the network names its
+            classes. Softmax and sigmoid of CLIP's and SigLIP's similarities use the temperature and bias that the model
             was trained with.
 
     Raises:
@@ -155,11 +156,13 @@ def _load(
         torch.default_generator.manual_seed(0)
         net, label, files = _with_weights(source, weights, name)
         check_finite(net, f"{label} for {name}")
-        task = source.task(net)
+        own_task = source.task(net)
+        task = own_task
         if is_detector(net):
             task = task or DETECTION
         default_spec = _default_spec(source, name, net, label, settings)
-        names = source.categories(net, label) if class_names is None else class_names
+        own_names = source.categories(net, label)
+        names = own_names if class_names is None else class_names
         if pictures:
             if task not in (None, CLASSIFICATION):
                 raise ConfigurationError(
@@ -175,7 +178,7 @@ def _load(
         elif source.takes_texts() and class_names is not None:
             scores = scores or RAW
             net = source.with_texts(net, class_names, scores)
-        scores = scores or source.scores(net)
+        own_scores = source.scores(net)
         categories = () if names is None else tuple(map(printable, names))
         net = net.eval()
         if device is not None:
@@ -187,9 +190,15 @@ def _load(
         names_given = plural(len(class_names), "class name")
         num_outputs = plural(count, "output")
         raise ConfigurationError(f"there are {names_given}, but {name} has {num_outputs}: name each of them")
-    images = blank(net, settings.apply(default_spec))
-    names = categories if len(categories) == count else None
-    outputs = read_outputs(net, images, task, count, names, scores)
+    declared = Declared(
+        task=own_task,
+        names=categories,
+        are_own_names=own_names is not None and len(own_names) == count,
+        own_scores=own_scores,
+        scores=scores,
+        are_similarities=bool(pictures) or getattr(net, "with_texts", None) is not None,
+    )
+    outputs = read_outputs(name, net, blank(net, settings.apply(default_spec)), task, count, declared)
     is_detection = task == DETECTION
     fit = partial(_fit_input, source, net, default_spec=default_spec, of_detector=is_detection)
     return LoadedModel(
@@ -201,6 +210,7 @@ def _load(
         num_classes=outputs.num_classes,
         files=files,
         scores=outputs.scores,
+        has_values=outputs.are_values,
         task=outputs.task,
         one_by_one=source.one_by_one,
         preprocessing=settings,

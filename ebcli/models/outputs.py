@@ -1,4 +1,4 @@
-"""What the outputs of a network mean: classes, or an object and its background."""
+"""What the outputs of a network mean: classes, an object and its background, or values."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,11 +9,23 @@ from torch import Tensor
 from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 
+from ebcli.datatypes.explanation import VALUE
+from ebcli.errors import ConfigurationError
 from ebcli.heads import single_tensor
-from ebcli.models.classes import Names
-from ebcli.models.keywords import SEGMENTATION, SIGMOID, SOFTMAX
+from ebcli.models.keywords import (
+    CLASSIFICATION,
+    DETECTION,
+    RAW,
+    SEGMENTATION,
+    SIGMOID,
+    SOFTMAX,
+    VALUE_MAPS,
+    VALUES,
+    VIDEO,
+)
 
 OBJECT, BACKGROUND = "object", "background"  # the classes of a segmentation network with one channel
+_TASKS_OF_VALUES = {CLASSIFICATION: VALUES, SEGMENTATION: VALUE_MAPS}
 _LEAST = 1e-6  # a probability of 0 has no finite logit
 # operations of autograd that only move or resize what they read
 _MOVES = tuple("Alias Clone Permute Select Slice Squeeze ToCopy Transpose Unsqueeze Upsample View".split())
@@ -28,12 +40,34 @@ class Outputs(NamedTuple):
         names: the classes' names; None if they are unknown.
         num_classes: the number of classes.
         scores: how logits become scores, one of ``SCORES``.
+        are_values: whether scores are values on a scale of their own, which can be any numbers.
     """
 
     task: str
     names: tuple[str, ...] | None
     num_classes: int
     scores: str
+    are_values: bool = False
+
+
+class Declared(NamedTuple):
+    """What is said of a network's outputs.
+
+    Attributes:
+        task: what the network says that it does; None if it does not.
+        names: the outputs' names; none if they are unknown.
+        are_own_names: whether the network itself names its outputs.
+        own_scores: how the network says that logits become scores; None if it does not.
+        scores: how the user wants it; None for the network's way.
+        are_similarities: whether the outputs compare images with texts or pictures.
+    """
+
+    task: str | None
+    names: tuple[str, ...]
+    are_own_names: bool
+    own_scores: str | None
+    scores: str | None
+    are_similarities: bool
 
 
 class _Sigmoids(TorchFunctionMode):
@@ -75,25 +109,65 @@ def _add_background_of_probabilities(_net: Module, _inputs: Any, output: Any) ->
 
 
 def read_outputs(
-    net: Module, images: Tensor, task: str, count: int, names: Names, scores: str | None
+    name: str, net: Module, images: Tensor, task: str, count: int, declared: Declared
 ) -> Outputs:
     """What the outputs of a network mean. One with a single channel for each pixel gets its background as a second one.
 
     Args:
+        name: the network's name, for messages.
         net: the network.
         images: blank ones (1, C, ...).
-        task: what the network does.
+        task: what it does.
         count: the number of its outputs.
-        names: their names; none if they are unknown.
-        scores: how logits become scores; None for the usual way.
+        declared: what is said of them.
+
+    Raises:
+        ConfigurationError: the scores do not fit the number of outputs.
     """
-    known_names = tuple(names or ()) or None
+    scores = declared.scores or declared.own_scores
+    names = declared.names if len(declared.names) == count else None
+    if declared.are_similarities and task == CLASSIFICATION:
+        return Outputs(task, names, count, scores or RAW)
+    if count == 1 and declared.scores == SOFTMAX and task != DETECTION:
+        raise ConfigurationError(
+            f"{name} has a single output, whose softmax is always 1: choose --scores sigmoid or raw"
+        )
+    if _are_values(task, count, declared):
+        return Outputs(_TASKS_OF_VALUES.get(task, task), names or _names_of_values(count), count, RAW, True)
     if task == SEGMENTATION and count == 1:
         _explain_background(net, images)
-        (object_name,) = known_names or (OBJECT,)
+        (object_name,) = names or (OBJECT,)
         return Outputs(task, (object_name, BACKGROUND), 2, SIGMOID)
-    usual = SIGMOID if count == 1 else SOFTMAX
-    return Outputs(task, known_names, count, scores or usual)
+    if scores is None:
+        scores = SIGMOID if count == 1 else SOFTMAX
+    are_values = scores == RAW and task in (CLASSIFICATION, VIDEO)
+    return Outputs(task, names, count, scores, are_values)
+
+
+def _are_values(task: str, count: int, declared: Declared) -> bool:
+    """Whether outputs are values, not classes.
+
+    Networks with class names of their own keep them, whatever their scores.
+    """
+    if task in (VALUES, VALUE_MAPS):
+        return True
+    if task not in (CLASSIFICATION, VIDEO, SEGMENTATION):
+        return False
+    if declared.scores is None and declared.own_scores is None:
+        return count == 1 and task != SEGMENTATION
+    if declared.scores is None:
+        return declared.own_scores == RAW and declared.task != SEGMENTATION
+    if declared.scores != RAW:
+        return False
+    is_regression = declared.own_scores == RAW and declared.task != SEGMENTATION
+    return is_regression or count == 1 or not declared.are_own_names
+
+
+def _names_of_values(count: int) -> tuple[str, ...]:
+    """What outputs without names are called."""
+    if count == 1:
+        return (VALUE,)
+    return tuple(f"output {index}" for index in range(count))
 
 
 def _explain_background(net: Module, images: Tensor) -> None:
