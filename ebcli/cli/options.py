@@ -132,7 +132,8 @@ _ALL = (
     ),
     _map(
         "-k --top-k K",
-        "Explain the K most likely classes. [default: 1; 20 for an atlas; all for detectors and segmentation]",
+        "Explain the K most likely classes. [default: 1; 20 for an atlas; all for detectors and segmentation; "
+        "up to 20 for values]",
     ),
     _map(
         "--above SCORE",
@@ -142,9 +143,10 @@ _ALL = (
     _map("--score SCORE", "Detectors: explain every detection that scores at least SCORE."),
     _map(
         "--where X,Y|X,Y,W,H|FILE",
-        "Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE. "
+        "Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE; maps of values: "
+        "explain the value there. "
         "Detectors: explain only the detection that overlaps most with this box, in pixels. [default: every "
-        "detection, or the whole segment]",
+        "detection, the whole segment, or the mean of the values]",
         shell_complete=PATH.shell_complete,
     ),
     _map(
@@ -207,7 +209,8 @@ _ALL = (
     ),
     _model(
         "--scores",
-        "Turn logits into scores by softmax or sigmoid, or leave them raw. [default: the model's own]",
+        "Turn outputs into scores by softmax or sigmoid, or leave them raw: numbers instead of classes. [default: the "
+        "model's own]",
     ),
     _input(
         "--config",

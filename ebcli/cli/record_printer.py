@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any
 
 from ebcli.cli.console import display_path, note, one_line, say, say_error, write_out
+from ebcli.datatypes.explanation import VALUE
 from ebcli.models.keywords import CROP
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class RecordPrinter:
             return [f"  {_ranking(record.classes)}"]
         if self.plan.output.panel:
             return []
-        return [f"  {_against(class_, _label(class_))}, {class_.score:.3f}" for class_ in record.classes]
+        return [f"  {_against(class_, _label(class_))}, {_number(class_)}" for class_ in record.classes]
 
     def _print_maps(self, record: Record, name: str) -> None:
         """Say what is known of each map; of usual ones only if verbose."""
@@ -99,7 +100,9 @@ class RecordPrinter:
         for class_ in record.classes:
             title = _map_title(class_, has_layers)
             if self.verbose:
-                facts = [title, f"score {class_.score:.3f}"]
+                facts = [class_.score_words]
+                if title != VALUE:
+                    facts.insert(0, title)
                 if class_.mass is not None:
                     facts.append(f"mass {class_.mass:.3f}")
                 facts += [*class_.evidence_words, *_losses(class_)]
@@ -158,6 +161,11 @@ def _label(class_: ClassRecord) -> str:
     return class_.name or f"class {class_.index}"
 
 
+def _number(class_: ClassRecord) -> str:
+    """The score or the value, without its name."""
+    return class_.score_words.partition(" ")[2]
+
+
 def _against(class_: ClassRecord, title: str) -> str:
     """The title of a map, with what its class is compared with."""
     return f"{title} against {class_.against}" if class_.against else title
@@ -166,7 +174,9 @@ def _against(class_: ClassRecord, title: str) -> str:
 def _map_title(class_: ClassRecord, has_layers: bool) -> str:
     """What a map is about, in words."""
     title = f"class {class_.index}"
-    if class_.name:
+    if class_.value is not None:
+        title = class_.label
+    elif class_.name:
         title += f" ({class_.name})"
     if has_layers:
         title += f" at {class_.layer}"
@@ -195,6 +205,6 @@ def _losses(class_: ClassRecord) -> list[str]:
 def _misclassification(record: Record) -> str:
     """The true class and the predicted one, with its score if its map was asked for."""
     labels: _ByIndex = {class_.index: _label(class_) for class_ in record.classes}
-    scores: _ByIndex = {class_.index: f" ({class_.score:.3f})" for class_ in record.classes}
+    scores: _ByIndex = {class_.index: f" ({_number(class_)})" for class_ in record.classes}
     label, prediction = (labels.get(index, f"class {index}") for index in (record.label, record.predicted))
     return f"labeled {label}, predicted {prediction}{scores.get(record.predicted, '')}"

@@ -117,16 +117,36 @@ def strength_words(strength: float | None, times_noise: float | None, evidence: 
     return words
 
 
+VALUE = "value"  # the name of a network's only output, unless it has another one
+
+
+def score_words(score: float, is_value: bool) -> str:
+    """A score, or a value on a scale of its own, in words."""
+    if is_value:
+        return f"value {score:.4g}"
+    return f"score {score:.3f}"
+
+
+def title_of(label: str, score: float, is_value: bool) -> str:
+    """A class or an output, and its score or value."""
+    words = score_words(score, is_value)
+    if is_value and label == VALUE:
+        return words
+    return f"{label}, {words}"
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What a map is about: a class, a detection, a segment.
+    """What a map is about: a class, a detection, a segment, a value.
 
     Attributes:
         index: the class.
         name: the class's name; None if it is unknown.
         score: the class's or detection's probability; a segment's share of the pixels, or its mean probability if
-            ``--where`` asks for it.
-        where: where in the class's output (...) its probability starts: an index, empty for a single number; or a mask.
+            ``--where`` asks for it; a network's output if it is a value.
+        is_value: the score is a value on a scale of its own.
+        where: where in the class's output (...) its probability starts: an index, empty for a single number; a mask; or
+            weights.
         box: a detection's, in the image.
         outlines: the closed polygons (N, 2) around the object, in pixels of the image.
         is_unlikely: the score is below 1%, and below that of a class chosen at random.
@@ -138,10 +158,11 @@ class Subject:
     name: str | None
     score: float
     _: KW_ONLY
-    where: tuple[int, ...] | NDArray[np.bool_] = ()
+    where: tuple[int, ...] | NDArray[np.bool_] | FloatArray = ()
     box: Box | None = None
     outlines: Sequence[DoubleArray] = ()
     is_unlikely: bool = False
+    is_value: bool = False
     span: tuple[int, int] | None = None
     position: int | None = None
 
@@ -153,7 +174,7 @@ class Subject:
     @property
     def title(self) -> str:
         """The class and the score in words."""
-        return f"{self.label}, score {self.score:.3f}"
+        return title_of(self.label, self.score, self.is_value)
 
 
 def _short(score: float) -> str:

@@ -32,7 +32,8 @@ MP4 = "mp4"  # of videos
 WEBP = "webp"
 SOFTWARE = "eb-saliency"
 _FACT_NAMES = (
-    "input model weights head layer fit tiles method style scale class score strength sufficiency version"
+    "input model weights head layer fit tiles method style scale class score output value strength sufficiency "
+    "version"
 )
 FACTS = tuple(_FACT_NAMES.split())
 

@@ -12,7 +12,15 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args
 
-from ebcli.datatypes.explanation import HARDLY_ANY, OF_NOISE, Box, JsonObject, Size, strength_words
+from ebcli.datatypes.explanation import (
+    HARDLY_ANY,
+    OF_NOISE,
+    Box,
+    JsonObject,
+    Size,
+    score_words,
+    strength_words,
+)
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.paths import FileState, safe_open
@@ -46,7 +54,8 @@ class ClassRecord:
 
     Attributes:
         index, name: the class; the name is None if it is unknown.
-        score: a softmax or sigmoid probability, or the raw logit; None in a file if it was not finite.
+        score: a softmax or sigmoid probability, or a similarity; None for a value, and in a file if it was not finite.
+        value: an output that is no probability, such as an age; for a map of values, the mean of what is explained.
         mass: the share of probability that reached the layer, its class tokens included; for contrastive maps with
             ``--verbose`` only.
         blank: whether the map is empty.
@@ -77,6 +86,7 @@ class ClassRecord:
     mass: float | None
     blank: bool
     losses: dict[str, float] | None = None
+    value: float | None = None
     layer: str = ""
     peak: float | None = None
     region: JsonObject | None = None
@@ -105,6 +115,20 @@ class ClassRecord:
     def label(self) -> str:
         """The name of the class, or its index if the name is unknown."""
         return self.name or f"class {self.index}"
+
+    @property
+    def number(self) -> float:
+        """The score or the value; NaN if it was not finite."""
+        if self.value is not None:
+            return self.value
+        if self.score is not None:
+            return self.score
+        return math.nan
+
+    @property
+    def score_words(self) -> str:
+        """The score or the value in words."""
+        return score_words(self.number, self.value is not None)
 
     @property
     def evidence_words(self) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from ebcli.datatypes.arrays import FloatArray
-from ebcli.datatypes.explanation import Box, JsonObject, Map, Size, Subject
+from ebcli.datatypes.explanation import Box, JsonObject, Map, Size, Subject, score_words
 from ebcli.drawing.legend import bar_colors
 from ebcli.drawing.overlay import (
     Pixels,
@@ -103,9 +103,9 @@ def read_maps(directory: Path, record: Record) -> ImageMaps | None:
 
 
 def _subject(class_: ClassRecord) -> Subject:
-    score = math.nan if class_.score is None else class_.score
     outlines = [class_.box.outline] if class_.box else ()
-    return Subject(class_.index, class_.name, score, outlines=outlines)
+    is_value = class_.value is not None
+    return Subject(class_.index, class_.name, class_.number, outlines=outlines, is_value=is_value)
 
 
 def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
@@ -256,8 +256,9 @@ def _row(pair: MapPair, correlation: Correlation, photo: Path | None) -> tuple[J
         "photo": has_photo,
     }
     for side, run, map_ in zip("ab", pair.runs, pair.maps, strict=True):
-        score = map_.subject.score
-        row[side] = {"run": run, "score": None if math.isnan(score) else score}
+        subject = map_.subject
+        score = None if math.isnan(subject.score) else subject.score
+        row[side] = {"run": run, "score": score, "words": score_words(subject.score, subject.is_value)}
     return row, side_by_side(tiles, _GAP)
 
 
@@ -373,5 +374,6 @@ def _first_class(record: Record) -> str:
     if not record.classes:
         return "nothing found"
     first = record.classes[0]
-    score = "" if first.score is None else f" ({first.score:.3f})"
-    return f"{first.label}{score}"
+    if math.isnan(first.number):
+        return first.label
+    return f"{first.label} ({first.score_words.partition(' ')[2]})"

@@ -29,7 +29,7 @@ _OF_RECORD = {
 }
 _OF_MAP = {
     **{"index": "int64", "name": "string", "layer": "string", "evidence": "string"},
-    **dict.fromkeys(("score", "mass", "strength", "times_noise", "peak"), "float64"),
+    **dict.fromkeys(("score", "value", "mass", "strength", "times_noise", "peak"), "float64"),
     **{"blank": "bool", "at_border": "bool"},
 }
 # and their types, as Arrow names them
@@ -140,7 +140,7 @@ def coco_files(directory: Path, configuration: str) -> Files:
                 "bbox": class_.region["box"].xywh,
                 "area": class_.region["area"],
                 "iscrowd": 0,
-                "score": class_.score,
+                "score": class_.score if class_.value is None else class_.value,
             }
             polygon = class_.region["polygon"]
             if polygon:  # none rather than an empty list, which Label Studio's converter takes for a polygon

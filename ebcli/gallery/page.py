@@ -29,7 +29,9 @@ from ebcli.pages.shell import page
 from ebcli.workers import Workers, processors
 
 _STYLE = DrawingStyle()
-_OF_MAP = {name: name for name in "score mass told evidence sufficiency blank at_border against".split()}
+_OF_MAP = {
+    name: name for name in "score value mass told evidence sufficiency blank at_border against".split()
+}
 _OF_MAP |= {"told": "evidence_words"}  # names on the page, and those of records
 _AT_A_TIME = 64  # images, whose thumbnails are in memory
 

@@ -15,6 +15,7 @@ from ebcli.errors import ConfigurationError, UnknownClassError, closest, reason
 
 Names = Sequence[str] | None  # of classes, in the order of the network's outputs
 NamesOfHeads = Names | Mapping[str, Sequence[str]] | Mapping[int, Sequence[str]]  # or those of each head
+NamesByHead = tuple[str, ...] | Mapping[str, tuple[str, ...]]  # the same, to be printed
 Texts = Sequence[str]  # that are classes
 
 _MOST_BYTES = 1 << 24  # of a file of class names
@@ -109,7 +110,7 @@ def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ..
     raise UnknownClassError(name, closest(name, categories) or usual, map(like.__getitem__, near))
 
 
-def printable_names(names: NamesOfHeads) -> tuple[str, ...] | Mapping[str, tuple[str, ...]]:
+def printable_names(names: NamesOfHeads) -> NamesByHead:
     """Class names, or those of each head, as they can be printed; empty if there are none."""
     if isinstance(names, Mapping):
         return {str(head): tuple(map(printable, head_names)) for head, head_names in names.items()}

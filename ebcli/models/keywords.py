@@ -28,5 +28,7 @@ TASKS = CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO = (
     "segmentation",
     "video",
 )
+VALUES = "values"  # of networks that return numbers instead of the logits of classes
+VALUE_MAPS = "maps of values"  # of those that return such numbers for each pixel
 WORDS = "words"  # what a vision-language model says, which only the command ask explains
 OWN_TASKS: set[str] = set()  # registered beside these, see ebcli/run/tasks/task.py

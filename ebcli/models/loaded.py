@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, plural
 from ebcli.files.paths import file_digest
 from ebcli.imports import installed_version
 from ebcli.models.classes import Texts, check_texts, printable
@@ -59,8 +59,10 @@ class LoadedModel:
         heads: the shapes of all heads by name, without the batch, where a side that is free has a name; empty if there
             is only one.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``.
+        has_values: whether scores are values on a scale of their own, which can be any numbers.
         files: files whose content defines the network: a checkpoint, a model file.
-        task: ``"classification"``, ``"detection"``, ``"segmentation"`` or ``"video"``.
+        task: ``"classification"``, ``"detection"``, ``"segmentation"``, ``"video"``; or ``"values"`` or ``"maps of
+            values"`` of networks that return numbers.
         one_by_one: whether the network takes a single image only.
         preprocessing: the settings that replaced those of the network's own preprocessing.
         fit: the preprocessing with other settings; None if there is no other.
@@ -84,6 +86,7 @@ class LoadedModel:
     num_classes: int = 0
     files: tuple[Path, ...] = ()
     scores: str = SOFTMAX
+    has_values: bool = False
     task: str = CLASSIFICATION
     one_by_one: bool = False
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
@@ -95,7 +98,13 @@ class LoadedModel:
         words = [self.name, f"weights {self.weights}"]
         if self.head is not None:
             words.append(f"head {self.head}")
-        return f"<{', '.join(words)}, for {self.task}, {self.num_classes} classes>"
+        return f"<{', '.join(words)}, for {self.task}, {self._num_outputs}>"
+
+    @property
+    def _num_outputs(self) -> str:
+        if self.has_values:
+            return plural(self.num_classes, "output")
+        return f"{self.num_classes} classes"
 
     def category(self, index: int) -> str | None:
         """The name of a class; None if it is unknown."""

@@ -16,12 +16,12 @@ from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
-from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.errors import ConfigurationError, EbcliError, plural
 from ebcli.heads import Head, HeadChoice, head_of, heads_of, keep_head, with_rows
 from ebcli.imports import guard_user_code, name_in_errors
 from ebcli.layouts import modules_of
 from ebcli.models.checkpoint import check_finite, read_checkpoint
-from ebcli.models.classes import NamesOfHeads, check_texts, printable_names, read_class_names
+from ebcli.models.classes import NamesByHead, NamesOfHeads, check_texts, printable_names, read_class_names
 from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognize
 from ebcli.models.keywords import (
     BUNDLED,
@@ -31,14 +31,13 @@ from ebcli.models.keywords import (
     RAW,
     SCORES,
     SEGMENTATION,
-    SIGMOID,
-    SOFTMAX,
     UNTRAINED,
     VIDEO,
     WHOLE,
 )
 from ebcli.models.loaded import HeadShape, LoadedModel
-from ebcli.models.running import checked_device, output_shape, probe
+from ebcli.models.outputs import Declared, read_outputs
+from ebcli.models.running import blank, checked_device, output_shape, probe
 from ebcli.models.sources import is_network_file, refuse_keras, source_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.in_memory import source_given
@@ -108,8 +107,9 @@ def load_model(
         like: one or several pictures, files, that become the classes.
         preprocessing: settings that replace those of the weights.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``; None for the model's own way, which
-            is raw for similarities and for regression, sigmoid for multi-label models and for a single logit, else
-            softmax. Softmax and sigmoid of CLIP's and SigLIP's similarities use the temperature and bias that the model
+            is raw for similarities, for regression and for a single output, sigmoid for multi-label models and for
+            segmentation with one channel, else softmax. Raw outputs are values, unless the network names its
+            classes. Softmax and sigmoid of CLIP's and SigLIP's similarities use the temperature and bias that the model
             was trained with.
         head: the head to explain, by name or position. None for the only one that has a row for each image, or the one
             named ``logits``, ``pred`` or ``out``.
@@ -172,11 +172,13 @@ def _load(
         head = source.choose_head(head)
         net, label, files = _with_weights(source, weights, name)
         check_finite(net, f"{label} for {name}")
-        task = source.task(net)
+        own_task = source.task(net)
+        task = own_task
         if is_detector(net):
             task = task or DETECTION
         default_spec = _default_spec(source, name, net, label, settings)
-        names = source.categories(net, label) if class_names is None else class_names
+        own_names = source.categories(net, label)
+        names = own_names if class_names is None else class_names
         if pictures:
             if task not in (None, CLASSIFICATION):
                 raise ConfigurationError(
@@ -192,7 +194,7 @@ def _load(
         elif source.takes_texts() and texts is not None:
             scores = scores or RAW
             net = source.with_texts(net, texts, scores)
-        scores = scores or source.scores(net)
+        own_scores = source.scores(net)
         all_names = printable_names(names)
         net = net.eval()
         if device is not None:
@@ -204,25 +206,31 @@ def _load(
     if source.heads:
         output = output._replace(head=source.head, heads=source.heads)
     count = output.num_classes
-    categories: tuple[str, ...] = ()
-    if not isinstance(all_names, Mapping):
-        categories = all_names
-    elif output.head is not None:
-        categories = all_names.get(output.head, ())
+    categories = _names_of(all_names, output.head)
     if class_names is not None:
         _check_names(name, all_names, len(categories), output)
+    declared = Declared(
+        task=own_task,
+        names=categories,
+        are_own_names=len(_names_of(printable_names(own_names), output.head)) == count,
+        own_scores=own_scores,
+        scores=scores,
+        are_similarities=bool(pictures) or getattr(net, "with_texts", None) is not None,
+    )
+    outputs = read_outputs(name, net, blank(net, settings.apply(default_spec)), output.task, count, declared)
     is_detection = output.task == DETECTION
     fit = partial(_fit_input, source, net, default_spec=default_spec, of_detector=is_detection)
     return LoadedModel(
         name,
         net,
         transforms=fit(settings),
-        categories=categories if len(categories) == count else None,
+        categories=outputs.names,
         weights=label,
-        num_classes=count,
+        num_classes=outputs.num_classes,
         files=files,
-        scores=scores or (SIGMOID if count == 1 else SOFTMAX),
-        task=output.task,
+        scores=outputs.scores,
+        has_values=outputs.are_values,
+        task=outputs.task,
         one_by_one=source.one_by_one,
         preprocessing=settings,
         fit=fit,
@@ -304,6 +312,15 @@ def _keep_head(net: Module, output: Any, choice: HeadChoice) -> Head:
     return head
 
 
+def _names_of(all_names: NamesByHead, head: str | None) -> tuple[str, ...]:
+    """The class names of a head; none if they are unknown."""
+    if not isinstance(all_names, Mapping):
+        return all_names
+    if head is None:
+        return ()
+    return all_names.get(head, ())
+
+
 def _check_names(name: str, all_names: Collection[str], count: int, output: NetworkOutput) -> None:
     """Raise ConfigurationError if a user's class names, so many for this head, do not fit the network."""
     owner = name if output.head is None else f"head {output.head!r} of {name}"
@@ -315,8 +332,9 @@ def _check_names(name: str, all_names: Collection[str], count: int, output: Netw
         if output.head not in all_names:
             return
     if count != output.num_classes:
+        num_outputs = plural(output.num_classes, "output")
         raise ConfigurationError(
-            f"there are {count} class names, but {owner} has {output.num_classes} classes"
+            f"there are {plural(count, 'class name')}, but {owner} has {num_outputs}: name each of them"
         )
 
 

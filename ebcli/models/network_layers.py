@@ -21,7 +21,7 @@ from ebcli.heads import HeadChoice, heads_of, keep_head
 from ebcli.layouts import Layout, Shape
 from ebcli.models.checkpoint import Tensors
 from ebcli.models.detection import DetectionScores
-from ebcli.models.keywords import DETECTION, SEGMENTATION
+from ebcli.models.keywords import DETECTION, SEGMENTATION, VALUE_MAPS
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import blank, fitting_first_layer, hook_modules, probe, shallow_copy
 
@@ -31,6 +31,7 @@ _BATCH = 2
 
 # Stride 16 plus a quarter: unpadded layers lose border cells, so AlexNet's 13 x 13 cells of stride 16 appear to have
 # stride 224 / 13 = 17.2. No layer of stride 32 appears that low.
+_DENSE = SEGMENTATION, VALUE_MAPS  # tasks with an output for each pixel
 MAX_STRIDE = 16 * 1.25
 
 # A side of the map: with fewer cells, the maps of small images would be a few blocks
@@ -245,7 +246,7 @@ def default_layer(model: Model, input_size: InputSize = None, *, head: HeadChoic
     tokens = _first_tokens(model.net, candidates) or _tokens_before_norms(model.net, all_layers)
     if tokens is not None:
         return tokens
-    if model.task == SEGMENTATION:
+    if model.task in _DENSE:
         candidates = _below_coarsest(candidates) or candidates
     candidates = _with_evidence(model, candidates) or candidates
     deepest = _deepest(model, candidates)
@@ -283,7 +284,7 @@ def _known_layer(model: LoadedModel, has_name: bool) -> str | None:
     net = model.net
     if isinstance(net, DetectionScores):
         return _below_pyramid(net, "backbone.body")
-    if model.task == SEGMENTATION and hasattr(getattr(net, "backbone", None), "return_layers"):
+    if model.task in _DENSE and hasattr(getattr(net, "backbone", None), "return_layers"):
         return _below_pyramid(net, "backbone", model.head)
     for pattern, choose in _DEFAULTS:
         if has_name and re.fullmatch(pattern, model.name):

@@ -127,7 +127,7 @@ function card(one, index, count, open) {
   const facts = element("p", { class: "facts" });
   const at = data.layers.length > 1 ? `${data.layers[outcome.layer]} · ` : "";
   const update = () => {
-    const names = ["score", "mass"].filter((name) => one.map && one.map[name] !== null);
+    const names = ["score", "value", "mass"].filter((name) => one.map && one.map[name] !== null);
     const told = [...names.map((name) => `${name} ${number(one.map[name])}`), ...(one.map?.told ?? []).slice(0, 1)];
     told.push(`${outcome.seconds.toFixed(2)} s`);
     facts.textContent = one.map === null ? "" : at + told.map((one) => one.replaceAll(" ", "\u00a0")).join(" · ");

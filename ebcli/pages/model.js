@@ -94,7 +94,7 @@ function select(filter) {
   }
   const keys = {
     name: null,
-    score: (one) => one.map?.score ?? null,
+    score: (one) => one.map?.score ?? one.map?.value ?? null,
     mass: (one) => one.map?.mass ?? null,
     seconds: (one) => one.outcome.seconds,
   };

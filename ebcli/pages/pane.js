@@ -237,11 +237,11 @@ class Pane extends Frame {
     this.listed = listed;
     const options = list.map((subject, value) => ({
       value,
-      label: `${nameOf(subject)}, score ${Number(subject.score.toPrecision(2))}`,
+      label: `${nameOf(subject)}, ${subject.is_value ? "value" : "score"} ${Number(subject.score.toPrecision(2))}`,
       content: [
         element("strong", {}, nameOf(subject)),
         element("small", {}, this.network.texts ? "" : String(subject.index)),
-        element("meter", { min: 0, max: 1, value: subject.score }),
+        ...(subject.is_value ? [] : [element("meter", { min: 0, max: 1, value: subject.score })]),
         element("span", { class: "score" }, number(subject.score)),
       ],
     }));

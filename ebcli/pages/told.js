@@ -4,6 +4,7 @@
 
 const MEANINGS = {
   score: "What the network gives this class; for most networks a probability, and all classes add up to 1.",
+  value: "What the network returns. The map shows what raises it.",
   mass: "The share of the class's probability that reaches this layer. The rest is lost at neurons activated only by their bias, or belongs to constants such as a class token.",
   strength: "The sum of the map's positive cells. Each map is drawn on its own scale, so look here for how much there is. 1× noise is the median of maps of random noise.",
   evidence: "Clear: at least 3× noise. Weak: at least 1.5×. Hardly any: noise often gives such maps, or the score is below 1% and below chance.",
@@ -11,7 +12,8 @@ const MEANINGS = {
 
 // Each number, and its meaning for those who point at it, tap it or go there with the keyboard.
 function facts(map, subject) {
-  const told = { score: `score ${number(subject.score)}` };
+  const kind = subject.is_value ? "value" : "score";
+  const told = { [kind]: `${kind} ${number(subject.score)}` };
   if (map.mass !== null) told.mass = `mass ${number(map.mass)}`;
   ["strength", "evidence"].forEach((name, at) => map.told[at] && (told[name] = map.told[at]));
   return Object.entries(told).map(([name, text]) => {
@@ -52,7 +54,7 @@ function outlines(list, size, selected, choose) {
     const path = subject.outlines.map((line) => `M${line.map((point) => point.join(" ")).join("L")}Z`).join("");
     const shape = make("path", { d: path, class: at === selected ? "chosen" : "other" });
     const title = make("title", {});
-    title.textContent = `${nameOf(subject)}, score ${number(subject.score)}`;
+    title.textContent = `${nameOf(subject)}, ${subject.is_value ? "value" : "score"} ${number(subject.score)}`;
     shape.append(title);
     shape.addEventListener("click", () => choose(subject));
     svg.append(shape);

@@ -103,7 +103,7 @@ class Viewer {
         element("strong", {}, nameOf(data.classes[map.class])),
         element("small", {}, `${data.classes[map.class].index}${map.blank ? ", blank" : ""}`),
         element("small", {}, roleOf(outcome, map)),
-        bar("score", map.score),
+        map.value === null ? bar("score", map.score) : element("span", { class: "measure" }, `value ${number(map.value)}`),
         ...(map.mass === null ? [] : [bar("mass", map.mass)]),
         ...map.told.slice(0, 1).map((words) => element("small", {}, words)),
       ],

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ebcli.datatypes.arrays import AnyArray, FloatArray
-from ebcli.datatypes.explanation import Box, Explanation
+from ebcli.datatypes.explanation import Box, Explanation, Size
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.overlay import heatmap
 from ebcli.eb import excitation_backprop
@@ -45,6 +45,7 @@ File = str | os.PathLike[str] | IO[bytes] | Image.Image
 Array = AnyArray | Tensor
 Frame = tuple[NetworkInput, DisplayFrame]  # what the network gets, and what its maps are drawn over
 Targets = str | int | Sequence[str | int] | None
+Place = tuple[int, int] | str | os.PathLike[str] | None
 Layers = str | nn.Module | Sequence[str | nn.Module] | None
 
 _KINDS = "a path, a URL, a Pillow image, an array (H, W, 3), a tensor (3, H, W) or an open file"
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
         fit: str | None
         transform: Any
         categories: NamesOfHeads
+        scores: str | None
+        where: Place
         boxes: Any
         head: HeadChoice
 
@@ -100,6 +103,8 @@ def explain(
     fit: str | None = None,
     transform: Any = None,
     categories: NamesOfHeads = None,
+    scores: str | None = None,
+    where: Place = None,
     boxes: Any = None,
     head: HeadChoice = None,
 ) -> Any:
@@ -130,6 +135,10 @@ def explain(
             unless the model was loaded with settings of its own.
         transform: of a `torch.nn.Module`, what makes its input of an image; see `load_model`.
         categories: the names of the classes, for models that do not know them; or a mapping of heads to names.
+        scores: how outputs become scores: `softmax`, `sigmoid`, or `raw` for numbers instead of classes; see
+            `load_model`.
+        where: of a segmentation network or one that returns maps of values, explain this pixel (x, y) of each image, or
+            the bright pixels of this image file. None for whole segments, and for the mean of the values.
         boxes: of a detector, explain the detections nearest to these boxes (N, 4), left, top, right and bottom in
             pixels; or `Detections` of supervision. None for all detections.
         head: of a network that returns several tensors, the one to explain, by name or position; see `load_model`.
@@ -166,7 +175,11 @@ def explain(
         )
     layers = [layer] if isinstance(layer, (str, nn.Module)) else [*(layer or ())]
     corners = () if boxes is None else getattr(boxes, "xyxy", boxes)
-    places = [Box(*map(float, edges)) for edges in corners]
+    places: list[Any] = [Box(*map(float, edges)) for edges in corners]
+    if where is not None:
+        if places:
+            raise ConfigurationError("boxes are for detectors, where is for other networks: drop one of them")
+        places = [Path(where) if isinstance(where, (str, os.PathLike)) else _pixel(where)]
     values = {
         "images": (Path("image"),),
         "target": _flat(*classes, target, targets),
@@ -183,12 +196,18 @@ def explain(
         if shape is not None:
             (channels,) = shape[:-2] or (1,)
             spec = InputSpec.as_is(shape[-2:], channels)
-        plan, network = _make_plan(model, transform, categories, head, layers, spec, values)
+        plan, network = _make_plan(model, transform, categories, scores, head, layers, spec, values)
         numbers = [i for i, input_shape in enumerate(shapes) if input_shape == shape]
         group = _explain(plan, network, [all_images[i] for i in numbers], places[1:])
         results |= zip(numbers, group, strict=True)
     saliencies = [results[i] for i in sorted(results)]
     return saliencies if is_list else saliencies[0]
+
+
+def _pixel(place: Sequence[int]) -> Size:
+    """A pixel (x, y)."""
+    x, y = map(int, place)
+    return x, y
 
 
 def _flat(*targets: Targets) -> tuple[str, ...]:
@@ -206,6 +225,7 @@ def _make_plan(
     model: Any,
     transform: Any,
     categories: Any,
+    scores: str | None,
     head: HeadChoice,
     layers: Sequence[Any],
     spec: InputSpec | None,
@@ -213,11 +233,11 @@ def _make_plan(
 ) -> tuple[RunPlan, LoadedModel]:
     """The plan, and the network with its preprocessing; with a `spec` if it gets inputs of that size as they are."""
     modules = [layer for layer in layers if isinstance(layer, nn.Module)]
-    network = _load(model, modules, transform, categories, head, spec)
-    settings: Values = {"model": model, "head": None if head is None else str(head)}
+    network = _load(model, modules, transform, categories, scores, head, spec)
+    settings: Values = {"model": model, "scores": scores, "head": None if head is None else str(head)}
     names: dict[Any, str] = {}
     if network is not None:  # texts that are its classes are so already
-        settings = {"model": network.name, "head": network.head, "class_names": ()}
+        settings |= {"model": network.name, "head": network.head, "class_names": ()}
         settings |= vars(network.preprocessing)
         names = {module: name for name, module in network.net.named_modules()}
         if values["fit"] is not None and network.transforms.function is not None:
@@ -242,25 +262,26 @@ def _load(
     modules: Sequence[nn.Module],
     transform: Any,
     categories: Any,
+    scores: str | None,
     head: HeadChoice,
     spec: InputSpec | None,
 ) -> LoadedModel | None:
     """The network; None if it is a name, which the plan's settings load."""
     if isinstance(model, LoadedModel):
-        if (transform, categories, head) != (None, None, None):
-            advice = "pass transform, categories and head to load_model()"
+        if (transform, categories, scores, head) != (None, None, None, None):
+            advice = "pass transform, class_names, scores and head to load_model()"
             raise ConfigurationError(f"{model.name} is loaded already: {advice}")
         return model
     if isinstance(model, str):
         if categories is None:
             return None
-        return load_model(model, class_names=categories, transform=transform, head=head)
+        return load_model(model, class_names=categories, transform=transform, scores=scores, head=head)
     is_function = (
         callable(model) and not isinstance(model, nn.Module) and not hasattr(model, "image_processor")
     )
     if modules and is_function:
         model = FunctionOfTensor(model, modules)
-    return load_model(model, class_names=categories, transform=spec or transform, head=head)
+    return load_model(model, class_names=categories, transform=spec or transform, scores=scores, head=head)
 
 
 def _explain(

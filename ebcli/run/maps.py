@@ -57,7 +57,7 @@ def priors(rows: Rows, count: int, logits: Tensor) -> Tensor:
             if isinstance(where, tuple):
                 prior[subject.index][where] = 1
             else:
-                prior[subject.index] = torch.from_numpy(where).to(prior) / int(where.sum())
+                prior[subject.index] = torch.from_numpy(where / where.sum()).to(prior)
     return starts.to(logits.device)
 
 

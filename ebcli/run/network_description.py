@@ -10,7 +10,7 @@ from typing import Any
 from ebcli import models  # of which some names import torch when they are used
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.naming import slug
-from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, SOFTMAX, WHOLE
+from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, RAW, SOFTMAX, WHOLE
 from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
 from ebcli.models.names import imagenet_classes
 from ebcli.run.plan import RunPlan
@@ -131,6 +131,7 @@ def _without_network(name: str, weights: str, scores: str | None, names: Names =
         categories=names or None,
         num_classes=len(names),
         scores=scores or SOFTMAX,
+        has_values=scores == RAW,
     )
 
 

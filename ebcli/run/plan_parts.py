@@ -79,12 +79,13 @@ class MapOptions:
         targets: classes by index or name; empty for the ``top_k`` most likely ones of each image besides `against`.
         against: classes by index or name, whose mean map is subtracted in place of the dual's.
         top_k: the largest number of classes per image if there are no ``targets``, at least 1; None for 1. For
-            detections and segmented classes, None is all.
+            detections and segmented classes, None is all, and for values up to 20.
         above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``. Of
             segmented classes, those that cover more than this share of the pixels; None for 0.01.
         score: explain the detections that score at least this.
         where: of a segmentation network, explain the class at this pixel (x, y), or in the mask in this file; of a
-            detector, the detection that overlaps most with this box.
+            network that returns maps of values, the value there; of a detector, the detection that overlaps most with
+            this box.
         layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer per resolution and the
             pixels; empty for the model's default layer.
         contrastive: contrastive maps; marginal ones if False.

@@ -224,10 +224,14 @@ def class_record(
         fields["sufficiency"] = map_.sufficiency.record_fields
     if shares is not None:
         fields["share_at"] = round(shares.get(subject, 0.0), 4)
+    score: float | None = subject.score
+    if subject.is_value:
+        fields["value"] = subject.score
+        score = None
     return ClassRecord(
         subject.index,
         subject.name,
-        subject.score,
+        score,
         blank=maps.is_blank,
         losses=map_.lost_mass,
         at_border=maps.at_border,
@@ -294,12 +298,12 @@ def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
     sufficiency = maps[0].sufficiency
     if sufficiency is not None:
         facts["sufficiency"] = sufficiency.words
-    return facts | {
-        "scale": f"{low} to {high}",
-        "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),
-        "class": "; ".join(f"{subject.index} {subject.name or ''}".rstrip() for subject in subjects),
-        "score": ", ".join(f"{subject.score:.4f}" for subject in subjects),
-    }
+    are_values = maps[0].subject.is_value
+    facts |= {"scale": f"{low} to {high}", "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps))}
+    names = "; ".join(f"{subject.index} {subject.name or ''}".rstrip() for subject in subjects)
+    if are_values:
+        return facts | {"output": names, "value": ", ".join(f"{subject.score:.6g}" for subject in subjects)}
+    return facts | {"class": names, "score": ", ".join(f"{subject.score:.4f}" for subject in subjects)}
 
 
 def arrays_of(explanation: Explanation, network_input: NetworkInput) -> Arrays:

@@ -162,7 +162,7 @@ class Saliency:
 
     @property
     def scores(self) -> list[float]:
-        """The score of each map's class, detection or segment, 0 to 1."""
+        """The score of each map's class, detection or segment, 0 to 1; or its value, which can be any number."""
         return [map_.subject.score for map_ in self._maps]
 
     @property

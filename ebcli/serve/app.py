@@ -238,6 +238,7 @@ def subjects_json(subjects: Iterable[Subject]) -> list[JsonObject]:
             "index": subject.index,
             "name": subject.name,
             "score": subject.score,
+            "is_value": subject.is_value,
             "box": subject.box and subject.box.xywh,
             "outlines": [np.asarray(line).round(1).tolist() for line in subject.outlines],
         }

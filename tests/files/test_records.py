@@ -78,6 +78,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "mass": None,
             "blank": True,
             "losses": None,
+            "value": None,
             "layer": "",
             "peak": None,
             "region": None,

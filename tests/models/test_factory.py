@@ -213,19 +213,19 @@ def test_escape_sequences_in_class_names_do_not_reach_the_terminal() -> None:
     assert given.categories == ("\ufffd]0;x\ufffd", "dog")
 
 
-def test_scores_of_one_logit_are_its_sigmoid(folder: Path) -> None:
-    """The command used to report 1.000 for every image."""
+def test_one_output_is_a_value_and_its_sigmoid_a_score(folder: Path) -> None:
     Image.new("RGB", (240, 240), "orange").save("photo.png")
 
-    def score(*arguments: str) -> float:
+    def numbers(*arguments: str) -> tuple[float | None, float | None]:
         network = ("--model", "code/nets.py:single", "--layer", "5", "--device", "cpu", "--workers", "0")
         result = CliRunner().invoke(main, ["photo.png", *network, "--json", "--overwrite", *arguments])
         assert result.exit_code == 0, result.output
-        return json.loads(result.stdout)["classes"][0]["score"]
+        (record,) = json.loads(result.stdout)["classes"]
+        return record["score"], record["value"]
 
-    assert score() == pytest.approx(1 / (1 + math.exp(-0.25)))
-    assert score("--scores", "raw") == pytest.approx(0.25)
-    assert score("--scores", "softmax") == 1
+    assert numbers() == (None, pytest.approx(0.25))
+    assert numbers("--scores", "raw") == (None, pytest.approx(0.25))
+    assert numbers("--scores", "sigmoid") == (pytest.approx(1 / (1 + math.exp(-0.25))), None)
 
 
 def test_scores_by_attribute_and_argument() -> None:
@@ -245,7 +245,7 @@ def test_untrained_networks_are_marked(folder: Path) -> None:
 
 
 def test_the_number_of_class_names_must_match() -> None:
-    with pytest.raises(ConfigurationError, match=r"3 class names, but code/nets.py:small has 5 classes"):
+    with pytest.raises(ConfigurationError, match=r"3 class names, but code/nets.py:small has 5 outputs"):
         load_model("code/nets.py:small", class_names=["a", "b", "c"])
-    with pytest.raises(ConfigurationError, match="2 class names, but squeezenet1_1 has 1000 classes"):
+    with pytest.raises(ConfigurationError, match="2 class names, but squeezenet1_1 has 1000 outputs"):
         load_model("squeezenet1_1", "none", class_names=["a", "b"])

@@ -140,7 +140,7 @@ def test_class_names_of_each_head() -> None:
         ({"head": "9" * 5000}, "has no head '9"),
         (
             {"head": "kind", "class_names": COLOR},
-            "there are 3 class names, but head 'kind' of TwoHeads has 2 classes",
+            "there are 3 class names, but head 'kind' of TwoHeads has 2 outputs",
         ),
         (
             {"head": "kind", "class_names": {"colour": COLOR}},

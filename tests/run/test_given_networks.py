@@ -303,7 +303,7 @@ def test_notebooks_show_a_tab_for_each_class_and_the_value_under_the_pointer(
             "net",
             PHOTO,
             {"transform": TO_32, "categories": NAMES[:2]},
-            "there are 2 class names, but .* 3 classes",
+            "there are 2 class names, but .* 3 outputs",
         ),
         ("net", PHOTO, {"transform": 3}, "transform is 3"),
         ("resnet18", PHOTO, {"transform": TO_32}, "resnet18 has its own preprocessing"),

@@ -18,7 +18,19 @@ from ebcli.errors import ConfigurationError, first_line
 from ebcli.heads import HeadChoice
 from ebcli.models.checkpoint import StateDict, classes_in, load_checkpoint
 from ebcli.models.classes import NamesOfHeads, Texts
-from ebcli.models.keywords import CROP, DEFAULT, IN_FILE, OWN_TASKS, PAD, SCORES, SQUASH, TASKS, VIDEO
+from ebcli.models.keywords import (
+    CROP,
+    DEFAULT,
+    IN_FILE,
+    OWN_TASKS,
+    PAD,
+    SCORES,
+    SQUASH,
+    TASKS,
+    VALUE_MAPS,
+    VALUES,
+    VIDEO,
+)
 from ebcli.models.loaded import HeadShape
 from ebcli.models.spec import Preprocessing
 
@@ -167,7 +179,7 @@ class ModelSource(ABC):
 
     def task(self, net: Module) -> str | None:
         """What the network does, one of ``TASKS``; None to find out. By default, ``net.task`` if it is one of them."""
-        return _choice(net, "task", (*TASKS, *OWN_TASKS))
+        return _choice(net, "task", (*TASKS, VALUES, VALUE_MAPS, *OWN_TASKS))
 
     def takes_texts(self) -> bool:
         """Whether the class names are texts, from which ``with_texts`` makes the classifier."""

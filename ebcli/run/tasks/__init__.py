@@ -1,3 +1,3 @@
 """The tasks of networks, each in a file of its own, which registers it."""
 
-from ebcli.run.tasks import classes, detections, segments, words  # noqa: F401 - they register their tasks
+from ebcli.run.tasks import classes, detections, segments, values, words  # noqa: F401 - they register their tasks

@@ -28,7 +28,10 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     if model.scores == SOFTMAX:
         minimum = min(_UNLIKELY, 1 / model.num_classes)
     chosen_scores = zip(chosen, scores[chosen].tolist(), strict=True)
-    return [request.subject(index, score, is_unlikely=score < minimum) for index, score in chosen_scores]
+    found = []
+    for index, score in chosen_scores:
+        found.append(request.subject(index, score, is_unlikely=score < minimum, is_value=model.has_values))
+    return found
 
 
 def _chosen(scores: Tensor, request: ImageRequest) -> list[int]:

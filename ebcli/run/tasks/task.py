@@ -14,7 +14,7 @@ from ebcli.drawing.style import ATLAS
 from ebcli.errors import ConfigurationError
 from ebcli.heads import single_tensor
 from ebcli.models import LoadedModel
-from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
+from ebcli.models.keywords import CLASSIFICATION, DETECTION, OWN_TASKS, RAW, TASKS
 from ebcli.run.plan import RunPlan, values_of
 from ebcli.run.plan_parts import MapOptions, WordOptions
 
@@ -179,7 +179,7 @@ def _check_data(plan: RunPlan, model: LoadedModel) -> None:
         ("--style atlas or --format html compares the classes of images", style == ATLAS, has_atlas),
         ("--sufficiency blurs parts of images", maps.sufficiency, is_image),
         ("--style mask needs transparency, which videos lack", style == "mask", spec.frames is None),
-        ("--tiles works only with classifiers", spec.tiles, task.in_batches),
+        ("--tiles works only with classifiers", spec.tiles, model.task == CLASSIFICATION),
         (f"dtype {dtype} has no non-maximum suppression", dtype != "float32", model.task != DETECTION),
     ]
     kind = "volumes" if is_volume else model.task
