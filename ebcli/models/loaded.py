@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
+    from ebcli.models.several_inputs import SeveralInputs
+
 # What is known of the bundled network before it is loaded
 NAME = "IMAGENET1K_V1"  # of its weights, as torchvision would call them
 DEFAULT_LAYER = "features.11"  # as ``default_layer`` finds it
@@ -59,6 +61,7 @@ class LoadedModel:
         one_by_one: whether the network takes a single image only.
         preprocessing: the settings that replaced those of the network's own preprocessing.
         fit: the preprocessing with other settings; None if there is no other.
+        inputs: what a network of several inputs gets beside the picture; None for networks of one input.
 
     Examples:
         >>> import ebcli
@@ -83,6 +86,7 @@ class LoadedModel:
     one_by_one: bool = False
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     fit: Callable[[Preprocessing], InputSpec] | None = field(default=None, compare=False)
+    inputs: SeveralInputs | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:  # a network in full would fill screens
         return f"<{self.name}, weights {self.weights}, for {self.task}, {self.num_classes} classes>"

@@ -38,6 +38,7 @@ from ebcli.models.keywords import (
 )
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import checked_device, output_shape, probe
+from ebcli.models.several_inputs import inputs_of
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.in_memory import source_given
@@ -198,9 +199,10 @@ def _load(
         files=files,
         scores=scores or (SIGMOID if count == 1 else SOFTMAX),
         task=task,
-        one_by_one=source.one_by_one,
+        one_by_one=source.one_by_one or inputs_of(net) is not None,
         preprocessing=settings,
         fit=fit,
+        inputs=inputs_of(net),
     )
 
 

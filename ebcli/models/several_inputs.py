@@ -1,0 +1,231 @@
+"""Networks with several inputs: what they get beside a picture, and a copy of them that fills that in."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.nn import Module
+
+from ebcli.eb.inputs import PREFIX, NetworkInputs
+from ebcli.errors import ConfigurationError, ImageError, plural
+
+Tensors = dict[str, Tensor]  # by the names of the inputs
+
+METHOD = "other_inputs"  # of networks that read their other inputs themselves
+
+_PICTURE_AXES = 3  # of one picture (C, H, W)
+_TABLE_AXES = 2
+
+_GIVEN: ContextVar[Mapping[str, Tensor] | None] = ContextVar("other inputs", default=None)
+_BY_POSITION = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+class SeveralInputs:
+    """The inputs of a network that has several.
+
+    Args:
+        example: one row of each, (1, ...), in the order of the call. Those of other inputs than the picture stand in
+            where only a picture is known.
+        by_name: whether the network is called with names.
+        columns: the names of the columns of tables, by the name of the input.
+
+    Attributes:
+        names: those of all inputs.
+        picture: the name of the first one that looks like a picture.
+        columns: see above.
+    """
+
+    def __init__(
+        self, example: Tensors, *, by_name: bool, columns: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        call = NetworkInputs(example)
+        self.names = [*example]
+        self.picture = call.picture
+        self.columns = dict(columns or {})
+        self._example = {name: a for name, a in example.items() if name != self.picture}
+        self._by_name = by_name
+
+    @property
+    def others(self) -> Tensors:
+        """A row (1, ...) of each input but the picture: those of the current image, else the example."""
+        return dict(_GIVEN.get() or self._example)
+
+    @contextmanager
+    def given(self, others: Mapping[str, Tensor] | None) -> Iterator[None]:
+        """Let the network get these rows (1, ...) beside each picture, in this thread.
+
+        Raises:
+            ImageError: some are missing, or are not inputs of the network.
+        """
+        if others is None or others.keys() != self._example.keys():
+            problem = f"the network also needs {', '.join(self._example)}"
+            raise ImageError(f"{problem}: pass a tuple, or a mapping of names, that has all of its inputs")
+        token = _GIVEN.set(others)
+        try:
+            yield
+        finally:
+            _GIVEN.reset(token)
+
+    def call(self, images: Tensor) -> Tensors | tuple[Tensor, ...]:
+        """What the network is called with for pictures (B, C, ...): names, or all inputs in order."""
+        tensors = {}
+        others = self.others
+        for name in self.names:
+            if name == self.picture:
+                tensors[name] = images
+                continue
+            row = others[name].to(images.device)
+            if row.is_floating_point():
+                row = row.to(images.dtype)
+            tensors[name] = row.expand(len(images), *row.shape[1:]).clone()
+        return tensors if self._by_name else tuple(tensors.values())
+
+    def layer_of(self, name: str) -> str:
+        """What the engine calls an input as a layer."""
+        if self._by_name:
+            return PREFIX + name
+        return f"{PREFIX}{self.names.index(name)}"
+
+    def fill_in(self, net: Module) -> Module:
+        """A copy of the network that gets the other inputs where it is called with a picture alone.
+
+        It shares layers, parameters and buffers with the network.
+        """
+        kind = type(type(net).__name__, (_FilledIn, type(net)), {})
+        copy: Module = object.__new__(kind)
+        vars(copy).update(vars(net), training=False, several_inputs=self)
+        return copy
+
+
+class _FilledIn(Module):
+    """A network that fills in its other inputs."""
+
+    several_inputs: SeveralInputs
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        forward = super().forward
+        if len(inputs) != 1 or named:
+            return forward(*inputs, **named)
+        tensors = self.several_inputs.call(inputs[0])
+        if isinstance(tensors, dict):
+            return forward(**tensors)
+        return forward(*tensors)
+
+
+class Rows(NamedTuple):
+    """Several inputs, taken apart.
+
+    Attributes:
+        inputs: which ones they are.
+        pictures: the picture (C, H, W) of each row.
+        others: the other inputs (1, ...) of each row, by name.
+        is_batch: whether they had an axis of rows.
+    """
+
+    inputs: SeveralInputs
+    pictures: list[Tensor]
+    others: list[Tensors]
+    is_batch: bool
+
+    @classmethod
+    def of(cls, net: Any, values: Any, columns: Any = None) -> "Rows":
+        """The rows of several inputs.
+
+        Args:
+            net: the network, or a function.
+            values: a tuple of tensors, or a mapping of their names to tensors: a batch of each, or one row of each,
+                of which the picture is (C, H, W).
+            columns: the names of the columns of the only table, or a mapping of the names of tables to these.
+
+        Raises:
+            ConfigurationError: these are no tensors, differ in their number of rows, or columns fit no table.
+        """
+        tensors, by_name = by_names(net, values)
+        call = NetworkInputs(tensors)
+        is_batch = call.main.ndim != _PICTURE_AXES
+        if not is_batch:
+            tensors = {name: a[None] for name, a in tensors.items()}
+        counts = {name: len(a) if a.ndim else 0 for name, a in tensors.items()}
+        if len({*counts.values()}) > 1 or not counts[call.picture]:
+            sizes = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise ConfigurationError(
+                f"the inputs differ in their number of images ({sizes}): pass a row of each"
+            )
+        names = _names_of_columns(columns, tensors, call.picture)
+        inputs = SeveralInputs({name: a[:1] for name, a in tensors.items()}, by_name=by_name, columns=names)
+        others = []
+        for i in range(counts[call.picture]):
+            others.append({name: a[i : i + 1] for name, a in tensors.items() if name != call.picture})
+        return cls(inputs, [*tensors[call.picture]], others, is_batch)
+
+
+def _names_of_columns(columns: Any, tensors: Tensors, picture: str) -> dict[str, Sequence[str]]:
+    """The names of columns, by input."""
+    tables = {name: a.shape[1] for name, a in tensors.items() if name != picture and a.ndim == _TABLE_AXES}
+    if columns is None:
+        return {}
+    if not isinstance(columns, Mapping):
+        if len(tables) != 1:
+            names = ", ".join(tables) or "no table"
+            raise ConfigurationError(
+                f"columns are for one table, but there are {names}: pass a mapping of inputs"
+            )
+        columns = dict.fromkeys(tables, columns)
+    for name, column_names in columns.items():
+        if name not in tables:
+            problem = f"columns name the input {name!r}, which is no table (B, columns)"
+            raise ConfigurationError(f"{problem}: choose one of {', '.join(tables) or 'none'}")
+        if len(column_names) != tables[name]:
+            given = plural(len(column_names), "name")
+            raise ConfigurationError(f"columns has {given}, but {name} has {plural(tables[name], 'column')}")
+    return {name: [*map(str, column_names)] for name, column_names in columns.items()}
+
+
+def inputs_of(net: Module) -> SeveralInputs | None:
+    """The inputs of a network that fills in all but the picture; None for other networks."""
+    return getattr(net, "several_inputs", None) if isinstance(net, _FilledIn) else None
+
+
+def by_names(net: Any, inputs: Any) -> tuple[Tensors, bool]:
+    """Inputs of a network by the names of its arguments, or by number if it does not name them.
+
+    Args:
+        net: the network, or a function.
+        inputs: a mapping of names to tensors, or a tuple of tensors.
+
+    Returns:
+        The tensors, and whether the network can be called with these names.
+    """
+    if isinstance(inputs, Mapping):
+        return dict(inputs), True
+    names = _arguments(net)[: len(inputs)]
+    if len(names) == len(inputs):
+        return dict(zip(names, inputs, strict=True)), True
+    return {str(number): tensor for number, tensor in enumerate(inputs)}, False
+
+
+def _arguments(net: Any) -> list[str]:
+    """The names of the arguments of a network or a function that can be given in order."""
+    parameters = inspect.signature(getattr(net, "forward", net)).parameters.values()
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+
+
+def takes_several(net: Any) -> bool:
+    """Whether a network, or a function, cannot be called with one tensor."""
+    try:
+        parameters = inspect.signature(getattr(net, "forward", net)).parameters.values()
+    except (TypeError, ValueError):  # some that are compiled
+        return False
+    needed = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in _BY_POSITION and parameter.default is inspect.Parameter.empty
+    ]
+    return len(needed) > 1

@@ -1,0 +1,140 @@
+"""Networks with several inputs from Python: shares and columns against closed forms."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from several_inputs import RedAndTable
+from torch import Tensor, nn
+
+import ebcli
+from ebcli.errors import ConfigurationError, EbcliError
+
+COLUMNS = ["age", "dose", "weight"]
+TABLE = torch.tensor([0.5, 0.2, 0.1])
+
+
+def picture(value: float = 0.4) -> Tensor:
+    """A picture of which the left third is red."""
+    image = torch.zeros(3, 12, 18)
+    image[0, :, :6] = value
+    return image
+
+
+def shares(image: Tensor, table: Tensor) -> dict[str, float]:
+    """The shares of the inputs in the positive terms of class 0."""
+    terms = {"image": float(3 * image[0].mean()), "table": float(2 * table[0] + 5 * table[1])}
+    return {name: value / sum(terms.values()) for name, value in terms.items()}
+
+
+def explain(inputs: Any, *classes: int, **options: Any) -> Any:
+    return ebcli.explain(RedAndTable(), inputs, *classes, layer="act", **options)
+
+
+def test_each_input_has_its_part_of_the_terms() -> None:
+    found = explain((picture(), TABLE), 0, columns=COLUMNS, contrastive=False)
+    assert found.inputs == [pytest.approx(shares(picture(), TABLE))]
+    assert found.columns[0]["table"] == pytest.approx({"age": 1 / 2.4, "dose": 1 / 2.4, "weight": 0})
+    assert found.mass == [pytest.approx(found.inputs[0]["image"])]
+    assert found.maps[0, :, 6:].max() == 0 < found.maps[0, :, :6].min()
+    assert "image 17%, table 83% of the evidence" in repr(found)
+
+
+def test_columns_against_a_class_are_negative_and_last() -> None:
+    found = explain((picture(), TABLE), 0, columns=COLUMNS)
+    # the dual's only positive term is that of the third column
+    assert found.columns[0]["table"] == pytest.approx({"age": 1 / 2.4, "dose": 1 / 2.4, "weight": -1})
+    assert [*found.columns[0]["table"]][-1] == "weight"
+    assert found.inputs == [pytest.approx(shares(picture(), TABLE))]  # these are marginal
+
+
+def test_rows_of_a_batch_have_shares_of_their_own() -> None:
+    images = torch.stack([picture(), picture(0.8), picture(0.1)])
+    tables = torch.stack([TABLE, TABLE / 4, TABLE * 3])
+    by_order = explain((images, tables), 0)
+    by_name = explain({"table": tables, "image": images}, [0, 1])
+    assert [found.inputs[0] for found in by_order] == [
+        pytest.approx(shares(image, table)) for image, table in zip(images, tables, strict=True)
+    ]
+    for first, second in zip(by_order, by_name, strict=True):
+        np.testing.assert_array_equal(first.maps[0], second.maps[0])
+        assert first.inputs[0] == pytest.approx(second.inputs[0])
+        assert second.inputs[1] == pytest.approx({"table": 1, "image": 0})
+    assert by_order[0].columns[0]["table"].keys() == {"0", "1", "2"}  # without names
+
+
+def test_it_agrees_with_the_engine() -> None:
+    net = RedAndTable()
+    found = ebcli.explain(net, (picture()[None], TABLE[None]), 0, layer="act")
+    result = ebcli.excitation_backprop(net, (picture()[None], TABLE[None]), 0, "act", contrastive=True)
+    np.testing.assert_allclose(found[0].maps[0], result.maps[0], atol=1e-6)
+    assert net.training
+    assert net.act.training
+
+
+class WithCategory(RedAndTable):
+    """The same with a whole number that scales the columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Embedding(2, 3)
+        nn.init.constant_(self.scale.weight, 1.0)
+
+    def forward(self, image: Tensor, table: Tensor, category: Tensor | None = None) -> Any:
+        assert category is not None
+        assert not self.training
+        return super().forward(image, table * self.scale(category))
+
+
+def test_whole_numbers_have_no_share() -> None:
+    inputs = (picture(), TABLE, torch.tensor(1))
+    found = ebcli.explain(WithCategory(), inputs, 0, layer="act")
+    assert found.inputs == [pytest.approx(shares(picture(), TABLE))]
+
+
+def test_a_function_of_several_inputs() -> None:
+    net = RedAndTable().eval()
+
+    def logits(image: Tensor, table: Tensor) -> Any:
+        return 2 * net(image, table)
+
+    found = ebcli.explain(logits, (picture(), TABLE), 0, layer=net.act)
+    assert found.inputs == [pytest.approx(shares(picture(), TABLE))]
+
+
+def test_pictures_in_a_tuple_stay_several_pictures() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 12 * 18, 2))
+    first, second = ebcli.explain(net, (picture(), picture(0.8)), 0, layer="1")
+    assert first.inputs == second.inputs == [{}]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "sentence"),
+    [
+        (
+            (picture()[None], TABLE.expand(2, 3)),
+            {},
+            r"number of images \(image 1, table 2\): pass a row of each",
+        ),
+        ((picture(), TABLE), {"columns": ["age"]}, "columns has 1 name, but table has 3 columns"),
+        (
+            (picture(), TABLE),
+            {"columns": {"tabel": COLUMNS}},
+            "columns name the input 'tabel', which is no table",
+        ),
+        (picture(), {"columns": COLUMNS}, "columns are those of tables: pass a tuple of all inputs"),
+        ((picture(), TABLE * torch.nan), {}, "NaN or infinite"),
+        ({}, {}, "no inputs given: pass at least one tensor"),
+        ({"image": "photo.jpg", "table": TABLE}, {}, "the inputs must be tensors, not a str"),
+        ((picture(), TABLE), {"fit": "whole"}, "drop fit"),
+    ],
+)
+def test_wrong_inputs_are_told_in_a_sentence(inputs: Any, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(EbcliError, match=sentence):
+        explain(inputs, 0, **options)
+
+
+def test_a_missing_input_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"missing 1 required positional argument: 'table'"):
+        explain({"image": picture()}, 0)
