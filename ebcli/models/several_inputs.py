@@ -17,6 +17,7 @@ Tensors = dict[str, Tensor]  # by the names of the inputs
 METHOD = "other_inputs"  # of networks that read their other inputs themselves
 
 _PICTURE_AXES = 3  # of one picture (C, H, W)
+_BATCH_AXES = 4  # of several
 _TABLE_AXES = 2
 
 _GIVEN: ContextVar[Mapping[str, Tensor] | None] = ContextVar("other inputs", default=None)
@@ -47,6 +48,11 @@ class SeveralInputs:
         self.columns = dict(columns or {})
         self._example = {name: a for name, a in example.items() if name != self.picture}
         self._by_name = by_name
+
+    @property
+    def pictures(self) -> list[str]:
+        """The names of the other pictures, each of which has a map of its own."""
+        return [name for name, a in self._example.items() if a.ndim == _BATCH_AXES and a.is_floating_point()]
 
     @property
     def others(self) -> Tensors:

@@ -124,6 +124,8 @@ class Explainer:
             network = describe(plan, self.loaded, task.layer)
         else:  # the first picture need not wait for what is known
             network = replace(network, loaded=self.loaded)
+        if self.loaded.inputs is not None and network.layers == (INPUT,):
+            self._joint = False  # jointly, the map of each input sums to 1, however little reaches it
         is_labeled = plan.inputs.labels is not None
         self._request_template = ImageRequest(network, plan.maps, labeled=is_labeled, words=plan.words)
         if not network.method:
@@ -297,7 +299,13 @@ class Explainer:
         subjects = [*dict.fromkeys(map_.subject for map_ in maps)]
         options = {"contrastive": self._maps_asked.contrastive, "against": self.network.against}
         fields = fields_of_inputs(self.loaded, image, targets, options, len(subjects))
-        return [replace(map_, **fields[subjects.index(map_.subject)]) for map_ in maps]
+        results = []
+        for map_ in maps:
+            changes = fields[subjects.index(map_.subject)]
+            if map_.layer != INPUT:  # other pictures have no map of that layer
+                changes = {**changes, "pictures": ()}
+            results.append(replace(map_, **changes))
+        return results
 
     def _find(self, output: Any, request: ImageRequest) -> ImageFindings:
         """What is explained in an image, given what the task needs of it."""

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from several_inputs import RedAndTable
+from several_inputs import Difference, RedAndTable
 from torch import Tensor, nn
 
 import ebcli
@@ -138,3 +138,48 @@ def test_wrong_inputs_are_told_in_a_sentence(inputs: Any, options: dict[str, Any
 def test_a_missing_input_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"missing 1 required positional argument: 'table'"):
         explain({"image": picture()}, 0)
+
+
+def two_pictures() -> tuple[Tensor, Tensor]:
+    """Green on the left before, red on the right after, each 6 of 18 columns wide, on gray."""
+    before, after = torch.zeros(2, 3, 12, 18)
+    before[1, :, :6] = 0.9
+    after[0, :, 12:] = 0.9
+    return before, after
+
+
+def test_each_of_two_pictures_has_its_map() -> None:
+    found = ebcli.explain(Difference(), two_pictures(), 0)
+    (map_,) = found.explanation.maps
+    assert map_.layer == "input"
+    # the terms of change are as 1 to 3; the dual has none
+    assert map_.inputs == pytest.approx({"before": 0.25, "after": 0.75})
+    (other,) = map_.pictures
+    assert (other.name, other.share) == ("after", pytest.approx(0.75))
+    assert map_.values[:, :6].sum() == pytest.approx(0.25)
+    assert other.values[:, 12:].sum() == pytest.approx(0.75)
+    assert np.abs(map_.values).sum() + np.abs(other.values).sum() == pytest.approx(1)
+    np.testing.assert_array_equal(other.pixels[6, [0, 15]], [[0, 0, 0], [230, 0, 0]])
+
+
+def test_two_pictures_are_drawn_side_by_side_on_one_scale() -> None:
+    found = ebcli.explain(Difference(), two_pictures(), 0, style="heatmap")
+    drawn = np.asarray(found.picture.convert("RGB"), float)
+    assert drawn.shape[0] == 12
+    assert drawn.shape[1] > 36  # with a gap
+    first, second = drawn[6, :18], drawn[6, -18:]
+    nothing = first[9]  # the color of 0
+    np.testing.assert_array_equal(second[9], nothing)
+    strong = np.abs(second[16] - nothing).sum()
+    weak = np.abs(first[1] - nothing).sum()
+    assert 0 < weak < strong
+    alone = ebcli.explain(Difference(), two_pictures(), 0, style="heatmap", layer="colors")
+    assert alone.picture.size == (18, 12)
+    assert alone.inputs == [pytest.approx(found.inputs[0])]
+
+
+def test_a_notebook_has_a_tab_for_each_picture() -> None:
+    page = ebcli.explain(Difference(), two_pictures(), 0)._repr_html_()
+    assert page.count("<figure") == 2
+    assert "before 25%, after 75% of the evidence" in page
+    assert "class 0, after" in page
