@@ -310,11 +310,13 @@ class Map:
     def strength(self) -> float | None:
         """The positive part of a contrastive map, 0 to 1; None for other maps.
 
-        It is the share of the class's probability that its dual, or the class contrasted with, has elsewhere.
+        It is the share of the class's probability that its dual, or the class contrasted with, has elsewhere. Of several
+        pictures, it is that of all of them.
         """
         if self.method != "contrastive":
             return None
-        return float(self.values.clip(0).sum())
+        values = [self.values, *(picture.values for picture in self.pictures)]
+        return float(sum(map_.clip(0).sum() for map_ in values))
 
     @property
     def times_noise(self) -> float | None:

@@ -133,12 +133,12 @@ class FrameMaps:
         if not beside:
             return self.caption(self._draw_over(image, self.map_at(frame)))
         maps = [self, *(other for other, _ in beside)]
-        ends = [limits(item.map.values, item.faded_style)[1] for item in maps if not item.is_blank]
-        high = max(ends, default=1.0)
+        ends = [limits(item.map.values, item.style)[1] for item in maps if not item.is_blank]
+        high = max(ends, default=1.0) / self.map.brightness(self.style.signed)
         images = [image, *(other.image for _, other in beside)]
         pictures = []
         for item, other in zip(maps, images, strict=True):
-            style = item.faded_style
+            style = self.style
             if style.vmax is None:
                 style = replace(style, vmax=high * item.map.values.size, percentile=None)
             width = max(1, round(other.width * image.height / other.height))

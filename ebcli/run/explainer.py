@@ -304,6 +304,8 @@ class Explainer:
             changes = fields[subjects.index(map_.subject)]
             if map_.layer != INPUT:  # other pictures have no map of that layer
                 changes = {**changes, "pictures": ()}
+            elif changes["pictures"]:  # noise was in the first picture only
+                changes = {**changes, "noise": None}
             results.append(replace(map_, **changes))
         return results
 

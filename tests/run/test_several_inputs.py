@@ -159,6 +159,7 @@ def test_each_of_two_pictures_has_its_map() -> None:
     assert map_.values[:, :6].sum() == pytest.approx(0.25)
     assert other.values[:, 12:].sum() == pytest.approx(0.75)
     assert np.abs(map_.values).sum() + np.abs(other.values).sum() == pytest.approx(1)
+    assert map_.strength == pytest.approx(1)  # of both
     np.testing.assert_array_equal(other.pixels[6, [0, 15]], [[0, 0, 0], [230, 0, 0]])
 
 
