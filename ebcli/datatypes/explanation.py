@@ -310,8 +310,8 @@ class Map:
     def strength(self) -> float | None:
         """The positive part of a contrastive map, 0 to 1; None for other maps.
 
-        It is the share of the class's probability that its dual, or the class contrasted with, has elsewhere. Of several
-        pictures, it is that of all of them.
+        It is the share of the class's probability that its dual, or the class contrasted with, has elsewhere. Several
+        pictures are counted together.
         """
         if self.method != "contrastive":
             return None

@@ -103,7 +103,7 @@ class ClassRecord:
     share_at: float | None = None
     against: str | None = None
     channels: tuple[float, ...] = ()
-    inputs: dict[str, float] = field(default_factory=dict)
+    inputs: JsonObject = field(default_factory=dict)
     columns: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @classmethod

@@ -38,7 +38,7 @@ from ebcli.models.keywords import (
 )
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import checked_device, output_shape, probe
-from ebcli.models.several_inputs import inputs_of
+from ebcli.models.several_inputs import inputs_of, with_own_inputs
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.in_memory import source_given
@@ -156,6 +156,7 @@ def _load(
     with guard_user_code(name), name_in_errors(name), _seeding, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         net, label, files = _with_weights(source, weights, name)
+        net = with_own_inputs(net)
         check_finite(net, f"{label} for {name}")
         task = source.task(net)
         if is_detector(net):

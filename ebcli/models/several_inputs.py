@@ -1,16 +1,17 @@
 """Networks with several inputs: what they get beside a picture, and a copy of them that fills that in."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 
 from ebcli.eb.inputs import PREFIX, NetworkInputs
-from ebcli.errors import ConfigurationError, ImageError, plural
+from ebcli.errors import ConfigurationError, ImageError, first_line, plural
 
 Tensors = dict[str, Tensor]  # by the names of the inputs
 
@@ -28,26 +29,33 @@ class SeveralInputs:
     """The inputs of a network that has several.
 
     Args:
-        example: one row of each, (1, ...), in the order of the call. Those of other inputs than the picture stand in
-            where only a picture is known.
+        names: those of all inputs, in the order of the call.
+        picture: the name of the picture.
+        example: one row of each other input, (1, ...), which stands in where only a picture is known.
         by_name: whether the network is called with names.
         columns: the names of the columns of tables, by the name of the input.
+        read: the rows of the other inputs for the path of a picture; None if they are known in another way.
 
     Attributes:
-        names: those of all inputs.
-        picture: the name of the first one that looks like a picture.
-        columns: see above.
+        names, picture, columns: see above.
     """
 
     def __init__(
-        self, example: Tensors, *, by_name: bool, columns: Mapping[str, Sequence[str]] | None = None
+        self,
+        names: Sequence[str],
+        picture: str,
+        example: Tensors,
+        *,
+        by_name: bool,
+        columns: Mapping[str, Sequence[str]] | None = None,
+        read: Callable[[str], Tensors] | None = None,
     ) -> None:
-        call = NetworkInputs(example)
-        self.names = [*example]
-        self.picture = call.picture
+        self.names = [*names]
+        self.picture = picture
         self.columns = dict(columns or {})
-        self._example = {name: a for name, a in example.items() if name != self.picture}
+        self._example = example
         self._by_name = by_name
+        self._read = read
 
     @property
     def pictures(self) -> list[str]:
@@ -60,12 +68,19 @@ class SeveralInputs:
         return dict(_GIVEN.get() or self._example)
 
     @contextmanager
-    def given(self, others: Mapping[str, Tensor] | None) -> Iterator[None]:
-        """Let the network get these rows (1, ...) beside each picture, in this thread.
+    def given(self, others: Mapping[str, Tensor] | None, path: str | None) -> Iterator[None]:
+        """Let the network get these rows (1, ...) beside each picture, in this thread; else what it reads for a path.
 
         Raises:
-            ImageError: some are missing, or are not inputs of the network.
+            ImageError: some are missing, or are not inputs of the network, or the network cannot read them.
         """
+        if others is None and self._read is not None:
+            if path is None:
+                problem = (
+                    "the network reads its other inputs by the path of the picture, but this one has none"
+                )
+                raise ImageError(f"{problem}: pass a path, or a tuple of all inputs")
+            others = self._read(path)
         if others is None or others.keys() != self._example.keys():
             problem = f"the network also needs {', '.join(self._example)}"
             raise ImageError(f"{problem}: pass a tuple, or a mapping of names, that has all of its inputs")
@@ -160,17 +175,17 @@ class Rows(NamedTuple):
             raise ConfigurationError(
                 f"the inputs differ in their number of images ({sizes}): pass a row of each"
             )
-        names = _names_of_columns(columns, tensors, call.picture)
-        inputs = SeveralInputs({name: a[:1] for name, a in tensors.items()}, by_name=by_name, columns=names)
-        others = []
-        for i in range(counts[call.picture]):
-            others.append({name: a[i : i + 1] for name, a in tensors.items() if name != call.picture})
-        return cls(inputs, [*tensors[call.picture]], others, is_batch)
+        pictures = [*tensors.pop(call.picture)]
+        others = [{name: a[i : i + 1] for name, a in tensors.items()} for i in range(len(pictures))]
+        inputs = SeveralInputs(
+            [*counts], call.picture, others[0], by_name=by_name, columns=_names_of_columns(columns, tensors)
+        )
+        return cls(inputs, pictures, others, is_batch)
 
 
-def _names_of_columns(columns: Any, tensors: Tensors, picture: str) -> dict[str, Sequence[str]]:
-    """The names of columns, by input."""
-    tables = {name: a.shape[1] for name, a in tensors.items() if name != picture and a.ndim == _TABLE_AXES}
+def _names_of_columns(columns: Any, others: Tensors) -> dict[str, Sequence[str]]:
+    """The names of columns, by input, for the other inputs (B, ...)."""
+    tables = {name: a.shape[1] for name, a in others.items() if a.ndim == _TABLE_AXES}
     if columns is None:
         return {}
     if not isinstance(columns, Mapping):
@@ -190,6 +205,57 @@ def _names_of_columns(columns: Any, tensors: Tensors, picture: str) -> dict[str,
     return {name: [*map(str, column_names)] for name, column_names in columns.items()}
 
 
+def with_own_inputs(net: Module) -> Module:
+    """A network that reads its other inputs itself as one that fills them in; any other network unchanged.
+
+    Raises:
+        ConfigurationError: it does not read what it needs.
+    """
+    read = getattr(net, METHOD, None)
+    if not callable(read) or inputs_of(net) is not None:
+        return net
+    try:
+        others = read(None)
+    except Exception as error:  # code of users
+        problem = f"{METHOD}(None) failed ({type(error).__name__}: {first_line(error)})"
+        raise ConfigurationError(
+            f"{problem}: for None, return an example of each other input, such as torch.zeros(4)"
+        ) from error
+    arguments = _arguments(net)
+    by_name = isinstance(others, Mapping) or len(arguments) > _count(others)
+    if isinstance(others, Mapping):
+        picture = next((name for name in arguments if name not in others), "image")
+        names = [picture, *others]
+    else:
+        names = [*map(str, range(1 + _count(others)))]
+        if by_name:
+            names = arguments[: len(names)]
+        picture = names[0]
+
+    def rows(path: str) -> Tensors:
+        """The other inputs of the picture at a path."""
+        try:
+            return _as_rows(read(path), names[1:])
+        except Exception as error:  # code of users
+            raise ImageError(f"{METHOD}() failed ({type(error).__name__}: {first_line(error)})") from error
+
+    example = _as_rows(others, names[1:])
+    columns = _names_of_columns(getattr(net, "columns", None), example)
+    return SeveralInputs(names, picture, example, by_name=by_name, columns=columns, read=rows).fill_in(net)
+
+
+def _count(others: Any) -> int:
+    return len(others) if isinstance(others, tuple) else 1
+
+
+def _as_rows(others: Any, names: Sequence[str]) -> Tensors:
+    """What a network read, as tensors (1, ...) by name."""
+    if not isinstance(others, Mapping):
+        values = others if isinstance(others, tuple) else (others,)
+        others = dict(zip(names, values, strict=True))
+    return {name: torch.as_tensor(value)[None] for name, value in others.items()}
+
+
 def inputs_of(net: Module) -> SeveralInputs | None:
     """The inputs of a network that fills in all but the picture; None for other networks."""
     return getattr(net, "several_inputs", None) if isinstance(net, _FilledIn) else None
@@ -207,6 +273,9 @@ def by_names(net: Any, inputs: Any) -> tuple[Tensors, bool]:
     """
     if isinstance(inputs, Mapping):
         return dict(inputs), True
+    filled_in = inputs_of(net)
+    if filled_in is not None and len(filled_in.names) == len(inputs):
+        return dict(zip(filled_in.names, inputs, strict=True)), True
     names = _arguments(net)[: len(inputs)]
     if len(names) == len(inputs):
         return dict(zip(names, inputs, strict=True)), True

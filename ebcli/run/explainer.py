@@ -254,7 +254,7 @@ class Explainer:
         inputs = self.loaded.inputs
         if inputs is None:
             return nullcontext()
-        return inputs.given(image.others)
+        return inputs.given(image.others, image.path)
 
     def _explain_batch(self, images: Images) -> list[Explanation]:
         """The maps of at most one batch of images."""

@@ -33,6 +33,7 @@ class NetworkInput:
         label: its true class, if it is known.
         clips: which clips of a video these are, or the slices of a volume.
         pages: the number of pages or frames of an image file, of which this is the first.
+        path: of the file; None if it is no file.
         others: what a network of several inputs gets beside the pixels, tensors (1, ...) by name; None if it reads that
             itself.
     """
@@ -44,6 +45,7 @@ class NetworkInput:
     label: int | None = None
     clips: Clips | None = None
     pages: int = 1
+    path: str | None = None
     others: Any = None
 
     @classmethod
@@ -118,6 +120,7 @@ class Reader:
             label=source.label,
             clips=clips,
             pages=medium.pages(file),
+            path=None if source.content is not None else source.name,
         )
 
     def frames(self, source: Source, network_input: NetworkInput) -> Iterator[DisplayFrame]:

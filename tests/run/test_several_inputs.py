@@ -1,15 +1,21 @@
 """Networks with several inputs from Python: shares and columns against closed forms."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from PIL import Image
 from several_inputs import Difference, RedAndTable
 from torch import Tensor, nn
 
 import ebcli
+from ebcli.cli.saliency import main
 from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.files.records import Record
 
 COLUMNS = ["age", "dose", "weight"]
 TABLE = torch.tensor([0.5, 0.2, 0.1])
@@ -184,3 +190,105 @@ def test_a_notebook_has_a_tab_for_each_picture() -> None:
     assert page.count("<figure") == 2
     assert "before 25%, after 75% of the evidence" in page
     assert "class 0, after" in page
+
+
+FACTORIES = """
+import torch
+import ebcli
+from several_inputs import Difference, RedAndTable
+
+class Own(RedAndTable):
+    preprocessing = ebcli.Preprocessing(resize=12, crop=12, mean=0, std=1)
+    columns = ["age", "dose", "weight"]
+
+    def other_inputs(self, path):
+        if path is None:
+            return torch.zeros(3)
+        return {"red.png": torch.tensor([0.5, 0.2, 0.1]), "blue.png": [0.0, 0.2, 0.0]}[path.rpartition("/")[2]]
+
+class ByName(Own):
+    def other_inputs(self, path):
+        return {"table": super().other_inputs(path)}
+
+class NoExample(Own):
+    def other_inputs(self, path):
+        return {}[path]
+
+class Pair(Difference):
+    preprocessing = Own.preprocessing
+
+    def other_inputs(self, path):
+        after = torch.zeros(3, 12, 12)
+        after[0, :, 6:] = 1
+        return (after,)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "own.py").write_text(FACTORIES)
+    for color in ("red", "blue", "lime", "black"):
+        Image.new("RGB", (12, 12), color).save(tmp_path / f"{color}.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def records(*arguments: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(main, [*arguments, "-o", "maps", "--json"])
+    lines = done.stdout.splitlines()
+    assert all(Record.parse(line.encode()) for line in lines)  # as later runs read them
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("factory", ["Own", "ByName"])
+@pytest.mark.usefixtures("folder")
+def test_a_factory_reads_its_other_inputs(factory: str) -> None:
+    files = ["red.png", "blue.png", "black.png"]
+    red, blue, black = records("--model", f"own.py:{factory}", "--layer", "act", "--target", "0", *files)
+    # a term of 3 beside those of the table, 1 + 1, and none beside 1
+    assert red["classes"][0]["inputs"] == pytest.approx({"image": 0.6, "table": 0.4})
+    assert blue["classes"][0]["inputs"] == pytest.approx({"image": 0, "table": 1})
+    assert red["classes"][0]["columns"]["table"] == pytest.approx({"age": 0.2, "dose": 0.2, "weight": -1})
+    assert "other_inputs() failed (KeyError: 'black.png')" in black["error"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_explain_has_what_the_command_has() -> None:
+    found = ebcli.explain("own.py:Own", "red.png", 0, layer="act")
+    assert found.inputs == [pytest.approx({"image": 0.6, "table": 0.4})]
+    loaded = ebcli.load_model("own.py:Own")
+    given = ebcli.explain(loaded, (torch.ones(3, 12, 12), torch.tensor([0.0, 0.6, 0.0])), 0, layer="act")
+    assert given.inputs == [pytest.approx({"image": 0.5, "table": 0.5})]
+    with pytest.raises(EbcliError, match="by the path of the picture, but this one has none: pass a path"):
+        ebcli.explain(loaded, Image.open("red.png"), 0, layer="act")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_factory_reads_a_second_picture() -> None:
+    (record,) = records("--model", "own.py:Pair", "--target", "0", "--format", "png", "lime.png")
+    assert record["layer"] == "input"
+    # green everywhere, once, and red in half of the other picture, three times
+    assert record["classes"][0]["inputs"] == pytest.approx({"before": 0.4, "after": 0.6})
+    width, height = Image.open(record["output"][0]).size
+    assert (width > 24, height) == (True, 12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--model", "own.py:NoExample"],
+            "other_inputs(None) failed (KeyError: None): for None, return an example",
+        ),
+        (
+            ["--model", "own.py:Own", "--tiles", "12"],
+            "the other inputs of own.py:Own belong to whole photos: drop it",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_wrong_factories_are_told_in_a_sentence(arguments: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(main, ["red.png", *arguments])
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
