@@ -18,7 +18,6 @@ from ebcli.errors import ConfigurationError, EbcliError, first_line, plural
 from ebcli.heads import single_tensor
 from ebcli.imports import guard_user_code, printing_to
 from ebcli.layouts import CONVOLUTIONS, Shape, modules_of
-from ebcli.models.several_inputs import inputs_of
 
 # Larger batches take more memory for little more speed: on CPUs, at most a tenth beyond 8.
 _CPU_BATCH = 8
@@ -169,11 +168,7 @@ def fitting_first_layer(net: Module, spec: InputSpec) -> InputSpec:
         return spec
     if isinstance(first, nn.Conv3d) and spec.axes == "HW":
         spec = spec.of_volumes
-    elif shape[1:2] == (first.in_channels,):
-        return spec
-    elif (
-        not shape and inputs_of(net) is not None
-    ):  # several pictures differed in size, before they were joined
+    elif shape[1:2] == (first.in_channels,) or (not shape and hasattr(net, "several_inputs")):
         return spec
     return spec.with_channels(first.in_channels)
 

@@ -79,7 +79,7 @@ class SeveralInputs:
                 problem = (
                     "the network reads its other inputs by the path of the picture, but this one has none"
                 )
-                raise ImageError(f"{problem}: pass a path, or a tuple of all inputs")
+                raise ImageError(f"{problem}: name a file, or pass all inputs to explain()")
             others = self._read(path)
         if others is None or others.keys() != self._example.keys():
             problem = f"the network also needs {', '.join(self._example)}"

@@ -259,7 +259,7 @@ def test_explain_has_what_the_command_has() -> None:
     loaded = ebcli.load_model("own.py:Own")
     given = ebcli.explain(loaded, (torch.ones(3, 12, 12), torch.tensor([0.0, 0.6, 0.0])), 0, layer="act")
     assert given.inputs == [pytest.approx({"image": 0.5, "table": 0.5})]
-    with pytest.raises(EbcliError, match="by the path of the picture, but this one has none: pass a path"):
+    with pytest.raises(EbcliError, match="by the path of the picture, but this one has none: name a file"):
         ebcli.explain(loaded, Image.open("red.png"), 0, layer="act")
 
 
