@@ -109,6 +109,8 @@ class RecordPrinter:
                 say(one_line(f"{name}: {', '.join(facts)}"))
             if class_.sufficiency is not None and (self.verbose or self.is_only):
                 note(f"{name}: {class_.sufficiency['words']}")
+            if class_.inputs and (self.verbose or self.is_only):
+                note(one_line(f"{name}: {title}: {'; '.join(class_.input_words)}"))
             if class_.blank:
                 note(f"{name}: the map of {title} is blank")
 

@@ -101,6 +101,7 @@ _TOO_STRONG = 0.2  # of the largest strength: where noise has more, right maps a
 _OF_WORD = 0.14, 0.35  # two and five times the largest share of a word's evidence that a blank picture had
 _FAINT = 0.3  # brightness
 _FAINTEST = 0.2
+_COLUMNS_IN_WORDS = 3
 
 
 def strength_words(strength: float | None, times_noise: float | None, evidence: str | None) -> list[str]:
@@ -133,6 +134,19 @@ def title_of(label: str, score: float, is_value: bool) -> str:
     if is_value and label == VALUE:
         return words
     return f"{label}, {words}"
+
+
+def input_words(shares: Mapping[str, float], columns: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The shares of a network's inputs in the evidence, and the columns of its tables that have most, in words."""
+    if not shares:
+        return []
+    words = [", ".join(f"{name} {share:.0%}" for name, share in shares.items()) + " of the evidence"]
+    for name, values in columns.items():
+        leading = [f"{column} {value:.3f}" for column, value in [*values.items()][:_COLUMNS_IN_WORDS]]
+        if len(values) > _COLUMNS_IN_WORDS:
+            leading.append("...")
+        words.append(f"{name}: {', '.join(leading)}")
+    return words
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +251,22 @@ class Sufficiency:
         return {**asdict(self), "suffices": self.suffices, "words": self.words}
 
 
+class PictureMap(NamedTuple):
+    """The map of another picture that the network got.
+
+    Attributes:
+        name: the name of the input.
+        values: (H, W), signed, in the units of the map of the first picture.
+        pixels: (H, W, 3), 8 bits.
+        share: the input's share of the evidence, 0 to 1.
+    """
+
+    name: str
+    values: FloatArray
+    pixels: NDArray[np.uint8]
+    share: float
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Map:
     """The map of a subject at a layer.
@@ -262,6 +292,11 @@ class Map:
         channels: at the input of a network with more than three, each channel's share of the positive relevance; else
             empty.
         head: the output of the network that it explains; None of the only one.
+        inputs: of a network with several inputs, the share of the evidence that each of them has, by name: its marginal
+            mass, step by step. Their sum is at most 1: the rest ended at biases. Whole numbers have none.
+        columns: the evidence of each column of its tables, by the names of the input and the column, the largest first:
+            what the column contributes to a map of this method, so it is signed if the map is contrastive.
+        pictures: the maps of its other pictures.
     """
 
     subject: Subject
@@ -281,6 +316,9 @@ class Map:
     share: float | None = None
     channels: tuple[float, ...] = ()
     head: str | None = None
+    inputs: Mapping[str, float] = field(default_factory=dict)
+    columns: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pictures: tuple[PictureMap, ...] = ()
 
     @property
     def title(self) -> str:
@@ -295,11 +333,13 @@ class Map:
     def strength(self) -> float | None:
         """The positive part of a contrastive map, 0 to 1; None for other maps.
 
-        It is the share of the class's probability that its dual, or the class contrasted with, has elsewhere.
+        It is the share of the class's probability that its dual, or the class contrasted with, has elsewhere. Several
+        pictures are counted together.
         """
         if self.method != "contrastive":
             return None
-        return float(self.values.clip(0).sum())
+        values = [self.values, *(picture.values for picture in self.pictures)]
+        return float(sum(map_.clip(0).sum() for map_ in values))
 
     @property
     def times_noise(self) -> float | None:
@@ -325,6 +365,11 @@ class Map:
     def evidence_words(self) -> list[str]:
         """The strength and the evidence in words, as far as they are known."""
         return strength_words(self.strength, self.times_noise, self.evidence)
+
+    @property
+    def input_words(self) -> list[str]:
+        """The shares of several inputs, and the columns with the most evidence, in words; empty for one input."""
+        return input_words(self.inputs, self.columns)
 
     def brightness(self, signed: bool) -> float:
         """How brightly the map is drawn, 0 to 1: less brightly if what is drawn rests on little evidence."""

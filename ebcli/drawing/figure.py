@@ -273,7 +273,12 @@ def map_tile(maps: FrameMaps, frame: DisplayFrame, title: str, notes: Sequence[s
     region = maps.map.placement.rescale(maps.size, frame.image.size)
     peak = peak_note(maps.map_at(frame), region, frame.image.size, maps.style)
     image = with_bars(to_rgb(maps.draw(frame)), maps.map.channels)
-    notes = [*notes, peak, *maps.map.evidence_words]  # in short lines, as cells can be narrow
+    notes = [
+        *notes,
+        peak,
+        *maps.map.evidence_words,
+        *maps.map.input_words,
+    ]  # in short lines, as cells can be narrow
     return Tile(image, title, notes)
 
 

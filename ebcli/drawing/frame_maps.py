@@ -19,7 +19,7 @@ from ebcli.files.media.medium import DisplayFrame
 
 _Pixels = NDArray[np.uint8]  # (height, width, 3)
 
-_GAP = 0.02  # of the height, between slices
+_GAP = 0.02  # of the height, between slices and between pictures
 _LEAST = 256  # pixels, of the longer side of the first slice
 _MAX_STRETCH = 16  # times; more would be a header that lies
 
@@ -105,13 +105,52 @@ class FrameMaps:
         later = cells[min(before + 1, depth - 1)]
         return ((earlier + (position - before) * (later - earlier)) * count).astype(np.float32)
 
+    @property
+    def beside(self) -> list[tuple["FrameMaps", DisplayFrame]]:
+        """The maps of other pictures that the network got, and these pictures."""
+        pairs = []
+        for number, other in enumerate(self.map.pictures, 1):
+            height, width = other.values.shape
+            map_ = replace(
+                self.map,
+                layer=other.name,
+                values=other.values,
+                placement=Box(0, 0, width, height),
+                pictures=(),
+                stride=1,
+            )
+            maps = type(self).from_map(map_, (width, height), None, self.style, self.number)
+            pairs.append((maps, DisplayFrame(Image.fromarray(other.pixels), number)))
+        return pairs
+
     def draw(self, frame: DisplayFrame) -> Image.Image:
-        """A frame with its map over it, at the frame's own size; a caption goes below."""
+        """A frame with its map over it, at the frame's own size; a caption goes below.
+
+        Other pictures that the network got are beside it, at its height, with their maps on the same color scale.
+        """
         image = frame.image
+        beside = self.beside
+        if not beside:
+            return self.caption(self._draw_over(image, self.map_at(frame)))
+        maps = [self, *(other for other, _ in beside)]
+        ends = [limits(item.map.values, item.style)[1] for item in maps if not item.is_blank]
+        high = max(ends, default=1.0) / self.map.brightness(self.style.signed)
+        images = [image, *(other.image for _, other in beside)]
+        pictures = []
+        for item, other in zip(maps, images, strict=True):
+            style = self.style
+            if style.vmax is None:
+                style = replace(style, vmax=high * item.map.values.size, percentile=None)
+            width = max(1, round(other.width * image.height / other.height))
+            resized = other.resize((width, image.height), Image.Resampling.BICUBIC)
+            pictures.append(replace(item, style=style)._draw_over(resized, item.map.display_values))
+        return self.caption(side_by_side(pictures, max(2, round(_GAP * image.height))))
+
+    def _draw_over(self, image: Image.Image, values: FloatArray) -> Image.Image:
         region = self.map.placement.rescale(self.size, image.size)
-        result = picture(image, self.map_at(frame), region, self.faded_style, is_blank=self.is_blank)
+        result = picture(image, values, region, self.faded_style, is_blank=self.is_blank)
         self.draw_outlines(result, image.width)
-        return self.caption(result)
+        return result
 
     def draw_outlines(self, image: Image.Image, width: int) -> None:
         """Draw the outlines of the subject over a picture, in which frames have this width."""

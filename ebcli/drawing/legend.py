@@ -155,6 +155,8 @@ def add_caption(image: Image.Image, map_: Map, style: DrawingStyle, is_blank: bo
     if map_.head is not None:
         details = f"head {map_.head}, {details}".removesuffix(", ")
     extra_lines = in_lines(map_.sufficiency.words, letters, room) if map_.sufficiency else []
+    for words in map_.input_words:
+        extra_lines += in_lines(words, letters, room)
     if is_blank:
         title = f"{map_.subject.title}, blank map"
     elif details and fits(details) and not fits(printable(f"{title}, {details}")):

@@ -4,6 +4,7 @@ import base64
 import json
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from PIL import Image
@@ -59,10 +60,11 @@ def notebook_view(maps: MapsOfImage, frame: DisplayFrame, subtitle: str) -> str:
         frame: the photo.
         subtitle: model, layer and method in words.
     """
-    small = frame._replace(image=downscale(frame.image, _OF_NOTEBOOK))
 
-    def tab(frame_maps: FrameMaps) -> tuple[Map, str, JsonObject]:
-        map_ = frame_maps.map
+    def tab(frame_maps: FrameMaps, frame: DisplayFrame) -> tuple[Map, str, JsonObject]:
+        small = frame._replace(image=downscale(frame.image, _OF_NOTEBOOK))
+        map_ = replace(frame_maps.map, pictures=())
+        frame_maps = replace(frame_maps, map=map_)
         values = map_.display_values
         data = {
             "cells": _base64((values * values.size).astype("<f4").tobytes()),
@@ -71,8 +73,12 @@ def notebook_view(maps: MapsOfImage, frame: DisplayFrame, subtitle: str) -> str:
         }
         return map_, _jpeg(frame_maps.draw(small)), data
 
+    tabs = []
+    for frame_maps in maps:
+        tabs.append(tab(frame_maps, frame))
+        tabs += [tab(*pair) for pair in frame_maps.beside]
     id_ = f"eb{uuid.uuid4().hex}"
-    return page("notebook.html", tabs=list(map(tab, maps)), about=subtitle, id=id_).decode()
+    return page("notebook.html", tabs=tabs, about=subtitle, id=id_).decode()
 
 
 def atlas_page(

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import KW_ONLY, asdict, dataclass, fields
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from itertools import repeat
 from pathlib import Path
 from types import NoneType
@@ -18,6 +18,7 @@ from ebcli.datatypes.explanation import (
     Box,
     JsonObject,
     Size,
+    input_words,
     score_words,
     strength_words,
 )
@@ -77,6 +78,10 @@ class ClassRecord:
         share_at: with ``--at``, the share of the class in the evidence at this pixel, 0 to 1.
         against: the true class, if the map tells a wrong prediction from it.
         channels: at ``--layer input`` of a network with more than three channels, the share of each channel in the map.
+        inputs: of a network with several inputs, the share of each in the evidence, by name: the marginal mass that
+            reaches it, step by step. They sum to at most 1; the rest is lost at neurons activated only by their bias.
+        columns: of such a network's tables, the evidence of each column, by the names of the input and the column, the
+            largest first. It is negative where a contrastive map speaks against the class.
     """
 
     index: int
@@ -101,6 +106,8 @@ class ClassRecord:
     share_at: float | None = None
     against: str | None = None
     channels: tuple[float, ...] = ()
+    inputs: JsonObject = field(default_factory=dict)
+    columns: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, values: JsonObject) -> "ClassRecord":
@@ -136,6 +143,11 @@ class ClassRecord:
         return strength_words(self.strength, self.times_noise, self.evidence)
 
     @property
+    def input_words(self) -> list[str]:
+        """The shares of several inputs, and the columns with the most evidence, in words; empty for one input."""
+        return input_words(self.inputs, self.columns)
+
+    @property
     def only_score_is_poor(self) -> bool | None:
         """Whether there is hardly any evidence only because the score is below chance; None if there is evidence."""
         if self.evidence != HARDLY_ANY:
@@ -147,7 +159,9 @@ class ClassRecord:
         _check(map(vars(self).get, _OF_CLASS), _OF_CLASS.values())
         if self.index < 0:
             raise ValueError(self.index)
-        numbers = [*(self.box or ()), *self.channels]
+        numbers = [*(self.box or ()), *self.channels, *self.inputs.values()]
+        for values in self.columns.values():
+            numbers += values.values()
         if self.sufficiency is not None:
             sufficiency = dict(self.sufficiency)
             _check([sufficiency.pop("suffices"), sufficiency.pop("words")], [(bool,), (str,)])
@@ -322,16 +336,16 @@ class Record:
 def _scalars(record: type[ClassRecord | Record]) -> dict[str, set[Any]]:
     """The fields that have one value, with its types in JSON, where 1.0 can be 1."""
     scalars = {}
-    for field in fields(record):
-        kinds = set(get_args(field.type) or [field.type])
+    for record_field in fields(record):
+        kinds = set(get_args(record_field.type) or [record_field.type])
         if kinds <= {bool, int, float, str, NoneType}:
-            scalars[field.name] = kinds | {int} if float in kinds else kinds
+            scalars[record_field.name] = kinds | {int} if float in kinds else kinds
     return scalars
 
 
 _OF_CLASS = _scalars(ClassRecord)
 _OF_RECORD = _scalars(Record)
-_FIELD_NAMES = {field.name for field in fields(Record)}
+_FIELD_NAMES = {record_field.name for record_field in fields(Record)}
 _LATER = {"question": "", "answer": None, "head": None}  # which records of earlier versions lack
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
+    from ebcli.models.several_inputs import SeveralInputs
+
 HeadShape = tuple[int | str, ...]
 
 # What is known of the bundled network before it is loaded
@@ -66,6 +68,7 @@ class LoadedModel:
         one_by_one: whether the network takes a single image only.
         preprocessing: the settings that replaced those of the network's own preprocessing.
         fit: the preprocessing with other settings; None if there is no other.
+        inputs: what a network of several inputs gets beside the picture; None for networks of one input.
 
     Examples:
         >>> import ebcli
@@ -93,6 +96,7 @@ class LoadedModel:
     fit: Callable[[Preprocessing], InputSpec] | None = field(default=None, compare=False)
     head: str | None = None
     heads: Mapping[str, HeadShape] = field(default_factory=dict, compare=False)
+    inputs: SeveralInputs | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:  # a network in full would fill screens
         words = [self.name, f"weights {self.weights}"]

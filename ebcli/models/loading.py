@@ -38,6 +38,7 @@ from ebcli.models.keywords import (
 from ebcli.models.loaded import HeadShape, LoadedModel
 from ebcli.models.outputs import Declared, read_outputs
 from ebcli.models.running import blank, checked_device, output_shape, probe
+from ebcli.models.several_inputs import inputs_of, with_own_inputs
 from ebcli.models.sources import is_network_file, refuse_keras, source_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.in_memory import source_given
@@ -171,11 +172,10 @@ def _load(
         torch.default_generator.manual_seed(0)
         head = source.choose_head(head)
         net, label, files = _with_weights(source, weights, name)
+        net = with_own_inputs(net)
         check_finite(net, f"{label} for {name}")
         own_task = source.task(net)
-        task = own_task
-        if is_detector(net):
-            task = task or DETECTION
+        task = own_task or (DETECTION if is_detector(net) else None)
         default_spec = _default_spec(source, name, net, label, settings)
         own_names = source.categories(net, label)
         names = own_names if class_names is None else class_names
@@ -231,11 +231,12 @@ def _load(
         scores=outputs.scores,
         has_values=outputs.are_values,
         task=outputs.task,
-        one_by_one=source.one_by_one,
+        one_by_one=source.one_by_one or inputs_of(net) is not None,
         preprocessing=settings,
         fit=fit,
         head=output.head,
         heads=output.heads,
+        inputs=inputs_of(net),
     )
 
 

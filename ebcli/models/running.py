@@ -180,7 +180,7 @@ def fitting_first_layer(net: Module, spec: InputSpec) -> InputSpec:
         return spec
     if isinstance(first, nn.Conv3d) and spec.axes == "HW":
         spec = spec.of_volumes
-    elif shape[1:2] == (first.in_channels,):
+    elif shape[1:2] == (first.in_channels,) or (not shape and hasattr(net, "several_inputs")):
         return spec
     return spec.with_channels(first.in_channels)
 

@@ -6,7 +6,7 @@ import io
 import os
 import reprlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, overload
@@ -33,6 +33,7 @@ from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.classes import NamesOfHeads
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
 from ebcli.models.running import default_batch_size, resolve_device
+from ebcli.models.several_inputs import Rows, takes_several
 from ebcli.models.sources.in_memory import FunctionOfTensor
 from ebcli.run.explainer import Explainer, Results
 from ebcli.run.network_description import in_a_sentence
@@ -49,6 +50,7 @@ Place = tuple[int, int] | str | os.PathLike[str] | None
 Layers = str | nn.Module | Sequence[str | nn.Module] | None
 
 _KINDS = "a path, a URL, a Pillow image, an array (H, W, 3), a tensor (3, H, W) or an open file"
+_PICTURE_AXES = 3  # of an image (C, H, W)
 _COLORS = (1, 3, 4)  # channels: gray, RGB, with transparency
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
         where: Place
         boxes: Any
         head: HeadChoice
+        columns: Sequence[str] | Mapping[str, Sequence[str]] | None
 
 
 @overload
@@ -107,6 +110,7 @@ def explain(
     where: Place = None,
     boxes: Any = None,
     head: HeadChoice = None,
+    columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
     """Explain the predictions of a network for images, with the command's defaults: whole, default layer, contrastive.
 
@@ -120,7 +124,9 @@ def explain(
         images: a path, a URL, a Pillow image, an open file, an array (H, W) or (H, W, 3), or a tensor (3, H, W). Arrays
             and tensors are images if they are of 8 bits, or arrays of floats from 0 to 1. A tensor of floats is the
             network's input as it is, preprocessed. A list of these, or a batch with another axis in front, gives a list
-            of results; images of one size share a batch.
+            of results; images of one size share a batch. For a network with several inputs, a tuple of all of its
+            tensors, as the network gets them, or a mapping of their names; either one row of each, with a picture
+            (C, H, W), or a batch of each. The first that looks like a picture is drawn, and other pictures beside it.
         classes: classes to explain, by name or index, also in a list; any texts for `clip/NAME`. None for the most
             likely class, or for all detections or segments.
         target: the same by keyword.
@@ -142,6 +148,8 @@ def explain(
         boxes: of a detector, explain the detections nearest to these boxes (N, 4), left, top, right and bottom in
             pixels; or `Detections` of supervision. None for all detections.
         head: of a network that returns several tensors, the one to explain, by name or position; see `load_model`.
+        columns: the names of the columns of a table (B, columns) among several inputs, or a mapping of the names of
+            inputs to those of their columns. None for numbers.
 
     Returns:
         The maps of the image, or a list of these.
@@ -164,8 +172,17 @@ def explain(
         >>> [one.heatmap().shape for one in ebcli.explain(net, torch.rand(2, 3, 64, 64), target=3)]
         [(1, 64, 64), (1, 64, 64)]
     """
+    layers = [layer] if isinstance(layer, (str, nn.Module)) else [*(layer or ())]
+    others: Sequence[Any] = ()
     is_list = isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4  # or a batch
-    all_images = [*images] if is_list else [images]
+    if _has_several_inputs(model, images):
+        model, rows = _take_apart(model, images, columns, layers)
+        images = rows.pictures
+        others = rows.others
+        is_list = rows.is_batch
+    elif columns is not None:
+        raise ConfigurationError("columns are those of tables: pass a tuple of all inputs, or drop columns")
+    all_images = [*images] if isinstance(images, (list, tuple)) or is_list else [images]
     shapes = [tuple(image.shape) if is_input(image) else None for image in all_images]
     if None not in shapes and fit is not None:
         raise ConfigurationError("a tensor of floats is the network's input as it is: drop fit")
@@ -173,7 +190,6 @@ def explain(
         raise ConfigurationError(
             "tensors of floats are inputs, the other images are not: pass them in two calls"
         )
-    layers = [layer] if isinstance(layer, (str, nn.Module)) else [*(layer or ())]
     corners = () if boxes is None else getattr(boxes, "xyxy", boxes)
     places: list[Any] = [Box(*map(float, edges)) for edges in corners]
     if where is not None:
@@ -198,7 +214,10 @@ def explain(
             spec = InputSpec.as_is(shape[-2:], channels)
         plan, network = _make_plan(model, transform, categories, scores, head, layers, spec, values)
         numbers = [i for i, input_shape in enumerate(shapes) if input_shape == shape]
-        group = _explain(plan, network, [all_images[i] for i in numbers], places[1:])
+        frames = read_all([all_images[i] for i in numbers], network.transforms)
+        if others:
+            frames = [(replace(frames[k][0], others=others[i]), frames[k][1]) for k, i in enumerate(numbers)]
+        group = _explain(plan, network, frames, places[1:])
         results |= zip(numbers, group, strict=True)
     saliencies = [results[i] for i in sorted(results)]
     return saliencies if is_list else saliencies[0]
@@ -284,16 +303,43 @@ def _load(
     return load_model(model, class_names=categories, transform=spec or transform, scores=scores, head=head)
 
 
+def _has_several_inputs(model: Any, images: Any) -> bool:
+    """Whether these are all inputs of a network that has several, rather than several images."""
+    if isinstance(images, Mapping):
+        return True
+    if not isinstance(images, tuple) or not all(isinstance(image, Tensor) for image in images):
+        return False
+    axes = {image.ndim for image in images}
+    if len(axes) > 1 or max(axes, default=0) > _PICTURE_AXES:
+        return True
+    if isinstance(model, LoadedModel):
+        return model.inputs is not None
+    return takes_several(model)
+
+
+def _take_apart(model: Any, images: Any, columns: Any, layers: Sequence[Any]) -> tuple[Any, Rows]:
+    """A network that gets pictures alone, and the rows of all of its inputs."""
+    if isinstance(model, str):
+        model = load_model(model)
+    if isinstance(model, LoadedModel):
+        return model, Rows.of(model.net, images, columns)
+    model = getattr(model, "_orig_mod", model)  # that torch.compile() compiled
+    rows = Rows.of(model, images, columns)
+    modules = [layer for layer in layers if isinstance(layer, nn.Module)]
+    if not isinstance(model, nn.Module) and callable(model):
+        model = FunctionOfTensor(model, modules)
+    return rows.inputs.fill_in(model), rows
+
+
 def _explain(
-    plan: RunPlan, network: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]
+    plan: RunPlan, network: LoadedModel, pairs: Sequence[Frame], other_boxes: Sequence[Box]
 ) -> list[Saliency]:
-    pairs = read_all(images, network.transforms)
     inputs = [item for item, _ in pairs]
     # the number of images that can share a batch
     largest = max(Counter(item.form for item in inputs).values())
     device = next(network.net.parameters(), torch.empty(0)).device
     plan = plan.replace(batch_size=min(largest, default_batch_size(str(device))))
-    explainer = Explainer(plan, len(images), network)
+    explainer = Explainer(plan, len(pairs), network)
     explainers = [explainer, *(explainer.with_options(replace(plan.maps, where=box)) for box in other_boxes)]
     order = sorted(range(len(inputs)), key=lambda i: repr(inputs[i].form))
     by_image: list[Results] = [[] for _ in inputs]

@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +22,7 @@ import ebcli.run.tasks  # noqa: F401 - registers them
 from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.forward import evaluating
+from ebcli.eb.inputs import Inputs
 from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_line
 from ebcli.heads import single_tensor
 from ebcli.imports import guard_user_code
@@ -28,6 +30,7 @@ from ebcli.models import LoadedModel, load_model
 from ebcli.models.keywords import INPUT
 from ebcli.models.running import is_out_of_memory, resolve_device
 from ebcli.run import controls
+from ebcli.run.input_evidence import fields_of_inputs
 from ebcli.run.maps import batch_sizes, maps_of, priors
 from ebcli.run.network_description import (
     Indices,
@@ -121,6 +124,8 @@ class Explainer:
             network = describe(plan, self.loaded, task.layer)
         else:  # the first picture need not wait for what is known
             network = replace(network, loaded=self.loaded)
+        if self.loaded.inputs is not None and network.layers == (INPUT,):
+            self._joint = False  # jointly, the map of each input sums to 1, however little reaches it
         is_labeled = plan.inputs.labels is not None
         self._request_template = ImageRequest(network, plan.maps, labeled=is_labeled, words=plan.words)
         if not network.method:
@@ -154,7 +159,8 @@ class Explainer:
         """What the maps of an image are about, before they are computed."""
         request = self._request(image)
         pieces = self._task.pieces(self.loaded, image)
-        with self._lock, evaluating(self.loaded.net), guard_user_code(self.loaded.name), torch.no_grad():
+        guard = guard_user_code(self.loaded.name)
+        with self._lock, evaluating(self.loaded.net), guard, torch.no_grad(), self._other_inputs(image):
             if pieces is None:
                 (output,) = self._task.run(self._inputs(image.pixels[None]), [request])
             else:
@@ -234,13 +240,21 @@ class Explainer:
         """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
         pieces = self._task.pieces(self.loaded, images[0])
         try:
-            if pieces is not None:
-                return [self._explain_in_pieces(images[0], pieces)]
-            return [*self._explain_batch(images)]
+            with self._other_inputs(images[0]):
+                if pieces is not None:
+                    return [self._explain_in_pieces(images[0], pieces)]
+                return [*self._explain_batch(images)]
         except (ImageError, NonFiniteError) as error:
             if len(images) == 1:
                 return [ImageError(str(error))]
         return [result for image in images for result in self._explain_or_split([image])]
+
+    def _other_inputs(self, image: NetworkInput) -> AbstractContextManager[None]:
+        """Let a network with several inputs, which gets one image at a time, have those of the image."""
+        inputs = self.loaded.inputs
+        if inputs is None:
+            return nullcontext()
+        return inputs.given(image.others, image.path)
 
     def _explain_batch(self, images: Images) -> list[Explanation]:
         """The maps of at most one batch of images."""
@@ -270,6 +284,8 @@ class Explainer:
             results = self._backprop(inputs, partial(targets, first))
             rows = [finding.row[first : first + width] for finding in findings]
             maps = maps_of(requests, inputs, results, rows, self._keep_relevance)
+            if self.loaded.inputs is not None:
+                maps = [self._with_inputs(image_maps, inputs, partial(targets, first)) for image_maps in maps]
             for finding, image_maps in zip(findings, maps, strict=True):
                 finding.maps.extend(image_maps)
             first += width
@@ -279,6 +295,21 @@ class Explainer:
             finding.maps.extend(chain(*self._against_label(image, finding)))
         seconds = (perf_counter() - start) / len(images)
         return [finding.explanation(seconds) for finding in findings]
+
+    def _with_inputs(self, maps: list[Map], image: Tensor, targets: Targets) -> list[Map]:
+        """The maps of an image with the shares of all inputs of the network."""
+        subjects = [*dict.fromkeys(map_.subject for map_ in maps)]
+        options = {"contrastive": self._maps_asked.contrastive, "against": self.network.against}
+        fields = fields_of_inputs(self.loaded, image, targets, options, len(subjects))
+        results = []
+        for map_ in maps:
+            changes = fields[subjects.index(map_.subject)]
+            if map_.layer != INPUT:  # other pictures have no map of that layer
+                changes = {**changes, "pictures": ()}
+            elif changes["pictures"]:  # noise was in the first picture only
+                changes = {**changes, "noise": None}
+            results.append(replace(map_, **changes))
+        return results
 
     def _find(self, output: Any, request: ImageRequest) -> ImageFindings:
         """What is explained in an image, given what the task needs of it."""
@@ -351,9 +382,12 @@ class Explainer:
         self, inputs: Tensor, targets: Targets, against: Indices = None
     ) -> tuple[ExcitationResult, ...]:
         maps = self._maps_asked
+        call: Inputs = inputs
+        if self.loaded.inputs is not None:
+            call = self.loaded.inputs.call(inputs)
         return excitation_backprop(
             self.loaded.net,
-            inputs,
+            call,
             targets,
             layer=[None if layer == INPUT else layer for layer in self.network.layers],
             contrastive=maps.contrastive,

@@ -216,6 +216,8 @@ def describe(plan: RunPlan, model: LoadedModel, own_layer: str | None) -> Networ
 
 def chosen_layers(names: Sequence[str], model: LoadedModel) -> Names:
     """The layers that are asked for, each once; the model's default layer if none are."""
+    if not names and model.inputs is not None and model.inputs.pictures:
+        return (INPUT,)  # the only layer at which each picture has a map of its own
     chosen: list[str] = []
     for name in names or (models.default_layer(model),):
         if name == ALL:

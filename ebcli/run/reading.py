@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from PIL import Image
 
@@ -32,6 +33,9 @@ class NetworkInput:
         label: its true class, if it is known.
         clips: which clips of a video these are, or the slices of a volume.
         pages: the number of pages or frames of an image file, of which this is the first.
+        path: of the file; None if it is no file.
+        others: what a network of several inputs gets beside the pixels, tensors (1, ...) by name; None if it reads that
+            itself.
     """
 
     pixels: AnyArray
@@ -41,6 +45,8 @@ class NetworkInput:
     label: int | None = None
     clips: Clips | None = None
     pages: int = 1
+    path: str | None = None
+    others: Any = None
 
     @classmethod
     def from_image(cls, image: Image.Image, spec: InputSpec) -> "NetworkInput":
@@ -114,6 +120,7 @@ class Reader:
             label=source.label,
             clips=clips,
             pages=medium.pages(file),
+            path=None if source.content is not None else source.name,
         )
 
     def frames(self, source: Source, network_input: NetworkInput) -> Iterator[DisplayFrame]:

@@ -32,7 +32,9 @@ from ebcli.run.reading import NetworkInput, Reader
 Arrays = dict[str, ArrayLike]
 Facts = Mapping[str, str]
 Shares = Mapping[Subject, float]
-_OF_MAP = "mass layer peak strength times_noise evidence share channels".split()  # which its record has, too
+_OF_MAP = (
+    "mass layer peak strength times_noise evidence share channels inputs columns".split()
+)  # which its record has, too
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -176,6 +176,24 @@ class Saliency:
         return [map_.channels for map_ in self._maps]
 
     @property
+    def inputs(self) -> list[Mapping[str, float]]:
+        """Of a network with several inputs, the share of the evidence that each of them has, by name, for each map.
+
+        It is the marginal mass that reaches the input, step by step. The shares sum to at most 1: the rest is lost at
+        neurons activated only by their bias. Inputs of whole numbers have none.
+        """
+        return [map_.inputs for map_ in self._maps]
+
+    @property
+    def columns(self) -> list[Mapping[str, Mapping[str, float]]]:
+        """The evidence of each column of the tables among several inputs, by name, the largest first, for each map.
+
+        It is what the column adds to a map of this method, step by step. If the map is contrastive, columns that speak
+        against the class are negative.
+        """
+        return [map_.columns for map_ in self._maps]
+
+    @property
     def strength(self) -> list[float | None]:
         """How strong each map is, 0 to 1; None for marginal maps."""
         return [map_.strength for map_ in self._maps]
@@ -219,4 +237,5 @@ class Saliency:
 
     def __repr__(self) -> str:
         titles = ", ".join(dict.fromkeys(map_.subject.title for map_ in self._maps))
-        return f"<Saliency of {titles}; {self.about}>"
+        about = "; ".join([self.about, *self._maps[0].input_words[:1]])
+        return f"<Saliency of {titles}; {about}>"

@@ -93,6 +93,8 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "share_at": None,
             "against": None,
             "channels": [],
+            "inputs": {},
+            "columns": {},
         }
     ]
     assert entry["schema"] == 1
@@ -259,6 +261,8 @@ HOSTILE_LINES = [
             *({"classes": [{**GOOD["classes"][0], **wrong}]} for wrong in (  # type: ignore[index]
                 *({"index": "x"}, {"index": -1}, {"index": 10**30}, {"name": 3}, {"score": "high"}, {"blank": "no"}),
                 *({"layer": None}, {"layer": "\ud800"}, {"mass": []}, {"at_border": 1}, {"peak": "1"}, {"other": 1}),
+                *({"inputs": {"image": "x"}}, {"inputs": [1]}),
+                *({"columns": {"table": {"age": [1]}}}, {"columns": {"a": 1}}),
                 *({"box": [1, 2, 3]}, {"box": "1234"}, {"region": {"box": "x"}}, {"region": [1]}),
                 *({"region": {"box": [1, 2, 3, 4], "area": 5, "polygon": polygon}} for polygon in ("ab", [None])),
             )),

@@ -15,6 +15,7 @@ from ebcli.errors import ConfigurationError, import_optional
 from ebcli.models.checkpoint import StateDict
 from ebcli.models.keywords import IN_MEMORY, VIDEO
 from ebcli.models.running import fitting_first_layer, shallow_copy
+from ebcli.models.several_inputs import inputs_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.huggingface import HuggingFace, spec_of
 from ebcli.models.sources.huggingface_heads import HEADS, make_plain
@@ -102,8 +103,8 @@ class FunctionOfTensor(Module):
         for number, layer in enumerate(layers, 1):
             self.add_module(f"{type(layer).__name__}_{number}", layer)
 
-    def forward(self, images: Any) -> Any:
-        return self._function(images)
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self._function(*inputs, **named)
 
 
 def source_given(model: Any, transform: Any) -> InMemory:
@@ -121,7 +122,7 @@ def source_given(model: Any, transform: Any) -> InMemory:
             "a pipeline of Hugging Face, or a function together with a module as its layer is needed"
         )
     model = unwrap(model)
-    if hasattr(getattr(model, "config", None), "id2label"):
+    if hasattr(getattr(model, "config", None), "id2label") and inputs_of(model) is None:
         return InMemoryHuggingFace(model, transform)
     return InMemory(model, transform)
 

@@ -70,7 +70,9 @@ def _score(scores: Tensor, subject: Subject) -> float:
 
 
 def _tiles(model: LoadedModel, image: NetworkInput) -> Pieces | None:
-    """The tiles of a photo, if it needs some."""
+    """The tiles of a photo, if it needs some; other inputs belong to the photo as a whole."""
+    if model.inputs is not None:
+        return None
     tiles = Tiles.if_needed(model.transforms, image.pixels.shape)
     return tiles and Pieces("tile", tiles.cut(image.pixels), tiles.join)
 

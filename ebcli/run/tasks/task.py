@@ -159,6 +159,9 @@ def check_options(plan: RunPlan, model: LoadedModel) -> None:
     if plan.inputs.labels is not None:
         _check_option("labels", model)
     _check_data(plan, model)
+    if model.inputs is not None and model.transforms.tiles:
+        problem = f"--tiles cuts photos, but the other inputs of {model.name} belong to whole photos"
+        raise ConfigurationError(f"{problem}: drop it")
     if maps.sufficiency:
         _check_scores(model)
 

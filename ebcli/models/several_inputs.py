@@ -1,0 +1,306 @@
+"""Networks with several inputs: what they get beside a picture, and a copy of them that fills that in."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ebcli.eb.inputs import PREFIX, NetworkInputs
+from ebcli.errors import ConfigurationError, ImageError, first_line, plural
+
+Tensors = dict[str, Tensor]  # by the names of the inputs
+
+METHOD = "other_inputs"  # of networks that read their other inputs themselves
+
+_PICTURE_AXES = 3  # of one picture (C, H, W)
+_BATCH_AXES = 4  # of several
+_TABLE_AXES = 2
+
+_GIVEN: ContextVar[Mapping[str, Tensor] | None] = ContextVar("other inputs", default=None)
+_BY_POSITION = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+class SeveralInputs:
+    """The inputs of a network that has several.
+
+    Args:
+        names: those of all inputs, in the order of the call.
+        picture: the name of the picture.
+        example: one row of each other input, (1, ...), which stands in where only a picture is known.
+        by_name: whether the network is called with names.
+        columns: the names of the columns of tables, by the name of the input.
+        read: the rows of the other inputs for the path of a picture; None if they are known in another way.
+
+    Attributes:
+        names, picture, columns: see above.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        picture: str,
+        example: Tensors,
+        *,
+        by_name: bool,
+        columns: Mapping[str, Sequence[str]] | None = None,
+        read: Callable[[str], Tensors] | None = None,
+    ) -> None:
+        self.names = [*names]
+        self.picture = picture
+        self.columns = dict(columns or {})
+        self._example = example
+        self._by_name = by_name
+        self._read = read
+
+    @property
+    def pictures(self) -> list[str]:
+        """The names of the other pictures, each of which has a map of its own."""
+        return [name for name, a in self._example.items() if a.ndim == _BATCH_AXES and a.is_floating_point()]
+
+    @property
+    def others(self) -> Tensors:
+        """A row (1, ...) of each input but the picture: those of the current image, else the example."""
+        return dict(_GIVEN.get() or self._example)
+
+    @contextmanager
+    def given(self, others: Mapping[str, Tensor] | None, path: str | None) -> Iterator[None]:
+        """Let the network get these rows (1, ...) beside each picture, in this thread; else what it reads for a path.
+
+        Raises:
+            ImageError: some are missing, or are not inputs of the network, or the network cannot read them.
+        """
+        if others is None and self._read is not None:
+            if path is None:
+                problem = (
+                    "the network reads its other inputs by the path of the picture, but this one has none"
+                )
+                raise ImageError(f"{problem}: name a file, or pass all inputs to explain()")
+            others = self._read(path)
+        if others is None or others.keys() != self._example.keys():
+            problem = f"the network also needs {', '.join(self._example)}"
+            raise ImageError(f"{problem}: pass a tuple, or a mapping of names, that has all of its inputs")
+        token = _GIVEN.set(others)
+        try:
+            yield
+        finally:
+            _GIVEN.reset(token)
+
+    def call(self, images: Tensor) -> Tensors | tuple[Tensor, ...]:
+        """What the network is called with for pictures (B, C, ...): names, or all inputs in order."""
+        tensors = {}
+        others = self.others
+        for name in self.names:
+            if name == self.picture:
+                tensors[name] = images
+                continue
+            row = others[name].to(images.device)
+            if row.is_floating_point():
+                row = row.to(images.dtype)
+            tensors[name] = row.expand(len(images), *row.shape[1:]).clone()
+        return tensors if self._by_name else tuple(tensors.values())
+
+    def layer_of(self, name: str) -> str:
+        """What the engine calls an input as a layer."""
+        if self._by_name:
+            return PREFIX + name
+        return f"{PREFIX}{self.names.index(name)}"
+
+    def fill_in(self, net: Module) -> Module:
+        """A copy of the network that gets the other inputs where it is called with a picture alone.
+
+        It shares layers, parameters and buffers with the network.
+        """
+        kind = type(type(net).__name__, (_FilledIn, type(net)), {})
+        copy: Module = object.__new__(kind)
+        vars(copy).update(vars(net), training=False, several_inputs=self)
+        return copy
+
+
+class _FilledIn(Module):
+    """A network that fills in its other inputs."""
+
+    several_inputs: SeveralInputs
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        forward = super().forward
+        if len(inputs) != 1 or named:
+            return forward(*inputs, **named)
+        tensors = self.several_inputs.call(inputs[0])
+        if isinstance(tensors, dict):
+            return forward(**tensors)
+        return forward(*tensors)
+
+
+class Rows(NamedTuple):
+    """Several inputs, taken apart.
+
+    Attributes:
+        inputs: which ones they are.
+        pictures: the picture (C, H, W) of each row.
+        others: the other inputs (1, ...) of each row, by name.
+        is_batch: whether they had an axis of rows.
+    """
+
+    inputs: SeveralInputs
+    pictures: list[Tensor]
+    others: list[Tensors]
+    is_batch: bool
+
+    @classmethod
+    def of(cls, net: Any, values: Any, columns: Any = None) -> "Rows":
+        """The rows of several inputs.
+
+        Args:
+            net: the network, or a function.
+            values: a tuple of tensors, or a mapping of their names to tensors: a batch of each, or one row of each,
+                of which the picture is (C, H, W).
+            columns: the names of the columns of the only table, or a mapping of the names of tables to these.
+
+        Raises:
+            ConfigurationError: these are no tensors, differ in their number of rows, or columns fit no table.
+        """
+        tensors, by_name = by_names(net, values)
+        call = NetworkInputs(tensors)
+        is_batch = call.main.ndim != _PICTURE_AXES
+        if not is_batch:
+            tensors = {name: a[None] for name, a in tensors.items()}
+        counts = {name: len(a) if a.ndim else 0 for name, a in tensors.items()}
+        if len({*counts.values()}) > 1 or not counts[call.picture]:
+            sizes = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise ConfigurationError(
+                f"the inputs differ in their number of images ({sizes}): pass a row of each"
+            )
+        pictures = [*tensors.pop(call.picture)]
+        others = [{name: a[i : i + 1] for name, a in tensors.items()} for i in range(len(pictures))]
+        inputs = SeveralInputs(
+            [*counts], call.picture, others[0], by_name=by_name, columns=_names_of_columns(columns, tensors)
+        )
+        return cls(inputs, pictures, others, is_batch)
+
+
+def _names_of_columns(columns: Any, others: Tensors) -> dict[str, Sequence[str]]:
+    """The names of columns, by input, for the other inputs (B, ...)."""
+    tables = {name: a.shape[1] for name, a in others.items() if a.ndim == _TABLE_AXES}
+    if columns is None:
+        return {}
+    if not isinstance(columns, Mapping):
+        if len(tables) != 1:
+            names = ", ".join(tables) or "no table"
+            raise ConfigurationError(
+                f"columns are for one table, but there are {names}: pass a mapping of inputs"
+            )
+        columns = dict.fromkeys(tables, columns)
+    for name, column_names in columns.items():
+        if name not in tables:
+            problem = f"columns name the input {name!r}, which is no table (B, columns)"
+            raise ConfigurationError(f"{problem}: choose one of {', '.join(tables) or 'none'}")
+        if len(column_names) != tables[name]:
+            given = plural(len(column_names), "name")
+            raise ConfigurationError(f"columns has {given}, but {name} has {plural(tables[name], 'column')}")
+    return {name: [*map(str, column_names)] for name, column_names in columns.items()}
+
+
+def with_own_inputs(net: Module) -> Module:
+    """A network that reads its other inputs itself as one that fills them in; any other network unchanged.
+
+    Raises:
+        ConfigurationError: it does not read what it needs.
+    """
+    read = getattr(net, METHOD, None)
+    if not callable(read) or inputs_of(net) is not None:
+        return net
+    try:
+        others = read(None)
+    except Exception as error:  # code of users
+        problem = f"{METHOD}(None) failed ({type(error).__name__}: {first_line(error)})"
+        raise ConfigurationError(
+            f"{problem}: for None, return an example of each other input, such as torch.zeros(4)"
+        ) from error
+    arguments = _arguments(net)
+    by_name = isinstance(others, Mapping) or len(arguments) > _count(others)
+    if isinstance(others, Mapping):
+        picture = next((name for name in arguments if name not in others), "image")
+        names = [picture, *others]
+    else:
+        names = [*map(str, range(1 + _count(others)))]
+        if by_name:
+            names = arguments[: len(names)]
+        picture = names[0]
+
+    def rows(path: str) -> Tensors:
+        """The other inputs of the picture at a path."""
+        try:
+            return _as_rows(read(path), names[1:])
+        except Exception as error:  # code of users
+            raise ImageError(f"{METHOD}() failed ({type(error).__name__}: {first_line(error)})") from error
+
+    example = _as_rows(others, names[1:])
+    columns = _names_of_columns(getattr(net, "columns", None), example)
+    return SeveralInputs(names, picture, example, by_name=by_name, columns=columns, read=rows).fill_in(net)
+
+
+def _count(others: Any) -> int:
+    return len(others) if isinstance(others, tuple) else 1
+
+
+def _as_rows(others: Any, names: Sequence[str]) -> Tensors:
+    """What a network read, as tensors (1, ...) by name."""
+    if not isinstance(others, Mapping):
+        values = others if isinstance(others, tuple) else (others,)
+        others = dict(zip(names, values, strict=True))
+    return {name: torch.as_tensor(value)[None] for name, value in others.items()}
+
+
+def inputs_of(net: Module) -> SeveralInputs | None:
+    """The inputs of a network that fills in all but the picture; None for other networks."""
+    return getattr(net, "several_inputs", None) if isinstance(net, _FilledIn) else None
+
+
+def by_names(net: Any, inputs: Any) -> tuple[Tensors, bool]:
+    """Inputs of a network by the names of its arguments, or by number if it does not name them.
+
+    Args:
+        net: the network, or a function.
+        inputs: a mapping of names to tensors, or a tuple of tensors.
+
+    Returns:
+        The tensors, and whether the network can be called with these names.
+    """
+    if isinstance(inputs, Mapping):
+        return dict(inputs), True
+    filled_in = inputs_of(net)
+    if filled_in is not None and len(filled_in.names) == len(inputs):
+        return dict(zip(filled_in.names, inputs, strict=True)), True
+    names = _arguments(net)[: len(inputs)]
+    if len(names) == len(inputs):
+        return dict(zip(names, inputs, strict=True)), True
+    return {str(number): tensor for number, tensor in enumerate(inputs)}, False
+
+
+def _arguments(net: Any) -> list[str]:
+    """The names of the arguments of a network or a function that can be given in order."""
+    parameters = inspect.signature(getattr(net, "forward", net)).parameters.values()
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+
+
+def takes_several(net: Any) -> bool:
+    """Whether a network, or a function, cannot be called with one tensor."""
+    try:
+        parameters = inspect.signature(getattr(net, "forward", net)).parameters.values()
+    except (TypeError, ValueError):  # some that are compiled
+        return False
+    needed = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in _BY_POSITION and parameter.default is inspect.Parameter.empty
+    ]
+    return len(needed) > 1
