@@ -194,7 +194,7 @@ def _load(
         elif source.takes_texts() and texts is not None:
             scores = scores or RAW
             net = source.with_texts(net, texts, scores)
-        own_scores = source.scores(net)
+        own_scores = None if pictures else source.scores(net)
         all_names = printable_names(names)
         net = net.eval()
         if device is not None:

@@ -188,7 +188,9 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
     first, second = map(json.loads, result.stdout.splitlines())
     assert first["schema"] == second["schema"] == 1
     assert (first["status"], first["output"]) == ("done", [PICTURE])
-    unknown = "losses region box strength times_noise evidence sufficiency position share share_at against"
+    unknown = (
+        "value losses region box strength times_noise evidence sufficiency position share share_at against"
+    )
     known = {
         "index": 282,
         "name": "tiger cat",
@@ -197,7 +199,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
         "layer": "features.23",
         "peak": 3.5,
     }
-    flags = {"blank": False, "at_border": False, "channels": []}
+    flags = {"blank": False, "at_border": False, "channels": [], "inputs": {}, "columns": {}}
     assert first["classes"] == [dict.fromkeys(unknown.split()) | known | flags]
     assert (second["status"], second["error"]) == ("failed", "it is broken")
 

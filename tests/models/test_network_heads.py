@@ -162,7 +162,9 @@ def test_networks_without_heads() -> None:
     with pytest.raises(ConfigurationError, match="by their features, not by a head: drop --head"):
         ebcli.load_model(one, head=0, like=Path(__file__))
     loaded = ebcli.load_model(TwoHeads(as_dict), head="kind")
-    with pytest.raises(ConfigurationError, match="loaded already: pass transform, categories and head"):
+    with pytest.raises(
+        ConfigurationError, match="loaded already: pass transform, class_names, scores and head"
+    ):
         ebcli.explain(loaded, torch.rand(3, 8, 8), head="color")
     with pytest.raises(ConfigurationError, match=r"loaded already: pass the head to load_model\(\)"):
         ebcli.layers(loaded, head="color")

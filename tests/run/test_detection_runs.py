@@ -137,9 +137,10 @@ def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
     [
         (
             ["--where", "3,4"],
-            "--where works only with segmentation networks, but .* is for detection: drop it",
+            "--where works only with segmentation networks and networks that return maps of values, but .* is for "
+            "detection: drop it",
         ),
-        (["--above", "0.5"], "--above works only with classifiers, .*: use --score, or drop it"),
+        (["--above", "0.5"], "--above works only with classifiers.*: use --score, or drop it"),
         (["--compare-with", "grad-cam", "--panel"], "--compare-with works only with classifiers"),
         (["--resize", "64"], "preprocesses images itself: drop --resize"),
         (

@@ -210,5 +210,5 @@ def _check_option(option: str, model: LoadedModel) -> None:
     hint = "drop it"
     if option == "above" and "score" in options:
         hint = "use --score, or drop it"
-    problem = f"--{option.replace('_', '-')} works only with {', '.join(networks)}"
+    problem = f"--{option.replace('_', '-')} works only with {' and '.join(networks)}"
     raise ConfigurationError(f"{problem}, but {model.name} is for {model.task}: {hint}")
