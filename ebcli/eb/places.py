@@ -215,7 +215,10 @@ class Images(Places):
             return [value.shape]  # axes of size 1 are all alike
         numbers = self.numbers(value)
         if numbers is None:  # images are mixed
-            return [self.marks_of(value).shape, value.shape]
+            marks = self.marks_of(value)
+            if sum(size > 1 for size in marks.shape) > 1:
+                return []
+            return [marks.shape, value.shape]
         return [numbers.shape]
 
     def sums(self, z: Tensor, value: Value) -> Tensor:
