@@ -160,7 +160,7 @@ def rearranges(value: Value, operand: Value) -> bool:
     current = value
     while current is not operand:
         maker = current.maker
-        if maker is None or not maker.operands or not _only_moves(maker.rule):
+        if maker is None or not maker.has_one_input or not _only_moves(maker.rule):
             return False
         current = maker.signal
     return value.numel != operand.numel

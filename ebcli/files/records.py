@@ -106,8 +106,8 @@ class ClassRecord:
     share_at: float | None = None
     against: str | None = None
     channels: tuple[float, ...] = ()
-    inputs: JsonObject = field(default_factory=dict)
-    columns: dict[str, dict[str, float]] = field(default_factory=dict)
+    inputs: JsonObject = field(default_factory=dict, hash=False)
+    columns: dict[str, dict[str, float]] = field(default_factory=dict, hash=False)
 
     @classmethod
     def parse(cls, values: JsonObject) -> "ClassRecord":

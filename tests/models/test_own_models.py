@@ -33,7 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "photos").mkdir()
     shutil.copy(ROOT / "sample_images/chelsea.jpg", folder / "photos")
     shutil.copy(ROOT / "sample_images/chelsea.jpg", folder / "img.jpg")
-    shutil.copy(ROOT / "docs/examples/nets.py", folder)
+    for name in ("nets.py", "heads.py"):
+        shutil.copy(ROOT / "docs/examples" / name, folder)
     torch.manual_seed(0)
     torch.save(load_model(f"{folder}/nets.py:small").net.state_dict(), folder / "finetuned.pth")
     torch.save({"state_dict": resnet18(num_classes=10).state_dict()}, folder / "finetuned-resnet18.pth")
