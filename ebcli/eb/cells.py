@@ -8,10 +8,11 @@ from math import prod
 import torch
 from torch import Tensor
 
+from ebcli.eb.facts import AFFINE, NONLINEAR
 from ebcli.eb.operations import Op, Value
 from ebcli.eb.paths import is_learned, mixes
 from ebcli.eb.places import Places
-from ebcli.eb.rules.layers import Interpolation
+from ebcli.eb.rules.layers import Convolution, Interpolation
 from ebcli.eb.rules.moves import Move, Sort, Winner
 from ebcli.layouts import Layout, extent_of, is_told_by_shape, layout_by_shape
 
@@ -33,7 +34,21 @@ class Cells(Places):
 
     def varying_axes(self, value: Value) -> set[int]:
         """The axes of a value along which cells vary."""
-        return {axis for axis, size in enumerate(self.marks_of(value).shape) if size > 1}
+        placed = self.source if _keeps_axes(value, self.source) else value  # whose marks are there already
+        return {axis for axis, size in enumerate(self.marks_of(placed).shape) if size > 1}
+
+
+def _keeps_axes(value: Value, source: Value) -> bool:
+    """Whether each axis of a value is that of a source: what lies between is elementwise, or moves along axes."""
+    while value is not source:
+        maker = value.maker
+        if maker is None or not maker.has_one_input:
+            return False
+        is_in_place = value.facts.elementwise in (AFFINE, NONLINEAR)
+        if not is_in_place and maker.rule.touched_axes(maker) is None:
+            return False
+        value = maker.signal
+    return True
 
 
 class InputGrid:
@@ -115,8 +130,9 @@ def _layout_by_list(value: Value, cells: Sequence[Cells], images: int) -> Layout
 
 def _are_pixels(axis: int, op: Op, source: Value) -> bool:
     """Whether a matrix product reads the rows of pictures, whose pixels are no channels."""
-    is_convolution = bool(op.rule.windows(op))
-    return not is_convolution and source.ndim > 3 and source.shape[axis] > min(source.shape[1:])
+    if isinstance(op.rule, Convolution) or source.ndim < 4:
+        return False
+    return source.shape[axis] > min(source.shape[1:])
 
 
 def _layout_of_tokens(value: Value, cells: Sequence[Cells], axis: int, images: int) -> Layout | None:
