@@ -1,6 +1,7 @@
 """excitation_backprop(): a forward pass, a prior over the classes, and one backward pass to a layer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, overload
@@ -11,7 +12,7 @@ from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import Against, Targets, Where, check_network, check_relevance, priors, priors_against
-from ebcli.eb.cells import InputGrid, rearranges
+from ebcli.eb.cells import InputGrid, origins, rearranges
 from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, removing, unwrap
 from ebcli.eb.inputs import Inputs, NetworkInputs
 from ebcli.eb.joint import LayerShares, LostMass, joint_shares
@@ -248,20 +249,10 @@ def layers_on_path(
             rearranged.add(name)
 
     handles: list[RemovableHandle] = []
-    with (
-        quiet(),
-        torch.inference_mode(False),
-        torch.no_grad(),
-        evaluating(net),
-        RecordingMode(tape),
-        removing(handles),
-    ):
+    with _recording(net, tape), removing(handles):
         for name in layers:
             handles.append(net.get_submodule(name).register_forward_hook(partial(note, name)))
-        inputs = inputs.detach().clone()
-        tape.saves_numbers = False
-        source = tape.start(inputs)
-        output = tape.value_of(head_of(net(inputs)).tensor)
+        source, output = _run(net, inputs, tape)
     if not isinstance(output, Value):
         return {}
     on_path = _values_above(None, output)
@@ -276,6 +267,44 @@ def layers_on_path(
         if values[name].shape[0] == len(inputs):
             layouts[name] = grid.layout_of(values[name], 0)
     return layouts
+
+
+class RecordedOutput:
+    """How a network computes its output, which is its only head.
+
+    Args:
+        net: the network, which runs once, in evaluation mode.
+        inputs: (B, ...).
+    """
+
+    def __init__(self, net: Module, inputs: Tensor) -> None:
+        self._tape = Tape(net)
+        with _recording(net, self._tape):
+            _, self._output = _run(net, inputs, self._tape)
+
+    @property
+    def is_never_negative(self) -> bool:
+        """Whether no input makes it negative."""
+        return isinstance(self._output, Value) and self._output.facts.nonnegative
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether it has the elements of a tensor that the network computed, moved or resized, and no others."""
+        return isinstance(self._output, Value) and self._tape.value_of(tensor) in origins(self._output)
+
+
+@contextmanager
+def _recording(net: Module, tape: Tape) -> Iterator[None]:
+    """Record what a network computes, and none of its numbers."""
+    tape.saves_numbers = False
+    with quiet(), torch.inference_mode(False), torch.no_grad(), evaluating(net), RecordingMode(tape):
+        yield
+
+
+def _run(net: Module, inputs: Tensor, tape: Tape) -> tuple[Value, Any]:
+    """The values of the input and of the output; of one that does not depend on the input, the tensor."""
+    inputs = inputs.detach().clone()
+    source = tape.start(inputs)
+    return source, tape.value_of(head_of(net(inputs)).tensor)
 
 
 def _values_above(end: Value | None, output: Value) -> set[Value]:

@@ -1,6 +1,6 @@
 """Which elements of a layer's output are cells of its map, told by the elements of the input that they come from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from math import prod
@@ -171,15 +171,17 @@ def _with_images_first(axis: int, images: int) -> int:
     return axis
 
 
+def origins(value: Value) -> Iterator[Value]:
+    """A value, and each one whose elements it holds, moved, padded, cropped or resampled; nearest first."""
+    yield value
+    while (maker := value.maker) and maker.has_one_input and _only_moves(maker.rule):
+        value = maker.signal
+        yield value
+
+
 def rearranges(value: Value, operand: Value) -> bool:
     """Whether a value holds the elements of another one alone, more or fewer: by padding, cropping or resampling."""
-    current = value
-    while current is not operand:
-        maker = current.maker
-        if maker is None or not maker.has_one_input or not _only_moves(maker.rule):
-            return False
-        current = maker.signal
-    return value.numel != operand.numel
+    return value.numel != operand.numel and operand in origins(value)
 
 
 def _only_moves(rule: object) -> bool:

@@ -10,6 +10,7 @@ from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 
 from ebcli.datatypes.explanation import VALUE
+from ebcli.eb.backprop import RecordedOutput
 from ebcli.errors import ConfigurationError
 from ebcli.heads import single_tensor
 from ebcli.models.keywords import (
@@ -26,10 +27,10 @@ from ebcli.models.keywords import (
 
 OBJECT, BACKGROUND = "object", "background"  # the classes of a segmentation network with one channel
 _TASKS_OF_VALUES = {CLASSIFICATION: VALUES, SEGMENTATION: VALUE_MAPS}
-_LEAST = 1e-6  # a probability of 0 has no finite logit
-# operations of autograd that only move or resize what they read
-_MOVES = tuple("Alias Clone Permute Select Slice Squeeze ToCopy Transpose Unsqueeze Upsample View".split())
-_SIGMOIDS = {torch.sigmoid, torch.sigmoid_, torch.special.expit, Tensor.sigmoid, Tensor.sigmoid_}
+_SIGMOIDS = {
+    *(torch.sigmoid, torch.sigmoid_, torch.special.expit, Tensor.sigmoid, Tensor.sigmoid_),
+    *(torch.ops.aten.sigmoid.default, torch.ops.aten.sigmoid_.default),  # in exported programs
+}
 
 
 class Outputs(NamedTuple):
@@ -71,24 +72,26 @@ class Declared(NamedTuple):
 
 
 class _Sigmoids(TorchFunctionMode):
-    """Counts the sigmoids that a network calls, and leaves one of them out.
+    """Notes what the sigmoids that a network calls return, and leaves one of them out.
 
     Attributes:
-        omitted: the number of the one to leave out, from 1; 0 for none.
-        count: the number of sigmoids so far.
+        omitted: the number of the one to leave out, from 0; None for none.
+        results: what they returned, in order.
     """
 
-    def __init__(self, omitted: int = 0) -> None:
+    def __init__(self, omitted: int | None = None) -> None:
         super().__init__()
         self.omitted = omitted
-        self.count = 0
+        self.results: list[Tensor] = []
 
     def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in _SIGMOIDS:
-            self.count += 1
-            if self.count == self.omitted and args:
-                return args[0]
-        return function(*args, **(kwargs or {}))
+        if function not in _SIGMOIDS or not args:
+            return function(*args, **(kwargs or {}))
+        result: Tensor = args[0]
+        if len(self.results) != self.omitted:
+            result = function(*args, **(kwargs or {}))
+        self.results.append(result)
+        return result
 
 
 def _forward_without_sigmoid(forward: Callable[..., Any], number: int, *inputs: Any, **options: Any) -> Any:
@@ -101,11 +104,6 @@ def _add_background(_net: Module, _inputs: Any, output: Any) -> Tensor:
     """A forward hook: the logits (B, 2, H, W) of the object and of the background, which are the object's, negated."""
     logits = single_tensor(output, "the output")
     return torch.cat([logits, -logits], 1)
-
-
-def _add_background_of_probabilities(_net: Module, _inputs: Any, output: Any) -> Tensor:
-    """The same for a network that ends with a sigmoid which cannot be left out."""
-    return _add_background(_net, _inputs, single_tensor(output, "the output").logit(_LEAST))
 
 
 def read_outputs(
@@ -135,7 +133,10 @@ def read_outputs(
     if _are_values(task, count, declared):
         return Outputs(_TASKS_OF_VALUES.get(task, task), names or _names_of_values(count), count, RAW, True)
     if task == SEGMENTATION and count == 1:
-        _explain_background(net, images)
+        ending = _ending_of(net, images)
+        if ending.is_never_negative and ending.sigmoid is None and scores is None:  # no logits
+            return Outputs(VALUE_MAPS, names or _names_of_values(count), count, RAW, True)
+        _explain_background(net, ending.sigmoid)
         (object_name,) = names or (OBJECT,)
         return Outputs(task, (object_name, BACKGROUND), 2, SIGMOID)
     if scores is None:
@@ -170,25 +171,30 @@ def _names_of_values(count: int) -> tuple[str, ...]:
     return tuple(f"output {index}" for index in range(count))
 
 
-def _explain_background(net: Module, images: Tensor) -> None:
+class _Ending(NamedTuple):
+    """How a network computes its output.
+
+    Attributes:
+        sigmoid: the number of the sigmoid at its end, of those that it calls; None if there is none.
+        is_never_negative: whether no input makes the output negative.
+    """
+
+    sigmoid: int | None
+    is_never_negative: bool
+
+
+def _ending_of(net: Module, images: Tensor) -> _Ending:
+    with _Sigmoids() as sigmoids:
+        output = RecordedOutput(net, images)
+    numbers = (number for number, result in enumerate(sigmoids.results) if output.holds(result))
+    return _Ending(next(numbers, None), output.is_never_negative)
+
+
+def _explain_background(net: Module, sigmoid: int | None) -> None:
     """Let a segmentation network with one channel return the background as a second one.
 
-    The object is where its logit is above 0. A sigmoid at the network's end is left out.
+    The object is where its logit is above 0, so the sigmoid at the network's end is left out.
     """
-    with torch.enable_grad(), _Sigmoids() as sigmoids:
-        output = single_tensor(net(images.requires_grad_()), "the output")
-    if not _ends_with_sigmoid(output):
-        net.register_forward_hook(_add_background)
-    elif sigmoids.count:
-        net.forward = partial(_forward_without_sigmoid, net.forward, sigmoids.count)
-        net.register_forward_hook(_add_background)
-    else:  # of a scripted network, for example
-        net.register_forward_hook(_add_background_of_probabilities)
-
-
-def _ends_with_sigmoid(output: Tensor) -> bool:
-    """Whether the last operation that computes a network's output is a sigmoid."""
-    step = output.grad_fn
-    while step is not None and step.name().startswith(_MOVES):
-        step = step.next_functions[0][0]
-    return step is not None and step.name().startswith("SigmoidBackward")
+    if sigmoid is not None:
+        net.forward = partial(_forward_without_sigmoid, net.forward, sigmoid)
+    net.register_forward_hook(_add_background)

@@ -33,6 +33,22 @@ class BrightProbability(Bright):
         return super().forward(images).sigmoid()
 
 
+class BrightExported(Bright):
+    """The same as an exported program writes it, which computes another sigmoid later."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        probability = torch.ops.aten.sigmoid.default(super().forward(images))
+        images.mean().sigmoid()
+        return probability
+
+
+class BrightAboveAverage(Bright):
+    """How much brighter than 0.5 each pixel is, which is never negative."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images).relu()
+
+
 class BrightResized(Bright):
     """The same at half the resolution, resized to that of the image behind the sigmoid."""
 

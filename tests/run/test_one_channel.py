@@ -16,7 +16,7 @@ from ebcli.errors import ConfigurationError
 
 SQUARE = 40, 8, 56, 24  # of 64 x 64 pixels: a sixteenth of them
 PHOTO = painted((64, 64), ((230, 230, 230), SQUARE))
-FACTORIES = "Bright", "BrightProbability", "BrightResized"
+FACTORIES = "Bright", "BrightProbability", "BrightExported", "BrightResized"
 
 
 def net(name: str = "Bright") -> torch.nn.Module:
@@ -92,6 +92,18 @@ def test_an_object_that_is_not_there_has_no_map_but_the_background_has() -> None
     with pytest.raises(ebcli.ImageError, match="finds nothing to explain"):
         ebcli.explain(net(), dark, layer="cells")
     assert ebcli.explain(net(), dark, "background", layer="cells").scores == [1.0]
+
+
+def test_what_is_never_negative_is_no_logit() -> None:
+    loaded = ebcli.load_model(net("BrightAboveAverage"))
+    assert (loaded.task, loaded.categories, loaded.scores) == ("maps of values", ("value",), "raw")
+    found = ebcli.explain(loaded, pixels(), layer="cells", contrastive=False)
+    assert found.scores == [pytest.approx((10 * 230 / 255 - 5) / 16, rel=1e-3)]  # the mean
+    assert inside(found.maps[0]) == pytest.approx(1)
+    assert ebcli.load_model(net("BrightAboveAverage"), scores="sigmoid").categories == (
+        "object",
+        "background",
+    )
 
 
 def test_the_object_can_be_named() -> None:
