@@ -92,7 +92,7 @@ class RecordPrinter:
             return [f"  {_ranking(record.classes)}"]
         if self.plan.output.panel:
             return []
-        return [f"  {_against(class_, _label(class_))}, {_number(class_)}" for class_ in record.classes]
+        return [f"  {_against(class_, class_.label)}, {_number(class_)}" for class_ in record.classes]
 
     def _print_maps(self, record: Record, name: str) -> None:
         """Say what is known of each map; of usual ones only if verbose."""
@@ -159,10 +159,6 @@ def _why_no_map(maps: MapOptions) -> str:
     return f"{finding} found; a lower --score or --above finds more"
 
 
-def _label(class_: ClassRecord) -> str:
-    return class_.name or f"class {class_.index}"
-
-
 def _number(class_: ClassRecord) -> str:
     """The score or the value, without its name."""
     return class_.score_words.partition(" ")[2]
@@ -188,7 +184,7 @@ def _map_title(class_: ClassRecord, has_layers: bool) -> str:
 def _ranking(classes: Sequence[ClassRecord]) -> str:
     """The classes that have most of the evidence at the pixel of ``--at``, with their shares."""
     ranked = sorted(filter(attrgetter("share_at"), classes), key=attrgetter("share_at"), reverse=True)
-    shares = [f"{_label(class_)} {class_.share_at:.2f}" for class_ in ranked[:_MAX_RANKED]]
+    shares = [f"{class_.label} {class_.share_at:.2f}" for class_ in ranked[:_MAX_RANKED]]
     return ", ".join(shares) or "no class has clear evidence there"
 
 
@@ -206,7 +202,7 @@ def _losses(class_: ClassRecord) -> list[str]:
 
 def _misclassification(record: Record) -> str:
     """The true class and the predicted one, with its score if its map was asked for."""
-    labels: _ByIndex = {class_.index: _label(class_) for class_ in record.classes}
+    labels: _ByIndex = {class_.index: class_.label for class_ in record.classes}
     scores: _ByIndex = {class_.index: f" ({_number(class_)})" for class_ in record.classes}
     label, prediction = (labels.get(index, f"class {index}") for index in (record.label, record.predicted))
     return f"labeled {label}, predicted {prediction}{scores.get(record.predicted, '')}"

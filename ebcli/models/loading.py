@@ -348,9 +348,8 @@ def _fit_input(
 ) -> InputSpec:
     """The network's own preprocessing with other settings; whole images only if the network takes any size."""
     if of_detector and settings.fit == WHOLE:
-        settings = replace(
-            settings, fit=None
-        )  # lest objects be larger than those that the network was trained on
+        # lest objects be larger than those that the network was trained on
+        settings = replace(settings, fit=None)
     spec = settings.apply(default_spec)
     if spec.fit != WHOLE:
         return spec

@@ -17,7 +17,7 @@ Tensors = dict[str, Tensor]  # by the names of the inputs
 
 METHOD = "other_inputs"  # of networks that read their other inputs themselves
 
-_PICTURE_AXES = 3  # of one picture (C, H, W)
+PICTURE_AXES = 3  # of one picture (C, H, W)
 _BATCH_AXES = 4  # of several
 _TABLE_AXES = 2
 
@@ -166,7 +166,7 @@ class Rows(NamedTuple):
         """
         tensors, by_name = by_names(net, values)
         call = NetworkInputs(tensors)
-        is_batch = call.main.ndim != _PICTURE_AXES
+        is_batch = call.main.ndim != PICTURE_AXES
         if not is_batch:
             tensors = {name: a[None] for name, a in tensors.items()}
         counts = {name: len(a) if a.ndim else 0 for name, a in tensors.items()}

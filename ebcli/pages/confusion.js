@@ -57,10 +57,10 @@ function confusionTable(choose) {
   const { classes, total } = tableClasses();
   const heading = (scope, name) => element("th", { scope, title: name }, element("span", {}, name));
   const corner = element("td", {}, "true ↓ predicted →");
-  const table = element("table", {}, element("tr", {}, corner, ...classes.map((one) => heading("col", nameOfIndex(one)))));
+  const table = element("table", {}, element("tr", {}, corner, ...classes.map((index) => heading("col", nameOfIndex(index)))));
   for (const label of classes) {
     const images = imagesByPrediction(label);
-    const sum = [...images.values()].reduce((count, some) => count + some.length, 0);
+    const sum = [...images.values()].reduce((count, group) => count + group.length, 0);
     const cells = classes.map((predicted) => confusionCell({ label, predicted }, images.get(predicted) ?? [], sum, choose));
     table.append(element("tr", {}, heading("row", nameOfIndex(label)), ...cells));
   }

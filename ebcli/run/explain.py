@@ -22,6 +22,7 @@ from ebcli.datatypes.explanation import Box, Explanation, Size
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.overlay import heatmap
 from ebcli.eb import excitation_backprop
+from ebcli.eb.forward import unwrap
 from ebcli.errors import ConfigurationError, ImageError, LayerError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.images import decode, to_rgb
@@ -33,7 +34,7 @@ from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.classes import NamesOfHeads
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
 from ebcli.models.running import default_batch_size, resolve_device
-from ebcli.models.several_inputs import Rows, takes_several
+from ebcli.models.several_inputs import PICTURE_AXES, Rows, takes_several
 from ebcli.models.sources.in_memory import FunctionOfTensor
 from ebcli.run.explainer import Explainer, Results
 from ebcli.run.network_description import in_a_sentence
@@ -50,7 +51,6 @@ Place = tuple[int, int] | str | os.PathLike[str] | None
 Layers = str | nn.Module | Sequence[str | nn.Module] | None
 
 _KINDS = "a path, a URL, a Pillow image, an array (H, W, 3), a tensor (3, H, W) or an open file"
-_PICTURE_AXES = 3  # of an image (C, H, W)
 _COLORS = (1, 3, 4)  # channels: gray, RGB, with transparency
 
 if TYPE_CHECKING:
@@ -216,7 +216,8 @@ def explain(
         numbers = [i for i, input_shape in enumerate(shapes) if input_shape == shape]
         frames = read_all([all_images[i] for i in numbers], network.transforms)
         if others:
-            frames = [(replace(frames[k][0], others=others[i]), frames[k][1]) for k, i in enumerate(numbers)]
+            pairs = zip(frames, numbers, strict=True)
+            frames = [(replace(item, others=others[i]), frame) for (item, frame), i in pairs]
         group = _explain(plan, network, frames, places[1:])
         results |= zip(numbers, group, strict=True)
     saliencies = [results[i] for i in sorted(results)]
@@ -310,7 +311,7 @@ def _has_several_inputs(model: Any, images: Any) -> bool:
     if not isinstance(images, tuple) or not all(isinstance(image, Tensor) for image in images):
         return False
     axes = {image.ndim for image in images}
-    if len(axes) > 1 or max(axes, default=0) > _PICTURE_AXES:
+    if len(axes) > 1 or max(axes, default=0) > PICTURE_AXES:
         return True
     if isinstance(model, LoadedModel):
         return model.inputs is not None
@@ -323,7 +324,7 @@ def _take_apart(model: Any, images: Any, columns: Any, layers: Sequence[Any]) ->
         model = load_model(model)
     if isinstance(model, LoadedModel):
         return model, Rows.of(model.net, images, columns)
-    model = getattr(model, "_orig_mod", model)  # that torch.compile() compiled
+    model = unwrap(model)
     rows = Rows.of(model, images, columns)
     modules = [layer for layer in layers if isinstance(layer, nn.Module)]
     if not isinstance(model, nn.Module) and callable(model):

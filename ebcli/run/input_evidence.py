@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,10 +49,7 @@ def fields_of_inputs(
     """
     inputs = model.inputs
     assert inputs is not None  # of networks with several inputs
-    by_name = {}
-    for name in inputs.names:
-        with suppress(LayerError):  # whole numbers, and what the output does not depend on
-            by_name[name] = _maps_at(model, inputs, name, image, targets, options)
+    by_name = _maps_at(model, inputs.names, image, targets, options)
     fields = []
     for k in range(count):
         shares = {}
@@ -74,18 +71,29 @@ def fields_of_inputs(
 
 
 def _maps_at(
-    model: LoadedModel, inputs: SeveralInputs, name: str, image: Tensor, targets: Targets, options: Fields
-) -> InputMaps:
-    """The maps at an input. Raises LayerError if no probability reaches it."""
-    call = inputs.call(image)
-    layer = inputs.layer_of(name)
-    shared = {**options, "joint": False}
-    marginal = excitation_backprop(
-        model.net, call, targets, layer, **{**shared, "contrastive": False, "against": None}
+    model: LoadedModel, names: Sequence[str], image: Tensor, targets: Targets, options: Fields
+) -> dict[str, InputMaps]:
+    """The maps at those of some inputs that probability reaches: at all of them in the same passes, if it can."""
+    inputs = model.inputs
+    assert inputs is not None  # of networks with several inputs
+    layers = list(map(inputs.layer_of, names))
+    explain: Callable[..., tuple[ExcitationResult, ...]] = partial(
+        excitation_backprop, model.net, inputs.call(image), targets, layers
     )
-    if not options["contrastive"] and options["against"] is None:
-        return InputMaps(marginal, marginal)
-    return InputMaps(marginal, excitation_backprop(model.net, call, targets, layer, **shared))
+    shared = {**options, "joint": False}
+    try:
+        marginal = explain(**{**shared, "contrastive": False, "against": None})
+    except LayerError:  # one is of whole numbers, or the output does not depend on it
+        if len(names) == 1:
+            return {}
+        by_name: dict[str, InputMaps] = {}
+        for name in names:
+            by_name |= _maps_at(model, [name], image, targets, options)
+        return by_name
+    shown = marginal
+    if options["contrastive"] or options["against"] is not None:
+        shown = explain(**shared)
+    return dict(zip(names, map(InputMaps, marginal, shown), strict=True))
 
 
 def _column_names(inputs: SeveralInputs, name: str, count: int) -> Sequence[str]:
