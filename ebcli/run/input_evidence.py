@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,9 +76,11 @@ def _maps_at(
     inputs = model.inputs
     assert inputs is not None  # of networks with several inputs
     layers = list(map(inputs.layer_of, names))
-    explain: Callable[..., tuple[ExcitationResult, ...]] = partial(
-        excitation_backprop, model.net, inputs.call(image), targets, layers
-    )
+    call = inputs.call(image)
+
+    def explain(**choices: Any) -> tuple[ExcitationResult, ...]:
+        return excitation_backprop(model.net, call, targets, layers, **choices)
+
     shared = {**options, "joint": False}
     try:
         marginal = explain(**{**shared, "contrastive": False, "against": None})

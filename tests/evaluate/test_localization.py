@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from color_net import GREEN, RED, painted
+from color_net import COLORS, GREEN, RED, painted
 from data_sets import Thing, write_annotation
 
 from ebcli.cli.benchmark import benchmark as main
@@ -32,17 +32,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 def run(folders: tuple[Path, Path], *arguments: str) -> Result:
     images, annotations = folders
-    common = (
-        "--model",
-        "colors",
-        "--weights",
-        "none",
-        "--layer",
-        "0",
-        "-o",
-        str(images.with_name("kept")),
-        "--json",
-    )
+    common = *COLORS, "-o", str(images.with_name("kept")), "--json"
     return CliRunner().invoke(main, ("localize", str(images), str(annotations), *common, *arguments))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from color_net import color_images
+from color_net import COLORS, color_images
 
 from ebcli.cli.benchmark import benchmark as main
 from ebcli.evaluate import area_under
@@ -21,17 +21,7 @@ METHODS = ("contrastive", "marginal", "gradient-x-input", "random")
 
 def run(kind: str, folder: Path, *arguments: str) -> Result:
     methods = [part for method in METHODS for part in ("--method", method)]
-    common = (
-        "--model",
-        "colors",
-        "--weights",
-        "none",
-        "--layer",
-        "0",
-        "-o",
-        str(folder.with_name("kept")),
-        *methods,
-    )
+    common = *COLORS, "-o", str(folder.with_name("kept")), *methods
     return CliRunner().invoke(main, (kind, str(folder), "--json", *common, *arguments))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from color_net import color_images
+from color_net import COLORS, color_images
 from scipy.stats import spearmanr
 from torch import nn
 
@@ -21,17 +21,7 @@ from ebcli.models import ModelSpec
 
 
 def table(folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    common = (
-        "--model",
-        "colors",
-        "--weights",
-        "none",
-        "--layer",
-        "0",
-        "-o",
-        str(folder.with_name("kept")),
-        "--json",
-    )
+    common = *COLORS, "-o", str(folder.with_name("kept")), "--json"
     result = CliRunner().invoke(main, ("sanity", str(folder), *common, *arguments))
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]

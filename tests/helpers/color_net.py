@@ -28,6 +28,9 @@ def color_net(num_classes: int = 3) -> nn.Module:
     return net.eval()
 
 
+COLORS = "--model colors --weights none --layer 0".split()  # of benchmarks, see `load_colors`
+
+
 def load_colors(
     name: str = "colors", weights: str = "none", device: str = "cpu", **_options: object
 ) -> LoadedModel:
