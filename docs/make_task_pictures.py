@@ -1,6 +1,7 @@
-"""Draw the pictures of the tasks and of docs/own-network.md, with small trained networks.
+"""Draw the pictures of the tasks and of docs/own-network.md, with small networks.
 
-    python docs/make_task_pictures.py
+    python docs/make_task_pictures.py           # all of them: this trains networks
+    python docs/make_task_pictures.py --by-hand  # those of networks whose weights are set by hand
 
 Writes docs/pictures/task-* and story-*. Weights are those of tests/evaluate/weights. make_pictures.py draws the others.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from click.testing import CliRunner
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,6 +94,43 @@ def run(name: str, *arguments: str, which: int = 0) -> None:
     shown.save(ROOT / f"docs/pictures/{name}.jpg", quality=88)
 
 
+BY_HAND = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "tests/helpers")!r})
+import ebcli, torch
+from two_heads import two
+from value_nets import Heights, Ripeness
+
+FINE = ebcli.Preprocessing(resize=64, crop=64, mean=0.0, std=1.0)
+
+
+def colors():
+    net = two()
+    net.preprocessing = FINE
+    return net
+
+"""
+
+
+def shapes(left: str, right: str) -> Image.Image:
+    """A disc and a square of two colors."""
+    image = Image.new("RGB", (SIDE, SIDE), (70, 70, 70))
+    draw = ImageDraw.Draw(image)
+    draw.ellipse((24, 72, 120, 168), fill=left)
+    draw.rectangle((148, 80, 236, 168), fill=right)
+    return image
+
+
+def make_by_hand() -> None:
+    """Draw with networks that read colors: what each of them uses is known."""
+    Path("by_hand.py").write_text(BY_HAND, encoding="utf-8")
+    shapes("red", "blue").save("shapes.png")
+    run("task-number", "shapes.png", "--model", "by_hand.py:Ripeness", "--signed")
+    network = ("--model", "by_hand.py:Heights", "--scores", "raw")
+    run("task-depth", "shapes.png", *network, "--where", "112,120")
+    run("task-head", "shapes.png", "--model", "by_hand.py:colors", "--head", "color", "--target", "blue")
+
+
 def make() -> None:
     """Write inputs and networks into the working directory, and draw."""
     Path("nets.py").write_text(NETS, encoding="utf-8")
@@ -146,4 +184,6 @@ def make() -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        make()
+        make_by_hand()
+        if "--by-hand" not in sys.argv:
+            make()
