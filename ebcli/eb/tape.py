@@ -169,6 +169,8 @@ class Tape(TorchDispatchMode):
             expand = partial(self._expand, shape=result.shape)
             values, by_name = map_arguments(expand, values, by_name)
         op = make_op(operator.name, func, values, by_name, operator.entry)
+        if isinstance(op.rule, Rule) and op.rule.reads_memory:
+            _count_from(args[0].storage_offset(), op)
         if isinstance(op.rule, Decomposition):
             self.equate(self._decompose(op.rule, args, kwargs), result, is_gate=op.rule.is_gate)
         else:
@@ -327,6 +329,19 @@ def make_op(name: str, function: Any, args: Sequence[Any], kwargs: Kwargs, entry
     if isinstance(op.rule, Rule):
         op.operands = op.rule.operands(op)
     return op
+
+
+def _count_from(start: int, op: Op) -> None:
+    """Let an operation that reads memory count from where its tensor starts: its numbers lie in memory of their own."""
+    offset = op.arguments["storage_offset"]
+    if offset is None or not start:
+        return
+    if offset < start:
+        raise EbcliError(f"{op.name} reads what is before its tensor in memory: call it on the whole tensor")
+    if "storage_offset" not in op.kwargs:
+        op.args = op.args[:-1]
+    op.kwargs = {**op.kwargs, "storage_offset": offset - start}
+    del op.arguments
 
 
 def _is_view(op: Op) -> bool:

@@ -205,3 +205,33 @@ def test_maps_beyond_the_range_of_numbers_are_refused():
     prior = torch.full((2, 5), 3e38)
     with pytest.raises(NonFiniteError, match="the map contains NaN or infinite values"):
         ebcli.excitation_backprop(net, torch.rand(2, 3, 6, 6), prior, "0")
+
+
+class PartOfMemory(nn.Module):
+    """Twenty of the values of each image, read by their place in memory, or as a slice."""
+
+    def __init__(self, read):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.head, self.read = nn.Conv2d(3, 4, 3), nn.Linear(20, 3), read
+
+    def forward(self, x):
+        return self.head(self.read(self.conv(x).flatten(1)))
+
+
+def read_memory(y, start):
+    return y[:, 12:].as_strided((len(y), 20), (y.shape[1], 1), start)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("joint", [False, True])
+def test_memory_is_read_behind_the_start_of_a_view(joint, count):
+    x = torch.rand(count, 3, 8, 8)
+    by_memory, by_slice = (
+        ebcli.excitation_backprop(PartOfMemory(read), x, 1, "conv", joint=joint)
+        for read in (lambda y: read_memory(y, 17), lambda y: y[:, 17:37])
+    )
+    assert torch.equal(by_memory.logits, by_slice.logits)
+    torch.testing.assert_close(by_memory.relevance, by_slice.relevance)
+    with pytest.raises(ebcli.errors.EbcliError, match="as_strided reads what is before its tensor in memory"):
+        ebcli.excitation_backprop(PartOfMemory(lambda y: read_memory(y, 3)), x, 1, "conv")
