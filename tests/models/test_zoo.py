@@ -187,7 +187,7 @@ def test_default_layer_is_the_documented_one(name):
     loaded.net(torch.zeros(1, 3, *loaded.transforms.size, device="meta"))
     ((first, *others),) = cells
     if name.startswith("vit_"):
-        assert first == 1 + (224 // int(name[-2:])) ** 2
+        assert first == 1 + (loaded.transforms.size[0] // int(name[-2:])) ** 2
     elif name.startswith(("swin", "convnext")):
         assert loaded.transforms.size[0] / (others[0] if name.startswith("convnext") else first) == 4
     else:
