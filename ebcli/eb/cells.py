@@ -33,9 +33,15 @@ class Cells(Places):
         return super().marks_after(op)
 
     def varying_axes(self, value: Value) -> set[int]:
-        """The axes of a value along which cells vary."""
+        """The axes of a value along which cells vary, whatever constants are beside them."""
         placed = self.source if _keeps_axes(value, self.source) else value  # whose marks are there already
-        return {axis for axis, size in enumerate(self.marks_of(placed).shape) if size > 1}
+        sizes = self.marks_of(placed).shape
+        return {axis for axis, size in enumerate(sizes) if size > 1 and self.differ(placed, [axis])}
+
+    def along(self, value: Value, axis: int) -> Tensor:
+        """The marks along one axis of a value, where no other one has several: 0 where there are constants alone."""
+        marks = self.marks_of(value).movedim(axis, 0)
+        return marks.flatten(1).amax(1).expand(value.shape[axis])
 
 
 def _keeps_axes(value: Value, source: Value) -> bool:
@@ -138,7 +144,7 @@ def _are_pixels(axis: int, op: Op, source: Value) -> bool:
 def _layout_of_tokens(value: Value, cells: Sequence[Cells], axis: int, images: int) -> Layout | None:
     """The layout of tokens that lie along one axis: a grid, with any tokens that come from no cell beside it."""
     count = value.shape[axis]
-    marks = [of_axis.marks_of(value).flatten().expand(count) for of_axis in cells]
+    marks = [of_axis.along(value, axis) for of_axis in cells]
     is_cell = torch.stack(marks).all(0)
     rows = [_rank(of_axis[is_cell]) for of_axis in marks]
     grid = tuple(int(row.max()) + 1 if row.numel() else 0 for row in rows)

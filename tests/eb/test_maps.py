@@ -142,6 +142,13 @@ class Permute(nn.Module):
             (2, 4, 5, 3),
             3,
         ),
+        (
+            lambda: nn.Sequential(
+                Permute(0, 3, 1, 2), nn.ZeroPad2d(1), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(5)
+            ),
+            (2, 4, 5, 3),
+            3,
+        ),
         (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LazyLinear(5)), (2, 1, 4, 5), 1),
         (
             lambda: nn.Sequential(nn.Linear(6, 4), nn.Flatten(), nn.LazyLinear(5)),
@@ -152,7 +159,7 @@ class Permute(nn.Module):
     ],
     ids=(
         "image, series, tokens, perceptron, video, spectrogram, few frames, a head registered first, convolutions in "
-        "another order, channels last, gray, rows of pixels, linear layer of pixels"
+        "another order, channels last, channels last and padded, gray, rows of pixels, linear layer of pixels"
     ).split(", "),
 )
 def test_the_input_is_summed_over_its_channels(net, shape, axis):
