@@ -36,15 +36,27 @@ class HasNetwork(Protocol):
     def net(self) -> Module: ...
 
 
-class ExcitationOptions(TypedDict, total=False):
-    """What `excitation_backprop` takes by name."""
+class MapKind(NamedTuple):
+    """What a map shows: all that excites a class, or what tells it from its dual, or from other classes."""
 
-    against: Against | None
+    contrastive: bool
+    rivals: tuple[int, ...] | None
+
+
+class PassOptions(TypedDict, total=False):
+    """What maps of one forward pass share."""
+
     joint: bool | None
     where: Where | None
     head: HeadChoice
     unsupported: UnsupportedPolicy
     track_lost_mass: bool
+
+
+class ExcitationOptions(PassOptions, total=False):
+    """What `excitation_backprop` takes by name."""
+
+    against: Against | None
 
 
 Network = Module | HasNetwork
@@ -146,72 +158,95 @@ def excitation_backprop(
         >>> fine.maps.shape
         torch.Size([2, 8, 8])
     """
+    is_several = isinstance(layer, (list, tuple))
+    layers: Any = layer if is_several else [layer]
+    (results,) = _results(
+        net,
+        inputs,
+        targets,
+        layers,
+        [MapKind(contrastive, _rivals(against))],
+        joint=joint,
+        where=where,
+        head=head,
+        unsupported=unsupported,
+        track_lost_mass=track_lost_mass,
+    )
+    if is_several:
+        return results
+    return results[0]
+
+
+def both_maps(
+    net: Network,
+    inputs: Inputs,
+    targets: TargetsOrFunction,
+    layers: Sequence[LayerChoice],
+    *,
+    against: Against | None = None,
+    **options: Unpack[PassOptions],
+) -> tuple[tuple[ExcitationResult, ...], tuple[ExcitationResult, ...]]:
+    """The marginal results of some layers, and the contrastive ones, from one forward pass.
+
+    For arguments and errors, see `excitation_backprop`.
+    """
+    kinds = MapKind(False, None), MapKind(True, _rivals(against))
+    marginal, contrastive = _results(net, inputs, targets, layers, kinds, **options)
+    return marginal, contrastive
+
+
+def _rivals(against: Against | None) -> tuple[int, ...] | None:
+    """The classes to contrast with."""
+    if against is None:
+        return None
+    return (against,) if isinstance(against, int) else tuple(against)
+
+
+def _results(
+    net: Network,
+    inputs: Inputs,
+    targets: TargetsOrFunction,
+    layers: Sequence[LayerChoice],
+    kinds: Sequence[MapKind],
+    *,
+    joint: bool | None = None,
+    where: Where | None = None,
+    head: HeadChoice = None,
+    unsupported: UnsupportedPolicy = "error",
+    track_lost_mass: bool = False,
+) -> list[tuple[ExcitationResult, ...]]:
+    """The results of layers, of each kind in turn, from one forward pass."""
     network: Any = net if isinstance(net, Module) else getattr(net, "net", net)
     check_network(network)
     call = NetworkInputs(inputs)
-    network = unwrap(network)
-    is_several = isinstance(layer, (list, tuple))
-    layers: Any = layer if is_several else [layer]
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
-    if isinstance(against, int):
-        against = [against]
-    rivals = None if against is None else tuple(against)
     with (
         quiet(),
         torch.inference_mode(False),
         torch.no_grad(),
         torch.autocast(call.main.device.type, enabled=False),
     ):
-        forward = Forward.of(network, call, layers, head, tracks=track_lost_mass)
+        forward = Forward.of(unwrap(network), call, layers, head, tracks=track_lost_mass)
         try:
             if callable(targets):
                 targets = targets(forward.logits)
             prior, is_single = priors(targets, forward.logits, where)
-            computation = MapComputation(
-                forward=forward,
-                prior=prior,
-                others=prior[:0] if rivals is None else priors_against(rivals, prior),
-                contrastive=contrastive and rivals is None,
-                tracks=track_lost_mass,
-            )
             refuse([name for path in forward.paths for name in without_rule(path.ops)], unsupported)
-            source = forward.images.source
-            rules = {
-                path: path.explains_jointly(source) if joint is None else joint for path in forward.paths
-            }
-            maps: dict[Path, LayerMaps] = {}
-            for is_joint in sorted(set(rules.values())):
-                maps |= computation.maps([path for path in rules if rules[path] == is_joint], is_joint)
             results = []
-            for path, name in forward.paths.items():
-                # (K, B, ...) as (B, K, ...), or (B, ...) if there is no K
-                relevance, mass, lost = tree_map_only(
-                    Tensor, lambda a: a[0] if is_single else a.transpose(0, 1), maps[path]
+            for is_contrastive, rivals in kinds:
+                computation = MapComputation(
+                    forward=forward,
+                    prior=prior,
+                    others=prior[:0] if rivals is None else priors_against(rivals, prior),
+                    rivals=rivals,
+                    contrastive=is_contrastive and rivals is None,
+                    tracks=track_lost_mass,
                 )
-                check_relevance(relevance)
-                result = ExcitationResult(
-                    relevance=relevance,
-                    mass=mass,
-                    logits=forward.logits,
-                    head=forward.head,
-                    contrastive=contrastive or rivals is not None,
-                    layer=name,
-                    input_shape=tuple(forward.sources.get(name, source).shape),
-                    layer_shape=tuple(path.layer.shape),
-                    lost_mass=_noticeable(lost, relevance.dtype) if track_lost_mass else None,
-                    against=rivals,
-                    joint=rules[path],
-                    channel_axis=forward.channel_axes.get(name, forward.channel_axes[None]),
-                    image_axis=forward.images.axis(path.layer),
-                    layout=forward.layouts[path],
-                )
-                results.append(result)
+                results.append(computation.results(joint, is_single))
+            return results
         finally:
             forward.tape.clear()
-    if is_several:
-        return tuple(results)
-    return results[0]
 
 
 def _noticeable(lost: LostMass, dtype: torch.dtype) -> LostMass:
@@ -335,6 +370,7 @@ class MapComputation:
         forward: the forward pass.
         prior: (K, *logits.shape), the probabilities to start from.
         others: (N, *logits.shape), subtract the mean of their maps, if there are any.
+        rivals: the classes that they start from; None if there are none.
         contrastive: subtract the maps of the duals.
         tracks: find the probability that each operation lost.
     """
@@ -342,8 +378,48 @@ class MapComputation:
     forward: Forward
     prior: Tensor
     others: Tensor
+    rivals: tuple[int, ...] | None
     contrastive: bool
     tracks: bool
+
+    def results(self, joint: bool | None, is_single: bool) -> tuple[ExcitationResult, ...]:
+        """What the maps of each layer are.
+
+        Args:
+            joint: explain all winning neurons jointly; None decides for each layer.
+            is_single: there is one prior, which has no axis.
+        """
+        forward = self.forward
+        source = forward.images.source
+        rules = {path: path.explains_jointly(source) if joint is None else joint for path in forward.paths}
+        maps: dict[Path, LayerMaps] = {}
+        for is_joint in sorted(set(rules.values())):
+            maps |= self.maps([path for path in rules if rules[path] == is_joint], is_joint)
+        results = []
+        for path, name in forward.paths.items():
+            # (K, B, ...) as (B, K, ...), or (B, ...) if there is no K
+            relevance, mass, lost = tree_map_only(
+                Tensor, lambda a: a[0] if is_single else a.transpose(0, 1), maps[path]
+            )
+            check_relevance(relevance)
+            result = ExcitationResult(
+                relevance=relevance,
+                mass=mass,
+                logits=forward.logits,
+                head=forward.head,
+                contrastive=self.contrastive or self.rivals is not None,
+                layer=name,
+                input_shape=tuple(forward.sources.get(name, source).shape),
+                layer_shape=tuple(path.layer.shape),
+                lost_mass=_noticeable(lost, relevance.dtype) if self.tracks else None,
+                against=self.rivals,
+                joint=rules[path],
+                channel_axis=forward.channel_axes.get(name, forward.channel_axes[None]),
+                image_axis=forward.images.axis(path.layer),
+                layout=forward.layouts[path],
+            )
+            results.append(result)
+        return tuple(results)
 
     def maps(self, paths: Paths, is_joint: bool) -> dict[Path, LayerMaps]:
         """The maps of layers."""
