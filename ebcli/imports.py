@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 MODELS = "ebcli.models"
 RULES = "ebcli.rules"
+METHODS = "ebcli.methods"
 
 
 def lazily(

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,9 +18,9 @@ from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import check_batch, check_logits
 from ebcli.eb.cells import InputGrid
-from ebcli.eb.inputs import PREFIX, NetworkInputs
+from ebcli.eb.inputs import PREFIX, Inputs, NetworkInputs
 from ebcli.eb.mode import RecordingMode, refuse
-from ebcli.eb.operations import ACTIVE_TAPE, Value
+from ebcli.eb.operations import ACTIVE_TAPE, Value, quiet
 from ebcli.eb.paths import Path
 from ebcli.eb.places import Images
 from ebcli.eb.tape import Tape
@@ -192,6 +192,37 @@ class Forward:
             channel_axes={name: grid.channel_axis for name, grid in grids.items()},
             layouts=layouts,
         )
+
+
+class RecordedLayouts(NamedTuple):
+    """Where values hold the cells of maps.
+
+    Attributes:
+        of_layers: the layout of each layer's output, None of one that has no map, and of an input.
+        channel_axis: the picture's axis of channels; None if the network does not tell.
+        image_axes: the axis of images of each layer's output; None if it has none.
+    """
+
+    of_layers: dict[str | None, Layout | None]
+    channel_axis: int | None
+    image_axes: dict[str | None, int | None]
+
+
+def recorded_layouts(
+    net: Module, inputs: Inputs, layers: Sequence[LayerChoice], head: HeadChoice = None
+) -> RecordedLayouts:
+    """Run a network once to find where layers hold the cells of maps; for errors, see `Forward.of`."""
+    with quiet(), torch.inference_mode(False), torch.no_grad():
+        forward = Forward.of(unwrap(net), NetworkInputs(inputs), layers, head, tracks=False)
+        try:
+            names = forward.paths.items()
+            return RecordedLayouts(
+                {name: forward.layouts[path] for path, name in names},
+                forward.channel_axes[None],
+                {name: forward.images.axis(path.layer) for path, name in names},
+            )
+        finally:
+            forward.tape.clear()
 
 
 @contextmanager

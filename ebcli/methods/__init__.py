@@ -1,0 +1,1 @@
+"""Methods: what computes the maps of a network for given classes at given layers, by name."""

@@ -1,0 +1,264 @@
+"""What a method gets, and what it returns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import get_ident
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.utils.hooks import RemovableHandle
+
+from ebcli.eb.arguments import is_finite
+from ebcli.eb.forward import RecordedLayouts, evaluating, label_of, recorded_layouts, removing
+from ebcli.eb.inputs import Inputs, NetworkInputs
+from ebcli.eb.torch_private import tree_map_only
+from ebcli.errors import LayerError, NonFiniteError, UnsupportedOpError
+from ebcli.heads import HeadChoice, head_of, single_tensor
+from ebcli.layouts import Layout, extent_of, layout_by_shape, saliency_map
+
+LayerName = str | None  # None for the input
+Priors = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MethodMaps:
+    """The maps of a method at one layer.
+
+    Attributes:
+        layer: the layer; None for the picture.
+        maps: (B, K, h, w), or (B, K, t, h, w) of videos and volumes.
+        relevance: (B, K, ...), what `maps` sums over channels; None if there is no such thing.
+        mass: (B, K), the probability that reached the layer; None of methods that know none.
+        lost_mass: (B, K), the probability that was lost at each operation; None if it was not tracked.
+        joint: EB explained winning neurons jointly.
+        special_tokens: how many tokens of the layer's output are no cells of the maps.
+    """
+
+    layer: LayerName
+    maps: Tensor
+    relevance: Tensor | None = None
+    mass: Tensor | None = None
+    lost_mass: Mapping[str, Tensor] | None = None
+    joint: bool = False
+    special_tokens: int = 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LayerGradients:
+    """A layer's output, and the gradients of scores with respect to it.
+
+    Attributes:
+        layer: the layer; None for the input.
+        activation: (B, ...).
+        gradients: (B, K, ...).
+        layout: where the output holds the cells of the map; None if only its shape tells.
+        input_shape: of the network's picture.
+        channel_axis: the picture's axis of channels.
+    """
+
+    layer: LayerName
+    activation: Tensor
+    gradients: Tensor
+    layout: Layout | None
+    input_shape: tuple[int, ...]
+    channel_axis: int | None
+
+    @property
+    def cells(self) -> Layout:
+        """Where the activation holds the cells of the map. Raises LayerError if it has none."""
+        if self.layout is None:
+            raise LayerError(
+                f"layer {self.layer!r} has no cells (output shape {tuple(self.activation.shape[1:])}): choose a layer "
+                "whose output has height and width"
+            )
+        return self.layout
+
+    def maps_of(self, relevance: Tensor, *, positive: bool = False) -> MethodMaps:
+        """The maps that relevance (B, K, ...) sums to over channels.
+
+        Args:
+            relevance: of each element of the layer's output, or (B, ...) for all K.
+            positive: make negative cells 0.
+        """
+        if relevance.ndim == self.activation.ndim:
+            relevance = relevance[:, None].expand_as(self.gradients)
+        flat = saliency_map(
+            relevance.flatten(0, 1),
+            self.input_shape,
+            layer=self.layer,
+            channel_axis=self.channel_axis,
+            layout=self.layout,
+        )
+        maps = flat.unflatten(0, relevance.shape[:2])
+        if positive:
+            maps = maps.clamp(min=0)
+        return MethodMaps(layer=self.layer, maps=maps, relevance=relevance)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MethodCall:
+    """What a method is asked.
+
+    The score of a subject is the sum of the output, weighted by its prior: a logit, a candidate's score, or the mean of
+    logits over a mask.
+
+    Attributes:
+        net: the network, in evaluation mode.
+        inputs: (B, C, ...), or all inputs of a network that has several.
+        priors: the priors (B, K, num_classes, ...) of an output (B, num_classes, ...).
+        layers: the layers; None for the input.
+        against: classes to contrast with; None for the class's own dual.
+        joint: whether EB explains winning neurons jointly; None if it decides.
+        head: the head to explain, if there are several.
+        allow_unsupported: use gradients where an operation has no rule.
+        track_lost_mass: also find where probability is lost.
+    """
+
+    net: Module
+    inputs: Inputs
+    priors: Priors
+    layers: Sequence[LayerName]
+    against: Sequence[int] | None = None
+    joint: bool | None = None
+    head: HeadChoice = None
+    allow_unsupported: bool = False
+    track_lost_mass: bool = False
+
+    @property
+    def picture(self) -> Tensor:
+        """The input that maps are drawn over, (B, C, ...)."""
+        return NetworkInputs(self.inputs).main
+
+    def output_of(self, picture: Tensor) -> Tensor:
+        """The output (B, num_classes, ...) for another picture; other inputs stay as they are."""
+        inputs = NetworkInputs(self.inputs)
+        tensors = {**inputs.tensors, inputs.picture: picture}
+        return head_of(inputs.call(self.net, tensors), self.head).tensor
+
+    def scores_of(self, picture: Tensor, priors: Tensor) -> Tensor:
+        """The scores (B, K) of the subjects with some priors (B, K, num_classes, ...), for another picture."""
+        with torch.no_grad():
+            output = self.output_of(picture)
+        return (priors * output[:, None]).flatten(2).sum(2)
+
+    def layers_with_gradients(self) -> list[LayerGradients]:
+        """Each layer's output, and the gradients of the scores, from one forward pass and K backward passes.
+
+        Raises:
+            LayerError: a layer does not exist, is not called exactly once or does not return a single tensor.
+            NonFiniteError: a gradient is not finite.
+        """
+        hooks = _Hooks(self.net)
+        with (
+            evaluating(self.net),
+            torch.inference_mode(False),
+            torch.no_grad(),  # until the first layer
+            removing(hooks.handles),
+        ):
+            for layer in self.layers:
+                if layer is not None:
+                    hooks.add(layer)
+            picture = self.picture.detach().clone()
+            if None in self.layers:
+                picture = hooks.note(None, picture)
+            output = self.output_of(picture)
+            priors = self.priors(output.detach()).to(output)
+            scores = (priors * output[:, None]).flatten(2).sum((0, 2))
+            tensors = hooks.tensors(self.layers)
+            gradients = [
+                torch.autograd.grad(score, tensors, retain_graph=True, allow_unused=True) for score in scores
+            ]
+        layouts = self._layouts(tensors)
+        results = []
+        for layer, tensor, *of_layer in zip(self.layers, tensors, *gradients, strict=True):
+            if any(gradient is None for gradient in of_layer):
+                raise LayerError(f"the output does not depend on {label_of(layer)}: choose a later one")
+            images = layouts.image_axes[layer] or 0
+            stacked = torch.stack([gradient.movedim(images, 0) for gradient in of_layer], 1)
+            if not is_finite(stacked):
+                raise NonFiniteError(
+                    f"gradients at {label_of(layer)} are not finite: check the weights and the dtype"
+                )
+            results.append(
+                LayerGradients(
+                    layer=layer,
+                    activation=tensor.detach().movedim(images, 0),
+                    gradients=stacked,
+                    layout=layouts.of_layers.get(layer),
+                    input_shape=tuple(picture.shape),
+                    channel_axis=layouts.channel_axis,
+                )
+            )
+        return results
+
+    def _layouts(self, tensors: Sequence[Tensor]) -> RecordedLayouts:
+        """Where the layers' outputs hold cells, from a recorded pass, or from that of an earlier call like this one."""
+        inputs = NetworkInputs(self.inputs)
+        shapes = [tensor.shape for tensor in (*inputs.tensors.values(), *tensors)]
+        key = (*self.layers, *map(tuple, shapes))
+        known = _LAYOUTS.setdefault(self.net, {})
+        if key not in known:
+            try:
+                known[key] = recorded_layouts(self.net, self.inputs, self.layers, self.head)
+            except UnsupportedOpError:  # what it computes cannot be recorded, so the shapes tell
+                extent = extent_of(tuple(self.picture.shape), 1)
+                by_shape: dict[LayerName, Layout | None] = {
+                    layer: layout_by_shape(tuple(tensor.shape), extent)
+                    for layer, tensor in zip(self.layers, tensors, strict=True)
+                    if layer is not None
+                }
+                known[key] = RecordedLayouts(by_shape, 1, dict.fromkeys(self.layers, 0))
+        return known[key]
+
+
+class _Hooks:
+    """The outputs of layers in a forward pass of this thread, each a leaf unless it depends on another one.
+
+    Args:
+        net: the network.
+    """
+
+    def __init__(self, net: Module) -> None:
+        self._net = net
+        self._thread = get_ident()
+        self._tensors: dict[LayerName, Tensor] = {}
+        self.handles: list[RemovableHandle] = []
+
+    def add(self, layer: str) -> None:
+        """Note a layer's output when it is called. Raises LayerError if there is no such layer."""
+        try:
+            module = self._net.get_submodule(layer)
+        except AttributeError as error:
+            raise LayerError(f"the network has no layer {layer!r}") from error
+        self.handles.append(module.register_forward_hook(partial(self._output, layer), prepend=True))
+
+    def note(self, layer: LayerName, tensor: Tensor) -> Tensor:
+        """Take a tensor as the output of a layer, and return what the network continues with."""
+        if layer in self._tensors:
+            raise LayerError(
+                f"{label_of(layer)} is called more than once during the forward pass: choose another layer"
+            )
+        torch.set_grad_enabled(True)
+        self._tensors[layer] = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+        return self._tensors[layer].clone()  # later layers may modify it in place
+
+    def tensors(self, layers: Sequence[LayerName]) -> list[Tensor]:
+        """The outputs of layers. Raises LayerError if one was not called."""
+        for layer in layers:
+            if layer not in self._tensors:
+                raise LayerError(f"{label_of(layer)} was not called during the forward pass")
+        return [self._tensors[layer] for layer in layers]
+
+    def _output(self, layer: str, _module: Module, _args: Any, output: Any) -> Any:
+        if get_ident() != self._thread:
+            return None
+        tensor = single_tensor(output, f"the output of layer {layer!r}")
+        noted = self.note(layer, tensor)
+        return tree_map_only(Tensor, lambda item: noted if item is tensor else item, output)
+
+
+_LAYOUTS: WeakKeyDictionary[Module, dict[tuple[Any, ...], RecordedLayouts]] = WeakKeyDictionary()

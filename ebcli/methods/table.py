@@ -1,0 +1,170 @@
+"""The table of methods: what each is called, what it needs and says, and what computes its maps. Imports no torch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ebcli.errors import ConfigurationError, closest
+from ebcli.imports import METHODS as PLUGINS
+from ebcli.imports import load_plugin, plugins
+
+if TYPE_CHECKING:
+    from ebcli.methods.call import MethodCall, MethodMaps
+
+    Function = Callable[[MethodCall], Sequence[MethodMaps]]
+
+CONTRASTIVE, MARGINAL, OBJECT = "contrastive", "marginal", "object"
+ANY_LAYER = "any layer"  # the pixels included
+HIDDEN_LAYER = "a layer below the classifier, not the pixels"
+PICTURE = "the picture"  # whatever the layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A method.
+
+    Attributes:
+        name: what options call it.
+        words: what its maps are called in records and pictures.
+        function: computes the maps, or the ``module:name`` of what does.
+        source: where it was published.
+        place: where its maps lie, ``ANY_LAYER``, ``HIDDEN_LAYER`` or ``PICTURE``.
+        is_signed: negative values speak against the class.
+        takes_against: it can contrast with other classes.
+        knows_class: its maps depend on the class.
+        passes: how many forward passes an image takes, where that is more than a few.
+    """
+
+    name: str
+    words: str
+    function: "Function | str"
+    source: str
+    place: str = ANY_LAYER
+    is_signed: bool = False
+    takes_against: bool = False
+    knows_class: bool = True
+    passes: int = 1
+
+    def compute(self, call: "MethodCall") -> Sequence["MethodMaps"]:
+        """The maps at each layer of a call; of a method whose maps lie on the picture, one."""
+        function: Any = self.function
+        if isinstance(function, str):
+            module, _, name = function.partition(":")
+            function = getattr(import_module(module), name)
+        maps: Sequence[MethodMaps] = function(call)
+        return maps
+
+
+_EB = "Zhang et al., ECCV 2016"
+_EXCITATION = "ebcli.methods.excitation"
+_GRADIENTS = "ebcli.methods.gradients"
+_BUILT_IN = (
+    Method(
+        name=CONTRASTIVE,
+        words="contrastive EB",
+        function=f"{_EXCITATION}:contrastive",
+        source=f"{_EB}, section 3.3",
+        is_signed=True,
+        takes_against=True,
+    ),
+    Method(
+        name=MARGINAL, words="marginal EB", function=f"{_EXCITATION}:marginal", source=f"{_EB}, section 3.2"
+    ),
+    Method(
+        name=OBJECT,
+        words="object map",
+        function=f"{_EXCITATION}:object_maps",
+        source="the geometric mean of a marginal map and a blurred contrastive one",
+        takes_against=True,
+    ),
+    Method(
+        name="gradient", words="gradient", function=f"{_GRADIENTS}:gradient", source="Simonyan et al., 2014"
+    ),
+    Method(
+        name="gradient-x-input",
+        words="gradient x input",
+        function=f"{_GRADIENTS}:gradient_x_input",
+        source="Shrikumar et al., 2016",
+        is_signed=True,
+    ),
+    Method(
+        name="grad-cam",
+        words="Grad-CAM",
+        function=f"{_GRADIENTS}:grad_cam",
+        source="Selvaraju et al., ICCV 2017",
+        place=HIDDEN_LAYER,
+    ),
+    Method(
+        name="layer-cam",
+        words="LayerCAM",
+        function=f"{_GRADIENTS}:layer_cam",
+        source="Jiang et al., IEEE TIP 2021",
+        place=HIDDEN_LAYER,
+    ),
+    Method(
+        name="hires-cam",
+        words="HiResCAM",
+        function=f"{_GRADIENTS}:hires_cam",
+        source="Draelos and Carin, 2020",
+        place=HIDDEN_LAYER,
+    ),
+)
+_TABLE: dict[str, Method] = {entry.name: entry for entry in _BUILT_IN}
+_OWN_NAMES = frozenset(_TABLE)
+
+
+def names() -> list[str]:
+    """The names of all methods, the package's own first."""
+    return [*dict.fromkeys([*_TABLE, *(point.name for point in plugins(PLUGINS))])]
+
+
+def find(name: str) -> Method:
+    """A method by its name.
+
+    Raises:
+        ConfigurationError: there is no such method.
+    """
+    if name not in _TABLE:
+        for point in plugins(PLUGINS):
+            if point.name == name:
+                load_plugin(point, register)
+    if name not in _TABLE:
+        hint = closest(name, names()) or f"choose one of {', '.join(names())}"
+        raise ConfigurationError(f"there is no method {name!r}: {hint}")
+    return _TABLE[name]
+
+
+def register(entry: Method) -> None:
+    """Add a method; one that is registered again replaces its own.
+
+    Raises:
+        ConfigurationError: the package has a method of that name.
+    """
+    if entry.name in _OWN_NAMES:
+        raise ConfigurationError(f"there is a method {entry.name!r} already: choose another name")
+    _TABLE[entry.name] = entry
+
+
+def method(name: str, **fields: Any) -> Callable[["Function"], "Function"]:
+    """Register a function as a method, for ``--method NAME`` and ``method=``.
+
+    Args:
+        name: what options call it.
+        fields: of `Method`, such as ``is_signed=True``.
+
+    Raises:
+        ConfigurationError: the package has a method of that name.
+
+    Examples:
+        >>> import ebcli
+        >>> @ebcli.method("activation", source="no class")
+        ... def activation(call):
+        ...     return [layer.maps_of(layer.activation.abs()) for layer in call.layers_with_gradients()]
+    """
+
+    def add(function: "Function") -> "Function":
+        register(Method(name=name, function=function, **{"words": name, "source": "", **fields}))
+        return function
+
+    return add
