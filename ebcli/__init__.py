@@ -17,6 +17,8 @@ _get, __dir__ = lazily(
         "excitation_mode pass_through residual_sum rule unregister weighted_sum",
         "ebcli.errors": "ConfigurationError EbcliError ImageError LayerError NonFiniteError OutputError RuleError "
         "UnsupportedOpError",
+        "ebcli.methods.call": "MethodCall MethodMaps",
+        "ebcli.methods.table": "method",
         "ebcli.models": "Candidates Detection DetectionScores LoadedModel ModelSource Preprocessing default_layer "
         "detections layers load_model model_names",
         "ebcli.run.explain": "explain quantus_explain",

@@ -22,6 +22,9 @@ from ebcli.errors import NonFiniteError as NonFiniteError
 from ebcli.errors import OutputError as OutputError
 from ebcli.errors import RuleError as RuleError
 from ebcli.errors import UnsupportedOpError as UnsupportedOpError
+from ebcli.methods.call import MethodCall as MethodCall
+from ebcli.methods.call import MethodMaps as MethodMaps
+from ebcli.methods.table import method as method
 from ebcli.models import Candidates as Candidates
 from ebcli.models import Detection as Detection
 from ebcli.models import DetectionScores as DetectionScores

@@ -23,11 +23,13 @@ ROOMS = {
     "datatypes": {"errors"},
     "pages": set(),
     "files": {"datatypes", "imports", "errors"},
+    "methods": {"eb", "heads", "layouts", "imports", "errors"},
     "models": {"eb", "heads", "layouts", "files", "datatypes", "imports", "errors"},
     "drawing": {"pages", "eb", "files", "datatypes", "errors"},
     "run": {
         "pages",
         "drawing",
+        "methods",
         "models",
         "eb",
         "heads",
@@ -37,10 +39,12 @@ ROOMS = {
         "imports",
         "errors",
     },
-    "evaluate": {"drawing", "models", "eb", "files", "datatypes", "imports", "errors"},
+    "evaluate": {"methods", "drawing", "models", "eb", "files", "datatypes", "imports", "errors"},
     "gallery": {"pages", "drawing", "files", "datatypes", "workers", "imports", "errors"},
-    "serve": {"pages", "run", "drawing", "models", "files", "datatypes", "workers", "errors"},
-    "cli": set("serve gallery run evaluate drawing models eb files datatypes workers imports errors".split()),
+    "serve": {"pages", "run", "drawing", "methods", "models", "files", "datatypes", "workers", "errors"},
+    "cli": set(
+        "serve gallery run evaluate drawing methods models eb files datatypes workers imports errors".split()
+    ),
 }
 TORCH_FREE = [
     name

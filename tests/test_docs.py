@@ -19,6 +19,7 @@ import pytest
 import torch
 import yaml
 from documented_commands import ROOT, check_mentioned, run_line, run_script, write_files
+from method_maps import method_maps
 from PIL import Image
 
 import ebcli
@@ -26,7 +27,6 @@ import ebcli.run.explainer
 from docs import make_lists
 from ebcli.cli.saliency import main, run
 from ebcli.files.records import ClassRecord, Record
-from ebcli.models.methods import IMPLEMENTED
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(
@@ -135,7 +135,7 @@ def test_the_shares_of_the_picture_in_the_readme() -> None:
     cat, cup = 282, 967
     shown = []
     for method in ("contrastive", "marginal", "grad-cam"):
-        maps = IMPLEMENTED[method](loaded.net, image, torch.tensor([[cat, cup]]), "features.11")
+        maps = method_maps(method, loaded.net, image, torch.tensor([[cat, cup]]), "features.11")[0]
         maps = maps.reshape(2, 14, 14).clamp(min=0).unflatten(1, (2, 7))
         upper, lower = (maps.sum((2, 3)) / maps.sum((1, 2, 3))[:, None]).T
         shown.append(f"{upper[0]:.0%}, {lower[1]:.0%}")

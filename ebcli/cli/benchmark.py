@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 from click import Argument, FloatRange, IntRange
 
-from ebcli.cli.click_types import Method
+from ebcli.cli.click_types import MethodName
 from ebcli.cli.commands import WITHOUT_ENVIRONMENT, alter_option, command
 from ebcli.cli.console import SOME_FAILED, is_quiet, say, write_out
 from ebcli.cli.options import CONTEXT, OPTIONS, Options, in_section, option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
-from ebcli.models.keywords import BASELINES, METHODS, WHOLE
+from ebcli.methods.table import CHANCE
+from ebcli.models.keywords import BASELINES, WHOLE
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import Names
 
@@ -59,8 +60,8 @@ _COMMON_OPTIONS = (
     option(
         "Map",
         "--method",
-        "Measure maps of this method. Repeatable.",
-        type=Method(METHODS),
+        "Measure maps of this method; random and center are chance. Repeatable.",
+        type=MethodName(CHANCE),
         default=("contrastive",),
     ),
     OPTIONS["device"],

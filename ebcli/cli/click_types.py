@@ -1,7 +1,7 @@
 """Click parameters of our own: options in sections, types, and what the shell completes. Imports no torch."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -14,8 +14,9 @@ from click.shell_completion import CompletionItem
 from ebcli.cli.console import MISUSED, note_environment, plain_errors, plain_warnings, say_error
 from ebcli.cli.option_hints import HINTS
 from ebcli.datatypes.explanation import Box
-from ebcli.errors import closest
+from ebcli.errors import ConfigurationError, closest
 from ebcli.files.paths import path_of, url_of
+from ebcli.methods.table import find, names
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 PATH = click.Path(path_type=Path)
@@ -201,16 +202,32 @@ class SectionedCommand(click.Command):
         return [(option, record) for option, record in records if record is not None]
 
 
-class Method(click.Choice[str]):
-    """A method by its name, however it is spelt: Grad-CAM, gradcam and grad_cam are grad-cam."""
+class MethodName(click.ParamType):
+    """A method by its name, however it is spelt.
+
+    Args:
+        extra_names: words that are accepted beside the methods.
+    """
+
+    name = "method"
+
+    def __init__(self, extra_names: Sequence[str] = ()) -> None:
+        self._extra_names = extra_names
 
     def convert(self, value: Any, param: _Parameter, ctx: _Context) -> str:
-        choices = {_letters(choice): choice for choice in self.choices}
-        return super().convert(choices.get(_letters(value), value), param, ctx)
+        if value in self._extra_names:
+            return str(value)
+        try:
+            return find(value).name
+        except ConfigurationError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, _ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem]:
+        words = [*names(), *self._extra_names]
+        return [CompletionItem(word) for word in words if word.startswith(incomplete.lower())]
 
 
-def _letters(word: str) -> str:
-    return "".join(filter(str.isalnum, word.lower()))
+METHOD = MethodName()
 
 
 class ClassName(click.ParamType):

@@ -31,7 +31,7 @@ from ebcli.errors import ConfigurationError, LayerError, import_optional
 from ebcli.files.naming import SETTINGS
 from ebcli.files.paths import path_of
 from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import VALUES, RunPlan
+from ebcli.run.plan import SHORT_FORM, VALUES, RunPlan
 from ebcli.run.plan_parts import Names
 
 # What a run was is not changed by what the environment sets for the next one
@@ -95,7 +95,7 @@ def plan_of(directory: Path) -> RunPlan:
     settings = default_map(directory / SETTINGS, OPTIONS.values())
     images = tuple(map(path_of, settings.pop("images", ())))
     context = click.get_current_context()
-    names = VALUES & settings.keys()
+    names = (VALUES | {SHORT_FORM}) & settings.keys()
     values = {name: OPTIONS[name].type_cast_value(context, settings[name]) for name in names}
     return RunPlan.from_values(images=images, **values)
 

@@ -10,6 +10,7 @@ from ebcli.cli.click_types import (
     CLASS,
     DIRECTORY,
     INTEGERS,
+    METHOD,
     NUMBERS,
     OUTPUT,
     PATH,
@@ -17,7 +18,6 @@ from ebcli.cli.click_types import (
     PLACE,
     SHARD,
     THRESHOLD,
-    Method,
     SectionOption,
     Setting,
     complete_colormap,
@@ -26,8 +26,8 @@ from ebcli.cli.click_types import (
 )
 from ebcli.cli.settings import use_file
 from ebcli.drawing.style import ATLAS, STYLES
-from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
-from ebcli.run.plan import FIELDS, SETTINGS_ONLY, VALUES
+from ebcli.models.keywords import FITS, SCORES
+from ebcli.run.plan import FIELDS, SETTINGS_ONLY, SHORT_FORM, VALUES
 from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS, ONLY
 
 Options = Mapping[str, Any]  # the values of a command's arguments and options, by their names
@@ -40,7 +40,7 @@ CONTEXT = {
 }
 # which -h lists
 _COMMON = (
-    "target layer contrastive against top_k model weights config labels output panel report style skip_existing verbose"
+    "target layer method against top_k model weights config labels output panel report style skip_existing verbose"
 ).split()
 _CHOICES = {
     "fit": FITS,
@@ -116,16 +116,25 @@ _ALL = (
         "Compute the map at this layer. Use 'input' for the pixels, 'all' for one layer per resolution. "
         "Repeatable. [default: the model's own]",
     ),
-    _map("--contrastive/--marginal", "Show what distinguishes the class, or everything that excites it."),
+    _map(
+        "-x --method NAME",
+        "Compute maps by this method; see docs/methods.md: contrastive shows why it is this class, object where it is. "
+        "Repeatable. [default: contrastive]",
+        type=METHOD,
+        default=(),
+    ),
+    _map(
+        "--contrastive/--marginal",
+        "Show what distinguishes the class, or everything that excites it: short for these methods.",
+        default=None,
+    ),
     _map(
         "--against",
         "Compare the target with this class, by index or name: show what distinguishes the two. With "
         "--similar-to, compare with this picture. Repeatable. [default: the class's own classifier weights, "
         "negated]",
     ),
-    _map(
-        "--compare-with", "Also show this method's map in panels. Repeatable.", type=Method(COMPARED_METHODS)
-    ),
+    _map("--compare-with METHOD", "Also show this method's map in panels. Repeatable.", type=METHOD),
     _map(
         "--similar-to PICTURE",
         "Explain the similarity to this picture, by the features below the classifier. Repeatable.",
@@ -339,7 +348,7 @@ OPTIONS = {
 
 def values_in(options: Options) -> dict[str, Any]:
     """The options of a command that are values of a plan."""
-    return {name: options[name] for name in VALUES & options.keys()}
+    return {name: options[name] for name in (VALUES | {SHORT_FORM}) & options.keys()}
 
 
 def in_section(section: str) -> list[str]:

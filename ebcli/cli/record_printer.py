@@ -97,8 +97,11 @@ class RecordPrinter:
     def _print_maps(self, record: Record, name: str) -> None:
         """Say what is known of each map; of usual ones only if verbose."""
         has_layers = len({class_.layer for class_ in record.classes}) > 1
+        has_methods = len({class_.method for class_ in record.classes}) > 1
         for class_ in record.classes:
             title = _map_title(class_, has_layers)
+            if has_methods:
+                title += f" by {class_.method}"
             if self.verbose:
                 facts = [class_.score_words]
                 if title != VALUE:

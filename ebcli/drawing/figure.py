@@ -229,10 +229,11 @@ def panel(frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> Figure
     small = frames[0]._replace(image=small_frame(image, style))
     photo = Tile(small.image.copy(), "photo", [f"{image.width} × {image.height} pixels"])
     subjects: dict[Subject, Row] = {}
+    names_methods = len({frame_maps.map.method for frame_maps in maps}) > 1 or bool(maps[0].map.method_maps)
     for frame_maps in maps:
         frame_maps.draw_outlines(photo.picture, photo.picture.width)
         row = subjects.setdefault(frame_maps.map.subject, Row(frame_maps.map.title, [photo]))
-        row.tiles.extend(_map_tiles(frame_maps, small, style))
+        row.tiles.extend(_map_tiles(frame_maps, small, style, names_methods))
     rows = list(subjects.values())
     columns = max(len(row.tiles) for row in rows)
     if columns == 2:
@@ -287,8 +288,10 @@ def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
     return replace(style, name=name) if style.name == "side-by-side" else style
 
 
-def _map_tiles(maps: FrameMaps, frame: DisplayFrame, style: DrawingStyle) -> Iterator[Tile]:
-    """The tiles of a map, and of those beside it, over a small photo."""
+def _map_tiles(
+    maps: FrameMaps, frame: DisplayFrame, style: DrawingStyle, names_methods: bool
+) -> Iterator[Tile]:
+    """The tiles of a map, and of those beside it, over a small photo; with the names of methods if asked."""
     map_ = maps.map
     items = [map_]
     for method, values in map_.method_maps.items():
@@ -303,7 +306,7 @@ def _map_tiles(maps: FrameMaps, frame: DisplayFrame, style: DrawingStyle) -> Ite
                 mass = f"marginal {mass}"
             notes.append(mass)
         title = map_.layer
-        if map_.method_maps:
+        if names_methods:
             title = f"{title}, {item.method}"
         yield map_tile(FrameMaps.from_map(item, maps.size, None, style, maps.number), frame, title, notes)
 

@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from ebcli.errors import ConfigurationError, ImageError, LayerError, as_output_error
 from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.files.records import append_lines
+from ebcli.methods.call import MethodCall, class_priors
+from ebcli.methods.chance import METHODS
+from ebcli.methods.table import PICTURE, find
 from ebcli.models import ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
-from ebcli.models.keywords import CLASSIFICATION, CROP, INPUT, LAYERLESS
+from ebcli.models.keywords import CLASSIFICATION, CROP, INPUT
 from ebcli.models.loaded import configuration_hash, network_settings
-from ebcli.models.methods import IMPLEMENTED, class_scores
 from ebcli.models.running import probe, resolve_device
 
 Row = dict[str, Any]  # of a table; values are text and numbers
@@ -176,7 +178,7 @@ class ModelUnderTest:
     Args:
         spec: the network.
         layers: layer names, or ``"input"``; empty for the network's default layer.
-        methods: names from ``METHODS``.
+        methods: names of methods, or ``CHANCE``.
         device: as for ``load_model``, or ``"auto"``.
 
     Raises:
@@ -210,8 +212,9 @@ class ModelUnderTest:
                 problem = f"layer {name!r} of {model.name} has no map"
                 raise LayerError(f"{problem}: eb-saliency layers lists those that do")
         self._layers = list(dict.fromkeys(layers)) or [default_layer(model)]
-        self._methods = list(dict.fromkeys(methods))
-        self.settings = network_settings(model) | {"layers": self._layers, "methods": self._methods}
+        names = dict.fromkeys(methods)
+        self._methods = [METHODS[name] if name in METHODS else find(name) for name in names]
+        self.settings = network_settings(model) | {"layers": self._layers, "methods": [*names]}
         self.probe(*model.transforms.shape)
 
     def probe(self, height: int, width: int) -> None:
@@ -245,7 +248,7 @@ class ModelUnderTest:
         """Scores (B, num_classes), by default softmax probabilities; see ``LoadedModel.scores``."""
         parts = inputs.split(1) if self.loaded.one_by_one else [inputs]
         with torch.no_grad():
-            logits = torch.cat([class_scores(self.net(part)) for part in parts])
+            logits = torch.cat([mean_logits(self.net(part)) for part in parts])
             return self.loaded.to_scores(logits)
 
     def question(self, images: LabeledImages, key: str) -> tuple[Tensor, int]:
@@ -267,13 +270,26 @@ class ModelUnderTest:
             net: another network of the same architecture to use instead.
         """
         targets = torch.tensor([classes], device=self.device)
+        call = MethodCall(
+            net=net or self.net,
+            inputs=inputs,
+            priors=lambda output: class_priors(targets, output),
+            layers=[None if layer == INPUT else layer for layer in self._layers],
+        )
         for method in self._methods:
-            for layer in [NO_LAYER] if method in LAYERLESS else self._layers:
-                module = None if layer == INPUT else layer
-                with torch.random.fork_rng(devices=[]):
-                    torch.default_generator.manual_seed(seed_of(seed))
-                    maps = IMPLEMENTED[method](net or self.net, inputs, targets, module)
-                yield NamedMaps(method, layer, maps.float().cpu().numpy())
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed_of(seed))
+                results = method.compute(call)
+            for result in results:
+                layer = NO_LAYER if method.place == PICTURE else result.layer or INPUT
+                yield NamedMaps(method.name, layer, result.maps[0].float().cpu().numpy())
+
+
+def mean_logits(output: Tensor) -> Tensor:
+    """Logits (B, num_classes) of an output (B, num_classes, ...), averaged over positions."""
+    if output.ndim <= 2:
+        return output
+    return output.flatten(2).mean(2)
 
 
 def seed_of(text: str) -> int:

@@ -6,9 +6,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
@@ -39,6 +39,7 @@ _NOT_PORTABLE = re.compile(r'[<>:"|?*%\\]')
 _OUTSIDE = "absolute"
 _OF_OTHERS = re.compile(rf"{_OUTSIDE}|parent(-\d+)?")  # folders for inputs from outside the working directory
 _LONGEST_MARKS = 56
+_PICTURE = "input"  # the layer of maps that lie on the picture
 _MARKS = r"(?:@[a-z0-9-]+)*(?:\+[a-z0-9-]+)*"  # layers and method, see ``ResultNames``
 _OF_CLASS = rf"(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}(?:\.mp4|\.nii\.gz|(?:\.sheet)?\.[a-z]+)"
 _RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|(?:panel|layers|atlas|answer){_MARKS}\.[a-z]+|npz)"
@@ -224,6 +225,15 @@ def with_numbers(maps: Iterable[T]) -> Iterator[tuple[T, int]]:
         yield item, counts[item]
 
 
+class MapName(NamedTuple):
+    """What a map is called: its class, its layer and its method."""
+
+    class_index: int
+    class_name: str | None
+    layer: str
+    method: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResultNames:
     """The names of the files that a run writes for each image.
@@ -235,6 +245,7 @@ class ResultNames:
         layers: the run's layers; they are part of the names, except for the default layer on its own.
         default_layer: the layer that a run without ``--layer`` uses; None if there is none.
         method: what differs from the default method, in words for ``slug``; empty for the default.
+        method_marks: of a run with several methods, the same for each of them, by its name.
         described: the classes are texts or pictures of this run, not those of the network.
         video: of videos, the suffix of result videos, each of which has a contact sheet beside it; empty for images.
         volumes: they are of volumes, whose pictures have contact sheets, too.
@@ -247,6 +258,7 @@ class ResultNames:
     layers: tuple[str, ...]
     default_layer: str | None = None
     method: str = ""
+    method_marks: Mapping[str, str] = field(default_factory=dict)
     described: bool = False
     video: str = ""
     volumes: bool = False
@@ -264,23 +276,21 @@ class ResultNames:
             return self.format
         return "jpg" if relpath.suffix.lower() in _JPEG else "png"
 
-    def relpaths(
-        self, relpath: Path, maps: Iterable[tuple[int, str | None, str]], coordinate_suffix: str = ""
-    ) -> list[Path]:
+    def relpaths(self, relpath: Path, maps: Iterable[MapName], coordinate_suffix: str = "") -> list[Path]:
         """The results of one image: its pictures or its panel, then its ``.npz`` file; videos before their sheets.
 
         After these, its maps as files with coordinates.
 
         Args:
             relpath: the input's path below the output directory.
-            maps: the class index, class name and layer of each map.
+            maps: what each map is called.
             coordinate_suffix: the suffix of maps with coordinates, ``NIFTI`` or ``GEOTIFF``; empty if there are none.
         """
         names = []
-        for (index, name, layer), number in with_numbers(maps):
+        for (index, name, layer, method), number in with_numbers(maps):
             # the second and further detections of a class: ``person 2``
             title = name if number == 1 else f"{slug(name or '')[:_ROOM_OF_NUMBERED]} {number}"
-            names.append((index, title, self._marks((layer,))))
+            names.append((index, title, self._marks((layer,), self.method_marks.get(method, self.method))))
 
         def of_maps(suffix: str) -> list[Path]:
             return [
@@ -292,14 +302,14 @@ class ResultNames:
         if self.question is not None:
             results = [answer_relpath(relpath, self.question, picture)]
         elif self.figure:
-            mark = self._marks(() if self.figure == "layers" else self.layers)
+            mark = self._marks(() if self.figure == "layers" else self.layers, self.method)
             results = [figure_relpath(relpath, self.figure, picture, mark)]
         else:
             results = of_maps(self.video or picture)
             if self.video or self.volumes:
                 results += of_maps(f"{_SHEET}{picture}")
         if self.raw:
-            results.append(raw_relpath(relpath, self._marks(self.layers)))
+            results.append(raw_relpath(relpath, self._marks(self.layers, self.method)))
         if coordinate_suffix:
             results += of_maps(coordinate_suffix)
         return results
@@ -323,10 +333,14 @@ class ResultNames:
         suffixes = [suffix for suffix in (NIFTI, GEOTIFF) if self.raw and path.name.endswith(f".{suffix}")]
         match = _NUMBER.search(path.name)
         number = int(match[1]) if match else 1
-        maps = [(index, class_names[index], layer) for layer in self.layers] * max(1, number)
-        return path in self.relpaths(relpath, maps, "".join(suffixes))
+        names = [
+            MapName(index, class_names[index], layer, method)
+            for layer in (*self.layers, *([_PICTURE] if self.method_marks else []))
+            for method in self.method_marks or [""]
+        ]
+        return path in self.relpaths(relpath, names * max(1, number), "".join(suffixes))
 
-    def _marks(self, layers: tuple[str, ...]) -> str:
+    def _marks(self, layers: tuple[str, ...], method: str) -> str:
         if self.layers == (self.default_layer,):
             layers = ()
-        return name_marks(layers, self.method)
+        return name_marks(layers, method)

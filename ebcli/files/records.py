@@ -62,6 +62,7 @@ class ClassRecord:
         blank: whether the map is empty.
         losses: with ``--verbose``, the probability lost at each operation.
         layer: the layer of the map.
+        method: the name of its method.
         peak: the map's maximum; 1 is an even spread of all probability over its cells.
         strength: the sum of a contrastive map's positive cells, 0 to 1; None for marginal maps.
         times_noise: the strength as a multiple of that of noise at the layer; None if that is unknown.
@@ -93,6 +94,7 @@ class ClassRecord:
     losses: dict[str, float] | None = None
     value: float | None = None
     layer: str = ""
+    method: str = ""
     peak: float | None = None
     region: JsonObject | None = None
     at_border: bool = False

@@ -57,6 +57,7 @@ class Outcome(NamedTuple):
     Attributes:
         record: what the run recorded.
         layer: the layer.
+        method: the method.
         maps: the maps there.
         seconds: the time that they took.
         has_raw: whether its ``.npz`` file exists.
@@ -65,6 +66,7 @@ class Outcome(NamedTuple):
 
     record: Record
     layer: str
+    method: str
     maps: tuple[MapEntry, ...]
     seconds: float
     has_raw: bool = False
@@ -105,7 +107,7 @@ def read_entries(directory: Path) -> list[Entry]:
         for record in records.values():
             existing = {Path(result.path) for result in filter(is_there, record.results)}
             for outcome in _outcomes(record, existing):
-                key = outcome.layer, record.method
+                key = outcome.layer, outcome.method
                 outcomes.pop(key, None)
                 outcomes[key] = outcome
         if outcomes:  # none if no class scored above a threshold
@@ -114,12 +116,12 @@ def read_entries(directory: Path) -> list[Entry]:
 
 
 def _outcomes(record: Record, existing: Collection[Path]) -> Iterator[Outcome]:
-    """One outcome per layer, with those result files that exist; one of a failure or of an image without maps."""
+    """One outcome per layer and method, with those files that exist; one of a failure or of an image without maps."""
     if record.status == "failed" or record.stamp is None:
-        yield Outcome(record, record.layer, (), record.seconds)
+        yield Outcome(record, record.layer, record.method, (), record.seconds)
         return
     if record.is_without_maps and record.label is not None:
-        yield Outcome(record, record.layer.partition(", ")[0], (), record.seconds)
+        yield Outcome(record, record.layer.partition(", ")[0], record.method, (), record.seconds)
         return
     names = ThumbnailNames(record.place, record.stamp, record.configuration, record.method)
     results = [Path(result.path) for result in record.results]
@@ -127,16 +129,20 @@ def _outcomes(record: Record, existing: Collection[Path]) -> Iterator[Outcome]:
     if len(pictures) == 1:  # a panel of all maps
         pictures *= len(record.classes)
     pictures = pictures[len(pictures) - len(record.classes) :]  # the videos of the same maps stand before
-    layers: dict[str, list[MapEntry]] = {}
+    groups: dict[tuple[str, str], list[MapEntry]] = {}
+    has_methods = len({class_record.method for class_record in record.classes}) > 1
     keys = with_numbers((class_record.layer, class_record.index) for class_record in record.classes)
     for class_record, (key, number), picture in zip(record.classes, keys, pictures, strict=True):
         result = picture if picture in existing else None
         entry = MapEntry(class_record, result, names.map(*key, number), names.overlay(*key, number))
-        layers.setdefault(class_record.layer, []).append(entry)
+        method = class_record.method if has_methods else record.method
+        groups.setdefault((class_record.layer, method), []).append(entry)
     has_raw = any(path.suffix == ".npz" for path in existing)
-    for layer, maps in reversed(layers.items()):  # the page shows the last outcome: that of the first layer
-        seconds = record.seconds / len(layers)  # they were computed together
-        yield Outcome(record, layer, tuple(maps), seconds, has_raw, names.photo)
+    for (layer, method), maps in reversed(
+        groups.items()
+    ):  # the page shows the last outcome: that of the first layer
+        seconds = record.seconds / len(groups)  # they were computed together
+        yield Outcome(record, layer, method, tuple(maps), seconds, has_raw, names.photo)
 
 
 def write_gallery(
@@ -207,7 +213,7 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Js
         return {
             "model": number("models", (record.model, weights)),
             "layer": number("layers", outcome.layer),
-            "method": number("methods", record.method),
+            "method": number("methods", outcome.method),
             "seconds": outcome.seconds,
             **{name: getattr(record, name) for name in ("error", "label", "predicted")},
             "photo": outcome.photo and _url(outcome.photo, existing),

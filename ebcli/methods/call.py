@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
-from ebcli.eb.arguments import is_finite
+from ebcli.eb.arguments import is_finite, priors
 from ebcli.eb.forward import RecordedLayouts, evaluating, label_of, recorded_layouts, removing
 from ebcli.eb.inputs import Inputs, NetworkInputs
 from ebcli.eb.torch_private import tree_map_only
@@ -22,6 +22,18 @@ from ebcli.layouts import Layout, extent_of, layout_by_shape, saliency_map
 
 LayerName = str | None  # None for the input
 Priors = Callable[[Tensor], Tensor]
+
+
+def class_priors(classes: Tensor, output: Tensor) -> Tensor:
+    """The priors (B, K, num_classes, ...) of classes (B, K): of a dense output, spread over all positions."""
+    by_class, _ = priors(classes, output)
+    return by_class.transpose(0, 1)
+
+
+def positive_sums(maps: Tensor) -> Tensor:
+    """The sum of the positive cells of each of the maps (B, K, ...), which broadcasts; 1 if there are none."""
+    sums = maps.clamp(min=0).flatten(2).sum(2)
+    return sums.where(sums > 0, 1).reshape(*sums.shape, *[1] * (maps.ndim - 2))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.backprop import both_maps
-from ebcli.methods.call import MethodCall, MethodMaps
+from ebcli.methods.call import MethodCall, MethodMaps, positive_sums
 
 _WIDTH = 1 / 16  # of the Gaussian, as a share of the shorter side of the map
 _REACH = 3  # of the Gaussian, in its widths
@@ -37,7 +37,8 @@ def object_maps(call: MethodCall) -> list[MethodMaps]:
     results = []
     for marginal_result, contrastive_result in zip(*pairs, strict=True):
         product = marginal_result.maps.clamp(min=0) * blurred(contrastive_result.maps.clamp(min=0))
-        results.append(MethodMaps(layer=marginal_result.layer, maps=unit_sum(product.sqrt())))
+        maps = product.sqrt()
+        results.append(MethodMaps(layer=marginal_result.layer, maps=maps / positive_sums(maps)))
     return results
 
 
@@ -58,12 +59,6 @@ def _blurred_along(maps: Tensor, axis: int, sigma: float) -> Tensor:
     rows = moved.reshape(-1, 1, moved.shape[-1])
     blurred_rows = F.conv1d(F.pad(rows, (reach, reach), mode="replicate"), weights[None, None])
     return blurred_rows.reshape(moved.shape).movedim(-1, axis)
-
-
-def unit_sum(maps: Tensor) -> Tensor:
-    """Nonnegative maps (B, K, ...), each over its sum; those of zeros stay."""
-    total = maps.flatten(2).sum(2)
-    return maps / total.where(total > 0, 1).reshape(*total.shape, *[1] * (maps.ndim - 2))
 
 
 def _excitation(call: MethodCall, **kind: Any) -> Sequence[ExcitationResult]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     Function = Callable[[MethodCall], Sequence[MethodMaps]]
 
 CONTRASTIVE, MARGINAL, OBJECT = "contrastive", "marginal", "object"
+CHANCE = "random", "center"  # which benchmarks measure, too
+EXCITATION = frozenset({CONTRASTIVE, MARGINAL, OBJECT})
 ANY_LAYER = "any layer"  # the pixels included
 HIDDEN_LAYER = "a layer below the classifier, not the pixels"
 PICTURE = "the picture"  # whatever the layer
@@ -120,19 +122,29 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Method:
-    """A method by its name.
+    """A method by its name, however it is spelt: Grad-CAM, gradcam and grad_cam are grad-cam.
 
     Raises:
         ConfigurationError: there is no such method.
     """
-    if name not in _TABLE:
+    entry = _known(name)
+    if entry is None:
         for point in plugins(PLUGINS):
-            if point.name == name:
+            if _letters(point.name) == _letters(name):
                 load_plugin(point, register)
-    if name not in _TABLE:
+        entry = _known(name)
+    if entry is None:
         hint = closest(name, names()) or f"choose one of {', '.join(names())}"
         raise ConfigurationError(f"there is no method {name!r}: {hint}")
-    return _TABLE[name]
+    return entry
+
+
+def _known(name: str) -> Method | None:
+    return next((entry for entry in _TABLE.values() if _letters(entry.name) == _letters(name)), None)
+
+
+def _letters(word: str) -> str:
+    return "".join(filter(str.isalnum, word.lower()))
 
 
 def register(entry: Method) -> None:

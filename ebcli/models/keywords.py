@@ -1,4 +1,4 @@
-"""Values that options accept: names of methods, and words in place of weights, layers, fits and scores."""
+"""Values that options accept: words in place of weights, layers, fits and scores."""
 
 BUNDLED = "efficientnet_lite0"
 DEFAULT, UNTRAINED = "DEFAULT", "none"  # weights of any model
@@ -6,14 +6,6 @@ FACTORY = "factory"  # the weights that a factory returned, which are perhaps ra
 IN_MEMORY = "in memory"  # the weights of a network that was given as an object
 IN_FILE = "file"  # the weights that are in the file of a network
 ALL, INPUT = "all", "input"  # accepted in place of a layer name
-METHODS = ("contrastive", "marginal", "gradient", "gradient-x-input", "grad-cam", "random", "center")
-LAYERLESS = frozenset({"random", "center"})  # methods that use no layer
-COMPARED_METHODS = (
-    "marginal",
-    "gradient",
-    "gradient-x-input",
-    "grad-cam",
-)  # that panels can show beside the map
 BASELINES = ("blur", "mean", "noise")  # in place of removed pixels
 FITS = CROP, SQUASH, PAD, WHOLE = (
     "crop",

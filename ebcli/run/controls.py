@@ -8,6 +8,7 @@ import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,16 @@ from torch import Tensor
 from ebcli.datatypes.arrays import DoubleArray
 from ebcli.datatypes.explanation import Box, Map, Size, Sufficiency
 from ebcli.drawing.overlay import Pixels, covered_pixels, interpolate, ranks
-from ebcli.eb import ExcitationResult
 from ebcli.errors import LayerError, OutputError
 from ebcli.files.naming import sha256
 from ebcli.files.sink import atomic_write
 from ebcli.heads import single_tensor
+from ebcli.methods.call import MethodCall, MethodMaps, class_priors
+from ebcli.methods.chance import center_blob
+from ebcli.methods.table import CONTRASTIVE, find
 from ebcli.models import default_layer
-from ebcli.models.methods import center
 from ebcli.models.running import blank, probe, strides_of_cells
-from ebcli.run.maps import Maps, compared_maps, priors
+from ebcli.run.maps import BatchMaps, Maps, compute_maps, priors
 from ebcli.run.network_description import NetworkDescription, method_in_words
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.tasks.task import REGISTRY, ImageRequest, Requests, class_scores
@@ -34,8 +36,9 @@ from ebcli.run.tasks.task import REGISTRY, ImageRequest, Requests, class_scores
 PICTURES = 24  # of noise. With fewer, the median depends more on the seed
 CLASSES = 2  # in each picture
 
-Results = Sequence[ExcitationResult]  # one for each layer
-Explain = Callable[[Tensor, Tensor], Results]
+Call = Callable[
+    [Tensor, Callable[[Tensor], Tensor]], MethodCall
+]  # of images, as the network gets them, and priors
 _STEPS = 5  # of a bisection
 # shares of the image, each 1.16 times the one before, so that small parts are told apart as well as large ones
 _PARTS = np.array([round(0.01 ** (1 - step / (2**_STEPS - 1)), 4) for step in range(2**_STEPS)])
@@ -59,8 +62,8 @@ def noise(shape: Sequence[int], seed: int) -> Tensor:
     return pink / pink.std()
 
 
-def _question(network: NetworkDescription, seed: int) -> tuple[Tensor, Tensor]:
-    """A picture of noise, and the classes (1, K) to explain in it: any but those that they are contrasted with."""
+def _question(network: NetworkDescription, seed: int, call: Call) -> MethodCall:
+    """The call for a picture of noise, and classes to explain in it: any but those that they are contrasted with."""
     model = network.loaded
     against = network.against or ()
     # how far two classes are apart depends on both
@@ -69,48 +72,52 @@ def _question(network: NetworkDescription, seed: int) -> tuple[Tensor, Tensor]:
     order = torch.randperm(len(free), generator=torch.Generator().manual_seed(seed))[:CLASSES].tolist()
     empty = blank(model.net, model.transforms)
     classes = torch.tensor([[free[i] for i in order]], device=empty.device)
-    return noise(empty.shape[1:], seed).to(empty), classes
+    return call(noise(empty.shape[1:], seed).to(empty), partial(class_priors, classes))
 
 
 def probe_noise(
-    network: NetworkDescription, maps: MapOptions, explain: Explain
-) -> tuple[NetworkDescription, Results]:
+    network: NetworkDescription, maps: MapOptions, call: Call
+) -> tuple[NetworkDescription, list[BatchMaps]]:
     """The network's description after a picture of noise was explained, and its maps.
+
+    Methods that take many passes are not tried.
 
     Args:
         network: the network, of which the layers and the classes are known.
         maps: the options.
-        explain: the maps of an image, as the network gets it, (1, C, ...), for classes (1, K).
+        call: what methods get for an image.
 
     Raises:
         LayerError: a layer has no map.
         UnsupportedOpError: operations have no rule.
     """
     model = network.loaded
-    image, classes = _question(network, 0)
+    question = _question(network, 0, call)
+    quick = [method for method in maps.table if method.passes == 1]
+    beside = [method for method in map(find, maps.beside) if method.passes == 1]
     strides = {}
-    methods = []
+    words = [method_in_words(method, network.labels_against) for method in maps.table if method not in quick]
     try:
         with strides_of_cells(model.net) as by_grid:
-            results = probe(model.name, model.net, model.transforms, lambda _: explain(image, classes))
-        for layer, result in zip(network.layers, results, strict=True):
+            results = probe(model.name, model.net, model.transforms, lambda _: compute_maps(question, quick))
+        for method, layer, result in reversed(results):
             grid = tuple(result.maps.shape[-2:])
             if grid in by_grid:
                 strides[layer] = by_grid[grid]
             over_cells = bool(result.special_tokens)
-            method = method_in_words(maps, network.labels_against, joint=result.joint, over_cells=over_cells)
-            methods.append(method)
-        for layer in network.layers:
-            compared_maps(model.net, maps.beside, image, classes, layer)
+            words.insert(
+                0, method_in_words(method, network.labels_against, joint=result.joint, over_cells=over_cells)
+            )
+        compute_maps(question, beside)
     except LayerError as error:
         problem = str(error)
         if ": choose" not in problem:
             problem += ": choose another layer"
         raise LayerError(f"{problem}, such as {default_layer(model)!r}") from error
-    return replace(network, method="; ".join(dict.fromkeys(methods)), strides=strides), results
+    return replace(network, method="; ".join(dict.fromkeys(words)), strides=strides), results
 
 
-def references(network: NetworkDescription, first: Results, explain: Explain) -> dict[str, float]:
+def references(network: NetworkDescription, first: Sequence[BatchMaps], call: Call) -> dict[str, float]:
     """The median strength of maps of noise at each layer, to two digits.
 
     It is kept in the user's cache, with the maps of the first picture as the network's fingerprint: any other network,
@@ -119,12 +126,16 @@ def references(network: NetworkDescription, first: Results, explain: Explain) ->
     Args:
         network: the network.
         first: the maps of the first picture of noise.
-        explain: see ``probe_noise``.
+        call: see ``probe_noise``.
     """
-    files = [*map(_cache_file, first)]
+    contrastive = find(CONTRASTIVE)
+    first_maps = [item.maps for item in first if item.method == contrastive]
+    files = [*map(_cache_file, first_maps)]
     with contextlib.suppress(OSError, ValueError):
         return {layer: float(path.read_text()) for layer, path in zip(network.layers, files, strict=True)}
-    pictures = (first, *(explain(*_question(network, number)) for number in range(1, PICTURES)))
+    pictures = [first_maps]
+    for number in range(1, PICTURES):
+        pictures.append([*contrastive.compute(_question(network, number, call))])
     strengths = torch.cat([torch.stack([*map(_strengths, results)]) for results in pictures], 1)
     medians = [float(f"{median:.2g}") for median in strengths.quantile(0.5, 1).tolist()]
     with contextlib.suppress(OutputError):
@@ -134,15 +145,15 @@ def references(network: NetworkDescription, first: Results, explain: Explain) ->
     return dict(zip(network.layers, medians, strict=True))
 
 
-def _strengths(result: ExcitationResult) -> Tensor:
+def _strengths(result: MethodMaps) -> Tensor:
     """The strengths (K,) of the maps of one image."""
     return result.maps[0].float().clamp(min=0).flatten(1).sum(1).cpu()
 
 
-def _cache_file(result: ExcitationResult) -> Path:
+def _cache_file(result: MethodMaps) -> Path:
     """The file in which the reference of the network with these maps of the first picture is kept."""
     peaks = result.maps[0].float().flatten(1).amax(1)
-    numbers = [*_strengths(result).tolist(), *peaks.tolist(), float(result.logits.float().norm())]
+    numbers = [*_strengths(result).tolist(), *peaks.tolist()]
     digits = [f"{number:.4g}" for number in numbers]  # the last digits depend on the number of threads
     name = sha256(repr((PICTURES, CLASSES, digits)).encode())
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - never fails
@@ -223,7 +234,7 @@ def _fill(values: Tensor, inputs: Tensor) -> Tensor:
 def _orders(inputs: Tensor, slopes: Tensor, maps: Maps, requests: Requests) -> tuple[list[Tensor], list[int]]:
     """The ranks (B, H, W) of the pixels by the map, by it shuffled, a blob and the gradient; and how many there are."""
     height, width = inputs.shape[2:]
-    blob = center(torch.nn.Identity(), inputs, torch.zeros(1, 1), None)[0].numpy()
+    blob = center_blob(height, width).numpy()
     orders = np.full((4, len(maps), height, width), height * width)  # padding comes last
     sizes = []
     for i, (map_, request) in enumerate(zip(maps, requests, strict=True)):

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         layer: Layers
         against: Targets
         contrastive: bool
+        method: str | Sequence[str] | None
         top_k: int | None
         style: AnyStyle
         fit: str | None
@@ -101,6 +102,7 @@ def explain(
     layer: Layers = None,
     against: Targets = None,
     contrastive: bool = True,
+    method: str | Sequence[str] | None = None,
     top_k: int | None = None,
     style: AnyStyle = "overlay",
     fit: str | None = None,
@@ -135,6 +137,8 @@ def explain(
             default layer.
         against: classes to contrast with. None for the class's own dual.
         contrastive: contrastive maps; marginal ones if False.
+        method: the method of the maps, or several, by name: `contrastive`, `marginal`, `object`, `grad-cam` or another
+            one of docs/methods.md. None for what `contrastive` says.
         top_k: the number of most likely classes, in place of targets; None for 1, or 20 for an atlas.
         style: how maps are drawn: `atlas`, or a style of `draw_map`.
         fit: how images are fitted: `whole`, `crop`, `squash` or `pad`, see `Preprocessing`. None for the whole image,
@@ -200,7 +204,8 @@ def explain(
         "images": (Path("image"),),
         "target": _flat(*classes, target, targets),
         "against": _flat(against),
-        "contrastive": contrastive,
+        "contrastive": None if method and contrastive else contrastive,
+        "method": (method,) if isinstance(method, str) else method and tuple(method),
         "top_k": top_k,
         "style": style,
         "fit": fit,

@@ -20,32 +20,33 @@ from torch import Tensor
 
 import ebcli.run.tasks  # noqa: F401 - registers them
 from ebcli.datatypes.explanation import Explanation, Map, Subject
-from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.forward import evaluating
 from ebcli.eb.inputs import Inputs
 from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_line
 from ebcli.heads import single_tensor
 from ebcli.imports import guard_user_code
+from ebcli.methods.call import MethodCall
+from ebcli.methods.table import CONTRASTIVE, EXCITATION, find
 from ebcli.models import LoadedModel, load_model
 from ebcli.models.keywords import INPUT
 from ebcli.models.running import is_out_of_memory, resolve_device
 from ebcli.run import controls
 from ebcli.run.input_evidence import fields_of_inputs
-from ebcli.run.maps import batch_sizes, maps_of, priors
+from ebcli.run.maps import BatchMaps, batch_sizes, compute_maps, maps_of, priors
 from ebcli.run.network_description import (
     Indices,
     NetworkDescription,
     chosen_classes,
     class_labels,
     describe,
-    method_in_words,
+    methods_in_words,
 )
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import REGISTRY, ImageRequest, Pieces, check_options, class_scores
 
-Targets = Tensor | Callable[[Tensor], Tensor]
+Targets = Callable[[Tensor], Tensor]  # priors (B, K, num_classes, ...) of an output
 Images = Sequence[NetworkInput]
 MapRows = list[list[Map]]  # of each image
 Results = list[Explanation | ImageError]
@@ -281,9 +282,9 @@ class Explainer:
                 findings += map(self._find, self._task.run(inputs, requests), requests)
         first = 0
         while not findings or first < max(len(finding.row) for finding in findings):
-            results = self._backprop(inputs, partial(targets, first))
+            results, beside = self._compute(inputs, partial(targets, first))
             rows = [finding.row[first : first + width] for finding in findings]
-            maps = maps_of(requests, inputs, results, rows, self._keep_relevance)
+            maps = maps_of(requests, results, beside, rows, self._keep_relevance)
             if self.loaded.inputs is not None:
                 maps = [self._with_inputs(image_maps, inputs, partial(targets, first)) for image_maps in maps]
             for finding, image_maps in zip(findings, maps, strict=True):
@@ -357,9 +358,9 @@ class Explainer:
         self, inputs: Tensor, subjects: Sequence[Subject], request: ImageRequest, against: Indices = None
     ) -> MapRows:
         """The maps of the same subjects in each of the inputs."""
-        results = self._backprop(inputs, partial(priors, [subjects], 1), against)
+        results, beside = self._compute(inputs, partial(priors, [subjects], 1), against)
         count = len(inputs)
-        return maps_of([request] * count, inputs, results, [subjects] * count, self._keep_relevance)
+        return maps_of([request] * count, results, beside, [subjects] * count, self._keep_relevance)
 
     def _batches(self, pieces: Pieces) -> Iterator[Tensor]:
         """The pieces of an image in batches, as the network gets them. Raises CancelledError after a stop."""
@@ -378,22 +379,29 @@ class Explainer:
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
 
-    def _backprop(
+    def _compute(
         self, inputs: Tensor, targets: Targets, against: Indices = None
-    ) -> tuple[ExcitationResult, ...]:
+    ) -> tuple[list[BatchMaps], list[BatchMaps]]:
+        """The maps of subjects in a batch, and those beside; given other classes to contrast with, contrastive ones."""
         maps = self._maps_asked
-        call: Inputs = inputs
+        call = self._call(inputs, targets, against)
+        if against is not None:
+            return compute_maps(call, [find(CONTRASTIVE)]), []
+        return compute_maps(call, maps.table), compute_maps(call, [*map(find, maps.beside)])
+
+    def _call(self, inputs: Tensor, targets: Targets, against: Indices = None) -> MethodCall:
+        maps = self._maps_asked
+        all_inputs: Inputs = inputs
         if self.loaded.inputs is not None:
-            call = self.loaded.inputs.call(inputs)
-        return excitation_backprop(
-            self.loaded.net,
-            call,
-            targets,
-            layer=[None if layer == INPUT else layer for layer in self.network.layers],
-            contrastive=maps.contrastive,
+            all_inputs = self.loaded.inputs.call(inputs)
+        return MethodCall(
+            net=self.loaded.net,
+            inputs=all_inputs,
+            priors=targets,
+            layers=[None if layer == INPUT else layer for layer in self.network.layers],
             against=against or self.network.against,
             joint=self._joint,
-            unsupported="gradient" if maps.allow_unsupported else "error",
+            allow_unsupported=maps.allow_unsupported,
             track_lost_mass=maps.track_lost_mass,
         )
 
@@ -402,17 +410,16 @@ class Explainer:
         network = self.network
         maps = self._maps_asked
         if self._task.has_own_pass:  # noise has no detections
-            method = method_in_words(maps, network.labels_against, joint=bool(self._joint))
+            method = methods_in_words(maps, network.labels_against, joint=bool(self._joint))
             description = replace(network, method=method)
         else:
-            description, first = controls.probe_noise(network, maps, self._backprop)
-            joint = {result.joint for result in first}
-            self._joint = None
+            description, first = controls.probe_noise(network, maps, self._call)
+            joint = {item.maps.joint for item in first if item.method.name in EXCITATION}
             if len(joint) == 1:  # saves a forward pass
                 self._joint = joint.pop()
             noise = {}
             if maps.contrastive and self._task.in_batches and self.loaded.trained:
-                noise = controls.references(network, first, self._backprop)
+                noise = controls.references(network, first, self._call)
             description = replace(description, noise=noise)
         self._request_template = replace(self._request_template, network=description)
 

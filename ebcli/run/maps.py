@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
 
 from ebcli.datatypes.arrays import AnyArray, DoubleArray, FloatArray
 from ebcli.datatypes.explanation import Map, Subject
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.eb import ExcitationResult
 from ebcli.errors import ConfigurationError
+from ebcli.methods.call import MethodCall, MethodMaps, positive_sums
+from ebcli.methods.table import CONTRASTIVE, EXCITATION, HIDDEN_LAYER, PICTURE, Method
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import INPUT, WHOLE
-from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.running import default_batch_size
 
 if TYPE_CHECKING:
@@ -61,39 +61,61 @@ def priors(rows: Rows, count: int, logits: Tensor) -> Tensor:
     return starts.to(logits.device)
 
 
+class BatchMaps(NamedTuple):
+    """The maps of a method at a layer, for a batch."""
+
+    method: Method
+    layer: str
+    maps: MethodMaps
+
+
+def compute_maps(call: MethodCall, methods: Sequence[Method]) -> list[BatchMaps]:
+    """The maps of methods, layer by layer, and those of the picture last."""
+    maps = []
+    for method in methods:
+        layers = call.layers
+        if method.place == HIDDEN_LAYER:
+            layers = [layer for layer in layers if layer is not None]
+        for result in method.compute(replace(call, layers=layers)):
+            maps.append(BatchMaps(method, result.layer or INPUT, result))
+    order = [layer or INPUT for layer in call.layers]
+    return sorted(maps, key=lambda item: order.index(item.layer) if item.layer in order else len(order))
+
+
 def maps_of(
-    requests: Requests, inputs: Tensor, results: Sequence[ExcitationResult], rows: Rows, keep_relevance: bool
+    requests: Requests,
+    results: Sequence[BatchMaps],
+    beside: Sequence[BatchMaps],
+    rows: Rows,
+    keep_relevance: bool,
 ) -> list[list[Map]]:
     """The maps of each image, subject by subject and layer by layer, with those of other methods beside them.
 
     Args:
         requests: what is asked of each image.
-        inputs: what the network got, (B, C, ...); the last ones may only fill the batch.
-        results: one for each layer of the network.
+        results: the maps of the batch; the last images may only fill it.
+        beside: maps of other methods, which are shown beside the first one of each layer.
         rows: the subjects of each image.
         keep_relevance: whether maps have their relevance.
     """
     network = requests[0].network
-    options = requests[0].maps
-    if not any(rows):
-        return [[] for _ in rows]
-    targets = _targets(rows)
     against = ", ".join(network.labels_against)
-    images = inputs[: len(rows)]
     maps: list[list[list[Map]]] = [[[] for _ in row] for row in rows]
-    for layer, result in zip(network.layers, results, strict=True):
-        fields = _batch_fields(result, layer, keep_relevance)
-        fields["method_maps"] = compared_maps(network.loaded.net, options.beside, images, targets, layer)
+    for method, layer, result in results:
+        fields = _batch_fields(method, layer, result, keep_relevance)
+        if method.name == requests[0].maps.methods[0]:
+            others = [item for item in beside if item.layer == layer or item.method.place == PICTURE]
+            fields["method_maps"] = {item.method.name: _values(item.method, item.maps) for item in others}
         for i, request in enumerate(requests):
             for k, subject in enumerate(rows[i]):
                 map_ = Map(
                     subject=subject,
                     layer=layer,
                     placement=request.place,
-                    method="contrastive" if options.contrastive else "marginal",
-                    noise=network.noise.get(layer),
+                    method=method.name,
+                    noise=network.noise.get(layer) if method.name == CONTRASTIVE else None,
                     stride=network.strides.get(layer, 1),
-                    against=against,
+                    against=against if method.takes_against else "",
                     head=network.loaded.head,
                     **_item(fields, i, k),
                 )
@@ -101,21 +123,16 @@ def maps_of(
     return [[*chain(*by_subject)] for by_subject in maps]
 
 
-def _targets(rows: Rows) -> Tensor:
-    """The classes (B, K) of images; those with fewer than others repeat their first one."""
-    width = max(map(len, rows))
-    indices = [[subject.index for subject in row] for row in rows]
-    return torch.tensor([(row + (row[:1] or [0]) * width)[:width] for row in indices])
-
-
-def _batch_fields(result: ExcitationResult, layer: str, keep_relevance: bool) -> Fields:
+def _batch_fields(method: Method, layer: str, result: MethodMaps, keep_relevance: bool) -> Fields:
     """The fields of the maps at a layer by name, each for all images (B, K, ...)."""
-    fields: Fields = {"values": result.maps.float().cpu().numpy(), "mass": None}
+    fields: Fields = {"values": _values(method, result), "mass": None}
     relevance = result.relevance
     if result.mass is not None:
         fields["mass"] = result.mass.tolist()
     if result.lost_mass is not None:
         fields["lost_mass"] = {name: losses.tolist() for name, losses in result.lost_mass.items()}
+    if relevance is None:
+        return fields
     if keep_relevance:
         fields["relevance"] = relevance.float().cpu().numpy()
     if layer == INPUT and relevance.shape[2] > 3:  # others are colors
@@ -125,28 +142,20 @@ def _batch_fields(result: ExcitationResult, layer: str, keep_relevance: bool) ->
     return fields
 
 
+def _values(method: Method, result: MethodMaps) -> FloatArray:
+    """Maps (B, K, ...): probabilities as they are, those of other methods over the sum of their positive part."""
+    maps = result.maps.float()
+    if method.name not in EXCITATION:
+        maps = maps / positive_sums(maps)
+    values: FloatArray = maps.cpu().numpy()
+    return values
+
+
 def _item(values: Any, i: int, k: int) -> Any:
     """What an image has for a subject, as a copy: a view would keep the maps of the whole batch in memory."""
     if isinstance(values, Mapping):
         return {name: _item(field, i, k) for name, field in values.items()}
     return None if values is None else copy(values[i][k])
-
-
-def compared_maps(
-    net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str
-) -> dict[str, FloatArray]:
-    """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
-    by_method = {}
-    layer_name = None if layer == INPUT else layer
-    for name in methods:
-        pairs = zip(inputs.split(1), targets.to(inputs.device).split(1), strict=True)
-        method = IMPLEMENTED[name]
-        maps = torch.stack([method(net, image, classes, layer_name) for image, classes in pairs]).float()
-        if name != "marginal":
-            total = maps.clamp(min=0).sum((-2, -1), keepdim=True)
-            maps = maps / total.where(total > 0, 1)
-        by_method[name] = maps.detach().cpu().numpy()
-    return by_method
 
 
 def batch_sizes(

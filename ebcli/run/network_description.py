@@ -10,6 +10,7 @@ from typing import Any
 from ebcli import models  # of which some names import torch when they are used
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.naming import slug
+from ebcli.methods.table import CONTRASTIVE, HIDDEN_LAYER, PICTURE, Method
 from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, RAW, SOFTMAX, WHOLE
 from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
 from ebcli.models.names import imagenet_classes
@@ -98,7 +99,7 @@ class NetworkDescription:
             return None
         network = _without_network(BUNDLED, NAME, model.scores, tuple(imagenet_classes()))
         classes, against = chosen_classes(maps, network)
-        if maps.layers or maps.beside or model.preprocessing.crop is not None:
+        if maps.layers or maps.beside or not maps.only_excitation or model.preprocessing.crop is not None:
             return None
         preprocessing = model.preprocessing
         network = replace(network, transforms=preprocessing.apply(PRESET), preprocessing=preprocessing)
@@ -108,7 +109,7 @@ class NetworkDescription:
             default_layer=DEFAULT_LAYER,
             classes=classes,
             against=against,
-            method=method_in_words(maps, class_labels(network, against)),
+            method=methods_in_words(maps, class_labels(network, against)),
             noise={DEFAULT_LAYER: STRENGTH_ON_NOISE} if maps.contrastive and not against else {},
         )
 
@@ -118,7 +119,7 @@ class NetworkDescription:
         model = plan.model
         network = _without_network(model.name, model.weights, model.scores)
         network = replace(network, head=model.head)
-        method = method_in_words(plan.maps, plan.values["against"])
+        method = methods_in_words(plan.maps, plan.values["against"])
         return cls(loaded=network, layers=plan.maps.layers, method=method)
 
 
@@ -169,24 +170,28 @@ def class_labels(model: LoadedModel, indices: Sequence[int] | None) -> list[str]
     return [model.category(index) or f"class {index}" for index in indices or ()]
 
 
+def methods_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = False) -> str:
+    """How maps are computed, as records and figures say it; for the arguments, see `method_in_words`."""
+    return "; ".join(method_in_words(method, against, joint=joint) for method in maps.table)
+
+
 def method_in_words(
-    maps: MapOptions, against: Sequence[str], *, joint: bool = False, over_cells: bool = False
+    method: Method, against: Sequence[str], *, joint: bool = False, over_cells: bool = False
 ) -> str:
-    """How maps are computed, as records and figures say it.
+    """How the maps of a method are computed.
 
     Args:
-        maps: the options.
+        method: the method.
         against: the names of the classes to contrast with.
         joint: whether winning neurons are explained jointly.
         over_cells: whether the layer has tokens that are not cells of the map.
     """
-    rule = "joint EB" if joint else "EB"
-    if not maps.contrastive:
-        return f"marginal {rule}"
-    words = f"contrastive {rule}"
-    if against:
+    words = method.words
+    if joint:
+        words = words.replace("EB", "joint EB")
+    if against and method.takes_against:
         words += f" against {', '.join(against)}"
-    if over_cells:
+    if over_cells and method.name == CONTRASTIVE:
         words += ", over the cells of the map"
     return words
 
@@ -196,7 +201,7 @@ def describe(plan: RunPlan, model: LoadedModel, own_layer: str | None) -> Networ
     if own_layer is not None:
         method = (plan.words or WordOptions()).method
         return NetworkDescription(loaded=model, layers=(own_layer,), default_layer=own_layer, method=method)
-    layers = chosen_layers(plan.maps.layers, model)
+    layers = layers_of_methods(plan.maps, model)
     counts = Counter(map(slug, layers))
     same_slugs = [repr(name) for name in layers if counts[slug(name)] > 1]
     if same_slugs and not plan.output.panel:
@@ -212,6 +217,25 @@ def describe(plan: RunPlan, model: LoadedModel, own_layer: str | None) -> Networ
     return NetworkDescription(
         loaded=model, layers=layers, default_layer=default, classes=classes, against=against
     )
+
+
+def layers_of_methods(maps: MapOptions, model: LoadedModel) -> Names:
+    """The layers that are asked for; the picture alone if no method looks into the network.
+
+    Raises:
+        ConfigurationError: a method has no maps at such layers.
+    """
+    if all(method.place == PICTURE for method in maps.table):
+        if maps.layers not in ((), (INPUT,)):
+            raise ConfigurationError(f"{maps.methods[0]} makes maps of the picture: drop --layer")
+        return (INPUT,)
+    layers = chosen_layers(maps.layers, model)
+    for method in maps.table:
+        if method.place == HIDDEN_LAYER and layers == (INPUT,):
+            raise LayerError(
+                f"{method.name} needs a layer with channels, not the pixels: choose one with --layer"
+            )
+    return layers
 
 
 def chosen_layers(names: Sequence[str], model: LoadedModel) -> Names:

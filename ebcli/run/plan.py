@@ -19,6 +19,7 @@ from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML, STDOUT
 from ebcli.files.paths import RemoteOptions, url_of, without_secrets
 from ebcli.imports import installed_version
+from ebcli.methods.table import CONTRASTIVE, MARGINAL, find
 from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO, WHOLE
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources import takes_texts
@@ -41,6 +42,7 @@ _OPTION_OF = {
     (ModelSpec, "like"): "similar_to",
     (MapOptions, "layers"): "layer",
     (MapOptions, "targets"): "target",
+    (MapOptions, "methods"): "method",
     (MapOptions, "beside"): "compare_with",
     (DrawingStyle, "name"): "style",
     (OutputOptions, "directory"): "output",
@@ -57,8 +59,19 @@ SETTINGS_ONLY = frozenset(
     "every background dtype fail_fast "
     "gpus_per_worker timeout retries max_bytes max_pixels image_timeout".split()
 )
-REPEATED = {"images", "include", "exclude", "layer", "target", "similar_to", "against", "compare_with"}
-NEGATED = {"contrastive": "marginal", "signed": "unsigned"}
+REPEATED = {
+    "images",
+    "include",
+    "exclude",
+    "layer",
+    "target",
+    "similar_to",
+    "against",
+    "method",
+    "compare_with",
+}
+NEGATED = {"signed": "unsigned"}
+SHORT_FORM = "contrastive"  # of the methods of that name, and marginal if it is false
 _SEPARATORS = {"shard": "/", "threshold": ":"}
 
 
@@ -107,12 +120,13 @@ class RunPlan:
         Raises:
             ConfigurationError: a value is wrong, or two exclude each other.
         """
-        unknown = values.keys() - VALUES - _HIDDEN
+        unknown = values.keys() - VALUES - _HIDDEN - {SHORT_FORM}
         if unknown:
             raise TypeError(f"a plan has no value {min(unknown)!r}")
         values = {name: value for name, value in values.items() if value is not None}
         values |= OutputOptions.of_scale(values.get("scale", OutputOptions.scale))
         values["format"] = _format(values)
+        _derive_methods(values)
         _derive_style(values)
         if not {"fit", "resize", "crop"} & values.keys():
             values["fit"] = usual_fit
@@ -183,10 +197,9 @@ class RunPlan:
             advice = "add --labels FILE, or --labels folders"
             raise ConfigurationError(f"--only {self.maps.only} needs the true classes: {advice}")
         style = self.style
-        if style.signed and not self.maps.contrastive:
-            raise ConfigurationError(
-                "a marginal map has no negative values: drop signed, or choose contrastive maps"
-            )
+        if style.signed and not any(method.is_signed for method in self.maps.table):
+            problem = f"a {self.maps.methods[0]} map has no negative values"
+            raise ConfigurationError(f"{problem}: drop signed, or choose contrastive maps")
         self._check_figure()
         if style.name == ATLAS:
             _check_atlas(self.maps)
@@ -246,7 +259,7 @@ class RunPlan:
         maps = self.maps
         if maps.above is not None or self.inputs.labels is not None or ALL in maps.layers:
             return True
-        if max(len(maps.targets), maps.max_classes, len(maps.layers)) > 1:
+        if max(len(maps.targets), maps.max_classes, len(maps.layers), len(maps.methods)) > 1:
             return True
         finds_many = {*torchvision_names(DETECTION), *torchvision_names(SEGMENTATION)}
         return maps.top_k != 1 and maps.where is None and self.model.name.lower() in finds_many
@@ -255,8 +268,8 @@ class RunPlan:
 def _check_atlas(maps: MapOptions) -> None:
     """Raise ConfigurationError if the maps cannot be those of an atlas."""
     requirement = "an atlas compares classes by contrastive maps against their duals"
-    if not maps.contrastive:
-        raise ConfigurationError(f"{requirement}: drop --marginal")
+    if maps.methods != (CONTRASTIVE,):
+        raise ConfigurationError(f"{requirement}: drop --method, or --marginal")
     if maps.against:
         raise ConfigurationError(f"{requirement}: drop --against")
     if len(maps.layers) > 1 or ALL in maps.layers:
@@ -278,6 +291,22 @@ def _check_choice(values: Values) -> bool:
     return bool(choosing)
 
 
+def _derive_methods(values: Values) -> None:
+    """Add the methods, each by its own name and once. Raises ConfigurationError if they are given in two ways."""
+    short_form = values.pop(SHORT_FORM, None)
+    names = values.get("method", ())
+    if isinstance(names, str):
+        names = (names,)
+    if names and short_form is not None:
+        word = CONTRASTIVE if short_form else MARGINAL
+        raise ConfigurationError(f"--{word} is short for --method {word}: drop one of them")
+    if not names:
+        names = (MARGINAL if short_form is False else CONTRASTIVE,)
+    values["method"] = tuple(dict.fromkeys(find(name).name for name in names))
+    if "compare_with" in values:
+        values["compare_with"] = tuple(dict.fromkeys(find(name).name for name in values["compare_with"]))
+
+
 def _derive_style(values: Values) -> None:
     """Add the style of an atlas, its classes and its figure, and whether negative values are drawn."""
     is_chosen = _check_choice(values)
@@ -290,7 +319,8 @@ def _derive_style(values: Values) -> None:
             values["top_k"] = ATLAS_CLASSES
     values["style"] = style
     # both halves of a map against another class say what tells the two apart
-    is_two_sided = bool(values.get("against")) and style not in UNSIGNED_STYLES and not values["vmin"]
+    has_against = bool(values.get("against")) and CONTRASTIVE in values["method"]
+    is_two_sided = has_against and style not in UNSIGNED_STYLES and not values["vmin"]
     values.setdefault("signed", is_two_sided)
 
 

@@ -13,6 +13,7 @@ from ebcli.errors import ConfigurationError, check_at_least, check_value
 from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML, STDOUT
 from ebcli.files.paths import RemoteOptions
+from ebcli.methods.table import CONTRASTIVE, EXCITATION, Method, find
 
 FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS, HTML)
 PICTURES = {f".{name}": name for name in FORMATS[1:]} | {".jpeg": "jpg", ".mp4": AUTO}  # by a file's suffix
@@ -88,8 +89,8 @@ class MapOptions:
             this box.
         layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer per resolution and the
             pixels; empty for the model's default layer.
-        contrastive: contrastive maps; marginal ones if False.
-        beside: methods whose maps panels show beside the run's own, some of ``COMPARED_METHODS``.
+        methods: the names of the methods that compute the maps, see ``ebcli.methods.table``.
+        beside: methods whose maps panels show beside the run's own.
         allow_unsupported: use ordinary gradients, with a warning, where an operation has no excitation rule.
         track_lost_mass: also find the operations at which probability is lost.
         at: rank the classes at this pixel (x, y) of each image, and draw an atlas.
@@ -107,13 +108,28 @@ class MapOptions:
     score: float = 0.5
     where: Size | Box | Path | None = None
     layers: Names = ()
-    contrastive: bool = True
+    methods: Names = (CONTRASTIVE,)
     beside: Names = ()
     allow_unsupported: bool = False
     track_lost_mass: bool = False
     at: Size | None = None
     sufficiency: bool = False
     only: str | None = None
+
+    @property
+    def table(self) -> list[Method]:
+        """The methods, in order."""
+        return [*map(find, self.methods)]
+
+    @property
+    def contrastive(self) -> bool:
+        """Whether there are contrastive maps."""
+        return CONTRASTIVE in self.methods
+
+    @property
+    def only_excitation(self) -> bool:
+        """Whether all maps are Excitation Backprop's."""
+        return {*self.methods} <= EXCITATION
 
     @property
     def max_classes(self) -> int:
@@ -126,12 +142,14 @@ class MapOptions:
         if isinstance(self.where, Box) and not self.where.area > 0:
             advice = "give X,Y,WIDTH,HEIGHT with a width and height above 0"
             raise ConfigurationError(f"--where is an empty box: {advice}")
-        if self.contrastive:
-            return
-        if self.against:
-            raise ConfigurationError("--against makes a contrastive map: drop --marginal")
-        if "marginal" in self.beside:
-            raise ConfigurationError("the marginal map goes beside the contrastive one: drop --marginal")
+        if not self.methods:
+            raise ConfigurationError("no method given: name one, such as contrastive")
+        twice = [name for name in self.beside if name in self.methods]
+        if twice:
+            raise ConfigurationError(f"the {twice[0]} map is there already: drop --compare-with {twice[0]}")
+        if self.against and not any(method.takes_against for method in self.table):
+            problem = f"--against compares classes, which {self.methods[0]} maps do not"
+            raise ConfigurationError(f"{problem}: drop it, or choose --method contrastive")
 
 
 @dataclass(frozen=True, kw_only=True)

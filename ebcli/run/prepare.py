@@ -27,6 +27,7 @@ from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find_sources
 from ebcli.imports import installed_version
+from ebcli.methods.table import CONTRASTIVE, Method
 from ebcli.models import LoadedModel, matching_classes, resolve_class
 from ebcli.models.classes import Labels, read_labels
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
@@ -287,13 +288,15 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     video = ""
     if network.loaded.task == VIDEO:
         video = video_format(output.format)
+    marks = {method.name: _method_mark(method, plan, network) for method in plan.maps.table}
     names = ResultNames(
         format=format_,
         figure=_figure_kind(plan),
         raw=output.raw,
         layers=network.layers,
         default_layer=network.default_layer,
-        method=_method_mark(plan, network),
+        method=" ".join(filter(None, marks.values())),
+        method_marks=marks if len(marks) > 1 else {},
         described=bool(plan.model.descriptions),
         video=video,
         volumes=network.loaded.transforms.depth is not None,
@@ -322,16 +325,15 @@ def _figure_kind(plan: RunPlan) -> str:
     return "panel"
 
 
-def _method_mark(plan: RunPlan, network: NetworkDescription) -> str:
-    """The method as file names have it; empty for contrastive maps against duals."""
-    if not plan.maps.contrastive:
-        return "marginal"
-    if not network.against:
-        return ""
-    names = map(str, network.against)
-    if plan.model.descriptions:
-        names = map(distinct_slug, network.labels_against)
-    return " ".join(["against", *names])
+def _method_mark(method: Method, plan: RunPlan, network: NetworkDescription) -> str:
+    """A method as file names have it; empty for contrastive maps against duals."""
+    words = [] if method.name == CONTRASTIVE else [method.name]
+    if network.against and method.takes_against:
+        names = map(str, network.against)
+        if plan.model.descriptions:
+            names = map(distinct_slug, network.labels_against)
+        words += ["against", *names]
+    return " ".join(words)
 
 
 def _raw_provenance(network: NetworkDescription) -> Arrays:

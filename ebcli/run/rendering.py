@@ -22,7 +22,7 @@ from ebcli.errors import ImageError
 from ebcli.files.clips import Clips, Slices
 from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
 from ebcli.files.media.medium import DisplayFrame
-from ebcli.files.naming import HTML, ResultNames
+from ebcli.files.naming import HTML, MapName, ResultNames
 from ebcli.files.paths import url_of
 from ebcli.files.records import ClassRecord
 from ebcli.files.sources import Source
@@ -33,7 +33,7 @@ Arrays = dict[str, ArrayLike]
 Facts = Mapping[str, str]
 Shares = Mapping[Subject, float]
 _OF_MAP = (
-    "mass layer peak strength times_noise evidence share channels inputs columns".split()
+    "method mass layer peak strength times_noise evidence share channels inputs columns".split()
 )  # which its record has, too
 
 
@@ -148,7 +148,9 @@ def render(
             files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
     shares = _shares(explanation, options.at, size)
     records = tuple(class_record(map_, options.regions, shares) for map_ in maps)
-    named_maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
+    named_maps = [
+        MapName(map_.subject.index, map_.subject.name, map_.layer, map_.method) for map_ in explanation.maps
+    ]
     paths = options.names.relpaths(relpath, named_maps, coordinate_suffix)
     return RenderedFiles(dict(zip(paths, files, strict=True)), records, pages)
 
@@ -309,7 +311,10 @@ def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
 
 
 def arrays_of(explanation: Explanation, network_input: NetworkInput) -> Arrays:
-    """An explanation as arrays, for the raw file; with several layers, the arrays' names end with the layer's."""
+    """An explanation as arrays, for the raw file.
+
+    With several layers or methods, the arrays' names end with theirs: ``maps@features.11+object``.
+    """
     subjects = explanation.subjects
     arrays: Arrays = {"image_size": network_input.size}
     if explanation.tiles:
@@ -323,14 +328,21 @@ def arrays_of(explanation: Explanation, network_input: NetworkInput) -> Arrays:
     if subjects[0].box is not None:
         arrays["boxes"] = np.array([subject.box for subject in subjects], np.float32)
     by_layer = explanation.by_layer
+    methods = dict.fromkeys(map_.method for map_ in explanation.maps)
     for layer, maps in by_layer.items():
-        for name, array in _layer_arrays(maps, network_input.video_clips).items():
-            arrays[name if len(by_layer) == 1 else f"{name}@{layer}"] = array
+        layer_mark = f"@{layer}" if len(by_layer) > 1 else ""
+        for method in methods:
+            mark = layer_mark + (f"+{method}" if len(methods) > 1 else "")
+            of_method = [map_ for map_ in maps if map_.method == method]
+            for name, array in _layer_arrays(of_method, network_input.video_clips).items():
+                arrays[name + mark] = array
     return arrays
 
 
 def _layer_arrays(maps: Sequence[Map], clips: Clips | None) -> Arrays:
     """The arrays of the maps at a layer. Of a video, ``times`` are the seconds at which the maps lie."""
+    if not maps:
+        return {}
     arrays: Arrays = {"maps": np.stack([map_.values for map_ in maps])}
     if maps[0].mass is not None:
         arrays["mass"] = np.array([map_.mass for map_ in maps], np.float32)

@@ -14,6 +14,7 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
 from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
+from ebcli.methods.table import CONTRASTIVE, MARGINAL
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT
 from ebcli.models.names import caveat
@@ -144,7 +145,7 @@ class Network:
         return self._base_plan.replace(
             **values,
             layer=self.layers if layer == ALL_LAYERS else (layer,),
-            contrastive=options.get("marginal") != "1",
+            method=(options.get("method", MARGINAL if options.get("marginal") == "1" else CONTRASTIVE),),
             style=options.get("style"),
             signed={"0": False, "1": True}.get(options.get("signed", "")),
             cells=options.get("cells") == "1",
@@ -232,7 +233,7 @@ class Network:
 
     def _explainer(self, plan: RunPlan) -> Explainer:
         """The network, asked for the classes of a plan."""
-        maps = MapOptions(layers=plan.maps.layers, contrastive=plan.maps.contrastive)
+        maps = MapOptions(layers=plan.maps.layers, methods=plan.maps.methods)
         return self._explainer_of(replace(plan, maps=maps, **_UNDRAWN)).with_options(plan.maps)
 
     def _loaded_with_texts(self, spec: ModelSpec) -> LoadedModel:

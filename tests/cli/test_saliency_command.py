@@ -32,7 +32,8 @@ from ebcli.files.records import Record
         ("--weights none --resize 72 --crop 64 a.jpg", {"weights": "none", "resize": 72, "crop": 64}),
         ("--mean 0.5 --std 0.25,0.5,0.125 a.jpg", {"mean": (0.5,), "std": (0.25, 0.5, 0.125)}),
         (f"--class-names {__file__} a.jpg", {"class_names": Path(__file__)}),
-        ("--marginal a.jpg", {"contrastive": False}),
+        ("--marginal a.jpg", {"method": ("marginal",)}),
+        ("-x GradCAM -x object a.jpg", {"method": ("grad-cam", "object")}),
         ("--target 281 --target tabby a.jpg", {"target": ("281", "tabby")}),
         ("--against tabby --against 7 a.jpg", {"against": ("tabby", "7"), "signed": True}),
         ("-o maps a.jpg", {"output": Path("maps")}),
@@ -66,7 +67,7 @@ def test_the_short_help_has_the_common_options_and_names_the_long_one() -> None:
     short, long = invoke("-h"), invoke("--help")
     assert short.exit_code == long.exit_code == 0
     listed = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", short.output, re.MULTILINE))
-    assert {"--model", "--layer", "--target", "--top-k", "--output", "--contrastive"} <= listed
+    assert {"--model", "--layer", "--target", "--top-k", "--output", "--method"} <= listed
     assert {"--labels", "--against", "--config"} <= listed
     assert 10 <= len(listed) <= 18
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

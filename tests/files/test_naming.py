@@ -2,12 +2,14 @@
 
 import os
 from dataclasses import replace
+from itertools import starmap
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from ebcli.files.naming import (
+    MapName,
     ResultNames,
     distinct_slug,
     figure_relpath,
@@ -128,7 +130,7 @@ RAW = replace(PLAIN, format="jpg", raw=True)
 def test_the_results_of_an_image_and_no_other_files_match(
     names: ResultNames, maps: list[tuple[int, str | None, str]], expected: list[str]
 ) -> None:
-    assert names.relpaths(Path("d/a.jpg"), maps) == [Path(name) for name in expected]
+    assert names.relpaths(Path("d/a.jpg"), starmap(MapName, maps)) == [Path(name) for name in expected]
     others = "5-tiger-cat.png 5-cat.png 5-tiger-cat@x.png 7.png 5-tiger-cat.jpg npz panel.png panel.webp png".split()
     others += [
         "5-tiger-cat@input.png",
@@ -144,7 +146,9 @@ def test_the_results_of_an_image_and_no_other_files_match(
     matching = {
         f"d/a.jpg.{end}" for end in others if names.matches(Path(f"d/a.jpg.{end}"), {5: "tiger cat", 9: None})
     }
-    every = [(index, name, layer) for index, name in ((5, "tiger cat"), (9, None)) for layer in names.layers]
+    every = [
+        MapName(index, name, layer) for index, name in ((5, "tiger cat"), (9, None)) for layer in names.layers
+    ]
     assert matching == {str(path) for path in names.relpaths(Path("d/a.jpg"), every)} & {
         f"d/a.jpg.{end}" for end in others
     }
@@ -288,7 +292,7 @@ def test_a_video_has_a_video_and_a_sheet_per_map(name: str, suffix: str, picture
         format=picture, raw=True, layers=("a", "b"), default_layer="a", method="marginal", video=suffix
     )
     place = output_relpath(Path("d", name))
-    maps = [(7, "w" * 80, "a"), (7, "w" * 80, "b"), (9, None, "a"), (9, None, "b")]
+    maps = [MapName(index, name, layer) for index, name in ((7, "w" * 80), (9, None)) for layer in "ab"]
     results = names.relpaths(place, maps)
     assert len(set(results)) == 2 * len(maps) + 1
     assert [parse_result_name(path) for path in results] == [(place, k) for k in (7, 7, 9, 9)] * 2 + [

@@ -33,7 +33,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "caption": ("1", True),
     "cell_size": ("500", 500),
     "dpi": ("300", 300),
-    "contrastive": ("0", False),
+    "method": ("Grad_CAM", ("grad-cam",)),
     "above": ("0.5", 0.5),
     "at": ("12,34", (12, 34)),
     "score": ("0.75", 0.75),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from method_maps import method_maps
 from PIL import Image
 from plans import make_plan
 from runs import finish, invoke, photos, seen, tiny_model, tree
@@ -16,7 +17,6 @@ from torchvision.transforms import functional
 import ebcli
 from ebcli.errors import LayerError
 from ebcli.files.encoding import read_facts
-from ebcli.models.methods import IMPLEMENTED
 from ebcli.run.explainer import Explainer
 
 pytestmark = pytest.mark.usefixtures("working_directory")  # invoke() names layer 2, so one more makes two
@@ -199,7 +199,7 @@ def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> No
         assert [set(map_.method_maps) for map_ in explanation.maps] == [{"grad-cam", "gradient"}] * 2
         for method in ("grad-cam", "gradient"):
             expected = (
-                IMPLEMENTED[method](loaded.net, inputs, torch.tensor([[3, 5]]), "2").clamp(min=0).numpy()
+                method_maps(method, loaded.net, inputs, torch.tensor([[3, 5]]), "2")[0].clamp(min=0).numpy()
             )
             drawn = [np.maximum(map_.method_maps[method], 0) for map_ in explanation.maps]
             for one, other in zip(drawn, expected, strict=True):  # as Grad-CAM's scale means nothing

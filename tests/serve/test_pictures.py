@@ -155,7 +155,7 @@ def test_two_networks_answer_for_themselves(
         ({"photo": "0", "box": "1,2"}, "this is no address of the page"),
         (
             {"photo": "0", "marginal": "1", "against": "1"},
-            "--against makes a contrastive map: drop --marginal",
+            "--against compares classes, which marginal maps do not: drop it, or choose --method contrastive",
         ),
     ],
 )

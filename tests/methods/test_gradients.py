@@ -3,11 +3,13 @@
 import pytest
 import torch
 from color_net import color_net
+from method_maps import method_maps
 from torch import nn
 
 import ebcli
 from ebcli.errors import LayerError
-from ebcli.models.methods import IMPLEMENTED
+from ebcli.methods.chance import METHODS
+from ebcli.methods.table import names
 
 torch.manual_seed(0)
 INPUTS = torch.rand(1, 3, 12, 16)
@@ -28,9 +30,9 @@ def deep_net() -> nn.Module:
     ).eval()
 
 
-@pytest.mark.parametrize("method", list(IMPLEMENTED))
+@pytest.mark.parametrize("method", [*names(), *METHODS])
 def test_each_method_gives_a_map_for_each_class(method: str) -> None:
-    maps = IMPLEMENTED[method](deep_net(), INPUTS, CLASSES, "3")
+    maps = method_maps(method, deep_net(), INPUTS, CLASSES, "3")[0]
     whole = method in ("random", "center")
     assert maps.shape == (2, 12, 16) if whole else (2, 6, 8)
     assert maps.isfinite().all()
@@ -41,7 +43,7 @@ def test_excitation_backprop_is_the_packages_own(contrastive: bool) -> None:
     net = deep_net()
     for place, index in enumerate(CLASSES[0].tolist()):
         own = ebcli.excitation_backprop(net, INPUTS, index, layer="1", contrastive=contrastive).maps[0]
-        maps = IMPLEMENTED["contrastive" if contrastive else "marginal"](net, INPUTS, CLASSES, "1")
+        maps = method_maps("contrastive" if contrastive else "marginal", net, INPUTS, CLASSES, "1")
         torch.testing.assert_close(maps[place], own)
 
 
@@ -50,8 +52,8 @@ def test_gradients_of_a_linear_network_are_its_weights() -> None:
     net = nn.Sequential(nn.Identity(), nn.Flatten(), linear)
     weights = linear.weight.detach()[CLASSES[0]].reshape(2, 3, 12, 16)
     for layer in (None, "0"):
-        torch.testing.assert_close(IMPLEMENTED["gradient"](net, INPUTS, CLASSES, layer), weights.abs().sum(1))
-        found = IMPLEMENTED["gradient-x-input"](net, INPUTS, CLASSES, layer)
+        torch.testing.assert_close(method_maps("gradient", net, INPUTS, CLASSES, layer), weights.abs().sum(1))
+        found = method_maps("gradient-x-input", net, INPUTS, CLASSES, layer)
         torch.testing.assert_close(found, (weights * INPUTS).sum(1))
 
 
@@ -63,7 +65,7 @@ def test_gradient_x_input_agrees_with_captum(layer: str) -> None:
     explainer = LayerGradientXActivation(net, net.get_submodule(layer))
     for place, index in enumerate(CLASSES[0].tolist()):
         expected = explainer.attribute(INPUTS.clone(), target=index).detach().sum(1)[0]
-        maps = IMPLEMENTED["gradient-x-input"](deep_net(), INPUTS, CLASSES, layer)
+        maps = method_maps("gradient-x-input", deep_net(), INPUTS, CLASSES, layer)
         torch.testing.assert_close(maps[place], expected)
 
 
@@ -75,12 +77,12 @@ def test_grad_cam_by_its_definition() -> None:
     for place, index in enumerate(CLASSES[0].tolist()):
         (gradient,) = torch.autograd.grad(above(activation)[0, index], activation)
         expected = (gradient.mean((2, 3), keepdim=True) * activation).sum(1).relu()[0]
-        torch.testing.assert_close(IMPLEMENTED["grad-cam"](net, INPUTS, CLASSES, "3")[place], expected)
+        torch.testing.assert_close(method_maps("grad-cam", net, INPUTS, CLASSES, "3")[place], expected)
 
 
 def test_grad_cam_refuses_layers_without_channels_first() -> None:
     with pytest.raises(LayerError, match="needs a layer, not the input"):
-        IMPLEMENTED["grad-cam"](deep_net(), INPUTS, CLASSES, None)
+        method_maps("grad-cam", deep_net(), INPUTS, CLASSES, None)
 
     class ChannelsLast(nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -88,14 +90,14 @@ def test_grad_cam_refuses_layers_without_channels_first() -> None:
 
     net = nn.Sequential(ChannelsLast(), nn.Flatten(), nn.Linear(60 * 12 * 16, 5))
     with pytest.raises(LayerError, match=r"\(channels, height, width\), but '0' has none"):
-        IMPLEMENTED["grad-cam"](net, INPUTS, CLASSES, "0")
+        method_maps("grad-cam", net, INPUTS, CLASSES, "0")
 
 
 def test_the_network_is_left_unchanged() -> None:
     net = deep_net()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    for method in IMPLEMENTED.values():
-        method(net, INPUTS, CLASSES, "3")
+    for method in names():
+        method_maps(method, net, INPUTS, CLASSES, "3")
     for name, value in net.state_dict().items():
         assert torch.equal(value, before[name])
     assert not any(module._forward_hooks for module in net.modules())
@@ -103,10 +105,10 @@ def test_the_network_is_left_unchanged() -> None:
 
 
 def test_the_center_is_brightest_and_random_maps_differ() -> None:
-    saliency = IMPLEMENTED["center"](color_net(), torch.zeros(1, 3, 31, 51), torch.tensor([[0, 1]]), None)
+    saliency = method_maps("center", color_net(), torch.zeros(1, 3, 31, 51), torch.tensor([[0, 1]]), None)
     assert torch.equal(saliency[0], saliency[1])
     assert divmod(int(saliency[0].argmax()), 51) == (15, 25)
     assert saliency.min() >= 0
     torch.manual_seed(0)
-    one, other = (IMPLEMENTED["random"](color_net(), INPUTS, CLASSES, None) for _ in range(2))
+    one, other = (method_maps("random", color_net(), INPUTS, CLASSES, None) for _ in range(2))
     assert len({one[0, 0, 0].item(), one[1, 0, 0].item(), other[0, 0, 0].item()}) == 3
