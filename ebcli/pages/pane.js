@@ -281,6 +281,8 @@ class Pane extends Frame {
     this.map = map;
     this.part("picture").classList.toggle("has-map", Boolean(map));
     this.part("facts").replaceChildren(...(map ? facts(map, map.subject) : []));
+    this.part("columns").replaceChildren(...(map ? tables(map) : []));
+    this.part("columns").hidden = !map?.columns.length;
     this.part("scale").hidden = !map;
     this.probe.ask(map?.size ?? null, (map && this.page.atlases.get(this.atlasKey)?.atlas) ?? null);
     if (!map) return delete this.root.dataset.shown;
@@ -303,7 +305,7 @@ class Pane extends Frame {
     const against = page.className(this.state.network, this.state.against);
     scale(this.part("scale"), map, page.colors, { ...drawing, names: [nameOf(map.subject), against] });
     this.part("picture").classList.toggle("blank", !drawn);
-    this.note(...(drawn ? [] : ["The map is blank: there is no evidence for this class"]));
+    this.note(...(drawn ? [] : [blankWords(map.subject, this.signed)]));
   }
 
   settle() {

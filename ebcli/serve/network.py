@@ -255,6 +255,10 @@ class Network:
         return Reader(self.loaded.transforms, max_pixels=self._base_plan.inputs.max_pixels)
 
     def _input(self, source: Source) -> NetworkInput:
+        """A photo as the network gets it. Raises ImageError if it cannot be read, or needs a path that it lacks."""
+        if source.content is not None and self.loaded.inputs is not None:
+            problem = f"an upload has no path, by which {self.loaded.name} reads its other inputs"
+            raise ImageError(f"{problem}: start eb-saliency serve with the photo's file")
         return self._read_once(source, source.version())
 
     def _read(self, source: Source, _version: FileState | None) -> NetworkInput:
