@@ -15,7 +15,7 @@ from ebcli.files.naming import slug
 from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
 from ebcli.models.classes import matching_classes
-from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT
+from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
 from ebcli.models.names import caveat
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
@@ -32,6 +32,7 @@ ALL_LAYERS = "every"  # in place of a layer: all that the page offers
 _NUM_EXPLAINERS = 32  # in memory
 _CACHE_SIZE = 16  # inputs, and explanations, in memory
 _ANY_TEXT = ("a photo",)
+_BACKGROUND_CLASS = "1"  # of a segmentation network with one channel
 _UNDRAWN: JsonObject = {"style": DrawingStyle(), "output": OutputOptions()}
 
 
@@ -167,8 +168,20 @@ class Network:
         elif self.loaded.task == CLASSIFICATION:
             plan = self.atlas_plan()
         else:
-            plan = self._base_plan.replace(layer=(self.default,))
-        return self._explainer(plan).subjects(self._input(source))
+            plan = self._base_plan.replace(layer=(self.default,), where=plan.maps.where)
+        subjects = self._explainer(plan).subjects(self._input(source))
+        if self._has_background:
+            plan = plan.replace(target=(_BACKGROUND_CLASS,))
+            subjects += self._explainer(plan).subjects(self._input(source))
+        return subjects
+
+    @property
+    def _has_background(self) -> bool:
+        """Whether it tells one object from the background, which a run explains on request."""
+        from ebcli.models.outputs import BACKGROUND
+
+        names = self.loaded.categories or ()
+        return self.loaded.task == SEGMENTATION and tuple(names[1:]) == (BACKGROUND,)
 
     def explain(self, plan: RunPlan, source: Source) -> Explanation:
         """The maps of a photo; the last ones are kept in memory.
