@@ -123,7 +123,8 @@ class Network:
         """The plan that an address of the page stands for.
 
         Args:
-            query: ``target``, ``against``, ``box``, ``layer``, which can be `ALL_LAYERS`, and how a map is drawn.
+            query: ``target``, ``against``, ``box`` or ``pixel``, ``layer``, which can be `ALL_LAYERS`, and how a map is
+                drawn.
 
         Raises:
             ConfigurationError: it stands for none.
@@ -136,6 +137,9 @@ class Network:
             if "box" in options:
                 left, top, width, height = map(float, options["box"].split(","))
                 values["where"] = Box.from_xywh(left, top, width, height)
+            if "pixel" in options:
+                x, y = map(int, options["pixel"].split(","))
+                values["where"] = x, y
             values["alpha"] = float(options["alpha"]) if "alpha" in options else None
         except ValueError as error:
             raise ConfigurationError(
@@ -162,7 +166,10 @@ class Network:
         return self._base_plan.replace(layer=(self.default,), top_k=ATLAS_CLASSES)
 
     def subjects(self, plan: RunPlan, source: Source) -> list[Subject]:
-        """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit."""
+        """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit.
+
+        For the pixel of a plan, these are its values. A segmentation network with one channel also has its background.
+        """
         if self.takes_texts:
             plan = plan.replace(layer=(self.default,))
         elif self.loaded.task == CLASSIFICATION:
@@ -245,6 +252,9 @@ class Network:
 
     def _explainer(self, plan: RunPlan) -> Explainer:
         """The network, asked for the classes of a plan."""
+        from ebcli.run.tasks.task import check_options
+
+        check_options(plan, self.loaded)
         maps = MapOptions(layers=plan.maps.layers, contrastive=plan.maps.contrastive)
         return self._explainer_of(replace(plan, maps=maps, **_UNDRAWN)).with_options(plan.maps)
 
