@@ -100,11 +100,11 @@ class Atlas {
 const percent = (share) => `${Math.round(100 * share)}%`;
 
 // The point on a photo, which fills a frame as `object-fit: contain` does. It follows the pointer, and stays where it was
-// kept by a click, a tap or Enter. `size` and `atlas` are set from outside; `moved` gets the pixel or null, `kept` the class
-// with the most evidence there, or undefined.
+// kept by a click, a tap or Enter. `size`, `atlas` and `picks` are set from outside; `moved` gets the pixel or null, `kept` the
+// class with the most evidence there, or undefined, and `picked` the pixel itself if a click asks about that (`picks`).
 class Probe {
-  constructor(frame, { moved = () => {}, kept = () => {}, isDark = true }) {
-    Object.assign(this, { frame, moved, kept, isDark, size: null, atlas: null });
+  constructor(frame, { moved = () => {}, kept = () => {}, picked = () => {}, isDark = true }) {
+    Object.assign(this, { frame, moved, kept, picked, isDark, size: null, atlas: null, picks: false });
     Object.assign(this, { place: null, stays: null, lit: null, pointed: null, pressed: null });
     this.region = element("canvas", { class: "region", "aria-hidden": "true" });
     this.mark = element("span", { class: "point", hidden: "" });
@@ -119,12 +119,17 @@ class Probe {
   }
 
   // Of another photo, or of none.
-  ask(size, atlas) {
+  ask(size, atlas, picks = false) {
     const isOther = atlas !== this.atlas;
-    Object.assign(this, { size, atlas });
-    if (!isOther) return;
+    Object.assign(this, { size, atlas, picks });
+    if (size && !isOther) return;
     this.light(null);
     this.press(null);
+  }
+
+  // Whether there is something to ask at a point.
+  get isOpen() {
+    return Boolean(this.size && (this.atlas || this.picks));
   }
 
   get scale() {
@@ -146,7 +151,7 @@ class Probe {
     const found = place && this.atlas ? this.atlas.at(...place) : [];
     this.pointed = found[0]?.number ?? null;
     this.draw();
-    if (place && this.atlas) {
+    if (place && this.isOpen) {
       const { factor, left, top } = this.scale;
       const [x, y] = [left + place[0] * factor, top + place[1] * factor];
       Object.assign(this.mark.style, { left: `${x}px`, top: `${y}px` });
@@ -171,6 +176,7 @@ class Probe {
     this.move(place);
     this.say();
     if (this.atlas) this.kept(this.atlas.at(...place)[0]?.subject);
+    if (this.picks) this.picked(place);
   }
 
   // For those who listen.
@@ -178,6 +184,7 @@ class Probe {
     const found = this.atlas ? this.atlas.at(...this.place).slice(0, TOLD) : [];
     const told = found.map(({ subject, share }) => `${nameOf(subject)} ${percent(share)}`).join(", ");
     this.said.textContent = this.atlas ? `Here: ${told || "nothing clear"}` : "";
+    if (this.picks) this.said.textContent = `Pixel ${this.place.map(Math.floor).join(", ")}`;
   }
 
   // Lights the region of a class of the list while somebody points at it.
@@ -200,12 +207,13 @@ class Probe {
     this.frame.classList.toggle("lit", Boolean(drawn) && isDark);
     if (drawn && drawn !== this.drawn) this.atlas.light(this.region, number, isDark);
     this.drawn = drawn;
-    this.card.hidden = this.mark.hidden = this.lit !== null || !(this.place && this.atlas);
+    this.mark.hidden = this.lit !== null || !(this.place && this.isOpen);
+    this.card.hidden = this.mark.hidden || !this.atlas;
   }
 
   key(event) {
     const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-    if (!this.atlas || event.ctrlKey || event.metaKey || event.altKey || event.target !== this.frame) return;
+    if (!this.isOpen || event.ctrlKey || event.metaKey || event.altKey || event.target !== this.frame) return;
     if (step) {
       const by = Math.max(...this.size) / (event.shiftKey ? 5 * STEPS : STEPS);
       const from = this.place ?? this.size.map((side) => side / 2 - 0.001);

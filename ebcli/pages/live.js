@@ -94,7 +94,7 @@ const active = () => (page.panes.includes(page.active) ? page.active : page.pane
 
 function choosePhoto(key) {
   const { network, layer } = active().state;
-  active().change({ photo: key, target: "", against: "", box: "", network, layer });
+  active().change({ photo: key, target: "", against: "", box: "", pixel: "", network, layer });
 }
 
 async function upload(files) {
@@ -150,7 +150,7 @@ function compare() {
       const network = state.network === "1" ? "0" : "1";
       const target = page.className(state.network, state.target);
       const isKnown = [...(part(`classes-${network}`)?.options ?? [])].some(({ value }) => value === target);
-      Object.assign(other, { network, layer: "", against: "", box: "", target: isKnown ? target : "" });
+      Object.assign(other, { network, layer: "", against: "", box: "", pixel: "", target: isKnown ? target : "" });
     }
     page.panes.push(new Pane(page, other));
     part("panes").append(page.panes[1].root);

@@ -6,7 +6,7 @@ const IDLE = 300; // ms until the other layers are asked for, or twice as long a
 
 const READ = `${matchMedia("(pointer: coarse)").matches ? "Tap" : "Point at"} the picture to read values`;
 
-const FIELDS = ["photo", "network", "target", "against", "box", "layer", "marginal"];
+const FIELDS = ["photo", "network", "target", "against", "box", "pixel", "layer", "marginal"];
 
 class Pane extends Frame {
   // `page` has the status, the colors and the look, and is told of changes.
@@ -25,7 +25,7 @@ class Pane extends Frame {
       this.root.addEventListener(event, () => (this.page.active = this));
     }
     this.part("network").addEventListener("change", ({ target }) => {
-      this.change({ network: target.value, target: "", against: "", box: "", layer: "" });
+      this.change({ network: target.value, target: "", against: "", box: "", pixel: "", layer: "" });
     });
     this.part("ask").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -39,13 +39,20 @@ class Pane extends Frame {
     });
     const moved = (place) => this.tell(place);
     const kept = (subject) => subject && String(subject.index) !== this.state.target && this.choose(subject);
-    this.probe = new Probe(this.part("shown"), { moved, kept, isDark: false });
+    const picked = (place) => this.pick(place);
+    this.probe = new Probe(this.part("shown"), { moved, kept, picked, isDark: false });
+    this.part("whole").addEventListener("click", () => this.change({ pixel: "" }));
     this.part("photo").addEventListener("load", () => this.size());
     this.part("photo").addEventListener("error", () => this.failed("This photo cannot be shown"));
   }
 
   get network() {
     return this.page.status.networks[Number(this.state.network) || 0];
+  }
+
+  // Whether the network returns a value for each pixel, and so a click asks about one.
+  get hasPixels() {
+    return this.network.task === "maps of values";
   }
 
   get layer() {
@@ -124,10 +131,10 @@ class Pane extends Frame {
 
   // What the list depends on: with CLIP, on nothing but what was typed.
   get listKey() {
-    const { photo, network, target } = this.state;
+    const { photo, network, target, pixel } = this.state;
     const byText = this.network.texts;
     if (byText && (target === "" || this.network.task === "classification")) return network;
-    return new URLSearchParams(byText ? { photo, network, target } : { photo, network }).toString();
+    return new URLSearchParams(byText ? { photo, network, target } : { photo, network, pixel }).toString();
   }
 
   // The likely classes, or what is in the photo.
@@ -188,6 +195,13 @@ class Pane extends Frame {
     if (isStep) this.change({});
   }
 
+  // A pixel of a map of values is explained instead of the mean of all.
+  pick(place) {
+    const pixel = place.map(Math.floor);
+    if (valueAt(this.map, pixel[0] + 0.5, pixel[1] + 0.5)) this.change({ pixel: pixel.join() });
+    else this.note("This place is outside what the network sees of the photo");
+  }
+
   // A subject that was typed is one of the list from now on.
   list(subject) {
     const isIt = (one) => one.index === subject.index && one.name === subject.name;
@@ -220,6 +234,12 @@ class Pane extends Frame {
     slider.setAttribute("aria-valuetext", this.layer);
     this.part("layers").hidden = this.network.layers.length < 2;
     this.root.querySelector(".layers output").textContent = this.layer;
+    const isAtPixel = state.pixel !== "";
+    this.part("where").hidden = !this.hasPixels && !isAtPixel;
+    this.part("whole").hidden = !isAtPixel;
+    this.root.querySelector(".where span").textContent = isAtPixel
+      ? `At pixel ${state.pixel.replace(",", ", ")}`
+      : "The mean of all pixels: click on the photo for the value of one";
   }
 
   get selected() {
@@ -260,9 +280,15 @@ class Pane extends Frame {
 
   outline() {
     this.root.querySelector("svg")?.remove();
+    if (!this.map) return;
+    const { subject, size } = this.map;
+    if (this.hasPixels) { // all outputs have the same outline, and a click on it asks about another pixel
+      if (subject.outlines.length) this.part("picture").append(outlines([subject], size, 0, () => {}));
+      return;
+    }
     const { list } = this.known.subjects ?? { list: [] };
-    if (!this.map || !list.some((one) => one.outlines.length)) return;
-    this.part("picture").append(outlines(list, this.map.size, this.selected, (subject) => this.choose(subject)));
+    if (!list.some((one) => one.outlines.length)) return;
+    this.part("picture").append(outlines(list, size, this.selected, (one) => this.choose(one)));
   }
 
   // The canvas has the photo's pixels, or more if the map is finer.
@@ -281,8 +307,11 @@ class Pane extends Frame {
     this.map = map;
     this.part("picture").classList.toggle("has-map", Boolean(map));
     this.part("facts").replaceChildren(...(map ? facts(map, map.subject) : []));
+    this.part("columns").replaceChildren(...(map ? tables(map) : []));
+    this.part("columns").hidden = !map?.columns.length;
     this.part("scale").hidden = !map;
-    this.probe.ask(map?.size ?? null, (map && this.page.atlases.get(this.atlasKey)?.atlas) ?? null);
+    this.part("shown").classList.toggle("picks", this.hasPixels);
+    this.probe.ask(map?.size ?? null, (map && this.page.atlases.get(this.atlasKey)?.atlas) ?? null, this.hasPixels);
     if (!map) return delete this.root.dataset.shown;
     const { subject } = map;
     if (document.activeElement !== this.part("target")) this.part("target").value = nameOf(subject);
@@ -303,7 +332,7 @@ class Pane extends Frame {
     const against = page.className(this.state.network, this.state.against);
     scale(this.part("scale"), map, page.colors, { ...drawing, names: [nameOf(map.subject), against] });
     this.part("picture").classList.toggle("blank", !drawn);
-    this.note(...(drawn ? [] : ["The map is blank: there is no evidence for this class"]));
+    this.note(...(drawn ? [] : [blankWords(map.subject, this.signed)]));
   }
 
   settle() {

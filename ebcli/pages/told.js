@@ -7,6 +7,8 @@ const MEANINGS = {
   value: "What the network returns. The map shows what raises it.",
   mass: "The share of the class's probability that reaches this layer. The rest is lost at neurons activated only by their bias, or belongs to constants such as a class token.",
   strength: "The sum of the map's positive cells. Each map is drawn on its own scale, so look here for how much there is. 1× noise is the median of maps of random noise.",
+  head: "The output of the network that the map explains.",
+  inputs: "The share of the evidence that each input of the network has. The rest is lost at neurons activated only by their bias.",
   evidence: "Clear: at least 3× noise. Weak: at least 1.5×. Hardly any: noise often gives such maps, or the score is below 1% and below chance.",
 };
 
@@ -16,10 +18,29 @@ function facts(map, subject) {
   const told = { [kind]: `${kind} ${number(subject.score)}` };
   if (map.mass !== null) told.mass = `mass ${number(map.mass)}`;
   ["strength", "evidence"].forEach((name, at) => map.told[at] && (told[name] = map.told[at]));
+  if (map.head !== null) told.head = `head ${map.head}`;
+  const shares = map.inputs.map(([name, share]) => `${name} ${percent(share)}`);
+  if (shares.length) told.inputs = `${shares.join(", ")} of the evidence`;
   return Object.entries(told).map(([name, text]) => {
     const id = `meaning-${name}-${(facts.count = (facts.count ?? 0) + 1)}`;
     const button = element("button", { type: "button", class: "link", "aria-describedby": id }, text);
     return element("span", { class: "fact" }, button, element("span", { class: "meaning", id, role: "tooltip" }, MEANINGS[name]));
+  });
+}
+
+// Why a map is blank.
+function blankWords(subject, signed) {
+  if (!subject.is_value) return "The map is blank: there is no evidence for this class";
+  return signed ? "The map is blank: nothing raises or lowers this value" : "Nothing raises this value: choose Signed to see what lowers it";
+}
+
+// The columns of the tables that a network gets beside the photo, those with the most evidence first.
+function tables(map) {
+  return map.columns.map(([name, columns]) => {
+    const rows = columns.map(([column, value]) =>
+      element("tr", {}, element("th", { scope: "row" }, column), element("td", {}, value.toFixed(3))),
+    );
+    return element("table", {}, element("caption", {}, `${name}: evidence of each column`), ...rows);
   });
 }
 

@@ -271,5 +271,8 @@ def _describe_map(map_: Map, size: Size) -> JsonObject:
         "place": map_.placement,
         "mass": map_.mass,
         "told": map_.evidence_words,
+        "head": map_.head,
+        "inputs": [*map_.inputs.items()],  # in order, which JavaScript's objects do not keep
+        "columns": [(name, [*columns.items()]) for name, columns in map_.columns.items()],
         "scales": scales,
     }

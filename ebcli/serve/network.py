@@ -16,7 +16,7 @@ from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
 from ebcli.methods.table import CONTRASTIVE, MARGINAL
 from ebcli.models.classes import matching_classes
-from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT
+from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
 from ebcli.models.names import caveat
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
@@ -33,6 +33,7 @@ ALL_LAYERS = "every"  # in place of a layer: all that the page offers
 _NUM_EXPLAINERS = 32  # in memory
 _CACHE_SIZE = 16  # inputs, and explanations, in memory
 _ANY_TEXT = ("a photo",)
+_BACKGROUND_CLASS = "1"  # of a segmentation network with one channel
 _UNDRAWN: JsonObject = {"style": DrawingStyle(), "output": OutputOptions()}
 
 
@@ -123,7 +124,8 @@ class Network:
         """The plan that an address of the page stands for.
 
         Args:
-            query: ``target``, ``against``, ``box``, ``layer``, which can be `ALL_LAYERS`, and how a map is drawn.
+            query: ``target``, ``against``, ``box`` or ``pixel``, ``layer``, which can be `ALL_LAYERS`, and how a map is
+                drawn.
 
         Raises:
             ConfigurationError: it stands for none.
@@ -136,6 +138,9 @@ class Network:
             if "box" in options:
                 left, top, width, height = map(float, options["box"].split(","))
                 values["where"] = Box.from_xywh(left, top, width, height)
+            if "pixel" in options:
+                x, y = map(int, options["pixel"].split(","))
+                values["where"] = x, y
             values["alpha"] = float(options["alpha"]) if "alpha" in options else None
         except ValueError as error:
             raise ConfigurationError(
@@ -162,14 +167,29 @@ class Network:
         return self._base_plan.replace(layer=(self.default,), top_k=ATLAS_CLASSES)
 
     def subjects(self, plan: RunPlan, source: Source) -> list[Subject]:
-        """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit."""
+        """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit.
+
+        For the pixel of a plan, these are its values. A segmentation network with one channel also has its background.
+        """
         if self.takes_texts:
             plan = plan.replace(layer=(self.default,))
         elif self.loaded.task == CLASSIFICATION:
             plan = self.atlas_plan()
         else:
-            plan = self._base_plan.replace(layer=(self.default,))
-        return self._explainer(plan).subjects(self._input(source))
+            plan = self._base_plan.replace(layer=(self.default,), where=plan.maps.where)
+        subjects = self._explainer(plan).subjects(self._input(source))
+        if self._has_background:
+            plan = plan.replace(target=(_BACKGROUND_CLASS,))
+            subjects += self._explainer(plan).subjects(self._input(source))
+        return subjects
+
+    @property
+    def _has_background(self) -> bool:
+        """Whether it tells one object from the background, which a run explains on request."""
+        from ebcli.models.outputs import BACKGROUND
+
+        names = self.loaded.categories or ()
+        return self.loaded.task == SEGMENTATION and tuple(names[1:]) == (BACKGROUND,)
 
     def explain(self, plan: RunPlan, source: Source) -> Explanation:
         """The maps of a photo; the last ones are kept in memory.
@@ -233,6 +253,9 @@ class Network:
 
     def _explainer(self, plan: RunPlan) -> Explainer:
         """The network, asked for the classes of a plan."""
+        from ebcli.run.tasks.task import check_options
+
+        check_options(plan, self.loaded)
         maps = MapOptions(layers=plan.maps.layers, methods=plan.maps.methods)
         return self._explainer_of(replace(plan, maps=maps, **_UNDRAWN)).with_options(plan.maps)
 
@@ -256,6 +279,10 @@ class Network:
         return Reader(self.loaded.transforms, max_pixels=self._base_plan.inputs.max_pixels)
 
     def _input(self, source: Source) -> NetworkInput:
+        """A photo as the network gets it. Raises ImageError if it cannot be read, or needs a path that it lacks."""
+        if source.content is not None and self.loaded.inputs is not None:
+            problem = f"an upload has no path, by which {self.loaded.name} reads its other inputs"
+            raise ImageError(f"{problem}: start eb-saliency serve with the photo's file")
         return self._read_once(source, source.version())
 
     def _read(self, source: Source, _version: FileState | None) -> NetworkInput:

@@ -12,14 +12,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
+import two_heads
+from click.testing import CliRunner, Result
+from color_net import BLUE, RED, painted
 from galleries import CATS, add, photo
 from option_values import HOSTILE
 from runs import invoke, photos, tiny_model, tree
 
+from ebcli.cli.saliency import main
 from ebcli.cli.settings import read_settings
 from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.gallery.comparison import Limits, MapPair, comparison_of, read_pairs
+from ebcli.models import load_model
 from ebcli.run.explainer import Explainer
 
 pytestmark = pytest.mark.usefixtures("working_directory")
@@ -264,3 +268,28 @@ def test_maps_of_another_image_of_that_name_are_not_compared() -> None:
     for directory, size in (("a", (96, 64)), ("b", (64, 96))):
         add(Path(directory), photo(Path("a.png"), size), CATS, keep=("raw",))
     assert list(read_pairs(Path("a"), Path("b"))) == []
+
+
+@pytest.mark.parametrize(
+    ("factory", "options"),
+    [
+        ("several_inputs:Patient", ("--layer", "act", "--target", "0")),
+        ("value_nets:Heights", ("--layer", "cells", "--scores", "raw", "--where", "48,16")),
+        ("two_heads:two", ("--layer", "pixels", "--head", "color", "--target", "1")),
+        ("value_nets:Bright", ("--layer", "cells", "--target", "background")),
+    ],
+)
+def test_networks_of_every_kind_are_repeated_exactly(
+    monkeypatch: pytest.MonkeyPatch, factory: str, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
+    painted((64, 64), (RED, (40, 8, 56, 24)), (BLUE, (8, 32, 24, 56))).save("a.png")
+    Path("a.json").write_text("[0.1, 0.02, 0.01]")
+    module, _, name = factory.partition(":")
+    model = f"{Path(two_heads.__file__).with_name(module)}.py:{name}"
+    run = ["a.png", "--model", model, "--workers", "0", "--raw", "-o", "base", *options]
+    result = CliRunner().invoke(main, run)
+    assert result.exit_code == 0, result.stderr
+    result = invoke("check", "base")
+    assert (result.exit_code, result.stdout) == (0, ""), result.stderr
+    assert "1 of 1 agree, 1 of them exactly" in result.stderr

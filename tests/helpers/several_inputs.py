@@ -1,9 +1,13 @@
 """Networks with several inputs whose weights are set by hand, so that each input's share is known."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+import ebcli
 
 
 class RedAndTable(nn.Module):
@@ -22,6 +26,19 @@ class RedAndTable(nn.Module):
 
     def forward(self, image: Tensor, table: Tensor) -> Any:
         return self.head(torch.cat([self.act(self.red(image)).mean((2, 3)), table], 1))
+
+
+class Patient(RedAndTable):
+    """The same, which reads its table from a file of JSON beside the picture."""
+
+    preprocessing = ebcli.Preprocessing(resize=64, crop=64, mean=0.0, std=1.0)
+    categories = "ill", "healthy"
+    columns = "10", "9", "dose"
+
+    def other_inputs(self, path: str | None) -> Tensor:
+        if path is None:
+            return torch.zeros(3)
+        return torch.tensor(json.loads(Path(path).with_suffix(".json").read_text()))
 
 
 class Difference(nn.Module):
