@@ -135,7 +135,7 @@ def test_the_shares_of_the_picture_in_the_readme() -> None:
     cat, cup = 282, 967
     shown = []
     for method in ("contrastive", "marginal", "grad-cam"):
-        maps = method_maps(method, loaded.net, image, torch.tensor([[cat, cup]]), "features.11")[0]
+        maps = method_maps(method, loaded.net, image, torch.tensor([[cat, cup]]), "features.11")
         maps = maps.reshape(2, 14, 14).clamp(min=0).unflatten(1, (2, 7))
         upper, lower = (maps.sum((2, 3)) / maps.sum((1, 2, 3))[:, None]).T
         shown.append(f"{upper[0]:.0%}, {lower[1]:.0%}")

@@ -18,7 +18,6 @@ HINTS = {
     "--imgsz": "use --resize PIXELS",
     "--img-size": "use --resize PIXELS",
     "--conf": "use --score SCORE",
-    "--method": "use --panel --compare-with METHOD to see its map beside, or eb-saliency benchmark to measure methods",
     "--class": "use --target CLASS",
     "--classes": "use --target CLASS",
     "--gpu": "use --device cuda",

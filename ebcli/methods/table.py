@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ebcli.errors import ConfigurationError, closest
+from ebcli.errors import ConfigurationError, LayerError, closest
 from ebcli.imports import METHODS as PLUGINS
 from ebcli.imports import load_plugin, plugins
 
@@ -145,6 +145,15 @@ def _known(name: str) -> Method | None:
 
 def _letters(word: str) -> str:
     return "".join(filter(str.isalnum, word.lower()))
+
+
+def check_places(methods: Sequence[Method], is_input: bool) -> None:
+    """Raise LayerError if maps at the pixels alone are asked for, and a method has none there."""
+    for entry in methods:
+        if is_input and entry.place == HIDDEN_LAYER:
+            raise LayerError(
+                f"{entry.name} needs a layer with channels, not the pixels: choose one with --layer"
+            )
 
 
 def register(entry: Method) -> None:

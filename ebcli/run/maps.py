@@ -76,6 +76,8 @@ def compute_maps(call: MethodCall, methods: Sequence[Method]) -> list[BatchMaps]
         layers = call.layers
         if method.place == HIDDEN_LAYER:
             layers = [layer for layer in layers if layer is not None]
+        if not layers:
+            continue
         for result in method.compute(replace(call, layers=layers)):
             maps.append(BatchMaps(method, result.layer or INPUT, result))
     order = [layer or INPUT for layer in call.layers]

@@ -10,7 +10,7 @@ from typing import Any
 from ebcli import models  # of which some names import torch when they are used
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.naming import slug
-from ebcli.methods.table import CONTRASTIVE, HIDDEN_LAYER, PICTURE, Method
+from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, check_places, find
 from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, RAW, SOFTMAX, WHOLE
 from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
 from ebcli.models.names import imagenet_classes
@@ -230,11 +230,7 @@ def layers_of_methods(maps: MapOptions, model: LoadedModel) -> Names:
             raise ConfigurationError(f"{maps.methods[0]} makes maps of the picture: drop --layer")
         return (INPUT,)
     layers = chosen_layers(maps.layers, model)
-    for method in maps.table:
-        if method.place == HIDDEN_LAYER and layers == (INPUT,):
-            raise LayerError(
-                f"{method.name} needs a layer with channels, not the pixels: choose one with --layer"
-            )
+    check_places([*maps.table, *map(find, maps.beside)], layers == (INPUT,))
     return layers
 
 

@@ -54,7 +54,7 @@ def test_every_option_is_documented_and_every_command_has_the_common_ones() -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--method", "guess"), "'guess' is not one of 'contrastive'"),
+        (("--method", "guess"), "there is no method 'guess': choose one of contrastive"),
         (("--layer", "layer3"), "no layer 'layer3'"),
         (("--layer", "5"), "layer '5' of colors has no map"),
         (("--steps", "0"), "0 is not in the range x>=1"),

@@ -109,7 +109,7 @@ def test_only_what_maps_depend_on_is_repeated() -> None:
     assert "2 of 2 agree, 2 of them exactly" in result.stderr
     assert {path: found for path, found in tree(Path()).items() if not path.startswith("new")} == before
     settings = read_settings(Path("new/settings.toml"))
-    assert (settings["contrastive"], settings["sufficiency"], settings["panel"]) == (False, False, False)
+    assert (settings["method"], settings["sufficiency"], settings["panel"]) == (["marginal"], False, False)
 
 
 def test_another_network_is_found_worst_first(baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def test_maps_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         return tuple(replace(one, mass=2 * one.mass) for one in excitation_backprop(*args, **options))
 
     excitation_backprop = ebcli.excitation_backprop
-    monkeypatch.setattr("ebcli.run.explainer.excitation_backprop", doubled)
+    monkeypatch.setattr("ebcli.methods.excitation.excitation_backprop", doubled)
     status, _, unwell = examined()
     assert (status, list(unwell)) == (1, ["a small run"])
     assert "instead of 1" in unwell["a small run"]

@@ -245,11 +245,6 @@ def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
             "Error: no such option --max-pixels: set EB_SALIENCY_MAX_PIXELS, or max-pixels in a file for --config\n",
         ),
         (
-            "--method gradcam a.jpg",
-            "Error: no such option --method: use --panel --compare-with METHOD to see its map beside, "
-            "or eb-saliency benchmark to measure methods\n",
-        ),
-        (
             "layers efficientnet_lite0",
             "Error: unexpected argument 'efficientnet_lite0': use --model efficientnet_lite0\n",
         ),
@@ -283,7 +278,7 @@ def test_a_setting_without_an_option_says_where_it_is_set(name: str) -> None:
 
 
 def test_names_from_elsewhere_are_understood() -> None:
-    names = "--checkpoint --imgsz --conf --method --class --gpu --img-size --threads"
+    names = "--checkpoint --imgsz --conf --class --gpu --img-size --threads"
     assert set(names.split()) <= HINTS.keys()
 
 

@@ -48,7 +48,8 @@ def test_a_number_out_of_range_without_a_run() -> None:
     [
         ("--format", "bmp", "'png', 'jpg', 'webp'"),
         ("--scale", "batch", "image, run, a number or a percentile"),
-        ("--compare-with", "lime", "'marginal', 'gradient'"),
+        ("--compare-with", "lime", "choose one of contrastive, marginal, object"),
+        ("-x", "LayrCAM", "did you mean 'layer-cam'"),
         ("--threshold", "1.5", "a share between 0 and 1"),
         ("--threshold", "least:0.5", "as in 0.5 or mass:0.8"),
     ],

@@ -198,6 +198,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
         "score": 0.5,
         "mass": 0.75,
         "layer": "features.23",
+        "method": "",
         "peak": 3.5,
     }
     flags = {"blank": False, "at_border": False, "channels": [], "inputs": {}, "columns": {}}

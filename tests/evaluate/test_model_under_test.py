@@ -90,7 +90,7 @@ def test_misfits_are_reported_early() -> None:
         ModelUnderTest(ModelSpec("colors", weights="none"), ["9"], ["marginal"], "cpu")
     with pytest.raises(LayerError, match="layer '5' of colors has no map"):
         ModelUnderTest(ModelSpec("colors", weights="none"), ["5"], ["marginal"], "cpu")
-    with pytest.raises(LayerError, match="Grad-CAM needs a layer, not the input"):
+    with pytest.raises(LayerError, match="grad-cam needs a layer with channels, not the pixels"):
         ModelUnderTest(ModelSpec("colors", weights="none"), ["input"], ["grad-cam"], "cpu")
 
 

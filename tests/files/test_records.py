@@ -80,6 +80,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "losses": None,
             "value": None,
             "layer": "",
+            "method": "",
             "peak": None,
             "region": None,
             "at_border": False,

@@ -11,8 +11,8 @@ from ebcli.methods.table import find
 
 
 def method_maps(name: str, net: Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
-    """The maps (B, K, h, w) of classes (B, K) at a layer."""
+    """The maps (K, h, w) of classes (1, K) at a layer."""
     method = METHODS.get(name) or find(name)
     call = MethodCall(net=net, inputs=inputs, priors=partial(class_priors, classes), layers=[layer])
     (result,) = method.compute(call)
-    return result.maps
+    return result.maps[0]

@@ -15,13 +15,15 @@ from ebcli.run.plan_parts import ExecutionOptions, InputOptions, MapOptions, Out
 def make_plan(*images: Path | str, **options: Any) -> RunPlan:
     """``style`` names the style, ``model`` the network and ``output`` the directory; others are named like fields."""
     options["images"] = tuple(map(Path, options.get("images", images)))
+    if not options.pop("contrastive", True):
+        options["method"] = ("marginal",)
 
     def part(kind: type[Any], **renamed: str) -> Any:
         names = {field.name: renamed.get(field.name, field.name) for field in fields(kind)}
         return kind(**{field: options.pop(name) for field, name in names.items() if name in options})
 
     options["remote"], options["clips"] = part(RemoteOptions), part(ClipOptions)
-    maps = part(MapOptions, layers="layer", targets="target", beside="compare_with")
+    maps = part(MapOptions, layers="layer", targets="target", methods="method", beside="compare_with")
     inputs, style = part(InputOptions), part(DrawingStyle, name="style")
     options["preprocessing"] = part(Preprocessing)
     model = part(ModelSpec, name="model", like="similar_to")

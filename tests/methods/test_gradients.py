@@ -1,5 +1,7 @@
 """Maps of the methods, against closed forms and Captum."""
 
+from functools import partial
+
 import pytest
 import torch
 from color_net import color_net
@@ -8,8 +10,9 @@ from torch import nn
 
 import ebcli
 from ebcli.errors import LayerError
+from ebcli.methods.call import MethodCall, class_priors
 from ebcli.methods.chance import METHODS
-from ebcli.methods.table import names
+from ebcli.methods.table import find, names
 
 torch.manual_seed(0)
 INPUTS = torch.rand(1, 3, 12, 16)
@@ -32,7 +35,7 @@ def deep_net() -> nn.Module:
 
 @pytest.mark.parametrize("method", [*names(), *METHODS])
 def test_each_method_gives_a_map_for_each_class(method: str) -> None:
-    maps = method_maps(method, deep_net(), INPUTS, CLASSES, "3")[0]
+    maps = method_maps(method, deep_net(), INPUTS, CLASSES, "3")
     whole = method in ("random", "center")
     assert maps.shape == (2, 12, 16) if whole else (2, 6, 8)
     assert maps.isfinite().all()
@@ -69,28 +72,79 @@ def test_gradient_x_input_agrees_with_captum(layer: str) -> None:
         torch.testing.assert_close(maps[place], expected)
 
 
-def test_grad_cam_by_its_definition() -> None:
-    """Channels are weighted by their mean gradient; negative sums are clamped (Selvaraju et al., equations 1 and 2)."""
-    net = deep_net()
-    below, above = net[:4], net[4:]
-    activation = below(INPUTS).detach().requires_grad_()
-    for place, index in enumerate(CLASSES[0].tolist()):
-        (gradient,) = torch.autograd.grad(above(activation)[0, index], activation)
-        expected = (gradient.mean((2, 3), keepdim=True) * activation).sum(1).relu()[0]
-        torch.testing.assert_close(method_maps("grad-cam", net, INPUTS, CLASSES, "3")[place], expected)
+class Arrange(nn.Module):
+    """Cells (B, c, h, w) as one of the layouts of layers."""
+
+    def __init__(self, layout: str) -> None:
+        super().__init__()
+        self.layout = layout
+        self.class_token = nn.Parameter(torch.full((1, 1, 8), 0.5))
+
+    def forward(self, cells: torch.Tensor) -> torch.Tensor:
+        tokens = cells.flatten(2).transpose(1, 2)
+        match self.layout:
+            case "channels last":
+                return cells.permute(0, 2, 3, 1)
+            case "tokens":
+                return tokens
+            case "tokens with a class token":
+                return torch.cat([self.class_token.expand(len(cells), -1, -1), tokens], 1)
+            case "tokens first":
+                return tokens.transpose(0, 1)
+        return cells * 1
 
 
-def test_grad_cam_refuses_layers_without_channels_first() -> None:
-    with pytest.raises(LayerError, match="needs a layer, not the input"):
-        method_maps("grad-cam", deep_net(), INPUTS, CLASSES, None)
+class Head(Arrange):
+    """Logits of cells in a layout."""
 
-    class ChannelsLast(nn.Module):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return images.repeat(1, 20, 1, 1).permute(0, 2, 3, 1)
+    def __init__(self, layout: str) -> None:
+        super().__init__(layout)
+        self.linear = nn.Linear(8 * 48, 5)
 
-    net = nn.Sequential(ChannelsLast(), nn.Flatten(), nn.Linear(60 * 12 * 16, 5))
-    with pytest.raises(LayerError, match=r"\(channels, height, width\), but '0' has none"):
-        method_maps("grad-cam", net, INPUTS, CLASSES, "0")
+    def forward(self, arranged: torch.Tensor) -> torch.Tensor:
+        match self.layout:
+            case "channels last":
+                arranged = arranged.permute(0, 3, 1, 2)
+            case "tokens":
+                arranged = arranged.transpose(1, 2)
+            case "tokens with a class token":
+                arranged = arranged[:, 1:].transpose(1, 2) + arranged[:, :1].transpose(1, 2)
+            case "tokens first":
+                arranged = arranged.permute(1, 2, 0)
+        logits: torch.Tensor = self.linear(arranged.flatten(1).tanh())
+        return logits
+
+
+@pytest.mark.parametrize("name", ["grad-cam", "layer-cam", "hires-cam"])
+@pytest.mark.parametrize(
+    "layout", ["channels first", "channels last", "tokens", "tokens with a class token", "tokens first"]
+)
+@pytest.mark.parametrize("images", [1, 2])
+def test_class_activation_maps_by_their_formulas_in_every_layout(name: str, layout: str, images: int) -> None:
+    torch.manual_seed(1)
+    inputs = torch.rand(images, 3, 12, 16)
+    classes = torch.tensor([[1, 4], [0, 3]])[:images]
+    below = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Tanh())
+    net = nn.Sequential(below, Arrange(layout), Head(layout)).eval()
+    cells = below(inputs).detach().requires_grad_()
+    logits = net[1:](cells)
+    call = MethodCall(net=net, inputs=inputs, priors=partial(class_priors, classes), layers=["1"])
+    (result,) = find(name).compute(call)
+    for i in range(images):
+        for k, index in enumerate(classes[i].tolist()):
+            (slopes,) = torch.autograd.grad(logits[i, index], cells, retain_graph=True)
+            weights = {
+                "grad-cam": slopes.mean((2, 3), keepdim=True),
+                "layer-cam": slopes.relu(),
+                "hires-cam": slopes,
+            }[name]
+            expected = (weights * cells).sum(1).relu()[i]
+            torch.testing.assert_close(result.maps[i, k], expected)
+
+
+def test_grad_cam_refuses_layers_without_cells() -> None:
+    with pytest.raises(LayerError, match="layer '5' has no cells"):
+        method_maps("grad-cam", deep_net(), INPUTS, CLASSES, "5")
 
 
 def test_the_network_is_left_unchanged() -> None:
@@ -110,5 +164,5 @@ def test_the_center_is_brightest_and_random_maps_differ() -> None:
     assert divmod(int(saliency[0].argmax()), 51) == (15, 25)
     assert saliency.min() >= 0
     torch.manual_seed(0)
-    one, other = (method_maps("random", color_net(), INPUTS, CLASSES, None) for _ in range(2))
+    one, other = (method_maps("random", color_net(), INPUTS, torch.tensor([[0, 1]]), None) for _ in range(2))
     assert len({one[0, 0, 0].item(), one[1, 0, 0].item(), other[0, 0, 0].item()}) == 3

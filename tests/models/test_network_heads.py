@@ -200,9 +200,9 @@ def test_gradients_are_those_of_the_head(images: Tensor, head: str, channel: int
     expected[channel] = 1 / (9 * 12)
     classes = torch.tensor([[0]])
     torch.testing.assert_close(
-        method_maps("gradient", loaded.net, images[:1], classes, None)[0, 0], expected.sum(0)
+        method_maps("gradient", loaded.net, images[:1], classes, None)[0], expected.sum(0)
     )
-    input_times = method_maps("gradient-x-input", loaded.net, images[:1], classes, None)[0, 0]
+    input_times = method_maps("gradient-x-input", loaded.net, images[:1], classes, None)[0]
     torch.testing.assert_close(input_times, (expected * images[0]).sum(0))
     maps = ebcli.quantus_explain(
         TwoHeads(as_dict), images, [0, 0], layer="pixels", head=head, contrastive=False

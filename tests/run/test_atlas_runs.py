@@ -134,7 +134,7 @@ def test_an_atlas_is_one_file_that_is_resumed(suffix):
     [
         (
             ["--style", "atlas", "--marginal"],
-            "an atlas compares classes by contrastive maps .*: drop --marginal",
+            "an atlas compares classes by contrastive maps .*: drop --method, or --marginal",
         ),
         (
             ["--at", "1,1", "--against", "class a"],

@@ -238,7 +238,7 @@ def test_fail_fast_stops_also_where_nothing_can_be_read() -> None:
 def test_where_memory_is_short_batches_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     photos(Path("photos"), 11)
     invoke("-o", "expected", "--raw", "photos")
-    real, sizes = ebcli.run.explainer.excitation_backprop, []
+    real, sizes = ebcli.methods.excitation.excitation_backprop, []
 
     def short(net: Any, inputs: torch.Tensor, *rest: Any, **options: Any) -> Any:
         sizes.append(len(inputs))
@@ -247,7 +247,7 @@ def test_where_memory_is_short_batches_are_halved(monkeypatch: pytest.MonkeyPatc
             raise error("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
         return real(net, inputs, *rest, **options)
 
-    monkeypatch.setattr(ebcli.run.explainer, "excitation_backprop", short)
+    monkeypatch.setattr(ebcli.methods.excitation, "excitation_backprop", short)
     result = invoke("-o", "short", "--raw", "--batch-size", "8", "photos")
     assert result.exit_code == 0
     assert result.stderr.splitlines()[:-1] == [  # the last line is the rate
@@ -262,7 +262,7 @@ def test_memory_that_does_not_suffice_for_one_image_ends_the_run(monkeypatch: py
     photos(Path("photos"), 3)
     network = mock.Mock(side_effect=[mock.DEFAULT, torch.OutOfMemoryError("out of memory")])
     network.return_value = (mock.Mock(maps=torch.zeros(1, 1, 4, 4), logits=torch.zeros(1, 7)),)
-    monkeypatch.setattr(ebcli.run.explainer, "excitation_backprop", network)
+    monkeypatch.setattr(ebcli.methods.excitation, "excitation_backprop", network)
     result = invoke("--batch-size", "1", "photos")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Error: cpu has not enough memory for a single image: try another --device\n" in result.stderr

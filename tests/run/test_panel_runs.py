@@ -199,13 +199,13 @@ def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> No
         assert [set(map_.method_maps) for map_ in explanation.maps] == [{"grad-cam", "gradient"}] * 2
         for method in ("grad-cam", "gradient"):
             expected = (
-                method_maps(method, loaded.net, inputs, torch.tensor([[3, 5]]), "2")[0].clamp(min=0).numpy()
+                method_maps(method, loaded.net, inputs, torch.tensor([[3, 5]]), "2").clamp(min=0).numpy()
             )
             drawn = [np.maximum(map_.method_maps[method], 0) for map_ in explanation.maps]
             for one, other in zip(drawn, expected, strict=True):  # as Grad-CAM's scale means nothing
                 assert one == pytest.approx(other / (other.sum() or 1), abs=1e-5)
                 assert one.sum() == pytest.approx(1 if other.any() else 0, abs=1e-4)
-    with pytest.raises(LayerError, match="Grad-CAM needs a layer"):
+    with pytest.raises(LayerError, match="grad-cam needs a layer"):
         Explainer(make_plan(**plan, layer=("input",), compare_with=("grad-cam",)))
 
 

@@ -29,7 +29,10 @@ from ebcli.errors import ConfigurationError
         ({"vmax": float("inf")}, "vmax is inf"),
         ({"percentile": 99.0, "vmax": 2.0}, "drop one of them"),
         ({"compare_with": ("marginal",)}, "into panels: add --panel"),
-        ({"compare_with": ("marginal",), "panel": True, "contrastive": False}, "drop --marginal"),
+        (
+            {"compare_with": ("marginal",), "panel": True, "contrastive": False},
+            "drop --compare-with marginal",
+        ),
     ],
 )
 def test_values_out_of_range_are_refused(wrong: dict[str, Any], message: str) -> None:

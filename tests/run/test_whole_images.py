@@ -90,7 +90,7 @@ def test_a_subsampled_layer_has_no_dots_whatever_the_size(size: tuple[int, int])
 
 
 def test_maps_do_not_depend_on_the_images_of_other_sizes_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, batches = ebcli.run.explainer.excitation_backprop, []
+    real, batches = ebcli.methods.excitation.excitation_backprop, []
     Image.new("RGB", (32, 32), "gray").save("gray.png")
     assert invoke("-o", "noise", "gray.png").stdout  # measures the strength of noise, which is kept
 
@@ -98,7 +98,7 @@ def test_maps_do_not_depend_on_the_images_of_other_sizes_in_the_run(monkeypatch:
         batches.append(len(inputs))
         return real(net, inputs, *rest, **options)
 
-    monkeypatch.setattr(ebcli.run.explainer, "excitation_backprop", counted)
+    monkeypatch.setattr(ebcli.methods.excitation, "excitation_backprop", counted)
     generator = np.random.default_rng(0)
     for number, size in enumerate([(32, 48), (48, 32), (32, 32), (48, 32), (32, 48), (64, 32), (48, 32)]):
         Path("photos").mkdir(exist_ok=True)
@@ -147,7 +147,7 @@ def test_where_memory_is_short_fewer_tiles_are_explained_at_a_time(monkeypatch: 
     painted((320, 32), (RED, (300, 8, 312, 20))).save("long.png")
     tiled = ("--tiles", "1", "--target", "red", "--marginal", "--batch-size", "8", "long.png")
     _, whole = run(*tiled)
-    real, sizes = ebcli.run.explainer.excitation_backprop, []
+    real, sizes = ebcli.methods.excitation.excitation_backprop, []
 
     def short(net: Any, inputs: torch.Tensor, *rest: Any, **options: Any) -> Any:
         sizes.append(len(inputs))
@@ -155,7 +155,7 @@ def test_where_memory_is_short_fewer_tiles_are_explained_at_a_time(monkeypatch: 
             raise torch.OutOfMemoryError("out of memory")
         return real(net, inputs, *rest, **options)
 
-    monkeypatch.setattr(ebcli.run.explainer, "excitation_backprop", short)
+    monkeypatch.setattr(ebcli.methods.excitation, "excitation_backprop", short)
     result = invoke(*tiled, "-o", "short")
     assert result.exit_code == 0, result.stderr
     said = [line for line in result.stderr.splitlines() if "ran out of memory" in line]
