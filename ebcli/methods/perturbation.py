@@ -18,7 +18,8 @@ from ebcli.methods.call import MethodCall, MethodMaps
 Scores = Callable[[Tensor], Tensor]  # of pictures (N, C, ...), (N, K)
 Sides = Sequence[int]
 
-NUM_MASKS = 1000  # of RISE
+# Of RISE. On a photo, maps of two such sets correlate at 0.95, but at 0.15 unless the mean score is subtracted.
+NUM_MASKS = 1000
 _SEED = 0
 _CELLS = 7  # of a mask, along the shorter side
 _VISIBLE = 0.5  # share of the cells

@@ -242,6 +242,7 @@ def test_operations_without_a_rule(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_other_inputs_stay(name: str) -> None:
     def net(images: Tensor, table_: Tensor) -> Tensor:
+        assert len(table_) == len(images)
         return images.mean((2, 3)) * table_
 
     images, rows = torch.rand(2, 3, 16, 16), torch.tensor([[1.0, 2.0, 3.0], [-4.0, 5.0, 6.0]])

@@ -255,6 +255,7 @@ def test_a_service_that_breaks_down_costs_an_image(server: Server) -> None:
 
 def test_other_types_and_classes_of_a_function() -> None:
     def means(images: Tensor) -> Any:
+        assert images.dtype == torch.float32
         return images.numpy().mean((2, 3))
 
     loaded = load_model(means, transform=load_model("answers.py:Numpy").transforms, class_names=list("abc"))
