@@ -174,6 +174,18 @@ def test_they_find_the_patch(name: str) -> None:
         assert not maps[:, 12:18, 12:18].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rise_finds_a_block_of_a_volume(dtype: torch.dtype) -> None:
+    volumes = torch.zeros(1, 1, 10, 24, 40, dtype=dtype)
+    volumes[..., 6:8, 4:10, 20:26] = 1
+    net = Listening(lambda images: 10 * images.mean((2, 3, 4)))
+    (maps,) = maps_of("rise", net, volumes, of_classes(0))
+    assert maps.dtype == torch.float32
+    assert maps.shape == (1, 10, 24, 40)
+    z, y, x = np.unravel_index(int(maps.argmax()), (10, 24, 40))
+    assert (abs(z - 7) < 2, abs(y - 7) < 4, abs(x - 23) < 4) == (True, True, True)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_image_has_the_same_map_in_any_batch(name: str) -> None:
     torch.manual_seed(0)
