@@ -1,7 +1,7 @@
 """What a method gets, and what it returns."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -22,6 +22,7 @@ from ebcli.layouts import Layout, extent_of, layout_by_shape, saliency_map
 
 LayerName = str | None  # None for the input
 Priors = Callable[[Tensor], Tensor]
+Progress = Callable[[int, int], None]
 
 
 def class_priors(classes: Tensor, output: Tensor) -> Tensor:
@@ -128,6 +129,9 @@ class MethodCall:
         head: the head to explain, if there are several.
         allow_unsupported: use gradients where an operation has no rule.
         track_lost_mass: also find where probability is lost.
+        batch_size: how many pictures the network gets at a time, of methods that take many passes.
+        progress: gets the number of pictures that passed the network, and of all that will, after each batch of such a
+            method; what it raises ends the call.
     """
 
     net: Module
@@ -139,23 +143,52 @@ class MethodCall:
     head: HeadChoice = None
     allow_unsupported: bool = False
     track_lost_mass: bool = False
+    batch_size: int = 8
+    progress: Progress | None = None
 
     @property
     def picture(self) -> Tensor:
         """The input that maps are drawn over, (B, C, ...)."""
         return NetworkInputs(self.inputs).main
 
+    def of_image(self, index: int) -> "MethodCall":
+        """The call for one image of the batch."""
+        count = len(self.picture)
+
+        def row(tensor: Tensor) -> Tensor:
+            if tensor.ndim and len(tensor) == count:
+                return tensor[index : index + 1]
+            return tensor
+
+        return replace(self, inputs=tree_map_only(Tensor, row, self.inputs))
+
     def output_of(self, picture: Tensor) -> Tensor:
-        """The output (B, num_classes, ...) for another picture; other inputs stay as they are."""
+        """The output (B, num_classes, ...) for another picture, or for several of a single image.
+
+        Other inputs stay as they are; those of a single image are repeated for each picture.
+        """
         inputs = NetworkInputs(self.inputs)
-        tensors = {**inputs.tensors, inputs.picture: picture}
+        count = len(picture)
+        tensors = {}
+        for name, tensor in inputs.tensors.items():
+            if name == inputs.picture:
+                tensors[name] = picture
+            elif tensor.ndim and len(tensor) == 1:
+                tensors[name] = tensor.expand(count, *tensor.shape[1:])
+            else:
+                tensors[name] = tensor
         return head_of(inputs.call(self.net, tensors), self.head).tensor
 
     def scores_of(self, picture: Tensor, priors: Tensor) -> Tensor:
-        """The scores (B, K) of the subjects with some priors (B, K, num_classes, ...), for another picture."""
+        """The scores (B, K) of the subjects for another picture.
+
+        Args:
+            picture: (B, C, ...).
+            priors: (B, K, num_classes, ...), or (1, K, num_classes, ...) for all.
+        """
         with torch.no_grad():
             output = self.output_of(picture)
-        return (priors * output[:, None]).flatten(2).sum(2)
+        return torch.einsum("bki,bi->bk", priors.flatten(2), output.flatten(1))
 
     def layers_with_gradients(self) -> list[LayerGradients]:
         """Each layer's output, and the gradients of the scores, from one forward pass and K backward passes.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ebcli.methods.call import MethodCall, MethodMaps
 
     Function = Callable[[MethodCall], Sequence[MethodMaps]]
+    Passes = Callable[[Sequence[int]], int]
 
 CONTRASTIVE, MARGINAL, OBJECT = "contrastive", "marginal", "object"
 CHANCE = "random", "center"  # which benchmarks measure, too
@@ -35,7 +36,8 @@ class Method:
         is_signed: negative values speak against the class.
         takes_against: it can contrast with other classes.
         knows_class: its maps depend on the class.
-        passes: how many forward passes an image takes, where that is more than a few.
+        passes: of methods that take many forward passes, how many an image takes: a function of the sides of the
+            network's picture, such as (height, width), or the ``module:name`` of one.
     """
 
     name: str
@@ -46,21 +48,37 @@ class Method:
     is_signed: bool = False
     takes_against: bool = False
     knows_class: bool = True
-    passes: int = 1
+    passes: "Passes | str | None" = None
 
     def compute(self, call: "MethodCall") -> Sequence["MethodMaps"]:
         """The maps at each layer of a call; of a method whose maps lie on the picture, one."""
-        function: Any = self.function
-        if isinstance(function, str):
-            module, _, name = function.partition(":")
-            function = getattr(import_module(module), name)
-        maps: Sequence[MethodMaps] = function(call)
+        maps: Sequence[MethodMaps] = _imported(self.function)(call)
         return maps
+
+    def passes_of(self, sides: Sequence[int]) -> int | None:
+        """How many forward passes an image takes; None if it is a few.
+
+        Args:
+            sides: of the network's picture: (H, W), or (T, H, W) of a video or volume.
+        """
+        if self.passes is None:
+            return None
+        passes: int = _imported(self.passes)(sides)
+        return passes
+
+
+def _imported(function: Any) -> Any:
+    """A function, or the one that ``module:name`` names."""
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(":")
+    return getattr(import_module(module), name)
 
 
 _EB = "Zhang et al., ECCV 2016"
 _EXCITATION = "ebcli.methods.excitation"
 _GRADIENTS = "ebcli.methods.gradients"
+_PERTURBATION = "ebcli.methods.perturbation"
 _BUILT_IN = (
     Method(
         name=CONTRASTIVE,
@@ -110,6 +128,24 @@ _BUILT_IN = (
         function=f"{_GRADIENTS}:hires_cam",
         source="Draelos and Carin, 2020",
         place=HIDDEN_LAYER,
+    ),
+    Method(
+        name="occlusion",
+        words="occlusion",
+        function=f"{_PERTURBATION}:occlusion",
+        source="Zeiler and Fergus, ECCV 2014",
+        place=PICTURE,
+        is_signed=True,
+        passes=f"{_PERTURBATION}:occlusion_passes",
+    ),
+    Method(
+        name="rise",
+        words="RISE",
+        function=f"{_PERTURBATION}:rise",
+        source="Petsiuk et al., BMVC 2018",
+        place=PICTURE,
+        is_signed=True,
+        passes=f"{_PERTURBATION}:rise_passes",
     ),
 )
 _TABLE: dict[str, Method] = {entry.name: entry for entry in _BUILT_IN}

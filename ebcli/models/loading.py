@@ -92,10 +92,14 @@ def load_model(
         load_model(net, transform=weights.transforms(), class_names=names)
         load_model(transformers.pipeline("image-classification", ...))
 
+    A function that only answers, such as a web service, is explained by occlusion and RISE:
+
+        load_model(function, transform=weights.transforms(), class_names=names)
+
     Args:
         name: one of ``model_names()``, ``timm/NAME``, ``hf/NAME``, ``clip/NAME``, ``open_clip/NAME``,
-            ``FILE.onnx``, ``FILE.pt2``, ``FILE.py:FACTORY`` or ``MODULE:FACTORY``; or a network, a model or a pipeline
-            of Hugging Face.
+            ``FILE.onnx``, ``FILE.pt2``, ``FILE.py:FACTORY`` or ``MODULE:FACTORY``; a network, a model or a pipeline of
+            Hugging Face; or a function from images (B, C, H, W) to logits, of any library, which is not looked into.
         weights: ``"DEFAULT"``, the name of one of the model's weights, a checkpoint file (a state dict saved by
             ``torch.save`` or safetensors, with or without the usual wrappers), or ``"none"``. For a factory,
             ``"DEFAULT"`` and ``"none"`` both mean the network as it returns it.

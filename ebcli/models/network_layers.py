@@ -21,9 +21,10 @@ from ebcli.heads import HeadChoice, heads_of, keep_head
 from ebcli.layouts import Layout, Shape
 from ebcli.models.checkpoint import Tensors
 from ebcli.models.detection import DetectionScores
-from ebcli.models.keywords import DETECTION, SEGMENTATION, VALUE_MAPS
+from ebcli.models.keywords import DETECTION, INPUT, SEGMENTATION, VALUE_MAPS
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.running import blank, fitting_first_layer, hook_modules, probe, shallow_copy
+from ebcli.models.sources.answers import only_answers
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
 # through modules and look like maps
@@ -234,6 +235,8 @@ def default_layer(model: Model, input_size: InputSize = None, *, head: HeadChoic
     """
     has_name = isinstance(model, LoadedModel)
     model = as_loaded(model, input_size, head)
+    if only_answers(model.net):
+        return INPUT
     known_layer = _known_layer(model, has_name)
     if known_layer is not None:
         return known_layer

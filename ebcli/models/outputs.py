@@ -24,6 +24,7 @@ from ebcli.models.keywords import (
     VALUES,
     VIDEO,
 )
+from ebcli.models.sources.answers import only_answers
 
 OBJECT, BACKGROUND = "object", "background"  # the classes of a segmentation network with one channel
 _TASKS_OF_VALUES = {CLASSIFICATION: VALUES, SEGMENTATION: VALUE_MAPS}
@@ -184,6 +185,8 @@ class _Ending(NamedTuple):
 
 
 def _ending_of(net: Module, images: Tensor) -> _Ending:
+    if only_answers(net):
+        return _Ending(None, is_never_negative=False)
     with _Sigmoids() as sigmoids:
         output = RecordedOutput(net, images)
     numbers = (number for number, result in enumerate(sigmoids.results) if output.holds(result))

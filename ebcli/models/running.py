@@ -15,7 +15,7 @@ from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
-from ebcli.errors import ConfigurationError, EbcliError, first_line, plural
+from ebcli.errors import ConfigurationError, EbcliError, ImageError, first_line, plural
 from ebcli.heads import single_tensor
 from ebcli.imports import guard_user_code, printing_to
 from ebcli.layouts import CONVOLUTIONS, Shape, modules_of
@@ -135,6 +135,8 @@ def probe(name: str, net: Module, spec: InputSpec, run: Callable[[Tensor], T], b
         images = blank(net, spec, batch)
         with guard_user_code(name):
             return run(images)
+    except ImageError as error:  # of no image
+        raise ConfigurationError(str(error)) from error
     except EbcliError:
         raise
     except Exception as error:  # user-defined networks can raise anything

@@ -177,7 +177,7 @@ def test_settings_depend_on_code_checkpoint_class_names_and_preprocessing(folder
         ("code/nets.py", "is a file: add the function that returns the network, as in code/nets.py:FUNCTION"),
         ("nuts.nets:small", "failed .ModuleNotFoundError: .*nuts"),
         ("code/nets.py:fails", "failed .RuntimeError: two"),
-        ("code/nets.py:no_net", "returned a dict, but a torch.nn.Module is needed"),
+        ("code/nets.py:no_net", "returned a dict, but a torch.nn.Module or a function of images is needed"),
         ("code/nets.py:oblong", r"returns a tensor \(B, 5, 49284\), but logits \(B, num_classes\)"),
         ("code/nets.py:quits", r"code/nets.py:quits called sys.exit\(0\)"),
         ("code/nets.py:Quitter", r"code/nets.py:Quitter called sys.exit\(0\)"),

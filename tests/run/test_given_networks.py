@@ -27,6 +27,10 @@ TO_32 = v2.Compose([v2.Resize((32, 32)), v2.PILToTensor(), v2.ToDtype(torch.floa
 browser = pytest.fixture(scope="module")(start)
 
 
+def means(images: torch.Tensor) -> Any:
+    return images.numpy().mean((2, 3))
+
+
 def inside(found: ebcli.Saliency, box: tuple[int, int, int, int] = WHERE) -> float:
     """The share of the positive heatmap in a box, which may be blurred by some pixels."""
     heat = np.maximum(found.heatmap()[0], 0)
@@ -287,7 +291,9 @@ def test_notebooks_show_a_tab_for_each_class_and_the_value_under_the_pointer(
     ("model", "image", "options", "said"),
     [
         (3, PHOTO, {}, "model is 3, but a name, a LoadedModel, a torch.nn.Module"),
-        (len, PHOTO, {}, "or a function together with a module as its layer"),
+        (len, torch.rand(3, 9, 9), {}, "len returned values of shape .. for 1 image: return a row of logits"),
+        (means, torch.rand(3, 9, 9), {}, "choose --method occlusion or rise, or pass a module that it calls"),
+        (means, PHOTO, {}, "the preprocessing of means is unknown: pass transform="),
         ("net", PHOTO, {}, "the preprocessing of Sequential is unknown: pass transform="),
         ("net", torch.rand(3, 9, 9), {"fit": "crop"}, "as it is: drop fit"),
         ("net", PHOTO, {"fit": "crop", "transform": TO_32}, "transform says how images are fitted: drop fit"),

@@ -18,6 +18,7 @@ from torch.nn import Module
 from ebcli.eb.forward import unwrap
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import FACTORY
+from ebcli.models.sources.answers import AnswerOnly
 from ebcli.models.sources.base import ModelSource
 
 _DECLARED = {
@@ -33,6 +34,8 @@ _DECLARED = {
 
 class Factory(ModelSource):
     """A function or class that returns a network, optionally with attributes ``preprocessing`` and ``categories``.
+
+    The network can also be a function from images to logits, see `AnswerOnly`.
 
     It is called with ``num_classes`` if a checkpoint requires that, otherwise without arguments.
     """
@@ -67,10 +70,16 @@ class Factory(ModelSource):
             options["num_classes"] = num_classes
         with self._beside_file():
             net = self._make(**options)
-        if not isinstance(net, Module):
-            raise self._error(f"returned a {type(net).__name__}, but a torch.nn.Module is needed")
-        network: Module = unwrap(net)
-        for name in _DECLARED & vars(net).keys():
+        if isinstance(net, Module):
+            network: Module = unwrap(net)
+            declared = _DECLARED & vars(net).keys()
+        elif callable(net):
+            network = AnswerOnly(net, self.name)
+            declared = {name for name in _DECLARED if hasattr(net, name)}
+        else:
+            kind = type(net).__name__
+            raise self._error(f"returned a {kind}, but a torch.nn.Module or a function of images is needed")
+        for name in declared:
             setattr(network, name, getattr(net, name))
         return network
 

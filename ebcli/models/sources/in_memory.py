@@ -16,6 +16,7 @@ from ebcli.models.checkpoint import StateDict
 from ebcli.models.keywords import IN_MEMORY, VIDEO
 from ebcli.models.running import fitting_first_layer, shallow_copy
 from ebcli.models.several_inputs import inputs_of
+from ebcli.models.sources.answers import AnswerOnly
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.huggingface import HuggingFace, spec_of
 from ebcli.models.sources.huggingface_heads import HEADS, make_plain
@@ -37,7 +38,7 @@ class InMemory(ModelSource):
 
     def __init__(self, net: Any, transform: Any) -> None:
         name = type(net).__name__
-        if isinstance(net, FunctionOfTensor):
+        if isinstance(net, (FunctionOfTensor, AnswerOnly)):
             name = net.name
         ModelSource.__init__(self, name)
         self.network_given = net
@@ -116,10 +117,13 @@ def source_given(model: Any, transform: Any) -> InMemory:
     if isinstance(getattr(model, "model", None), Module) and hasattr(model, "image_processor"):  # a pipeline
         transform = transform or model.image_processor
         model = model.model
+    if callable(model) and not isinstance(model, Module):
+        name = getattr(model, "__name__", type(model).__name__)
+        model = AnswerOnly(model, name, ", or pass a module that it calls as its layer")
     if not isinstance(model, Module):
         raise ConfigurationError(
             f"model is {reprlib.repr(model)}, but a name, a LoadedModel, a torch.nn.Module, "
-            "a pipeline of Hugging Face, or a function together with a module as its layer is needed"
+            "a pipeline of Hugging Face, or a function from images to logits is needed"
         )
     model = unwrap(model)
     if hasattr(getattr(model, "config", None), "id2label") and inputs_of(model) is None:
