@@ -7,7 +7,8 @@ import shlex
 import sys
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, TYPE_CHECKING
@@ -162,7 +163,8 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> i
 
     with handle_signals(stop):
         try:
-            with closing(work.results) as results:  # images in progress are finished and recorded
+            # images in progress are finished and recorded
+            with _bar_of_passes(work), closing(work.results) as results:
                 for record in tqdm(results, total=total, unit=unit, leave=False, disable=hidden):
                     totals.add(record)
                     with tqdm.external_write_mode():
@@ -186,6 +188,28 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> i
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
         raise EbcliError(_nothing_found(plan, counts["not an image"], unit))
     return 0
+
+
+@contextmanager
+def _bar_of_passes(work: Run) -> Iterator[None]:
+    """Say how many forward passes an image takes, and show them on the terminal, if there are many."""
+    explainer = work.explainer
+    passes = explainer.passes if explainer else {}
+    if explainer is None or not passes:
+        yield
+        return
+    from tqdm import tqdm
+
+    for name, count in passes.items():
+        note(f"{name} takes {count:,} forward passes of each {work.reader.unit}")
+    with tqdm(unit="pass", leave=False, disable=is_quiet() or None) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        explainer.on_passes = show
+        yield
 
 
 @dataclass(kw_only=True)

@@ -151,16 +151,16 @@ class MethodCall:
         """The input that maps are drawn over, (B, C, ...)."""
         return NetworkInputs(self.inputs).main
 
-    def of_image(self, index: int) -> "MethodCall":
-        """The call for one image of the batch."""
+    def of_images(self, first: int, end: int) -> "MethodCall":
+        """The call for some images of the batch."""
         count = len(self.picture)
 
-        def row(tensor: Tensor) -> Tensor:
+        def rows(tensor: Tensor) -> Tensor:
             if tensor.ndim and len(tensor) == count:
-                return tensor[index : index + 1]
+                return tensor[first:end]
             return tensor
 
-        return replace(self, inputs=tree_map_only(Tensor, row, self.inputs))
+        return replace(self, inputs=tree_map_only(Tensor, rows, self.inputs))
 
     def output_of(self, picture: Tensor) -> Tensor:
         """The output (B, num_classes, ...) for another picture, or for several of a single image.

@@ -186,7 +186,7 @@ def _explain_each(
     priors = call.priors(output).to(output)
     maps = []
     for index, image_priors in enumerate(priors.split(1)):
-        image_call = call.of_image(index)
+        image_call = call.of_images(index, index + 1)
         scores = partial(_scores, image_call, image_priors, counter)
         maps.append(explain(scores, image_call.picture))
     return [MethodMaps(layer=None, maps=torch.stack(maps))]

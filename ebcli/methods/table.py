@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ebcli.errors import ConfigurationError, LayerError, closest
+from ebcli.errors import ConfigurationError, LayerError, closest, import_optional
 from ebcli.imports import METHODS as PLUGINS
 from ebcli.imports import load_plugin, plugins
 
@@ -36,6 +36,7 @@ class Method:
         is_signed: negative values speak against the class.
         takes_against: it can contrast with other classes.
         knows_class: its maps depend on the class.
+        module: what it needs beside this package; empty for nothing.
         passes: of methods that take many forward passes, how many an image takes: a function of the sides of the
             network's picture, such as (height, width), or the ``module:name`` of one.
     """
@@ -48,6 +49,7 @@ class Method:
     is_signed: bool = False
     takes_against: bool = False
     knows_class: bool = True
+    module: str = ""
     passes: "Passes | str | None" = None
 
     def compute(self, call: "MethodCall") -> Sequence["MethodMaps"]:
@@ -136,6 +138,7 @@ _BUILT_IN = (
         source="Zeiler and Fergus, ECCV 2014",
         place=PICTURE,
         is_signed=True,
+        module="captum.attr",
         passes=f"{_PERTURBATION}:occlusion_passes",
     ),
     Method(
@@ -183,9 +186,20 @@ def _letters(word: str) -> str:
     return "".join(filter(str.isalnum, word.lower()))
 
 
-def check_places(methods: Sequence[Method], is_input: bool) -> None:
-    """Raise LayerError if maps at the pixels alone are asked for, and a method has none there."""
+def check_methods(methods: Sequence[Method], is_input: bool) -> None:
+    """Check that methods can be asked for maps.
+
+    Args:
+        methods: the methods.
+        is_input: the maps are at the pixels alone.
+
+    Raises:
+        LayerError: a method has no maps at the pixels.
+        ConfigurationError: a method needs a package that is missing.
+    """
     for entry in methods:
+        if entry.module:
+            import_optional(entry.module)
         if is_input and entry.place == HIDDEN_LAYER:
             raise LayerError(
                 f"{entry.name} needs a layer with channels, not the pixels: choose one with --layer"

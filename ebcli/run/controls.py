@@ -93,13 +93,15 @@ def probe_noise(
     """
     model = network.loaded
     question = _question(network, 0, call)
-    quick = [method for method in maps.table if method.passes == 1]
-    beside = [method for method in map(find, maps.beside) if method.passes == 1]
+    quick = [method for method in maps.table if method.passes is None]
+    beside = [method for method in map(find, maps.beside) if method.passes is None]
     strides = {}
     words = [method_in_words(method, network.labels_against) for method in maps.table if method not in quick]
     try:
         with strides_of_cells(model.net) as by_grid:
-            results = probe(model.name, model.net, model.transforms, lambda _: compute_maps(question, quick))
+            results = probe(
+                model.name, model.net, model.transforms, lambda _: compute_maps(question, quick, 1)
+            )
         for method, layer, result in reversed(results):
             grid = tuple(result.maps.shape[-2:])
             if grid in by_grid:
@@ -108,7 +110,7 @@ def probe_noise(
             words.insert(
                 0, method_in_words(method, network.labels_against, joint=result.joint, over_cells=over_cells)
             )
-        compute_maps(question, beside)
+        compute_maps(question, beside, 1)
     except LayerError as error:
         problem = str(error)
         if ": choose" not in problem:

@@ -25,7 +25,7 @@ from ebcli.eb.inputs import Inputs
 from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_line
 from ebcli.heads import single_tensor
 from ebcli.imports import guard_user_code
-from ebcli.methods.call import MethodCall
+from ebcli.methods.call import MethodCall, Progress
 from ebcli.methods.table import CONTRASTIVE, EXCITATION, find
 from ebcli.models import LoadedModel, load_model
 from ebcli.models.keywords import INPUT
@@ -92,7 +92,10 @@ class Explainer:
         loaded: the network.
         device: the name of the device.
         batch_size: images per batch, halved when memory runs out; videos are explained one by one.
+        on_passes: gets the numbers of forward passes that are done, and that there are, of methods that take many.
     """
+
+    on_passes: Progress | None = None
 
     def __init__(self, plan: RunPlan, total: int = sys.maxsize, loaded: LoadedModel | None = None) -> None:
         execution = plan.execution
@@ -282,7 +285,7 @@ class Explainer:
                 findings += map(self._find, self._task.run(inputs, requests), requests)
         first = 0
         while not findings or first < max(len(finding.row) for finding in findings):
-            results, beside = self._compute(inputs, partial(targets, first))
+            results, beside = self._compute(inputs, partial(targets, first), len(images))
             rows = [finding.row[first : first + width] for finding in findings]
             maps = maps_of(requests, results, beside, rows, self._keep_relevance)
             if self.loaded.inputs is not None:
@@ -358,8 +361,8 @@ class Explainer:
         self, inputs: Tensor, subjects: Sequence[Subject], request: ImageRequest, against: Indices = None
     ) -> MapRows:
         """The maps of the same subjects in each of the inputs."""
-        results, beside = self._compute(inputs, partial(priors, [subjects], 1), against)
         count = len(inputs)
+        results, beside = self._compute(inputs, partial(priors, [subjects], 1), count, against)
         return maps_of([request] * count, results, beside, [subjects] * count, self._keep_relevance)
 
     def _batches(self, pieces: Pieces) -> Iterator[Tensor]:
@@ -380,14 +383,15 @@ class Explainer:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
 
     def _compute(
-        self, inputs: Tensor, targets: Targets, against: Indices = None
+        self, inputs: Tensor, targets: Targets, count: int, against: Indices = None
     ) -> tuple[list[BatchMaps], list[BatchMaps]]:
         """The maps of subjects in a batch, and those beside; given other classes to contrast with, contrastive ones."""
         maps = self._maps_asked
         call = self._call(inputs, targets, against)
         if against is not None:
-            return compute_maps(call, [find(CONTRASTIVE)]), []
-        return compute_maps(call, maps.table), compute_maps(call, [*map(find, maps.beside)])
+            return compute_maps(call, [find(CONTRASTIVE)], count), []
+        beside = [*map(find, maps.beside)]
+        return compute_maps(call, maps.table, count), compute_maps(call, beside, count)
 
     def _call(self, inputs: Tensor, targets: Targets, against: Indices = None) -> MethodCall:
         maps = self._maps_asked
@@ -403,7 +407,24 @@ class Explainer:
             joint=self._joint,
             allow_unsupported=maps.allow_unsupported,
             track_lost_mass=maps.track_lost_mass,
+            batch_size=self._piece_batch_size,
+            progress=self._note_passes,
         )
+
+    def _note_passes(self, done: int, total: int) -> None:
+        """Tell how many passes of many are done. Raises CancelledError after a stop."""
+        if self._stopping.is_set():
+            raise CancelledError
+        if self.on_passes is not None:
+            self.on_passes(done, total)
+
+    @property
+    def passes(self) -> dict[str, int]:
+        """How many forward passes an image takes, of the methods that take many, by name."""
+        maps = self._maps_asked
+        sides = self.loaded.transforms.shape
+        numbers = {method.name: method.passes_of(sides) for method in (*maps.table, *map(find, maps.beside))}
+        return {name: number for name, number in numbers.items() if number is not None}
 
     def _probe(self) -> None:
         """Explain noise to complete the network's description; for errors, see ``controls.probe_noise``."""

@@ -69,16 +69,25 @@ class BatchMaps(NamedTuple):
     maps: MethodMaps
 
 
-def compute_maps(call: MethodCall, methods: Sequence[Method]) -> list[BatchMaps]:
-    """The maps of methods, layer by layer, and those of the picture last."""
+def compute_maps(call: MethodCall, methods: Sequence[Method], count: int) -> list[BatchMaps]:
+    """The maps of methods, layer by layer, and those of the picture last.
+
+    Args:
+        call: what they are asked of a batch.
+        methods: the methods.
+        count: the images; others only fill the batch, and methods that take many passes leave them out.
+    """
     maps = []
     for method in methods:
+        of_method = call
+        if method.passes is not None:
+            of_method = call.of_images(0, count)
         layers = call.layers
         if method.place == HIDDEN_LAYER:
             layers = [layer for layer in layers if layer is not None]
         if not layers:
             continue
-        for result in method.compute(replace(call, layers=layers)):
+        for result in method.compute(replace(of_method, layers=layers)):
             maps.append(BatchMaps(method, result.layer or INPUT, result))
     order = [layer or INPUT for layer in call.layers]
     return sorted(maps, key=lambda item: order.index(item.layer) if item.layer in order else len(order))

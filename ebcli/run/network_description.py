@@ -10,7 +10,7 @@ from typing import Any
 from ebcli import models  # of which some names import torch when they are used
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.naming import slug
-from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, check_places, find
+from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, check_methods, find
 from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, RAW, SOFTMAX, WHOLE
 from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
 from ebcli.models.names import imagenet_classes
@@ -202,6 +202,7 @@ def describe(plan: RunPlan, model: LoadedModel, own_layer: str | None) -> Networ
         method = (plan.words or WordOptions()).method
         return NetworkDescription(loaded=model, layers=(own_layer,), default_layer=own_layer, method=method)
     layers = layers_of_methods(plan.maps, model)
+    check_methods([*plan.maps.table, *map(find, plan.maps.beside)], layers == (INPUT,))
     counts = Counter(map(slug, layers))
     same_slugs = [repr(name) for name in layers if counts[slug(name)] > 1]
     if same_slugs and not plan.output.panel:
@@ -229,9 +230,7 @@ def layers_of_methods(maps: MapOptions, model: LoadedModel) -> Names:
         if maps.layers not in ((), (INPUT,)):
             raise ConfigurationError(f"{maps.methods[0]} makes maps of the picture: drop --layer")
         return (INPUT,)
-    layers = chosen_layers(maps.layers, model)
-    check_places([*maps.table, *map(find, maps.beside)], layers == (INPUT,))
-    return layers
+    return chosen_layers(maps.layers, model)
 
 
 def chosen_layers(names: Sequence[str], model: LoadedModel) -> Names:
