@@ -316,7 +316,7 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
         "Server", "--port", "Listen at this port; 0 for a free one.", type=IntRange(0, 65535), default=8722
     ),
     option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
-    options=_NETWORK_OPTIONS,
+    options=[*_NETWORK_OPTIONS, "method"],
 )
 def serve(
     images: Paths, model: Names, weights: Names, host: str, port: int, show: bool, **options: Any

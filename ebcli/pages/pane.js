@@ -6,7 +6,7 @@ const IDLE = 300; // ms until the other layers are asked for, or twice as long a
 
 const READ = `${matchMedia("(pointer: coarse)").matches ? "Tap" : "Point at"} the picture to read values`;
 
-const FIELDS = ["photo", "network", "target", "against", "box", "pixel", "layer", "marginal"];
+const FIELDS = ["photo", "network", "target", "against", "box", "pixel", "layer", "method"];
 
 class Pane extends Frame {
   // `page` has the status, the colors and the look, and is told of changes.
@@ -31,8 +31,9 @@ class Pane extends Frame {
       event.preventDefault();
       this.change({ target: this.part("target").value.trim(), against: this.part("against").value.trim(), box: "" });
     });
-    this.part("marginal").addEventListener("change", ({ target }) => {
-      this.change({ marginal: target.checked ? "1" : "", against: target.checked ? "" : this.state.against });
+    this.part("method").addEventListener("change", ({ target }) => {
+      const chosen = this.network.methods.find((one) => one.name === target.value);
+      this.change({ method: chosen.name, against: chosen.against ? this.state.against : "" });
     });
     this.part("layer").addEventListener("input", ({ target }) => {
       this.change({ layer: this.network.layers[target.value] }, false);
@@ -59,8 +60,14 @@ class Pane extends Frame {
     return this.state.layer || this.network.layer;
   }
 
+  get method() {
+    const { methods } = this.network;
+    return methods.find((one) => one.name === this.state.method) ?? methods[0] ?? { name: "", signed: true, against: true };
+  }
+
   get signed() {
-    return !this.state.marginal && (this.page.look.signed === "" ? this.state.against !== "" : this.page.look.signed === "1");
+    if (!this.method.signed) return false;
+    return this.page.look.signed === "" ? this.state.against !== "" : this.page.look.signed === "1";
   }
 
   // The address follows once there is an answer.
@@ -166,9 +173,9 @@ class Pane extends Frame {
 
   // The map of a likely class may be there already, with the atlas.
   reuse() {
-    const { target, against, marginal } = this.state;
+    const { target, against } = this.state;
     const map = this.page.atlases.get(this.atlasKey)?.maps.get(target);
-    if (map && !against && !marginal && map.layer === this.layer) this.known.maps.layers.set(map.layer, map);
+    if (map && !against && this.method.name === "contrastive" && map.layer === this.layer) this.known.maps.layers.set(map.layer, map);
   }
 
   // What the pointer, the list and the slider need, so that they ask nothing: the atlas of the photo, and all layers.
@@ -226,8 +233,11 @@ class Pane extends Frame {
     this.part("target").setAttribute("list", this.network.texts ? "" : `classes-${state.network || 0}`);
     this.part("against").setAttribute("list", this.network.texts ? "" : `classes-${state.network || 0}`);
     this.part("against").value = this.page.className(state.network, state.against);
-    this.part("against").disabled = state.marginal === "1";
-    this.part("marginal").checked = state.marginal === "1";
+    this.part("against").disabled = !this.method.against;
+    const methods = this.network.methods.map(({ name, source }) => element("option", { value: name, title: source }, name));
+    this.part("method").replaceChildren(...methods);
+    this.part("method").value = this.method.name;
+    this.part("methods").hidden = methods.length < 2;
     const slider = this.part("layer");
     slider.max = Math.max(0, this.network.layers.length - 1);
     slider.value = this.network.layers.indexOf(this.layer);

@@ -24,6 +24,7 @@ from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError, in_words
 from ebcli.files.sources import Source
+from ebcli.methods.table import Method
 from ebcli.pages.shell import page
 from ebcli.run.plan import RunPlan
 from ebcli.serve.access import refuse
@@ -217,7 +218,17 @@ def _network_status(network: Network) -> JsonObject:
         "task": network.loaded.task if network.is_ready else None,
         "layers": network.layers,
         "layer": network.default,
+        "methods": [_method_status(method) for method in network.methods],
         "texts": network.takes_texts,
+    }
+
+
+def _method_status(method: Method) -> JsonObject:
+    return {
+        "name": method.name,
+        "source": method.source,
+        "signed": method.is_signed,
+        "against": method.takes_against,
     }
 
 

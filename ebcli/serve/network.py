@@ -14,7 +14,7 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
 from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
-from ebcli.methods.table import CONTRASTIVE, MARGINAL
+from ebcli.methods.table import PICTURE, Method, find, names
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
 from ebcli.models.names import caveat
@@ -49,6 +49,7 @@ class Network:
         doubt: a sentence on how far its maps can be trusted.
         layers: the layers that the page offers, from the pixels to the classifier.
         default: the layer that is shown first.
+        methods: those that the page offers, the one that is shown first at the front.
         takes_texts: its classes are texts.
     """
 
@@ -60,6 +61,7 @@ class Network:
         self.doubt: str | None = None
         self.layers: tuple[str, ...] = ()
         self.default = ""
+        self.methods: list[Method] = []
         self.takes_texts = plan.model.class_names is None and takes_texts(plan.model.name)
         self._loaded_model: LoadedModel | None = None
         # each set of texts is a network of its own
@@ -99,6 +101,7 @@ class Network:
             ConfigurationError: it cannot be loaded, or is not for images.
         """
         from ebcli.models import layers
+        from ebcli.models.sources.answers import only_answers
         from ebcli.run.explainer import Explainer
         from ebcli.run.network_description import chosen_layers
 
@@ -118,13 +121,17 @@ class Network:
         self.doubt = caveat(model.name)
         if not model.trained:
             self.doubt = f"{model.name} is untrained: its maps are meaningless"
+        self.methods = [*map(find, dict.fromkeys([*self._base_plan.maps.methods, *names()]))]
+        # those whose maps lie on the picture take many passes, so they are offered where there are no others
+        on_picture = only_answers(model.net)
+        self.methods = [method for method in self.methods if (method.place == PICTURE) == on_picture]
         self._loaded_model = model
 
     def plan(self, query: Mapping[str, str]) -> RunPlan:
         """The plan that an address of the page stands for.
 
         Args:
-            query: ``target``, ``against``, ``box`` or ``pixel``, ``layer``, which can be `ALL_LAYERS`, and how a map is
+            query: ``method``, ``target``, ``against``, ``box`` or ``pixel``, ``layer``, which can be `ALL_LAYERS`, and how a map is
                 drawn.
 
         Raises:
@@ -150,7 +157,7 @@ class Network:
         return self._base_plan.replace(
             **values,
             layer=self.layers if layer == ALL_LAYERS else (layer,),
-            method=(options.get("method", MARGINAL if options.get("marginal") == "1" else CONTRASTIVE),),
+            method=(options.get("method", self._base_plan.maps.methods[0]),),
             style=options.get("style"),
             signed={"0": False, "1": True}.get(options.get("signed", "")),
             cells=options.get("cells") == "1",

@@ -61,8 +61,11 @@ TERMS = RED_TERM + sum(TABLE_TERMS)
 
 def test_each_input_has_its_share_and_columns_are_ranked(opened: Callable[..., TestClient]) -> None:
     client = opened(patient(), paths=("a.png",))
-    for marginal, third in (("1", 0), ("", -1)):  # the dual's only positive term is that of the third column
-        about, _ = maps(client, photo="0", target="0", marginal=marginal)
+    for method, third in (
+        ("marginal", 0),
+        ("", -1),
+    ):  # the dual's only positive term is that of the third column
+        about, _ = maps(client, photo="0", target="0", method=method)
         (map_,) = about["maps"]
         assert [name for name, _ in map_["inputs"]] == ["image", "table"]
         shares = [share for _, share in map_["inputs"]]
@@ -99,7 +102,7 @@ def test_a_pixel_of_a_map_of_values_is_explained(opened: Callable[..., TestClien
         query = {"photo": "0", "pixel": pixel}
         (subject,) = client.get("/subjects", params=query).json()
         assert (subject["name"], subject["score"]) == ("value", pytest.approx(value, rel=1e-5))
-        about, (values,) = maps(client, **query, marginal="1")
+        about, (values,) = maps(client, **query, method="marginal")
         assert about["subjects"] == [subject]
         if pixel == "48,16":  # the 3 x 3 cells around that at row 4, column 12
             np.testing.assert_allclose(values[3:6, 11:14], 1 / 9, rtol=1e-5)
@@ -147,7 +150,7 @@ def test_one_channel_has_the_object_and_then_the_background(opened: Callable[...
     assert [(one["name"], one["score"]) for one in found] == [("object", 1 / 16), ("background", 15 / 16)]
     for one, is_bright in zip(found, (True, False), strict=True):
         query = {"photo": "0", "target": str(one["index"])}
-        about, (values,) = maps(client, **query, marginal="1")
+        about, (values,) = maps(client, **query, method="marginal")
         assert about["subjects"] == [one]
         left, top, right, bottom = RED_SQUARE
         inside = values[top:bottom, left:right].sum()

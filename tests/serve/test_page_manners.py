@@ -122,8 +122,8 @@ def test_numbers_have_a_meaning_for_those_who_point_tap_tab_or_listen(page: str,
     browser.driver.refresh()
     settled(browser)
     assert browser.one(".value").text.startswith("Point at the picture")
-    browser.driver.get(f"{page}/?photo=0&target=2&marginal=1")
-    settled(browser, marginal="1")
+    browser.driver.get(f"{page}/?photo=0&target=2&method=marginal")
+    settled(browser, method="marginal")
     assert [fact.text.split()[0] for fact in browser.all(".fact button")] == ["score", "mass"]
 
 

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
         {"target": "class b", "layer": "0"},
         {"target": "5", "against": "1"},
         {"target": "5", "against": "1", "signed": "0", "cells": "1"},
-        {"target": "3", "marginal": "1", "style": "heatmap"},
+        {"target": "3", "method": "marginal", "style": "heatmap"},
         {"target": "3", "signed": "1", "alpha": "0.5", "layer": "input"},
         {"target": "0", "style": "contour", "layer": "0"},
     ],
@@ -154,7 +154,7 @@ def test_two_networks_answer_for_themselves(
         ({"photo": "0", "style": "oil"}, "unknown style 'oil'"),
         ({"photo": "0", "box": "1,2"}, "this is no address of the page"),
         (
-            {"photo": "0", "marginal": "1", "against": "1"},
+            {"photo": "0", "method": "marginal", "against": "1"},
             "--against compares classes, which marginal maps do not: drop it, or choose --method contrastive",
         ),
     ],

@@ -70,7 +70,7 @@ def test_one_of_several_heads_is_explained(opened: Callable[..., TestClient]) ->
     (status,) = client.get("/status").json()["networks"]
     assert status["name"] == f"{two_heads.__file__}:two, head color"
     assert client.get("/classes").json() == two_heads.COLOR
-    query = {"photo": "0", "target": "0", "marginal": "1"}
+    query = {"photo": "0", "target": "0", "method": "marginal"}
     about, (values,) = maps(client, **query)
     assert [subject["name"] for subject in about["subjects"]] == ["green"]
     assert values.sum() == pytest.approx(1)
