@@ -37,7 +37,7 @@ from ebcli.models.keywords import (
 )
 from ebcli.models.loaded import HeadShape, LoadedModel
 from ebcli.models.outputs import Declared, read_outputs
-from ebcli.models.running import blank, checked_device, output_shape, probe
+from ebcli.models.running import blank, checked_device, output_shape, probe, with_hooks
 from ebcli.models.several_inputs import inputs_of, with_own_inputs
 from ebcli.models.sources import is_network_file, refuse_keras, source_of
 from ebcli.models.sources.base import ModelSource
@@ -172,7 +172,7 @@ def _load(
         torch.default_generator.manual_seed(0)
         head = source.choose_head(head)
         net, label, files = _with_weights(source, weights, name)
-        net = with_own_inputs(net)
+        net = with_own_inputs(with_hooks(net))
         check_finite(net, f"{label} for {name}")
         own_task = source.task(net)
         task = own_task or (DETECTION if is_detector(net) else None)

@@ -85,6 +85,22 @@ def shallow_copy(net: Module) -> Module:
     return twin
 
 
+class Script(Module):
+    """A network of TorchScript as a module that can have hooks, though its layers cannot."""
+
+    def __init__(self, script: Module) -> None:
+        super().__init__()
+        self.script = script
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.script(*inputs, **named)
+
+
+def with_hooks(net: Module) -> Module:
+    """The network, as one that can have hooks."""
+    return Script(net) if isinstance(net, torch.jit.ScriptModule) else net
+
+
 class ReachedLayer(Exception):  # noqa: N818 - no error
     """What a hook was for was seen, so the rest of the forward pass is not needed."""
 
@@ -107,6 +123,8 @@ def hook_modules(modules: Iterable[Module], hook: Hook, *, before: bool = False)
 
     with ExitStack() as hooks:
         for module in modules:
+            if isinstance(module, torch.jit.RecursiveScriptModule):  # it can have none
+                continue
             register = module.register_forward_pre_hook if before else module.register_forward_hook
             hooks.callback(register(run_hook).remove)
         yield
