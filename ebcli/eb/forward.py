@@ -58,10 +58,12 @@ class LayerHooks:
             if name is None or name in self.sources:
                 continue
             module = self._net.get_submodule(name)
-            if isinstance(module, torch.jit.RecursiveScriptModule):
-                raise LayerError(in_script(label_of(name)))
-            # before the network's own hooks, which may keep the output for another layer
-            self.handles.append(module.register_forward_hook(partial(self._output, name), prepend=True))
+            hook = partial(self._output, name)
+            try:
+                # before the network's own hooks, which may keep the output for another layer
+                self.handles.append(module.register_forward_hook(hook, prepend=True))
+            except RuntimeError as error:
+                raise LayerError(in_script(label_of(name))) from error
         self._tape.saves_numbers = False
         for name in self.sources.keys() & self.names:
             self._check_dtype(name, self.sources[name].dtype)
@@ -257,14 +259,17 @@ def _name_of(layer: LayerChoice, net: Module, inputs: NetworkInputs, tape: Tape)
         if layer not in tape.names:
             raise LayerError(f"this {type(layer).__name__} is not a module of the network")
         return tape.names[layer]
+    names = inputs.names_in(net)
     if layer is None or layer.startswith(PREFIX):
-        return inputs.layer_of(layer)
-    if isinstance(net, torch.jit.RecursiveScriptModule):
+        return inputs.layer_of(layer, names)
+    if isinstance(net, torch.jit.ScriptModule):
         raise LayerError(in_script(label_of(layer)))
     for name in (layer, without_wrappers(layer)):
         with suppress(AttributeError):
             if net.get_submodule(name) is not net:
                 return name
+    if layer in names and len(inputs.tensors) > 1:
+        return inputs.layer_of(layer, names)
     hint = "use layer=None for the input"
     if layer != "input":
         hint = closest(layer, filter(None, tape.names.values()))

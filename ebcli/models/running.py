@@ -123,10 +123,9 @@ def hook_modules(modules: Iterable[Module], hook: Hook, *, before: bool = False)
 
     with ExitStack() as hooks:
         for module in modules:
-            if isinstance(module, torch.jit.RecursiveScriptModule):  # it can have none
-                continue
             register = module.register_forward_pre_hook if before else module.register_forward_hook
-            hooks.callback(register(run_hook).remove)
+            with suppress(RuntimeError):  # scripts can have none
+                hooks.callback(register(run_hook).remove)
         yield
 
 

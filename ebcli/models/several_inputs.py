@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ebcli.eb.inputs import PREFIX, NetworkInputs
-from ebcli.errors import ConfigurationError, ImageError, first_line, plural
+from ebcli.eb.inputs import NetworkInputs, argument_names
+from ebcli.errors import ConfigurationError, ImageError, LayerError, first_line, plural
+from ebcli.models.keywords import INPUT, OF_INPUT
 
 Tensors = dict[str, Tensor]  # by the names of the inputs
 
@@ -33,6 +34,7 @@ class SeveralInputs:
         picture: the name of the picture.
         example: one row of each other input, (1, ...), which stands in where only a picture is known.
         by_name: whether the network is called with names.
+        has_order: whether inputs can be told by their numbers.
         columns: the names of the columns of tables, by the name of the input.
         read: the rows of the other inputs for the path of a picture; None if they are known in another way.
 
@@ -47,6 +49,7 @@ class SeveralInputs:
         example: Tensors,
         *,
         by_name: bool,
+        has_order: bool,
         columns: Mapping[str, Sequence[str]] | None = None,
         read: Callable[[str], Tensors] | None = None,
     ) -> None:
@@ -55,6 +58,7 @@ class SeveralInputs:
         self.columns = dict(columns or {})
         self._example = example
         self._by_name = by_name
+        self._has_order = has_order
         self._read = read
 
     @property
@@ -107,8 +111,27 @@ class SeveralInputs:
     def layer_of(self, name: str) -> str:
         """What the engine calls an input as a layer."""
         if self._by_name:
-            return PREFIX + name
-        return f"{PREFIX}{self.names.index(name)}"
+            return OF_INPUT + name
+        return f"{OF_INPUT}{self.names.index(name)}"
+
+    def find_layer(self, choice: str) -> str:
+        """The layer that an input is, from its name or number: ``"input"`` for the picture.
+
+        Raises:
+            LayerError: there is no such input.
+        """
+        name = choice.removeprefix(OF_INPUT)
+        if name not in self.names and self._has_order and name.isdecimal():
+            name = dict(enumerate(self.names)).get(int(name), name)
+        if name == self.picture:
+            return INPUT
+        if name not in self.names:
+            raise LayerError(f"the network has no input {name!r}: choose one of {', '.join(self.names)}")
+        return self.layer_of(name)
+
+    def picture_at(self, layer: str) -> str | None:
+        """The name of the other picture that a layer is; None if it is none."""
+        return next((name for name in self.pictures if self.layer_of(name) == layer), None)
 
     def fill_in(self, net: Module) -> Module:
         """A copy of the network that gets the other inputs where it is called with a picture alone.
@@ -178,7 +201,12 @@ class Rows(NamedTuple):
         pictures = [*tensors.pop(call.picture)]
         others = [{name: a[i : i + 1] for name, a in tensors.items()} for i in range(len(pictures))]
         inputs = SeveralInputs(
-            [*counts], call.picture, others[0], by_name=by_name, columns=_names_of_columns(columns, tensors)
+            [*counts],
+            call.picture,
+            others[0],
+            by_name=by_name,
+            has_order=not isinstance(values, Mapping),
+            columns=_names_of_columns(columns, tensors),
         )
         return cls(inputs, pictures, others, is_batch)
 
@@ -221,7 +249,7 @@ def with_own_inputs(net: Module) -> Module:
         raise ConfigurationError(
             f"{problem}: for None, return an example of each other input, such as torch.zeros(4)"
         ) from error
-    arguments = _arguments(net)
+    arguments = argument_names(net)
     by_name = isinstance(others, Mapping) or len(arguments) > _count(others)
     if isinstance(others, Mapping):
         picture = next((name for name in arguments if name not in others), "image")
@@ -241,7 +269,16 @@ def with_own_inputs(net: Module) -> Module:
 
     example = _as_rows(others, names[1:])
     columns = _names_of_columns(getattr(net, "columns", None), example)
-    return SeveralInputs(names, picture, example, by_name=by_name, columns=columns, read=rows).fill_in(net)
+    inputs = SeveralInputs(
+        names,
+        picture,
+        example,
+        by_name=by_name,
+        has_order=not isinstance(others, Mapping),
+        columns=columns,
+        read=rows,
+    )
+    return inputs.fill_in(net)
 
 
 def _count(others: Any) -> int:
@@ -276,20 +313,10 @@ def by_names(net: Any, inputs: Any) -> tuple[Tensors, bool]:
     filled_in = inputs_of(net)
     if filled_in is not None and len(filled_in.names) == len(inputs):
         return dict(zip(filled_in.names, inputs, strict=True)), True
-    names = _arguments(net)[: len(inputs)]
+    names = argument_names(net)[: len(inputs)]
     if len(names) == len(inputs):
         return dict(zip(names, inputs, strict=True)), True
     return {str(number): tensor for number, tensor in enumerate(inputs)}, False
-
-
-def _arguments(net: Any) -> list[str]:
-    """The names of the arguments of a network or a function that can be given in order."""
-    parameters = inspect.signature(getattr(net, "forward", net)).parameters.values()
-    return [
-        parameter.name
-        for parameter in parameters
-        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-    ]
 
 
 def takes_several(net: Any) -> bool:

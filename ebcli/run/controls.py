@@ -24,6 +24,7 @@ from ebcli.files.naming import sha256
 from ebcli.files.sink import atomic_write
 from ebcli.heads import single_tensor
 from ebcli.models import default_layer
+from ebcli.models.keywords import OF_INPUT
 from ebcli.models.methods import center
 from ebcli.models.running import blank, probe, strides_of_cells
 from ebcli.run.maps import Maps, compared_maps, priors
@@ -94,7 +95,7 @@ def probe_noise(
         with strides_of_cells(model.net) as by_grid:
             results = probe(model.name, model.net, model.transforms, lambda _: explain(image, classes))
         for layer, result in zip(network.layers, results, strict=True):
-            grid = tuple(result.maps.shape[-2:])
+            grid = () if layer.startswith(OF_INPUT) else tuple(result.maps.shape[-2:])
             if grid in by_grid:
                 strides[layer] = by_grid[grid]
             over_cells = bool(result.special_tokens)

@@ -37,6 +37,7 @@ from ebcli.models.running import default_batch_size, resolve_device
 from ebcli.models.several_inputs import PICTURE_AXES, Rows, takes_several
 from ebcli.models.sources.in_memory import FunctionOfTensor
 from ebcli.run.explainer import Explainer, Results
+from ebcli.run.input_evidence import frame_at
 from ebcli.run.network_description import in_a_sentence
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import Values
@@ -131,8 +132,9 @@ def explain(
             likely class, or for all detections or segments.
         target: the same by keyword.
         targets: the same by keyword.
-        layer: the layer of the maps, or several: names or modules; `"input"` for the pixels. None for the model's
-            default layer.
+        layer: the layer of the maps, or several: names or modules; `"input"` for the pixels. Of a network with several
+            inputs, `"input:1"`, or `"input:NAME"` by the name of the argument, is another input. Its map has the
+            shape of this input. The name alone will do if no module has it. None for the model's default layer.
         against: classes to contrast with. None for the class's own dual.
         contrastive: contrastive maps; marginal ones if False.
         top_k: the number of most likely classes, in place of targets; None for 1, or 20 for an atlas.
@@ -349,7 +351,8 @@ def _explain(
             by_image[i].append(explanation)
     subtitle = in_a_sentence(explainer.network.provenance_of_picture())
     results = []
-    for number, (explanations, (_, frame)) in enumerate(zip(by_image, pairs, strict=True), start=1):
+    (first_layer, *_) = explainer.network.layers
+    for number, (explanations, (item, frame)) in enumerate(zip(by_image, pairs, strict=True), start=1):
         prefix = f"image {number} of {len(pairs)}: " if len(pairs) > 1 else ""
         joined = Explanation(maps=[], seconds=0)
         for explanation in explanations:
@@ -358,7 +361,7 @@ def _explain(
             joined = replace(explanation, maps=[*joined.maps, *explanation.maps])
         if not joined.maps:
             raise ImageError(f"{prefix}{network.name} finds nothing to explain: name a class")
-        results.append(Saliency(joined, frame, plan, subtitle))
+        results.append(Saliency(joined, frame_at(network, first_layer, item, frame), plan, subtitle))
     return results
 
 

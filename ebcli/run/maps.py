@@ -21,7 +21,7 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import ExcitationResult
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
-from ebcli.models.keywords import INPUT, WHOLE
+from ebcli.models.keywords import INPUT, OF_INPUT, WHOLE
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.running import default_batch_size
 
@@ -34,6 +34,7 @@ Fields = dict[str, Any]
 Size = tuple[int, int]  # height and width
 _LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/evidence.md
 
+_PICTURES = 5  # axes of the relevance of pictures (B, K, C, H, W)
 _FRAMES = 16  # of a clip, which takes about as much memory as so many images
 
 
@@ -110,8 +111,13 @@ def _targets(rows: Rows) -> Tensor:
 
 def _batch_fields(result: ExcitationResult, layer: str, keep_relevance: bool) -> Fields:
     """The fields of the maps at a layer by name, each for all images (B, K, ...)."""
-    fields: Fields = {"values": result.maps.float().cpu().numpy(), "mass": None}
     relevance = result.relevance
+    values = relevance
+    if not layer.startswith(OF_INPUT):
+        values = result.maps
+    elif relevance.ndim == _PICTURES:
+        values = relevance.sum(2)
+    fields: Fields = {"values": values.float().cpu().numpy(), "mass": None}
     if result.mass is not None:
         fields["mass"] = result.mass.tolist()
     if result.lost_mass is not None:

@@ -32,7 +32,7 @@ from ebcli.models.classes import Labels, read_labels
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
 from ebcli.models.loaded import configuration_hash, content_hash, network_settings
 from ebcli.models.names import caveat
-from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
+from ebcli.run.network_description import NetworkDescription, check_picture, class_labels, in_a_sentence
 from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions, OutputOptions
@@ -95,6 +95,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     network = network or NetworkDescription.of_plan(plan)
     model = network.loaded
     _check_model(plan, model)
+    check_picture(network)
     reader = Reader(model.transforms, inputs.clips, inputs.max_pixels)
     if model.transforms.axes != "HW":
         listing = partial(listing, as_one=reader.formats)

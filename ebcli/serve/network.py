@@ -98,11 +98,12 @@ class Network:
         """
         from ebcli.models import layers
         from ebcli.run.explainer import Explainer
-        from ebcli.run.network_description import chosen_layers
+        from ebcli.run.network_description import check_picture, chosen_layers
 
         layer_names = self._base_plan.maps.layers
         target = _ANY_TEXT if self.takes_texts else ()
         first = Explainer(self._base_plan.replace(layer=layer_names[:1], target=target), 1)
+        check_picture(first.network)
         model = first.loaded
         if model.transforms.axes != "HW" or model.transforms.frames is not None:
             raise ConfigurationError(
@@ -246,9 +247,12 @@ class Network:
     def _new_explainer(self, plan: RunPlan) -> Explainer:
         """A network that is ready to explain photos at some layers."""
         from ebcli.run.explainer import Explainer
+        from ebcli.run.network_description import check_picture
 
         model = self._with_texts(plan.model) if self.takes_texts else self.loaded
-        return Explainer(plan, 1, model)
+        explainer = Explainer(plan, 1, model)
+        check_picture(explainer.network)
+        return explainer
 
     @property
     def _reader(self) -> Reader:

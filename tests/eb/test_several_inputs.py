@@ -93,6 +93,20 @@ def test_inputs_are_given_by_name_or_in_order():
     assert layer.maps.shape == (2, 4, 3)
 
 
+def test_inputs_in_order_can_be_named_by_their_arguments():
+    net = PictureAndTable().eval()
+    inputs = tuple(a.float() for a in inputs_of(PictureAndTable, 2))
+    expected = ebcli.excitation_backprop(net, inputs, 1, "input:1")
+    found = ebcli.excitation_backprop(net, inputs, 1, "input:table")
+    torch.testing.assert_close(found.relevance, expected.relevance)
+    assert found.layer == "input:1"
+    pictures = tuple(inputs_of(Change, 2))
+    by_name = ebcli.excitation_backprop(Change().eval().double(), pictures, 1, ["before", "after"])
+    assert [result.layer for result in by_name] == [None, "input:1"]
+    # a module of that name comes first
+    assert ebcli.excitation_backprop(net, inputs, 1, "table").layer == "table"
+
+
 def test_whole_numbers_are_constants():
     net = PictureAndTable().eval()
     picture, table = (a.float() for a in inputs_of(PictureAndTable, 2))
