@@ -95,7 +95,10 @@ class NetworkInputs:
         if key in names and not self._has_names:
             key = str(names.index(key))
         if key not in self._signals:
-            raise LayerError(f"no input {key!r} carries the signal: choose one of {', '.join(self._signals)}")
+            problem = f"the network gets no input {key!r}"
+            if key in self.tensors:
+                problem = f"input {key!r} has whole numbers, which carry no signal"
+            raise LayerError(f"{problem}: choose one of {', '.join(self._signals)}")
         if key == self.picture:
             return None
         return PREFIX + key

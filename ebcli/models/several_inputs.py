@@ -1,12 +1,17 @@
 """Networks with several inputs: what they get beside a picture, and a copy of them that fills that in."""
 
 import inspect
+import os
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from PIL.Image import Image
 from torch import Tensor
 from torch.nn import Module
 
@@ -60,6 +65,12 @@ class SeveralInputs:
         self._by_name = by_name
         self._has_order = has_order
         self._read = read
+
+    def with_columns(self, columns: Mapping[str, Sequence[str]]) -> "SeveralInputs":
+        """The same inputs with other names of columns."""
+        inputs = copy(self)
+        inputs.columns = dict(columns)
+        return inputs
 
     @property
     def pictures(self) -> list[str]:
@@ -139,9 +150,9 @@ class SeveralInputs:
         It shares layers, parameters and buffers with the network.
         """
         kind = type(type(net).__name__, (_FilledIn, type(net)), {})
-        copy: Module = object.__new__(kind)
-        vars(copy).update(vars(net), training=False, several_inputs=self)
-        return copy
+        result: Module = object.__new__(kind)
+        vars(result).update(vars(net), training=False, several_inputs=self)
+        return result
 
 
 class _FilledIn(Module):
@@ -164,13 +175,13 @@ class Rows(NamedTuple):
 
     Attributes:
         inputs: which ones they are.
-        pictures: the picture (C, H, W) of each row.
+        pictures: the picture (C, H, W) of each row, or an image that is not preprocessed yet.
         others: the other inputs (1, ...) of each row, by name.
         is_batch: whether they had an axis of rows.
     """
 
     inputs: SeveralInputs
-    pictures: list[Tensor]
+    pictures: list[Any]
     others: list[Tensors]
     is_batch: bool
 
@@ -181,34 +192,90 @@ class Rows(NamedTuple):
         Args:
             net: the network, or a function.
             values: a tuple of tensors, or a mapping of their names to tensors: a batch of each, or one row of each,
-                of which the picture is (C, H, W).
+                of which the picture is (C, H, W). Numbers and arrays will do for tensors, and for the picture of one
+                row, an image that is not preprocessed yet.
             columns: the names of the columns of the only table, or a mapping of the names of tables to these.
 
         Raises:
             ConfigurationError: these are no tensors, differ in their number of rows, or columns fit no table.
         """
-        tensors, by_name = by_names(net, values)
-        call = NetworkInputs(tensors)
-        is_batch = call.main.ndim != PICTURE_AXES
-        if not is_batch:
+        by_input, by_name = by_names(net, values)
+        tensors = {name: as_tensor(name, value) for name, value in by_input.items() if not is_image(value)}
+        images = {name: value for name, value in by_input.items() if name not in tensors}
+        is_batch = False
+        if images:
+            picture = _only_picture(images, tensors)
+            pictures = [*images.values()]
             tensors = {name: a[None] for name, a in tensors.items()}
-        counts = {name: len(a) if a.ndim else 0 for name, a in tensors.items()}
-        if len({*counts.values()}) > 1 or not counts[call.picture]:
-            sizes = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise ConfigurationError(
-                f"the inputs differ in their number of images ({sizes}): pass a row of each"
-            )
-        pictures = [*tensors.pop(call.picture)]
+        else:
+            picture = NetworkInputs(tensors).picture
+            is_batch = tensors[picture].ndim != PICTURE_AXES
+            if not is_batch:
+                tensors = {name: a[None] for name, a in tensors.items()}
+            _check_counts(tensors)
+            pictures = [*tensors.pop(picture)]
         others = [{name: a[i : i + 1] for name, a in tensors.items()} for i in range(len(pictures))]
         inputs = SeveralInputs(
-            [*counts],
-            call.picture,
+            [*by_input],
+            picture,
             others[0],
             by_name=by_name,
             has_order=not isinstance(values, Mapping),
             columns=_names_of_columns(columns, tensors),
         )
         return cls(inputs, pictures, others, is_batch)
+
+
+def is_image(value: Any) -> bool:
+    """Whether a value is an image that is not preprocessed yet: a file, a Pillow image, or an array of pixels."""
+    if isinstance(value, (str, os.PathLike, Image)) or hasattr(value, "read"):
+        return True
+    if isinstance(value, Tensor):
+        return value.dtype == torch.uint8 and value.ndim == PICTURE_AXES
+    if not isinstance(value, np.ndarray):
+        return False
+    return value.ndim == PICTURE_AXES or (value.ndim == PICTURE_AXES - 1 and value.dtype == np.uint8)
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    """An input that is no image as a tensor.
+
+    Raises:
+        ConfigurationError: it is no tensor, and neither an array nor numbers.
+    """
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
+        tensor = torch.as_tensor(array)
+    except (ValueError, TypeError) as error:
+        problem = f"the input {name} is {reprlib.repr(value)}"
+        raise ConfigurationError(f"{problem}: pass a tensor, an array or numbers, or an image") from error
+    if tensor.ndim >= PICTURE_AXES:
+        problem = f"the input {name} has {tensor.ndim} axes, but is no tensor"
+        raise ConfigurationError(f"{problem}: pass one image, or a tensor of preprocessed ones (B, C, H, W)")
+    return tensor
+
+
+def _only_picture(images: Mapping[str, Any], tensors: Tensors) -> str:
+    """The name of the only picture. Raises ConfigurationError if there are others."""
+    names = [*images, *(name for name, a in tensors.items() if a.ndim >= PICTURE_AXES)]
+    if len(names) > 1:
+        problem = f"{' and '.join(names)} look like pictures, of which only one can be an image"
+        raise ConfigurationError(f"{problem}: pass all of them as tensors (C, H, W), preprocessed")
+    if tensors:
+        NetworkInputs(tensors)  # which checks the numbers
+    return names[0]
+
+
+def _check_counts(tensors: Tensors) -> None:
+    """Raise ConfigurationError if inputs (B, ...) differ in their number of rows, or have none."""
+    counts = {name: len(a) if a.ndim else 0 for name, a in tensors.items()}
+    if len({*counts.values()}) > 1 or 0 in counts.values():
+        sizes = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise ConfigurationError(f"the inputs differ in their number of images ({sizes}): pass a row of each")
 
 
 def _names_of_columns(columns: Any, others: Tensors) -> dict[str, Sequence[str]]:
@@ -298,15 +365,15 @@ def inputs_of(net: Module) -> SeveralInputs | None:
     return getattr(net, "several_inputs", None) if isinstance(net, _FilledIn) else None
 
 
-def by_names(net: Any, inputs: Any) -> tuple[Tensors, bool]:
+def by_names(net: Any, inputs: Any) -> tuple[dict[str, Any], bool]:
     """Inputs of a network by the names of its arguments, or by number if it does not name them.
 
     Args:
         net: the network, or a function.
-        inputs: a mapping of names to tensors, or a tuple of tensors.
+        inputs: a mapping of names to inputs, or a tuple of inputs.
 
     Returns:
-        The tensors, and whether the network can be called with these names.
+        The inputs, and whether the network can be called with these names.
     """
     if isinstance(inputs, Mapping):
         return dict(inputs), True
@@ -316,7 +383,7 @@ def by_names(net: Any, inputs: Any) -> tuple[Tensors, bool]:
     names = argument_names(net)[: len(inputs)]
     if len(names) == len(inputs):
         return dict(zip(names, inputs, strict=True)), True
-    return {str(number): tensor for number, tensor in enumerate(inputs)}, False
+    return {str(number): value for number, value in enumerate(inputs)}, False
 
 
 def takes_several(net: Any) -> bool:

@@ -113,14 +113,16 @@ def test_whole_numbers_are_constants():
     category = torch.tensor([2, 0])
     both = ebcli.excitation_backprop(net, (picture, table, category), 1, [None, "input:1"])
     assert torch.stack([result.mass for result in both]).sum(0).allclose(torch.ones(2))
-    with pytest.raises(LayerError, match="no input '2' carries the signal: choose one of 0, 1"):
+    with pytest.raises(
+        LayerError, match="input '2' has whole numbers, which carry no signal: choose one of 0, 1"
+    ):
         ebcli.excitation_backprop(net, (picture, table, category), 1, "input:2")
 
 
 def test_what_is_no_input_is_said():
     net = PictureAndTable().eval()
     picture, table = (a.float() for a in inputs_of(PictureAndTable, 1))
-    with pytest.raises(LayerError, match="no input 'tabel' carries the signal: choose one of picture, table"):
+    with pytest.raises(LayerError, match="the network gets no input 'tabel': choose one of picture, table"):
         ebcli.excitation_backprop(net, {"picture": picture, "table": table}, 1, "input:tabel")
     with pytest.raises(ConfigurationError, match="the inputs must be tensors, not a str"):
         ebcli.excitation_backprop(net, (picture, "table"), 1)

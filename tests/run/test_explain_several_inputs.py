@@ -1,5 +1,6 @@
 """Networks with several inputs from Python: shares and columns against closed forms."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ def picture(value: float = 0.4) -> Tensor:
     image = torch.zeros(3, 12, 18)
     image[0, :, :6] = value
     return image
+
+
+PHOTO = Image.new("RGB", (18, 12), "red")
 
 
 def shares(image: Tensor, table: Tensor) -> dict[str, float]:
@@ -132,7 +136,20 @@ def test_pictures_in_a_tuple_stay_several_pictures() -> None:
         (picture(), {"columns": COLUMNS}, "columns are those of tables: pass a tuple of all inputs"),
         ((picture(), TABLE * torch.nan), {}, "NaN or infinite"),
         ({}, {}, "no inputs given: pass at least one tensor"),
-        ({"image": "photo.jpg", "table": TABLE}, {}, "the inputs must be tensors, not a str"),
+        ({"image": "photo.jpg", "table": TABLE}, {}, "'photo.jpg': No such file or directory"),
+        (
+            (picture(), ["a"]),
+            {},
+            r"the input table is \['a'\]: pass a tensor, an array or numbers, or an image",
+        ),
+        ((picture(), None), {}, "the input table is None: pass a tensor"),
+        ((["a.png"] * 2, TABLE.expand(2, 3)), {}, r"the input image is \['a.png', 'a.png'\]: pass a tensor"),
+        (
+            ([PHOTO] * 2, TABLE.expand(2, 3)),
+            {},
+            "the input image has 4 axes, but is no tensor: pass one image, or a tensor of preprocessed ones",
+        ),
+        ((PHOTO, TABLE), {}, "the preprocessing of RedAndTable is unknown: pass transform="),
         ((picture(), TABLE), {"fit": "whole"}, "drop fit"),
     ],
 )
@@ -403,3 +420,79 @@ def test_the_command_says_where_a_table_has_its_map() -> None:
     found = ebcli.explain("own.py:Pair", "lime.png", 0, layer="input:1")
     assert found.maps[0, :, 6:].sum() == pytest.approx(0.6)
     assert found.photo.image.getpixel((9, 6)) == (255, 0, 0)
+
+
+def as_input(image: Image.Image) -> Tensor:
+    """What the network gets of a photo."""
+    return torch.from_numpy(np.array(image)).movedim(2, 0).float() / 255
+
+
+PICTURES: dict[str, Any] = {
+    "path": "red.png",
+    "file": lambda: io.BytesIO(Path("red.png").read_bytes()),
+    "Pillow": lambda: PHOTO,
+    "8 bits": lambda: np.array(PHOTO),
+    "0 to 1": lambda: np.array(PHOTO) / 255,
+    "8 bits, channels first": lambda: torch.from_numpy(np.array(PHOTO)).movedim(2, 0),
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize(
+    "row",
+    [TABLE.tolist(), tuple(TABLE.tolist()), TABLE.double().numpy(), TABLE],
+    ids=["list", "tuple", "array", "tensor"],
+)
+def test_the_picture_can_be_an_image_beside_numbers(
+    kind: str, row: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    PHOTO.save("red.png")
+
+    def image() -> Any:
+        return "red.png" if kind == "path" else PICTURES[kind]()
+
+    options: dict[str, Any] = {"transform": as_input, "columns": COLUMNS}
+    expected = {"image": 0.6, "table": 0.4}  # terms of 3, 1 and 1
+    for inputs in ((image(), row), {"table": row, "image": image()}):
+        found = explain(inputs, 0, **options)
+        assert found.inputs == [pytest.approx(expected)]
+        assert found.columns[0]["table"] == pytest.approx({"age": 0.2, "dose": 0.2, "weight": -1})
+        assert found.photo.image.getpixel((3, 3)) == (255, 0, 0)
+        assert found.maps.shape == (1, 12, 18)
+
+
+def test_a_number_beside_an_image_is_a_category() -> None:
+    inputs = (PHOTO, TABLE.tolist(), 1)
+    found = ebcli.explain(WithCategory(), inputs, 0, layer="act", transform=as_input)
+    assert found.inputs == [pytest.approx({"image": 0.6, "table": 0.4})]
+    with pytest.raises(EbcliError, match="input 'category' has whole numbers, which carry no signal"):
+        ebcli.explain(WithCategory(), inputs, 0, layer="category", transform=as_input)
+
+
+def test_two_images_are_two_photos_unless_the_network_needs_both() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
+    assert len(ebcli.explain(net, (PHOTO, PHOTO), 0, layer="1", transform=as_input)) == 2
+    with pytest.raises(ConfigurationError, match="before and after look like pictures, of which only one"):
+        ebcli.explain(Difference(), (PHOTO, PHOTO), 0, transform=as_input)
+    with pytest.raises(ConfigurationError, match=r"pass all of them as tensors \(C, H, W\), preprocessed"):
+        ebcli.explain(Difference(), {"before": PHOTO, "after": picture()}, 0, transform=as_input)
+
+
+def test_several_inputs_of_a_network_of_one_are_refused() -> None:
+    loaded = ebcli.load_model("efficientnet_lite0")
+    for inputs in ((PHOTO, TABLE), (torch.rand(3, 224, 224), TABLE)):
+        with pytest.raises(
+            ConfigurationError, match="efficientnet_lite0 has one input, but several were passed"
+        ):
+            ebcli.explain(loaded, inputs)
+
+
+@pytest.mark.usefixtures("folder")
+def test_other_numbers_replace_those_that_a_network_reads() -> None:
+    loaded = ebcli.load_model("own.py:Own")
+    found = ebcli.explain(loaded, ("red.png", [0.0, 0.6, 0.0]), 0, layer="act", columns=["a", "b", "c"])
+    assert found.inputs == [pytest.approx({"image": 0.5, "table": 0.5})]
+    assert found.columns[0]["table"] == pytest.approx({"a": 0, "b": 0.5, "c": 0})
+    both = ebcli.explain(loaded, ("red.png", "blue.png"), 0, layer="act")
+    assert [found.inputs[0]["image"] for found in both] == pytest.approx([0.6, 0])
