@@ -17,6 +17,7 @@ from torch.nn import Module
 
 from ebcli.eb.inputs import NetworkInputs, argument_names
 from ebcli.errors import ConfigurationError, ImageError, LayerError, first_line, plural
+from ebcli.files.naming import sha256
 from ebcli.models.keywords import INPUT, OF_INPUT
 
 Tensors = dict[str, Tensor]  # by the names of the inputs
@@ -26,6 +27,7 @@ METHOD = "other_inputs"  # of networks that read their other inputs themselves
 PICTURE_AXES = 3  # of one picture (C, H, W)
 _BATCH_AXES = 4  # of several
 _TABLE_AXES = 2
+_DIGITS = 16  # of hashes, as many as those of configurations have
 
 _GIVEN: ContextVar[Mapping[str, Tensor] | None] = ContextVar("other inputs", default=None)
 _BY_POSITION = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -81,6 +83,15 @@ class SeveralInputs:
     def others(self) -> Tensors:
         """A row (1, ...) of each input but the picture: those of the current image, else the example."""
         return dict(_GIVEN.get() or self._example)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the other inputs of the current image."""
+        parts = []
+        for name, row in sorted(self.others.items()):
+            values = row.detach().cpu().contiguous()
+            parts += [f"{name} {values.dtype} {tuple(values.shape)}".encode(), values.numpy().tobytes()]
+        return sha256(b"\n".join(parts), _DIGITS)
 
     @contextmanager
     def given(self, others: Mapping[str, Tensor] | None, path: str | None) -> Iterator[None]:

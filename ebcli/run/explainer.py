@@ -244,7 +244,11 @@ class Explainer:
             with self._other_inputs(images[0]):
                 if pieces is not None:
                     return [self._explain_in_pieces(images[0], pieces)]
-                return [*self._explain_batch(images)]
+                explanations = self._explain_batch(images)
+                if self.loaded.inputs is None:
+                    return [*explanations]
+                digest = self.loaded.inputs.digest
+                return [replace(explanation, other_inputs=digest) for explanation in explanations]
         except (ImageError, NonFiniteError) as error:
             if len(images) == 1:
                 return [ImageError(str(error))]

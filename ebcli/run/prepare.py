@@ -117,7 +117,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     remaining: list[Source] = []
     skipped: list[Path] = []
     for source in sources:
-        if plan.output.skip_existing and sink.has_finished(source, common.configuration):
+        other_inputs = partial(_other_inputs, source, model)
+        if plan.output.skip_existing and sink.has_finished(source, common.configuration, other_inputs):
             skipped.append(source.path)
         else:
             remaining.append(source)
@@ -140,6 +141,15 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         task=model.task,
         device=explainer.device if explainer else plan.execution.device,
     )
+
+
+def _other_inputs(source: Source, model: LoadedModel) -> str:
+    """A hash of what the network gets beside the image; empty for one input, or if it cannot be read."""
+    if model.inputs is None:
+        return ""
+    with suppress(ImageError), model.inputs.given(None, source.name):
+        return model.inputs.digest
+    return ""
 
 
 def _check_model(plan: RunPlan, model: LoadedModel) -> None:
