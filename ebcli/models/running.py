@@ -234,5 +234,10 @@ def output_shape(name: str, output: Any, *, is_dense: bool = False) -> Shape:
     logits = single_tensor(output, f"the output of {name}")
     if len(logits) != 1 or logits.ndim not in ((2, 4) if is_dense else (2,)):
         shape = ", ".join(["B", *map(str, logits.shape[1:])])
-        raise ConfigurationError(f"{name} returns a tensor ({shape}), but logits (B, num_classes) are needed")
+        problem = f"{name} returns a tensor ({shape}), but logits (B, num_classes) are needed"
+        if is_dense and len(logits) == 1 and logits.ndim == 3:
+            problem += (
+                ": if these are values of pixels (B, H, W), add --scores raw, or scores='raw' in Python"
+            )
+        raise ConfigurationError(problem)
     return logits.shape

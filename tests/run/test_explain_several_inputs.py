@@ -437,6 +437,7 @@ PICTURES: dict[str, Any] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", PICTURES)
 @pytest.mark.parametrize(
     "row",
