@@ -92,7 +92,7 @@ class HuggingFace(ModelSource):
             return heads.TOWERS
         if head is None:
             kind = self._config.model_type
-            problem = f"is of type {kind}, which is no network for classes, objects, segments or depth"
+            problem = f"is of type {kind}, which is no classifier, detector, segmentation or depth network"
             if kind in TWO_TOWERS:
                 problem += f": use clip/{self.name} with --target TEXT"
             raise self._error(problem)
