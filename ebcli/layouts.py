@@ -106,7 +106,7 @@ def layout_by_shape(shape: Shape, extent: Shape) -> Layout | None:
     count = len(shape) - 2
     first, last = shape[2:], shape[1:-1]
     if count == len(extent) and math.prod(first) > 1:
-        if len(extent) > 1 and _fits(last, extent) and not _fits(first, extent):
+        if len(extent) > 1 and fits(last, extent) and not fits(first, extent):
             return Layout(tuple(range(1, 1 + count)), last)
         return Layout(tuple(range(2, 2 + count)), first)
     if count == 1 and len(extent) > 1:
@@ -120,7 +120,7 @@ def is_told_by_shape(shape: Shape, extent: Shape) -> bool:
     """Whether the shape of a layer's output leaves no doubt which axes are those of its map."""
     if not 1 < len(extent) == len(shape) - 2:
         return False
-    return _fits(shape[2:], extent) != _fits(shape[1:-1], extent)
+    return fits(shape[2:], extent) != fits(shape[1:-1], extent)
 
 
 def modules_of(net: Module, kinds: Any) -> list[Any]:
@@ -146,7 +146,7 @@ def token_grid(tokens: int, extent: Shape) -> tuple[int, Shape | None]:
     return 0, None
 
 
-def _fits(grid: Shape, extent: Shape) -> bool:
+def fits(grid: Shape, extent: Shape) -> bool:
     """Whether height and width shrank by the same factor, up to rounding."""
     height, width = grid[-2:]
     full_height, full_width = extent[-2:]

@@ -428,6 +428,7 @@ class Explanation:
         label, predicted: its true class and the most likely one, if the true one is known.
         tiles: the number of tiles that were explained and joined; 0 if it was explained at once.
         question, answer: what a vision-language model was asked about the image, and what it said.
+        other_inputs: a hash of what a network of several inputs got beside the image; empty for one input.
     """
 
     maps: Sequence[Map]
@@ -437,6 +438,7 @@ class Explanation:
     tiles: int = 0
     question: str = ""
     answer: str | None = None
+    other_inputs: str = ""
 
     @property
     def parts(self) -> AnswerParts:

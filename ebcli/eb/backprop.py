@@ -115,8 +115,9 @@ def excitation_backprop(
         targets: one class index for all images, class indices (B,) or (B, K), or a floating-point prior shaped like
             the output, or K priors (B, K, ...); or a function from logits to one of these.
         layer: a module of `net`, or its name in ``net.named_modules()``; None for the input. Of several inputs, None
-            is the first that looks like a picture, and ``"input:1"`` or ``"input:NAME"`` another one. A list or tuple
-            of layers shares one forward pass and the same backward passes.
+            is the first that looks like a picture, and ``"input:1"`` or ``"input:NAME"`` another one, by the name of
+            its argument; the name alone if no module has it. A list or tuple of layers shares one forward pass and the
+            same backward passes.
         contrastive: subtract the dual's map.
         against: one or several class indices. The map is contrastive: the target's map minus the mean map of these
             classes, each normalized over the cells of the map. It replaces the dual.

@@ -57,9 +57,13 @@ class LayerHooks:
         for name in dict.fromkeys(self.names):
             if name is None or name in self.sources:
                 continue
-            # before the network's own hooks, which may keep the output for another layer
             module = self._net.get_submodule(name)
-            self.handles.append(module.register_forward_hook(partial(self._output, name), prepend=True))
+            hook = partial(self._output, name)
+            try:
+                # before the network's own hooks, which may keep the output for another layer
+                self.handles.append(module.register_forward_hook(hook, prepend=True))
+            except RuntimeError as error:
+                raise LayerError(in_script(label_of(name))) from error
         self._tape.saves_numbers = False
         for name in self.sources.keys() & self.names:
             self._check_dtype(name, self.sources[name].dtype)
@@ -69,8 +73,11 @@ class LayerHooks:
     def values(self) -> list[Value]:
         """The layers' values, in order. Raises LayerError if one was not called."""
         for name in self.names:
-            if name not in self._values:
-                raise LayerError(f"{label_of(name)} was not called during the forward pass")
+            if name in self._values:
+                continue
+            if is_scripted(self._net):
+                raise LayerError(in_script(label_of(name)))
+            raise LayerError(f"{label_of(name)} was not called during the forward pass")
         return [self._values[name] for name in self.names]
 
     def _capture(self, name: str | None, tensor: Tensor) -> None:
@@ -253,6 +260,17 @@ def unwrap(network: Any) -> Any:
             return network
 
 
+def is_scripted(net: Module) -> bool:
+    """Whether TorchScript runs a network, or a part of it."""
+    return any(isinstance(module, torch.jit.ScriptModule) for module in net.modules())
+
+
+def in_script(layer: str) -> str:
+    """That a layer has no map because TorchScript runs it."""
+    advice = "use the module that it was made from, or explain the input"
+    return f"{layer} is run by TorchScript (torch.jit), which calls no hooks on layers: {advice}"
+
+
 def without_wrappers(layer: str) -> str:
     """The name of a layer in the network itself, given that in its wrappers, such as ``module.layer4``."""
     return _OF_WRAPPERS.sub("", layer)
@@ -272,12 +290,17 @@ def _name_of(layer: LayerChoice, net: Module, inputs: NetworkInputs, tape: Tape)
         if layer not in tape.names:
             raise LayerError(f"this {type(layer).__name__} is not a module of the network")
         return tape.names[layer]
+    names = inputs.names_in(net)
     if layer is None or layer.startswith(PREFIX):
-        return inputs.layer_of(layer)
+        return inputs.layer_of(layer, names)
+    if isinstance(net, torch.jit.ScriptModule):
+        raise LayerError(in_script(label_of(layer)))
     for name in (layer, without_wrappers(layer)):
         with suppress(AttributeError):
             if net.get_submodule(name) is not net:
                 return name
+    if layer in names and len(inputs.tensors) > 1:
+        return inputs.layer_of(layer, names)
     hint = "use layer=None for the input"
     if layer != "input":
         hint = closest(layer, filter(None, tape.names.values()))

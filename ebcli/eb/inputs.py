@@ -1,5 +1,6 @@
 """What a network is called with: one tensor, several, or tensors by the names of its arguments."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,19 @@ from ebcli.errors import ConfigurationError, LayerError
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
 PREFIX = "input:"  # of the name of a layer that is one of several inputs
+
+
+def argument_names(net: Any) -> list[str]:
+    """The names of the arguments of a network or a function that can be given in order."""
+    try:
+        parameters = inspect.signature(getattr(net, "forward", net)).parameters.values()
+    except (TypeError, ValueError):  # some that are compiled
+        return []
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
 
 
 class NetworkInputs:
@@ -59,8 +73,18 @@ class NetworkInputs:
         """The picture."""
         return self.tensors[self.picture]
 
-    def layer_of(self, name: str | None) -> str | None:
+    def names_in(self, net: Module) -> list[str]:
+        """What a network calls several inputs, in their order."""
+        if self._has_names:
+            return [*self.tensors]
+        return argument_names(net)[: len(self.tensors)]
+
+    def layer_of(self, name: str | None, names: Sequence[str] = ()) -> str | None:
         """The layer that an input is, from what a user calls it: None for the picture.
+
+        Args:
+            name: the input's name or number, perhaps behind the prefix; None for the picture.
+            names: what the network calls the inputs.
 
         Raises:
             LayerError: there is no such input, or it is a constant.
@@ -68,8 +92,13 @@ class NetworkInputs:
         if name is None:
             return None
         key = name.removeprefix(PREFIX)
+        if key in names and not self._has_names:
+            key = str(names.index(key))
         if key not in self._signals:
-            raise LayerError(f"no input {key!r} carries the signal: choose one of {', '.join(self._signals)}")
+            problem = f"the network gets no input {key!r}"
+            if key in self.tensors:
+                problem = f"input {key!r} has whole numbers, which carry no signal"
+            raise LayerError(f"{problem}: choose one of {', '.join(self._signals)}")
         if key == self.picture:
             return None
         return PREFIX + key

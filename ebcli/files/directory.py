@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -131,8 +131,8 @@ class OutputFolder(Sink):
     def _results(self) -> Results:
         return Results.read(self.directory)
 
-    def has_finished(self, source: Source, configuration: str) -> bool:
-        return self._results.is_finished(source, configuration)
+    def has_finished(self, source: Source, configuration: str, other_inputs: Callable[[], str] = str) -> bool:
+        return self._results.is_finished(source, configuration, other_inputs)
 
     def refuse(
         self, sources: Sequence[Source], accepts: IsImage, is_result: IsResult, extra_files: Iterable[Path]

@@ -201,6 +201,7 @@ class Record:
         seen: the share of the image that the network saw, 0 to 1.
         pages: the number of pages or frames of an image file; the first one was explained.
         question, answer: the question to a vision-language model and its answer.
+        other_inputs: a hash of what a network of several inputs got beside the image; empty for one input.
     """
 
     input: str
@@ -232,6 +233,7 @@ class Record:
     pages: int = 1
     question: str = ""
     answer: str | None = None
+    other_inputs: str = ""
 
     @classmethod
     def parse(cls, line: bytes) -> "Record | None":
@@ -348,7 +350,12 @@ def _scalars(record: type[ClassRecord | Record]) -> dict[str, set[Any]]:
 _OF_CLASS = _scalars(ClassRecord)
 _OF_RECORD = _scalars(Record)
 _FIELD_NAMES = {record_field.name for record_field in fields(Record)}
-_LATER = {"question": "", "answer": None, "head": None}  # which records of earlier versions lack
+_LATER = {
+    "question": "",
+    "answer": None,
+    "head": None,
+    "other_inputs": "",
+}  # which records of earlier versions lack
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 
 

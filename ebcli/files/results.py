@@ -3,12 +3,12 @@
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from os.path import isfile, lexists
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ebcli.errors import as_output_error, reason
 from ebcli.files.naming import MARKER, RECORDS, output_relpath, parse_result_name
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 _DIGEST = re.compile(rb'"([0-9a-f]{64})"')
 _AT_A_TIME = 1 << 25  # bytes; no line is longer
+
+
+class _Finished(NamedTuple):
+    """What an image was explained from, and its results."""
+
+    stamp: FileState
+    other_inputs: str
+    results: list[Result]
 
 
 class Results:
@@ -44,7 +52,7 @@ class Results:
         self.directory = directory
         self.files: dict[str, Result] = {}
         # by the input's path below the directory and the configuration
-        self._finished: dict[tuple[str, str], tuple[FileState, list[Result]]] = {}
+        self._finished: dict[tuple[str, str], _Finished] = {}
         # by the input's path below the directory, the input that was last explained there
         self._inputs: dict[str, tuple[str, FileState]] = {}
         self._digests: set[bytes] = set()
@@ -73,7 +81,7 @@ class Results:
                 self._finished.pop(key, None)
                 continue
             results = record.results
-            self._finished[key] = record.stamp, results
+            self._finished[key] = _Finished(record.stamp, record.other_inputs, results)
             self._inputs[record.place] = record.input, record.stamp
             self.files.update((result.path, result) for result in results)
 
@@ -110,14 +118,22 @@ class Results:
             return (self.directory / result.path).stat().st_size == result.bytes
         return False
 
-    def is_finished(self, source: "Source", configuration: str) -> bool:
-        """Whether all results of a file exist, and were made from its present state with an equal configuration."""
+    def is_finished(
+        self, source: "Source", configuration: str, other_inputs: Callable[[], str] = str
+    ) -> bool:
+        """Whether all results of a file exist, and were made from its present state with an equal configuration.
+
+        Args:
+            source: the file.
+            configuration: a hash of the settings.
+            other_inputs: returns a hash of what the network gets beside the image; empty for one input.
+        """
         with suppress(OSError):
             # earlier, a file in a directory that the user named had a place as if its own path had been named
             for place in dict.fromkeys((source.relpath, output_relpath(source.path))):
-                stamp, results = self._finished.get((str(place), configuration), (None, []))
-                if stamp is not None and stamp == source.stamp():
-                    return all(map(self.has, results))
+                finished = self._finished.get((str(place), configuration))
+                if finished is not None and finished.stamp == source.stamp():
+                    return all(map(self.has, finished.results)) and finished.other_inputs == other_inputs()
         return False
 
     def other_input(self, source: "Source") -> str | None:

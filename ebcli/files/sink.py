@@ -45,8 +45,11 @@ class Sink(AbstractContextManager["Sink"]):
             OutputError: they cannot be written.
         """
 
-    def has_finished(self, source: Source, configuration: str) -> bool:
-        """Whether it has all results of a file, from its present state and with an equal configuration."""
+    def has_finished(self, source: Source, configuration: str, other_inputs: Callable[[], str] = str) -> bool:
+        """Whether it has all results of a file, from its present state and with an equal configuration.
+
+        For the arguments, see ``Results.is_finished``.
+        """
         return False
 
     def refuse(

@@ -347,6 +347,8 @@ def changes(
 ) -> Iterator[Comparison]:
     """The images without maps in one of the runs, and those with another first class if these are too many.
 
+    Likewise those whose other inputs changed, of a network with several.
+
     Args:
         baseline, repetition: the directories of the runs.
         limits: the share of images whose class may change.
@@ -360,6 +362,10 @@ def changes(
     for place in sorted(before.keys() & now.keys()):
         earlier = before[place]
         later = now[place]
+        hashes = (earlier.other_inputs, later.other_inputs)
+        if all(hashes) and hashes[0] != hashes[1]:
+            problem = "the network got other inputs beside it than in the baseline"
+            yield Comparison(earlier.input, "", -3, (problem,))
         is_compared = later.input in inputs_compared or not earlier.classes
         if not is_compared and read_maps(baseline, earlier) is None:
             yield Comparison(earlier.input, "", -3, ("its raw maps in the baseline are missing or damaged",))

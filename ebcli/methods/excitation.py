@@ -10,9 +10,11 @@ from torch.nn import functional as F
 
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.backprop import both_maps
+from ebcli.eb.inputs import PREFIX
 from ebcli.methods.call import MethodCall, MethodMaps, positive_sums
 
 _WIDTH = 1 / 16  # of the Gaussian, as a share of the shorter side of the map
+_PICTURE_AXES = 4
 _REACH = 3  # of the Gaussian, in its widths
 
 
@@ -74,11 +76,21 @@ def _options(call: MethodCall) -> dict[str, Any]:
     }
 
 
+def _maps_of(result: ExcitationResult) -> Tensor:
+    """The maps (B, K, ...); of an input that is no picture, such as a table, its own elements."""
+    is_beside = result.layer is not None and result.layer.startswith(PREFIX)
+    if not is_beside:
+        return result.maps
+    if len(result.layer_shape) == _PICTURE_AXES:
+        return result.relevance.sum(2)
+    return result.relevance
+
+
 def _as_maps(results: Sequence[ExcitationResult]) -> list[MethodMaps]:
     return [
         MethodMaps(
             layer=result.layer,
-            maps=result.maps,
+            maps=_maps_of(result),
             relevance=result.relevance,
             mass=result.mass,
             lost_mass=result.lost_mass,

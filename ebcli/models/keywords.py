@@ -6,6 +6,7 @@ FACTORY = "factory"  # the weights that a factory returned, which are perhaps ra
 IN_MEMORY = "in memory"  # the weights of a network that was given as an object
 IN_FILE = "file"  # the weights that are in the file of a network
 ALL, INPUT = "all", "input"  # accepted in place of a layer name
+OF_INPUT = f"{INPUT}:"  # before the name of one of several inputs
 BASELINES = ("blur", "mean", "noise")  # in place of removed pixels
 FITS = CROP, SQUASH, PAD, WHOLE = (
     "crop",

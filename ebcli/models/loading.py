@@ -17,9 +17,9 @@ from torch.nn import Module
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb.forward import evaluating
 from ebcli.errors import ConfigurationError, EbcliError, plural
-from ebcli.heads import Head, HeadChoice, head_of, heads_of, keep_head, with_rows
+from ebcli.heads import Head, HeadChoice, head_of, heads_of, keep_head, single_tensor, with_rows
 from ebcli.imports import guard_user_code, name_in_errors
-from ebcli.layouts import modules_of
+from ebcli.layouts import fits, modules_of
 from ebcli.models.checkpoint import check_finite, read_checkpoint
 from ebcli.models.classes import NamesByHead, NamesOfHeads, check_texts, printable_names, read_class_names
 from ebcli.models.detection import Candidates, DetectionScores, is_detector, recognize
@@ -32,12 +32,13 @@ from ebcli.models.keywords import (
     SCORES,
     SEGMENTATION,
     UNTRAINED,
+    VALUE_MAPS,
     VIDEO,
     WHOLE,
 )
 from ebcli.models.loaded import HeadShape, LoadedModel
 from ebcli.models.outputs import Declared, read_outputs
-from ebcli.models.running import blank, checked_device, output_shape, probe
+from ebcli.models.running import blank, checked_device, output_shape, probe, with_hooks
 from ebcli.models.several_inputs import inputs_of, with_own_inputs
 from ebcli.models.sources import is_network_file, refuse_keras, source_of
 from ebcli.models.sources.base import ModelSource
@@ -47,6 +48,7 @@ from ebcli.models.spec import Preprocessing
 
 FilePath = str | os.PathLike[str]
 
+_MAP_AXES = 3  # of maps of values (B, H, W)
 _seeding = threading.RLock()  # of the generator that all threads share
 
 
@@ -176,7 +178,7 @@ def _load(
         torch.default_generator.manual_seed(0)
         head = source.choose_head(head)
         net, label, files = _with_weights(source, weights, name)
-        net = with_own_inputs(net)
+        net = with_own_inputs(with_hooks(net))
         check_finite(net, f"{label} for {name}")
         own_task = source.task(net)
         task = own_task or (DETECTION if is_detector(net) else None)
@@ -206,7 +208,8 @@ def _load(
         if is_detector(net):
             net = DetectionScores(net)
     num_known = 0 if isinstance(all_names, Mapping) else len(all_names)
-    output = _probe_output(net, settings.apply(default_spec), task, num_known, head)
+    is_raw = (scores or own_scores) == RAW
+    output = _probe_output(net, settings.apply(default_spec), task, num_known, head, is_raw)
     if source.heads:
         output = output._replace(head=source.head, heads=source.heads)
     count = output.num_classes
@@ -270,7 +273,7 @@ class NetworkOutput(NamedTuple):
 
 
 def _probe_output(
-    net: Module, spec: InputSpec, task: str | None, num_known: int, choice: HeadChoice
+    net: Module, spec: InputSpec, task: str | None, num_known: int, choice: HeadChoice, is_raw: bool
 ) -> NetworkOutput:
     """What a network returns, of whose classes so many are known, from a forward pass.
 
@@ -299,6 +302,8 @@ def _probe_output(
         raise ConfigurationError(f"{name} is for detection, but does not return boxes: see ebcli.Candidates")
     if head is None:
         head = _keep_head(net, output, choice)
+    if head.tensor.ndim == _MAP_AXES and (task == VALUE_MAPS or is_raw):
+        head = _as_value_map(net, head, spec)
     is_dense = task not in (CLASSIFICATION, VIDEO)
     shape = output_shape(name, head.tensor, is_dense=is_dense)
     if task is None:
@@ -307,6 +312,26 @@ def _probe_output(
         return NetworkOutput(task, shape[1])
     shapes = {head_name: tuple(a.shape[1:]) for head_name, a in all_heads.items()}
     return NetworkOutput(task, shape[1], head.name, shapes)
+
+
+def _as_value_map(net: Module, head: Head, spec: InputSpec) -> Head:
+    """A map of values (B, H, W) as a head (B, 1, H, W), which the network then returns.
+
+    Raises:
+        ConfigurationError: its sides are not those of the image, or of all its cells.
+    """
+    shape = tuple(head.tensor.shape[1:])
+    if not fits(shape, spec.shape):
+        size = " x ".join(map(str, spec.shape))
+        problem = f"{spec.network} returns a tensor (B, {shape[0]}, {shape[1]}) for images of {size} pixels"
+        raise ConfigurationError(f"{problem}, which is no map of values (B, H, W): return (B, outputs, H, W)")
+    net.register_forward_hook(_add_channel)
+    return head._replace(tensor=head.tensor.unsqueeze(1))
+
+
+def _add_channel(_net: Module, _inputs: Any, output: Any) -> Tensor:
+    """A forward hook: the map of values (B, H, W) as one of several, (B, 1, H, W)."""
+    return single_tensor(output, "the output").unsqueeze(1)
 
 
 def _keep_head(net: Module, output: Any, choice: HeadChoice) -> Head:

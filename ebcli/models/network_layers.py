@@ -15,7 +15,7 @@ from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import excitation_backprop, layers_on_path
-from ebcli.eb.forward import evaluating, unwrap, without_wrappers
+from ebcli.eb.forward import evaluating, in_script, is_scripted, unwrap, without_wrappers
 from ebcli.errors import ConfigurationError, EbcliError, LayerError, closest
 from ebcli.heads import HeadChoice, heads_of, keep_head
 from ebcli.layouts import Layout, Shape
@@ -23,7 +23,15 @@ from ebcli.models.checkpoint import Tensors
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, INPUT, SEGMENTATION, VALUE_MAPS
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.running import blank, fitting_first_layer, hook_modules, probe, shallow_copy
+from ebcli.models.running import (
+    Script,
+    blank,
+    fitting_first_layer,
+    hook_modules,
+    probe,
+    shallow_copy,
+    with_hooks,
+)
 from ebcli.models.sources.answers import only_answers
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
@@ -141,6 +149,8 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
     own_name = without_wrappers(name)
     if name not in names and own_name in names:
         return own_name
+    if isinstance(loaded.net, Script):
+        raise LayerError(in_script(f"layer {name!r}"))
     if name not in names:
         first_names = ", ".join(names[:3])
         hint = closest(name, names) or f"its first modules are {first_names}; eb-saliency layers lists all"
@@ -166,7 +176,7 @@ def as_loaded(model: Model, input_size: InputSize, head: HeadChoice = None) -> L
         if head is not None:
             raise ConfigurationError(f"{model.name} is loaded already: pass the head to load_model()")
         return replace(model, transforms=spec)
-    net: Module = shallow_copy(unwrap(model))
+    net = shallow_copy(with_hooks(unwrap(model)))
     net.register_forward_hook(partial(keep_head, head))
     return LoadedModel(type(net).__name__, net, transforms=fitting_first_layer(net, spec))
 
@@ -242,6 +252,8 @@ def default_layer(model: Model, input_size: InputSize = None, *, head: HeadChoic
         return known_layer
     all_layers = layers(model)
     candidates = _below_classifier(model.net, all_layers)
+    if not candidates and is_scripted(model.net):
+        raise LayerError(in_script(f"every layer of {model.name}"))
     if not candidates:
         raise LayerError(f"{model.name} has no layer with a spatial layout below its classifier")
     if model.task == DETECTION:  # tokens may be queries

@@ -85,6 +85,22 @@ def shallow_copy(net: Module) -> Module:
     return twin
 
 
+class Script(Module):
+    """A network of TorchScript as a module that can have hooks, though its layers cannot."""
+
+    def __init__(self, script: Module) -> None:
+        super().__init__()
+        self.script = script
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.script(*inputs, **named)
+
+
+def with_hooks(net: Module) -> Module:
+    """The network, as one that can have hooks."""
+    return Script(net) if isinstance(net, torch.jit.ScriptModule) else net
+
+
 class ReachedLayer(Exception):  # noqa: N818 - no error
     """What a hook was for was seen, so the rest of the forward pass is not needed."""
 
@@ -108,7 +124,8 @@ def hook_modules(modules: Iterable[Module], hook: Hook, *, before: bool = False)
     with ExitStack() as hooks:
         for module in modules:
             register = module.register_forward_pre_hook if before else module.register_forward_hook
-            hooks.callback(register(run_hook).remove)
+            with suppress(RuntimeError):  # scripts can have none
+                hooks.callback(register(run_hook).remove)
         yield
 
 
@@ -219,5 +236,10 @@ def output_shape(name: str, output: Any, *, is_dense: bool = False) -> Shape:
     logits = single_tensor(output, f"the output of {name}")
     if len(logits) != 1 or logits.ndim not in ((2, 4) if is_dense else (2,)):
         shape = ", ".join(["B", *map(str, logits.shape[1:])])
-        raise ConfigurationError(f"{name} returns a tensor ({shape}), but logits (B, num_classes) are needed")
+        problem = f"{name} returns a tensor ({shape}), but logits (B, num_classes) are needed"
+        if is_dense and len(logits) == 1 and logits.ndim == 3:
+            problem += (
+                ": if these are values of pixels (B, H, W), add --scores raw, or scores='raw' in Python"
+            )
+        raise ConfigurationError(problem)
     return logits.shape

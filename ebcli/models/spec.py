@@ -187,9 +187,10 @@ class Preprocessing:
         """The same preprocessing for networks that do not take images of any size.
 
         In place of ``"whole"``, images are squashed or padded as by the network's own preprocessing, or padded if it
-        crops them.
+        crops them, or keeps all of them.
         """
-        return replace(self, fit=PAD if spec.fit == CROP else spec.fit).apply(spec)
+        fit = PAD if spec.fit in (CROP, WHOLE) else spec.fit
+        return replace(self, fit=fit).apply(spec)
 
 
 def as_classes(targets: Sequence[str], against: Sequence[str]) -> tuple[Classes, ...]:

@@ -27,6 +27,7 @@ from ebcli.methods.call import MethodCall, MethodMaps, class_priors
 from ebcli.methods.chance import center_blob
 from ebcli.methods.table import CONTRASTIVE, find
 from ebcli.models import default_layer
+from ebcli.models.keywords import OF_INPUT
 from ebcli.models.running import blank, probe, strides_of_cells
 from ebcli.run.maps import BatchMaps, Maps, compute_maps, priors
 from ebcli.run.network_description import NetworkDescription, method_in_words
@@ -103,7 +104,7 @@ def probe_noise(
                 model.name, model.net, model.transforms, lambda _: compute_maps(question, quick, 1)
             )
         for method, layer, result in reversed(results):
-            grid = tuple(result.maps.shape[-2:])
+            grid = () if layer.startswith(OF_INPUT) else tuple(result.maps.shape[-2:])
             if grid in by_grid:
                 strides[layer] = by_grid[grid]
             over_cells = bool(result.special_tokens)

@@ -34,9 +34,10 @@ from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.classes import NamesOfHeads
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
 from ebcli.models.running import default_batch_size, resolve_device
-from ebcli.models.several_inputs import PICTURE_AXES, Rows, takes_several
+from ebcli.models.several_inputs import METHOD, PICTURE_AXES, Rows, is_image, takes_several
 from ebcli.models.sources.in_memory import FunctionOfTensor
 from ebcli.run.explainer import Explainer, Results
+from ebcli.run.input_evidence import frame_at
 from ebcli.run.network_description import in_a_sentence
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import Values
@@ -129,12 +130,14 @@ def explain(
             of results; images of one size share a batch. For a network with several inputs, a tuple of all of its
             tensors, as the network gets them, or a mapping of their names; either one row of each, with a picture
             (C, H, W), or a batch of each. The first that looks like a picture is drawn, and other pictures beside it.
+            Beside one row of numbers, lists or arrays, the only picture can also be an image, as above.
         classes: classes to explain, by name or index, also in a list; any texts for `clip/NAME`. None for the most
             likely class, or for all detections or segments.
         target: the same by keyword.
         targets: the same by keyword.
-        layer: the layer of the maps, or several: names or modules; `"input"` for the pixels. None for the model's
-            default layer.
+        layer: the layer of the maps, or several: names or modules; `"input"` for the pixels. Of a network with several
+            inputs, `"input:1"`, or `"input:NAME"` by the name of the argument, is another input. Its map has the
+            shape of this input. The name alone will do if no module has it. None for the model's default layer.
         against: classes to contrast with. None for the class's own dual.
         contrastive: contrastive maps; marginal ones if False.
         method: the method of the maps, or several, by name: `contrastive`, `marginal`, `object`, `grad-cam` or another
@@ -313,8 +316,11 @@ def _has_several_inputs(model: Any, images: Any) -> bool:
     """Whether these are all inputs of a network that has several, rather than several images."""
     if isinstance(images, Mapping):
         return True
-    if not isinstance(images, tuple) or not all(isinstance(image, Tensor) for image in images):
+    if not isinstance(images, tuple):
         return False
+    if not all(isinstance(image, Tensor) for image in images):
+        is_alone = callable(getattr(model, METHOD, None)) or not takes_several(unwrap(model))
+        return not (is_alone and all(map(_may_be_image, images)))
     axes = {image.ndim for image in images}
     if len(axes) > 1 or max(axes, default=0) > PICTURE_AXES:
         return True
@@ -323,12 +329,24 @@ def _has_several_inputs(model: Any, images: Any) -> bool:
     return takes_several(model)
 
 
+def _may_be_image(value: Any) -> bool:
+    """Whether a value could be an image by itself, rather than numbers beside one."""
+    return is_image(value) or getattr(value, "ndim", 0) > 1
+
+
 def _take_apart(model: Any, images: Any, columns: Any, layers: Sequence[Any]) -> tuple[Any, Rows]:
     """A network that gets pictures alone, and the rows of all of its inputs."""
     if isinstance(model, str):
         model = load_model(model)
     if isinstance(model, LoadedModel):
-        return model, Rows.of(model.net, images, columns)
+        if model.inputs is None:
+            raise ConfigurationError(
+                f"{model.name} has one input, but several were passed: pass the image alone"
+            )
+        rows = Rows.of(model.net, images, columns)
+        if columns is not None:
+            model = replace(model, inputs=model.inputs.with_columns(rows.inputs.columns))
+        return model, rows
     model = unwrap(model)
     rows = Rows.of(model, images, columns)
     modules = [layer for layer in layers if isinstance(layer, nn.Module)]
@@ -354,7 +372,8 @@ def _explain(
             by_image[i].append(explanation)
     subtitle = in_a_sentence(explainer.network.provenance_of_picture())
     results = []
-    for number, (explanations, (_, frame)) in enumerate(zip(by_image, pairs, strict=True), start=1):
+    (first_layer, *_) = explainer.network.layers
+    for number, (explanations, (item, frame)) in enumerate(zip(by_image, pairs, strict=True), start=1):
         prefix = f"image {number} of {len(pairs)}: " if len(pairs) > 1 else ""
         joined = Explanation(maps=[], seconds=0)
         for explanation in explanations:
@@ -363,7 +382,7 @@ def _explain(
             joined = replace(explanation, maps=[*joined.maps, *explanation.maps])
         if not joined.maps:
             raise ImageError(f"{prefix}{network.name} finds nothing to explain: name a class")
-        results.append(Saliency(joined, frame, plan, subtitle))
+        results.append(Saliency(joined, frame_at(network, first_layer, item, frame), plan, subtitle))
     return results
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import ebcli.run.tasks  # noqa: F401 - registers them
-from ebcli.datatypes.explanation import Explanation, Map, Subject
+from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
 from ebcli.eb.forward import evaluating
 from ebcli.eb.inputs import Inputs
 from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_line
@@ -28,7 +28,7 @@ from ebcli.imports import guard_user_code
 from ebcli.methods.call import MethodCall, Progress
 from ebcli.methods.table import CONTRASTIVE, EXCITATION, find
 from ebcli.models import LoadedModel, load_model
-from ebcli.models.keywords import INPUT
+from ebcli.models.keywords import INPUT, OF_INPUT
 from ebcli.models.running import is_out_of_memory, resolve_device
 from ebcli.run import controls
 from ebcli.run.input_evidence import fields_of_inputs
@@ -128,7 +128,8 @@ class Explainer:
             network = describe(plan, self.loaded, task.layer)
         else:  # the first picture need not wait for what is known
             network = replace(network, loaded=self.loaded)
-        if self.loaded.inputs is not None and network.layers == (INPUT,):
+        is_input = network.layers == (INPUT,) or network.layers[0].startswith(OF_INPUT)
+        if self.loaded.inputs is not None and is_input:
             self._joint = False  # jointly, the map of each input sums to 1, however little reaches it
         is_labeled = plan.inputs.labels is not None
         self._request_template = ImageRequest(network, plan.maps, labeled=is_labeled, words=plan.words)
@@ -247,7 +248,11 @@ class Explainer:
             with self._other_inputs(images[0]):
                 if pieces is not None:
                     return [self._explain_in_pieces(images[0], pieces)]
-                return [*self._explain_batch(images)]
+                explanations = self._explain_batch(images)
+                if self.loaded.inputs is None:
+                    return [*explanations]
+                digest = self.loaded.inputs.digest
+                return [replace(explanation, other_inputs=digest) for explanation in explanations]
         except (ImageError, NonFiniteError) as error:
             if len(images) == 1:
                 return [ImageError(str(error))]
@@ -302,12 +307,17 @@ class Explainer:
 
     def _with_inputs(self, maps: list[Map], image: Tensor, targets: Targets) -> list[Map]:
         """The maps of an image with the shares of all inputs of the network."""
+        inputs = self.loaded.inputs
+        assert inputs is not None  # of networks with several inputs
         subjects = [*dict.fromkeys(map_.subject for map_ in maps)]
         options = {"contrastive": self._maps_asked.contrastive, "against": self.network.against}
         fields = fields_of_inputs(self.loaded, image, targets, options, len(subjects))
         results = []
         for map_ in maps:
             changes = fields[subjects.index(map_.subject)]
+            if inputs.picture_at(map_.layer) is not None:
+                height, width = map_.values.shape
+                changes["placement"] = Box(0, 0, width, height)
             if map_.layer != INPUT:  # other pictures have no map of that layer
                 changes = {**changes, "pictures": ()}
             elif changes["pictures"]:  # noise was in the first picture only
@@ -439,7 +449,8 @@ class Explainer:
             if len(joint) == 1:  # saves a forward pass
                 self._joint = joint.pop()
             noise = {}
-            if maps.contrastive and self._task.in_batches and self.loaded.trained:
+            has_noise = self._task.in_batches and not network.layers[0].startswith(OF_INPUT)
+            if maps.contrastive and has_noise and self.loaded.trained:
                 noise = controls.references(network, first, self._call)
             description = replace(description, noise=noise)
         self._request_template = replace(self._request_template, network=description)

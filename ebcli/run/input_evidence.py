@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 from torch import Tensor
 
 from ebcli.datatypes.arrays import AnyArray
@@ -13,8 +14,11 @@ from ebcli.datatypes.explanation import PictureMap
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.errors import ImageError, LayerError
+from ebcli.files.media.medium import DisplayFrame
 from ebcli.models import LoadedModel
+from ebcli.models.keywords import OF_INPUT
 from ebcli.models.several_inputs import SeveralInputs
+from ebcli.run.reading import NetworkInput
 
 Fields = dict[str, Any]  # of a map
 Targets = Tensor | Callable[[Tensor], Tensor]
@@ -67,6 +71,19 @@ def fields_of_inputs(
                 pictures.append(PictureMap(name, relevance.sum(0).numpy(), pixels, shares[name]))
         fields.append({"inputs": shares, "columns": columns, "pictures": tuple(pictures)})
     return fields
+
+
+def frame_at(model: LoadedModel, layer: str, image: NetworkInput, frame: DisplayFrame) -> DisplayFrame | None:
+    """What the map at a layer is drawn over: the frame of the image, or another picture; None if it is of none."""
+    inputs = model.inputs
+    if inputs is None or not layer.startswith(OF_INPUT):
+        return frame
+    name = inputs.picture_at(layer)
+    if name is None:
+        return None
+    with inputs.given(image.others, image.path):
+        pixels = display_pixels(inputs.others[name][0], model.transforms)
+    return DisplayFrame(Image.fromarray(pixels))
 
 
 def _maps_at(

@@ -11,7 +11,7 @@ from ebcli import models  # of which some names import torch when they are used
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.naming import slug
 from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, check_methods, find
-from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, RAW, SOFTMAX, WHOLE
+from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, OF_INPUT, RAW, SOFTMAX, WHOLE
 from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
 from ebcli.models.names import imagenet_classes
 from ebcli.run.plan import RunPlan
@@ -234,7 +234,11 @@ def layers_of_methods(maps: MapOptions, model: LoadedModel) -> Names:
 
 
 def chosen_layers(names: Sequence[str], model: LoadedModel) -> Names:
-    """The layers that are asked for, each once; the model's default layer if none are."""
+    """The layers that are asked for, each once; the model's default layer if none are.
+
+    Raises:
+        LayerError: there is no such layer, or one is an input that is not the picture, beside other layers.
+    """
     if not names and model.inputs is not None and model.inputs.pictures:
         return (INPUT,)  # the only layer at which each picture has a map of its own
     chosen: list[str] = []
@@ -244,5 +248,31 @@ def chosen_layers(names: Sequence[str], model: LoadedModel) -> Names:
         elif name == INPUT:
             chosen.append(INPUT)
         else:
-            chosen.append(models.resolve_layer(model, name))
-    return tuple(dict.fromkeys(chosen))
+            chosen.append(_input_named(name, model) or models.resolve_layer(model, name))
+    layers = tuple(dict.fromkeys(chosen))
+    for layer in layers:
+        if layer.startswith(OF_INPUT) and len(layers) > 1:
+            raise LayerError(f"layer {layer!r} has no map of the picture: ask for it alone")
+    return layers
+
+
+def _input_named(name: str, model: LoadedModel) -> str | None:
+    """The layer that is an input, if a name is that of one of several inputs, and of no module; else None."""
+    has_prefix = name.startswith(OF_INPUT)
+    inputs = model.inputs
+    if inputs is None:
+        if has_prefix:
+            raise LayerError(f"{model.name} has one input: use the layer {INPUT!r}")
+        return None
+    is_module = any(name == module_name for module_name, _ in model.net.named_modules())
+    if has_prefix or (name in inputs.names and not is_module and not name.isdecimal()):
+        return inputs.find_layer(name)
+    return None
+
+
+def check_picture(network: NetworkDescription) -> None:
+    """Raise LayerError if the map is that of an input that a run cannot draw."""
+    for layer in network.layers:
+        if layer.startswith(OF_INPUT):
+            problem = f"layer {layer!r} has no map of the photo, which is drawn here"
+            raise LayerError(f"{problem}: use --layer {INPUT}, or explain(..., layer={layer!r}) in Python")

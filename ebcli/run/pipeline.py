@@ -218,6 +218,7 @@ class Run:
             input_mtime_ns=stamp.mtime_ns,
             label=explanation.label,
             predicted=explanation.predicted,
+            other_inputs=explanation.other_inputs,
         )
         if not explanation.maps:  # no class scores above the threshold, or the prediction is right
             return self._store({}, replace(common, seconds=round(perf_counter() - start, 4)))

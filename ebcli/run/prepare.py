@@ -33,7 +33,7 @@ from ebcli.models.classes import Labels, read_labels
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
 from ebcli.models.loaded import configuration_hash, content_hash, network_settings
 from ebcli.models.names import caveat
-from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
+from ebcli.run.network_description import NetworkDescription, check_picture, class_labels, in_a_sentence
 from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions, OutputOptions
@@ -96,6 +96,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     network = network or NetworkDescription.of_plan(plan)
     model = network.loaded
     _check_model(plan, model)
+    check_picture(network)
     reader = Reader(model.transforms, inputs.clips, inputs.max_pixels)
     if model.transforms.axes != "HW":
         listing = partial(listing, as_one=reader.formats)
@@ -117,7 +118,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     remaining: list[Source] = []
     skipped: list[Path] = []
     for source in sources:
-        if plan.output.skip_existing and sink.has_finished(source, common.configuration):
+        other_inputs = partial(_other_inputs, source, model)
+        if plan.output.skip_existing and sink.has_finished(source, common.configuration, other_inputs):
             skipped.append(source.path)
         else:
             remaining.append(source)
@@ -140,6 +142,15 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         task=model.task,
         device=explainer.device if explainer else plan.execution.device,
     )
+
+
+def _other_inputs(source: Source, model: LoadedModel) -> str:
+    """A hash of what the network gets beside the image; empty for one input, or if it cannot be read."""
+    if model.inputs is None:
+        return ""
+    with suppress(ImageError), model.inputs.given(None, source.name):
+        return model.inputs.digest
+    return ""
 
 
 def _check_model(plan: RunPlan, model: LoadedModel) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Saliency:
 
     Attributes:
         explanation: the maps in full: subjects with scores and boxes, layers, masses, and their evidence in words.
-        photo: what they are drawn over.
+        photo: what they are drawn over; None if they are maps of an input that is no picture, such as a table.
         plan: what was asked, with the drawing style.
         about: model, layer and method in words.
 
@@ -49,7 +50,7 @@ class Saliency:
     """
 
     explanation: Explanation
-    photo: DisplayFrame
+    photo: DisplayFrame | None
     plan: RunPlan
     about: str
 
@@ -63,8 +64,20 @@ class Saliency:
         return self.explanation.maps
 
     @property
+    def _frame(self) -> DisplayFrame:
+        """The photo. Raises ConfigurationError if there is none."""
+        if self.photo is None:
+            problem = f"the map at {self._maps[0].layer!r} is of no picture"
+            raise ConfigurationError(
+                f"{problem}: take its values from maps, or those of a table from columns"
+            )
+        return self.photo
+
+    @property
     def maps(self) -> FloatArray:
         """The maps (K, h, w), signed: one per class, and of several layers one per class and layer.
+
+        The map of an input that is no picture has the input's own shape: (K, columns) of a table.
 
         Raises:
             ConfigurationError: the layers' maps differ in size; those of each layer are in ``explanation.by_layer``.
@@ -84,7 +97,7 @@ class Saliency:
         Args:
             size: (width, height); None for the photo's own.
         """
-        photo_size = self.photo.image.size
+        photo_size = self._frame.image.size
         size = size or photo_size
         heatmaps = []
         for map_ in self._maps:
@@ -98,14 +111,16 @@ class Saliency:
     def boxes(self, threshold: float = 0.5) -> list[Box | None]:
         """The box around the largest region above a share of each map's maximum, in pixels; None if a map is blank."""
         options = RegionOptions("max", threshold, masks=False)
+        size = self._frame.image.size
         boxes = []
         for map_ in self._maps:
-            region = largest_region(map_.display_values, map_.placement, self.photo.image.size, options)
+            region = largest_region(map_.display_values, map_.placement, size, options)
             boxes.append(getattr(region, "box", None))
         return boxes
 
     @cached_property
     def _atlas(self) -> Atlas:
+        assert self._frame
         return Atlas.from_maps(self._maps)
 
     def at(self, x: float, y: float) -> list[tuple[str, float]]:
@@ -211,12 +226,12 @@ class Saliency:
     def _draw(self, style: DrawingStyle) -> Image.Image:
         maps = self._frame_maps(style)
         if len(maps) == 1 and style.name != ATLAS:
-            return maps[0].draw(self.photo)
+            return maps[0].draw(self._frame)
         figure = atlas_figure if style.name == ATLAS else panel
-        return figure([self.photo], maps, "", self.about).image()
+        return figure([self._frame], maps, "", self.about).image()
 
     def _frame_maps(self, style: DrawingStyle) -> list[FrameMaps]:
-        return frame_maps_of(self.explanation, self.photo.image.size, None, style)
+        return frame_maps_of(self.explanation, self._frame.image.size, None, style)
 
     def save(self, path: str | os.PathLike[str], style: AnyStyle | None = None) -> None:
         """Write the picture to a file of any format that Pillow writes, also in another style.
@@ -233,7 +248,19 @@ class Saliency:
         self._draw(self.plan.replace(**values).style).save(path)
 
     def _repr_html_(self) -> str:
+        if self.photo is None:
+            return "".join(f"<p>{escape(line)}</p>" for line in [repr(self), *self._column_lines])
         return notebook_view(self._frame_maps(self.style), self.photo, self.about)
+
+    @property
+    def _column_lines(self) -> list[str]:
+        """The columns of tables, the one with the most evidence first, in words."""
+        lines = []
+        for map_ in self._maps:
+            for table, columns in map_.columns.items():
+                ranks = ", ".join(f"{name} {value:.3f}" for name, value in columns.items())
+                lines.append(f"{map_.subject.label}, {table}: {ranks}")
+        return lines
 
     def __repr__(self) -> str:
         titles = ", ".join(dict.fromkeys(map_.subject.title for map_ in self._maps))

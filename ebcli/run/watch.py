@@ -164,6 +164,7 @@ def _draw_maps(saliencies: Sequence[Saliency], epoch: int) -> Image.Image:
     for number, saliency in enumerate(saliencies, 1):
         map_ = saliency.explanation.maps[0]
         photo = saliency.photo
+        assert photo is not None  # of networks of one input
         frame_maps = FrameMaps.from_map(map_, photo.image.size, None, style)
         frame = photo._replace(image=small_frame(photo.image, saliency.style))
         tiles.append(map_tile(frame_maps, frame, f"{number}: {map_.title}"))

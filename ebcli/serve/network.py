@@ -103,11 +103,12 @@ class Network:
         from ebcli.models import layers
         from ebcli.models.sources.answers import only_answers
         from ebcli.run.explainer import Explainer
-        from ebcli.run.network_description import chosen_layers
+        from ebcli.run.network_description import check_picture, chosen_layers
 
         layer_names = self._base_plan.maps.layers
         target = _ANY_TEXT if self.takes_texts else ()
         first = Explainer(self._base_plan.replace(layer=layer_names[:1], target=target), 1)
+        check_picture(first.network)
         model = first.loaded
         if model.transforms.axes != "HW" or model.transforms.frames is not None:
             raise ConfigurationError(
@@ -131,8 +132,8 @@ class Network:
         """The plan that an address of the page stands for.
 
         Args:
-            query: ``method``, ``target``, ``against``, ``box`` or ``pixel``, ``layer``, which can be `ALL_LAYERS`, and how a map is
-                drawn.
+            query: ``method``, ``target``, ``against``, ``box`` or ``pixel``, ``layer``, which can be `ALL_LAYERS`, and
+                how a map is drawn.
 
         Raises:
             ConfigurationError: it stands for none.
@@ -277,9 +278,12 @@ class Network:
     def _new_explainer(self, plan: RunPlan) -> Explainer:
         """A network that is ready to explain photos at some layers."""
         from ebcli.run.explainer import Explainer
+        from ebcli.run.network_description import check_picture
 
         model = self._with_texts(plan.model) if self.takes_texts else self.loaded
-        return Explainer(plan, 1, model)
+        explainer = Explainer(plan, 1, model)
+        check_picture(explainer.network)
+        return explainer
 
     @property
     def _reader(self) -> Reader:

@@ -93,20 +93,36 @@ def test_inputs_are_given_by_name_or_in_order():
     assert layer.maps.shape == (2, 4, 3)
 
 
+def test_inputs_in_order_can_be_named_by_their_arguments():
+    net = PictureAndTable().eval()
+    inputs = tuple(a.float() for a in inputs_of(PictureAndTable, 2))
+    expected = ebcli.excitation_backprop(net, inputs, 1, "input:1")
+    found = ebcli.excitation_backprop(net, inputs, 1, "input:table")
+    torch.testing.assert_close(found.relevance, expected.relevance)
+    assert found.layer == "input:1"
+    pictures = tuple(inputs_of(Change, 2))
+    by_name = ebcli.excitation_backprop(Change().eval().double(), pictures, 1, ["before", "after"])
+    assert [result.layer for result in by_name] == [None, "input:1"]
+    # a module of that name comes first
+    assert ebcli.excitation_backprop(net, inputs, 1, "table").layer == "table"
+
+
 def test_whole_numbers_are_constants():
     net = PictureAndTable().eval()
     picture, table = (a.float() for a in inputs_of(PictureAndTable, 2))
     category = torch.tensor([2, 0])
     both = ebcli.excitation_backprop(net, (picture, table, category), 1, [None, "input:1"])
     assert torch.stack([result.mass for result in both]).sum(0).allclose(torch.ones(2))
-    with pytest.raises(LayerError, match="no input '2' carries the signal: choose one of 0, 1"):
+    with pytest.raises(
+        LayerError, match="input '2' has whole numbers, which carry no signal: choose one of 0, 1"
+    ):
         ebcli.excitation_backprop(net, (picture, table, category), 1, "input:2")
 
 
 def test_what_is_no_input_is_said():
     net = PictureAndTable().eval()
     picture, table = (a.float() for a in inputs_of(PictureAndTable, 1))
-    with pytest.raises(LayerError, match="no input 'tabel' carries the signal: choose one of picture, table"):
+    with pytest.raises(LayerError, match="the network gets no input 'tabel': choose one of picture, table"):
         ebcli.excitation_backprop(net, {"picture": picture, "table": table}, 1, "input:tabel")
     with pytest.raises(ConfigurationError, match="the inputs must be tensors, not a str"):
         ebcli.excitation_backprop(net, (picture, "table"), 1)

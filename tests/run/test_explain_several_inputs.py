@@ -1,5 +1,6 @@
 """Networks with several inputs from Python: shares and columns against closed forms."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ def picture(value: float = 0.4) -> Tensor:
     image = torch.zeros(3, 12, 18)
     image[0, :, :6] = value
     return image
+
+
+PHOTO = Image.new("RGB", (18, 12), "red")
 
 
 def shares(image: Tensor, table: Tensor) -> dict[str, float]:
@@ -132,7 +136,20 @@ def test_pictures_in_a_tuple_stay_several_pictures() -> None:
         (picture(), {"columns": COLUMNS}, "columns are those of tables: pass a tuple of all inputs"),
         ((picture(), TABLE * torch.nan), {}, "NaN or infinite"),
         ({}, {}, "no inputs given: pass at least one tensor"),
-        ({"image": "photo.jpg", "table": TABLE}, {}, "the inputs must be tensors, not a str"),
+        ({"image": "photo.jpg", "table": TABLE}, {}, "'photo.jpg': No such file or directory"),
+        (
+            (picture(), ["a"]),
+            {},
+            r"the input table is \['a'\]: pass a tensor, an array or numbers, or an image",
+        ),
+        ((picture(), None), {}, "the input table is None: pass a tensor"),
+        ((["a.png"] * 2, TABLE.expand(2, 3)), {}, r"the input image is \['a.png', 'a.png'\]: pass a tensor"),
+        (
+            ([PHOTO] * 2, TABLE.expand(2, 3)),
+            {},
+            "the input image has 4 axes, but is no tensor: pass one image, or a tensor of preprocessed ones",
+        ),
+        ((PHOTO, TABLE), {}, "the preprocessing of RedAndTable is unknown: pass transform="),
         ((picture(), TABLE), {"fit": "whole"}, "drop fit"),
     ],
 )
@@ -292,3 +309,191 @@ def test_wrong_factories_are_told_in_a_sentence(arguments: list[str], sentence: 
     assert done.exit_code == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+TABLE_LAYERS = ["input:1", "input:table", "table"]
+
+
+@pytest.mark.parametrize("layer", TABLE_LAYERS)
+def test_the_map_at_a_table_has_a_value_for_each_column(layer: str) -> None:
+    net = RedAndTable()
+    for contrastive, last in ((False, 0), (True, -1)):  # the dual's only positive term
+        options: dict[str, Any] = {"layer": layer, "contrastive": contrastive}
+        found = ebcli.explain(net, (picture(), TABLE), 0, columns=COLUMNS, **options)
+        assert found.maps[0] == pytest.approx([1 / 2.4, 1 / 2.4, last])
+        assert found.columns[0]["table"] == pytest.approx(dict(zip(COLUMNS, found.maps[0], strict=True)))
+        assert "layer input:table" in repr(found)
+        result = ebcli.excitation_backprop(net, (picture()[None], TABLE[None]), 0, **options)
+        np.testing.assert_allclose(result.relevance[0], found.maps[0], atol=1e-6)
+    assert "class 0, table: age 0.417, dose 0.417, weight -1.000" in found._repr_html_()
+    for draw in (lambda: found.picture, found.heatmap, found.boxes, found.regions):
+        with pytest.raises(
+            ConfigurationError, match="the map at 'input:table' is of no picture: take its values"
+        ):
+            draw()
+
+
+@pytest.mark.parametrize("layer", TABLE_LAYERS[1:])
+def test_the_map_at_a_table_in_a_mapping(layer: str) -> None:
+    found = ebcli.explain(RedAndTable(), {"table": TABLE, "image": picture()}, 0, layer=layer)
+    assert found.maps[0] == pytest.approx([1 / 2.4, 1 / 2.4, -1])
+    for first in ("image", "input:image"):
+        assert ebcli.explain(
+            RedAndTable(), {"table": TABLE, "image": picture()}, 0, layer=first
+        ).maps.shape == (1, 12, 18)
+
+
+class Sequences(nn.Module):
+    """A picture beside a sequence (B, 4, 3), of which step s and channel c count s + c."""
+
+    def forward(self, image: Tensor, steps: Tensor) -> Any:
+        weights = torch.arange(4.0)[:, None] + torch.arange(3.0)
+        total = (steps * weights).sum((1, 2)) + image.mean((1, 2, 3))
+        return torch.stack([total, -total], 1)
+
+
+def test_the_map_at_a_sequence_has_its_shape() -> None:
+    found = ebcli.explain(Sequences(), (picture() * 0, torch.ones(4, 3)), 0, layer="steps", contrastive=False)
+    expected = np.add.outer(np.arange(4.0), np.arange(3.0))
+    np.testing.assert_allclose(found.maps[0], expected / expected.sum(), atol=1e-6)
+
+
+def test_the_map_at_a_second_picture_is_drawn_over_it() -> None:
+    found = ebcli.explain(Difference(), two_pictures(), 0, layer="after", style="heatmap")
+    (map_,) = found.explanation.maps
+    assert (map_.layer, map_.pictures) == ("input:after", ())
+    assert map_.values[:, 12:].sum() == pytest.approx(0.75)
+    assert map_.values[:, :12].max() == 0
+    assert found.photo.image.getpixel((15, 5)) == (230, 0, 0)
+    assert found.picture.size == (18, 12)
+
+
+class NamedAsAnInput(RedAndTable):
+    """The same, but a module has the name of an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.act
+        self.table = nn.ReLU()
+
+    def forward(self, image: Tensor, table: Tensor) -> Any:
+        return self.head(torch.cat([self.table(self.red(image)).mean((2, 3)), table], 1))
+
+
+def test_a_module_has_its_name_before_an_input() -> None:
+    net = NamedAsAnInput()
+    found = ebcli.explain(net, (picture(), TABLE), 0, layer="table")
+    assert found.maps.shape == (1, 12, 18)
+    found = ebcli.explain(net, (picture(), TABLE), 0, layer="input:table")
+    assert found.maps.shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("layer", "sentence"),
+    [
+        ("input:2", "the network has no input '2': choose one of image, table"),
+        ("input:tabel", "the network has no input 'tabel': choose one of image, table"),
+        (["act", "table"], "layer 'input:table' has no map of the picture: ask for it alone"),
+    ],
+)
+def test_wrong_inputs_as_layers_are_told_in_a_sentence(layer: Any, sentence: str) -> None:
+    with pytest.raises(EbcliError, match=sentence):
+        ebcli.explain(RedAndTable(), (picture(), TABLE), 0, layer=layer)
+    with pytest.raises(EbcliError, match="the network has no input '1': choose one of image, table"):
+        ebcli.explain(RedAndTable(), {"image": picture(), "table": TABLE}, 0, layer="input:1")
+    net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 12 * 18, 2))
+    with pytest.raises(EbcliError, match="Sequential has one input: use the layer 'input'"):
+        ebcli.explain(net, picture(), 0, layer="input:1")
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_command_says_where_a_table_has_its_map() -> None:
+    for layer in ("input:1", "table"):
+        done = CliRunner().invoke(main, ["red.png", "--model", "own.py:Own", "--layer", layer])
+        assert done.exit_code == 2
+        assert (
+            "layer 'input:table' has no map of the photo, which is drawn here: use --layer input"
+            in done.stderr
+        )
+    found = ebcli.explain("own.py:Own", "red.png", 0, layer="input:1", contrastive=False)
+    assert found.maps[0] == pytest.approx([0.2, 0.2, 0])
+    found = ebcli.explain("own.py:Pair", "lime.png", 0, layer="input:1")
+    assert found.maps[0, :, 6:].sum() == pytest.approx(0.6)
+    assert found.photo.image.getpixel((9, 6)) == (255, 0, 0)
+
+
+def as_input(image: Image.Image) -> Tensor:
+    """What the network gets of a photo."""
+    return torch.from_numpy(np.array(image)).movedim(2, 0).float() / 255
+
+
+PICTURES: dict[str, Any] = {
+    "path": "red.png",
+    "file": lambda: io.BytesIO(Path("red.png").read_bytes()),
+    "Pillow": lambda: PHOTO,
+    "8 bits": lambda: np.array(PHOTO),
+    "0 to 1": lambda: np.array(PHOTO) / 255,
+    "8 bits, channels first": lambda: torch.from_numpy(np.array(PHOTO)).movedim(2, 0),
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize(
+    "row",
+    [TABLE.tolist(), tuple(TABLE.tolist()), TABLE.double().numpy(), TABLE],
+    ids=["list", "tuple", "array", "tensor"],
+)
+def test_the_picture_can_be_an_image_beside_numbers(
+    kind: str, row: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    PHOTO.save("red.png")
+
+    def image() -> Any:
+        return "red.png" if kind == "path" else PICTURES[kind]()
+
+    options: dict[str, Any] = {"transform": as_input, "columns": COLUMNS}
+    expected = {"image": 0.6, "table": 0.4}  # terms of 3, 1 and 1
+    for inputs in ((image(), row), {"table": row, "image": image()}):
+        found = explain(inputs, 0, **options)
+        assert found.inputs == [pytest.approx(expected)]
+        assert found.columns[0]["table"] == pytest.approx({"age": 0.2, "dose": 0.2, "weight": -1})
+        assert found.photo.image.getpixel((3, 3)) == (255, 0, 0)
+        assert found.maps.shape == (1, 12, 18)
+
+
+def test_a_number_beside_an_image_is_a_category() -> None:
+    inputs = (PHOTO, TABLE.tolist(), 1)
+    found = ebcli.explain(WithCategory(), inputs, 0, layer="act", transform=as_input)
+    assert found.inputs == [pytest.approx({"image": 0.6, "table": 0.4})]
+    with pytest.raises(EbcliError, match="input 'category' has whole numbers, which carry no signal"):
+        ebcli.explain(WithCategory(), inputs, 0, layer="category", transform=as_input)
+
+
+def test_two_images_are_two_photos_unless_the_network_needs_both() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
+    assert len(ebcli.explain(net, (PHOTO, PHOTO), 0, layer="1", transform=as_input)) == 2
+    with pytest.raises(ConfigurationError, match="before and after look like pictures, of which only one"):
+        ebcli.explain(Difference(), (PHOTO, PHOTO), 0, transform=as_input)
+    with pytest.raises(ConfigurationError, match=r"pass all of them as tensors \(C, H, W\), preprocessed"):
+        ebcli.explain(Difference(), {"before": PHOTO, "after": picture()}, 0, transform=as_input)
+
+
+def test_several_inputs_of_a_network_of_one_are_refused() -> None:
+    loaded = ebcli.load_model("efficientnet_lite0")
+    for inputs in ((PHOTO, TABLE), (torch.rand(3, 224, 224), TABLE)):
+        with pytest.raises(
+            ConfigurationError, match="efficientnet_lite0 has one input, but several were passed"
+        ):
+            ebcli.explain(loaded, inputs)
+
+
+@pytest.mark.usefixtures("folder")
+def test_other_numbers_replace_those_that_a_network_reads() -> None:
+    loaded = ebcli.load_model("own.py:Own")
+    found = ebcli.explain(loaded, ("red.png", [0.0, 0.6, 0.0]), 0, layer="act", columns=["a", "b", "c"])
+    assert found.inputs == [pytest.approx({"image": 0.5, "table": 0.5})]
+    assert found.columns[0]["table"] == pytest.approx({"a": 0, "b": 0.5, "c": 0})
+    both = ebcli.explain(loaded, ("red.png", "blue.png"), 0, layer="act")
+    assert [found.inputs[0]["image"] for found in both] == pytest.approx([0.6, 0])

@@ -32,6 +32,7 @@ from ebcli.models.keywords import (
     SIGMOID,
     SOFTMAX,
     SQUASH,
+    VALUE_MAPS,
     VIDEO,
     WHOLE,
 )
@@ -58,6 +59,7 @@ _TEXTS_AT_ONCE = 64
 # by what is seen of an image that is twice as wide as high, across and down, in halves of what is seen of a square
 _FITS = {(1, 1): CROP, (2, 2): PAD}
 _SIDE = 1024  # pixels of the images that processors are measured by
+_UNSIZED = 480  # pixels of the shorter side where a processor keeps that of the image, as GLPN was trained
 _LONG = 8  # times as wide as high, more than any limit of the longer side
 _SCORES = {"single_label_classification": SOFTMAX, "multi_label_classification": SIGMOID, "regression": RAW}
 
@@ -90,7 +92,7 @@ class HuggingFace(ModelSource):
             return heads.TOWERS
         if head is None:
             kind = self._config.model_type
-            problem = f"is of type {kind}, which is no classifier, detector or segmentation network"
+            problem = f"is of type {kind}, which is no classifier, detector, segmentation or depth network"
             if kind in TWO_TOWERS:
                 problem += f": use clip/{self.name} with --target TEXT"
             raise self._error(problem)
@@ -185,7 +187,7 @@ class HuggingFace(ModelSource):
 
     def _spec_of(self, processor: Any) -> InputSpec:
         task = heads.HEADS.get(self._head)
-        keeps_shape = task in (DETECTION, SEGMENTATION)
+        keeps_shape = task in (DETECTION, SEGMENTATION, VALUE_MAPS)
         spec = spec_of(processor, self._title, keeps_shape=keeps_shape)
         if task != VIDEO:
             return spec
@@ -288,6 +290,10 @@ def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpe
     if problem:
         raise ConfigurationError(f"{name} {problem}, which is not supported")
 
+    if "ZoeDepth" in type(processor).__name__:
+        processor = copy.copy(processor)
+        processor.do_pad = False  # its margin of mirrored pixels has no place in the image
+
     from torchvision.transforms.functional import pil_to_tensor  # which other networks do not need
 
     def process(image: Image.Image) -> Tensor:
@@ -317,6 +323,8 @@ def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpe
         std=_round(1 / contrast),
         resample=Image.Resampling(int(processor.resample)),
     )
+    if not processor.size:
+        return replace(spec, fit=WHOLE, size=(_UNSIZED, _UNSIZED), resize=(_UNSIZED,))
     is_cropped = size_of(_SIDE, _SIDE // 2) == size
     if is_cropped:
         wide_across, wide_down = extent(_SIDE, _SIDE // 2)

@@ -11,14 +11,15 @@ from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import Tensors
 from ebcli.models.classes import Texts
 from ebcli.models.detection import Candidates
-from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
+from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VALUE_MAPS, VIDEO
 from ebcli.models.sources.similarity import check_lengths, too_long
 
 UNIVERSAL = "AutoModelForUniversalSegmentation"
 DETECTORS = "AutoModelForObjectDetection"
 WITH_TEXTS = "AutoModelForZeroShotObjectDetection"
+DEPTH = "AutoModelForDepthEstimation"
 TOWERS = "AutoModel"
-WITHOUT_ROWS = (UNIVERSAL, DETECTORS, WITH_TEXTS, TOWERS)  # whose last layer has no row for each class
+WITHOUT_ROWS = (UNIVERSAL, DETECTORS, WITH_TEXTS, DEPTH, TOWERS)  # whose last layer has no row for each class
 HEADS = {
     "AutoModelForImageClassification": CLASSIFICATION,
     "AutoModelForSemanticSegmentation": SEGMENTATION,
@@ -26,6 +27,7 @@ HEADS = {
     "AutoModelForVideoClassification": VIDEO,
     DETECTORS: DETECTION,
     WITH_TEXTS: DETECTION,
+    DEPTH: VALUE_MAPS,
 }
 
 
@@ -63,12 +65,12 @@ def _features_of(net: Module, _args: Any, output: Any) -> Tensor:
 
 
 def make_plain(net: Any, head: str) -> Module:
-    """Make a network take images (B, 3, H, W), or clips (B, 3, T, H, W), and return its logits only, or candidates.
+    """Make a network take images (B, 3, H, W), or clips (B, 3, T, H, W), and return its logits only, or the like.
 
     Its modules keep their names. Networks of other heads stay as they are.
     """
     if head in HEADS and head != WITH_TEXTS:  # whose logits depend on the texts
-        hooks = {UNIVERSAL: _class_maps_of, DETECTORS: _candidates_of}
+        hooks = {UNIVERSAL: _class_maps_of, DETECTORS: _candidates_of, DEPTH: _depth_of}
         net.register_forward_hook(hooks.get(head, _logits_of))
     if HEADS.get(head) == VIDEO:
         net.register_forward_pre_hook(lambda _net, clips: (clips[0].transpose(1, 2),))
@@ -79,6 +81,11 @@ def make_plain(net: Any, head: str) -> Module:
 
 def _logits_of(_net: Module, _args: Any, output: Any) -> Tensor:
     return output.logits
+
+
+def _depth_of(_net: Module, _args: Any, output: Any) -> Tensor:
+    """A map of one value, (B, 1, H, W)."""
+    return output.predicted_depth.unsqueeze(1)
 
 
 def _class_maps_of(_net: Module, _args: Any, output: Any) -> Tensor:
