@@ -7,6 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -333,11 +334,11 @@ class ResultNames:
         suffixes = [suffix for suffix in (NIFTI, GEOTIFF) if self.raw and path.name.endswith(f".{suffix}")]
         match = _NUMBER.search(path.name)
         number = int(match[1]) if match else 1
-        names = [
-            MapName(index, class_names[index], layer, method)
-            for layer in (*self.layers, *([_PICTURE] if self.method_marks else []))
-            for method in self.method_marks or [""]
-        ]
+        layers = [*self.layers]
+        if self.method_marks:
+            layers.append(_PICTURE)
+        pairs = product(layers, self.method_marks or [""])
+        names = [MapName(index, class_names[index], layer, method) for layer, method in pairs]
         return path in self.relpaths(relpath, names * max(1, number), "".join(suffixes))
 
     def _marks(self, layers: tuple[str, ...], method: str) -> str:

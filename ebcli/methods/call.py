@@ -49,6 +49,11 @@ class MethodMaps:
         lost_mass: (B, K), the probability that was lost at each operation; None if it was not tracked.
         joint: EB explained winning neurons jointly.
         special_tokens: how many tokens of the layer's output are no cells of the maps.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> ebcli.MethodMaps(layer=None, maps=torch.rand(2, 1, 14, 14)).maps.shape  # of two pictures, one class each
+        torch.Size([2, 1, 14, 14])
     """
 
     layer: LayerName
@@ -132,6 +137,15 @@ class MethodCall:
         batch_size: how many pictures the network gets at a time, of methods that take many passes.
         progress: gets the number of pictures that passed the network, and of all that will, after each batch of such a
             method; what it raises ends the call.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 5))
+        >>> call = ebcli.MethodCall(net=net, inputs=torch.rand(2, 3, 8, 8), priors=lambda output: output[:, None] * 0,
+        ...                         layers=[None])
+        >>> (pixels,) = call.layers_with_gradients()
+        >>> pixels.activation.shape, pixels.gradients.shape, pixels.maps_of(pixels.gradients).maps.shape
+        (torch.Size([2, 3, 8, 8]), torch.Size([2, 1, 3, 8, 8]), torch.Size([2, 1, 8, 8]))
     """
 
     net: Module
@@ -197,6 +211,29 @@ class MethodCall:
             LayerError: a layer does not exist, is not called exactly once or does not return a single tensor.
             NonFiniteError: a gradient is not finite.
         """
+        tensors, scores = self._scores_with_graph()
+        gradients = [
+            torch.autograd.grad(score, tensors, retain_graph=True, allow_unused=True) for score in scores
+        ]
+        layouts = self._layouts(tensors)
+        shape = tuple(self.picture.shape)
+        results = []
+        for layer, tensor, *of_layer in zip(self.layers, tensors, *gradients, strict=True):
+            images = layouts.image_axes[layer] or 0
+            results.append(
+                LayerGradients(
+                    layer=layer,
+                    activation=tensor.detach().movedim(images, 0),
+                    gradients=_checked(of_layer, layer).movedim(images + 1, 0),
+                    layout=layouts.of_layers.get(layer),
+                    input_shape=shape,
+                    channel_axis=layouts.channel_axis,
+                )
+            )
+        return results
+
+    def _scores_with_graph(self) -> tuple[list[Tensor], Tensor]:
+        """The layers' outputs, and the scores (K,) of all images, with a graph of autograd between them."""
         hooks = _Hooks(self.net)
         with (
             evaluating(self.net),
@@ -204,41 +241,15 @@ class MethodCall:
             torch.no_grad(),  # until the first layer
             removing(hooks.handles),
         ):
-            for layer in self.layers:
-                if layer is not None:
-                    hooks.add(layer)
+            for layer in filter(None, self.layers):
+                hooks.add(layer)
             picture = self.picture.detach().clone()
             if None in self.layers:
                 picture = hooks.note(None, picture)
             output = self.output_of(picture)
             priors = self.priors(output.detach()).to(output)
             scores = (priors * output[:, None]).flatten(2).sum((0, 2))
-            tensors = hooks.tensors(self.layers)
-            gradients = [
-                torch.autograd.grad(score, tensors, retain_graph=True, allow_unused=True) for score in scores
-            ]
-        layouts = self._layouts(tensors)
-        results = []
-        for layer, tensor, *of_layer in zip(self.layers, tensors, *gradients, strict=True):
-            if any(gradient is None for gradient in of_layer):
-                raise LayerError(f"the output does not depend on {label_of(layer)}: choose a later one")
-            images = layouts.image_axes[layer] or 0
-            stacked = torch.stack([gradient.movedim(images, 0) for gradient in of_layer], 1)
-            if not is_finite(stacked):
-                raise NonFiniteError(
-                    f"gradients at {label_of(layer)} are not finite: check the weights and the dtype"
-                )
-            results.append(
-                LayerGradients(
-                    layer=layer,
-                    activation=tensor.detach().movedim(images, 0),
-                    gradients=stacked,
-                    layout=layouts.of_layers.get(layer),
-                    input_shape=tuple(picture.shape),
-                    channel_axis=layouts.channel_axis,
-                )
-            )
-        return results
+            return hooks.tensors(self.layers), scores
 
     def _layouts(self, tensors: Sequence[Tensor]) -> RecordedLayouts:
         """Where the layers' outputs hold cells, from a recorded pass, or from that of an earlier call like this one."""
@@ -258,6 +269,19 @@ class MethodCall:
                 }
                 known[key] = RecordedLayouts(by_shape, 1, dict.fromkeys(self.layers, 0))
         return known[key]
+
+
+def _checked(gradients: Sequence[Tensor | None], layer: LayerName) -> Tensor:
+    """Gradients (K, ...). Raises LayerError if one does not exist, and NonFiniteError if one is not finite."""
+    existing = [gradient for gradient in gradients if gradient is not None]
+    if len(existing) < len(gradients):
+        raise LayerError(f"the output does not depend on {label_of(layer)}: choose a later one")
+    stacked = torch.stack(existing)
+    if not is_finite(stacked):
+        raise NonFiniteError(
+            f"gradients at {label_of(layer)} are not finite: check the weights and the dtype"
+        )
+    return stacked
 
 
 class _Hooks:

@@ -82,13 +82,10 @@ def compute_maps(call: MethodCall, methods: Sequence[Method], count: int) -> lis
         of_method = call
         if method.passes is not None:
             of_method = call.of_images(0, count)
-        layers = call.layers
         if method.place == HIDDEN_LAYER:
-            layers = [layer for layer in layers if layer is not None]
-        if not layers:
-            continue
-        for result in method.compute(replace(of_method, layers=layers)):
-            maps.append(BatchMaps(method, result.layer or INPUT, result))
+            of_method = replace(of_method, layers=[*filter(None, call.layers)])
+        if of_method.layers:
+            maps += [BatchMaps(method, result.layer or INPUT, result) for result in method.compute(of_method)]
     order = [layer or INPUT for layer in call.layers]
     return sorted(maps, key=lambda item: order.index(item.layer) if item.layer in order else len(order))
 

@@ -327,22 +327,24 @@ def arrays_of(explanation: Explanation, network_input: NetworkInput) -> Arrays:
     }
     if subjects[0].box is not None:
         arrays["boxes"] = np.array([subject.box for subject in subjects], np.float32)
-    by_layer = explanation.by_layer
-    methods = dict.fromkeys(map_.method for map_ in explanation.maps)
-    for layer, maps in by_layer.items():
-        layer_mark = f"@{layer}" if len(by_layer) > 1 else ""
-        for method in methods:
-            mark = layer_mark + (f"+{method}" if len(methods) > 1 else "")
-            of_method = [map_ for map_ in maps if map_.method == method]
-            for name, array in _layer_arrays(of_method, network_input.video_clips).items():
-                arrays[name + mark] = array
+    groups: dict[tuple[str, str], list[Map]] = {}
+    for map_ in explanation.maps:
+        groups.setdefault((map_.layer, map_.method), []).append(map_)
+    has_layers = len({layer for layer, _ in groups}) > 1
+    has_methods = len({method for _, method in groups}) > 1
+    for (layer, method), maps in groups.items():
+        mark = ""
+        if has_layers:
+            mark += f"@{layer}"
+        if has_methods:
+            mark += f"+{method}"
+        for name, array in _layer_arrays(maps, network_input.video_clips).items():
+            arrays[name + mark] = array
     return arrays
 
 
 def _layer_arrays(maps: Sequence[Map], clips: Clips | None) -> Arrays:
     """The arrays of the maps at a layer. Of a video, ``times`` are the seconds at which the maps lie."""
-    if not maps:
-        return {}
     arrays: Arrays = {"maps": np.stack([map_.values for map_ in maps])}
     if maps[0].mass is not None:
         arrays["mass"] = np.array([map_.mass for map_ in maps], np.float32)
