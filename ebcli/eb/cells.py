@@ -41,7 +41,7 @@ class Cells(Places):
         """Whether each image puts the cells that a value holds in an order of its own, or leaves some out."""
 
         def makers_below(op: Op) -> list[Op | None]:
-            return [operand.maker for operand in op.operands if not self.marks_of(operand).any()]
+            return [value.maker for value in op.floating if not self.marks_of(value).any()]
 
         moves = (op for op in reachable([value.maker], makers_below) if isinstance(op.rule, Move))
         return any(not op.rule.joins and self._depends_on_image(op) for op in moves)

@@ -291,14 +291,22 @@ def strongest(tokens):
     return tokens.gather(1, best[..., None].expand(-1, -1, 8))
 
 
+def strongest_queries(tokens):
+    """What attention returns to a quarter of the tokens."""
+    weights = (tokens @ tokens.mT).softmax(2)
+    best = weights.square().sum(2).topk(16, 1).indices
+    return weights.gather(1, best[..., None].expand(-1, -1, 64)) @ tokens
+
+
 @pytest.mark.parametrize(
     "choose",
     [
         strongest,
+        strongest_queries,
         lambda tokens: tokens.sort(1).values,
         lambda tokens: tokens[:, tokens.square().sum((0, 2)).argsort()],
     ],
-    ids=["strongest", "sorted", "by order"],
+    ids=["strongest", "strongest queries", "sorted", "by order"],
 )
 def test_tokens_that_each_image_chooses_have_no_map(choose):
     net = Chosen(choose).eval()
