@@ -98,10 +98,22 @@ BY_HAND = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "tests/helpers")!r})
 import ebcli, torch
+from PIL import Image
+from several_inputs import Difference
+from torchvision.transforms.functional import to_tensor
 from two_heads import two
 from value_nets import Heights, Ripeness
 
 FINE = ebcli.Preprocessing(resize=64, crop=64, mean=0.0, std=1.0)
+
+
+class Change(Difference):
+    preprocessing = FINE
+    categories = "changed", "same"
+
+    def other_inputs(self, path):
+        with Image.open("after.png") as image:
+            return to_tensor(image.resize((64, 64)))
 
 
 def colors():
@@ -129,6 +141,9 @@ def make_by_hand() -> None:
     network = ("--model", "by_hand.py:Heights", "--scores", "raw")
     run("task-depth", "shapes.png", *network, "--where", "112,120")
     run("task-head", "shapes.png", "--model", "by_hand.py:colors", "--head", "color", "--target", "blue")
+    shapes("blue", "lime").save("before.png")
+    shapes("blue", "red").save("after.png")
+    run("task-inputs", "before.png", "--model", "by_hand.py:Change", "--target", "changed")
 
 
 def make() -> None:

@@ -68,12 +68,16 @@ def saliency_map(
         return relevance.sum(channel_axis)
     layout = layout or layout_by_shape(shape, extent_of(input_shape, channel_axis))
     if layout is None:
-        what = "the input" if layer is None else f"layer {layer!r}"
-        raise LayerError(
-            f"{what} has no spatial dimensions (output shape {shape[1:]}): choose a layer whose output has height and "
-            "width"
-        )
+        raise without_map(shape, layer)
     return layout.sum_channels(relevance)
+
+
+def without_map(shape: Shape, layer: str | None) -> LayerError:
+    """The error of a layer whose output, with the images first, holds no cells."""
+    what = "the input" if layer is None else f"layer {layer!r}"
+    return LayerError(
+        f"{what} has no spatial dimensions (output shape {shape[1:]}): choose a layer whose output has height and width"
+    )
 
 
 def extent_of(input_shape: Shape, channel_axis: int | None) -> Shape:

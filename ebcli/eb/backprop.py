@@ -266,7 +266,8 @@ def layers_on_path(
         inputs: (B, ...), which may be on the meta device if the network is.
         layers: names of modules, each called once and returning a single tensor.
         only_way: those alone that all probability passes.
-        only_new: those alone that compute something, and do not only pad, crop or resample.
+        only_new: those alone that compute something: that do not only pad, crop or resample, and do not return the
+            network's input, moved or rescaled.
 
     Returns:
         The layouts of their outputs, by name; None of those that have no map.
@@ -294,7 +295,7 @@ def layers_on_path(
     on_path = _values_above(None, output)
     names = [name for name in layers if values.get(name) in on_path]
     if only_new:
-        names = [name for name in names if name not in rearranged]
+        names = [name for name in names if name not in rearranged and values[name].facts.layers]
     if only_way:
         names = [name for name in names if source not in _values_above(values[name], output)]
     grid = InputGrid(tape.ops, source)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ebcli.eb.facts import AFFINE, NONLINEAR
-from ebcli.eb.operations import Op, Value
+from ebcli.eb.operations import Op, Value, reachable
 from ebcli.eb.paths import is_learned, mixes
 from ebcli.eb.places import Places
-from ebcli.eb.rules.layers import Convolution, Interpolation
+from ebcli.eb.rules.layers import Convolution, Interpolation, ScatterAdd
 from ebcli.eb.rules.moves import Move, Sort, Winner
 from ebcli.layouts import Layout, extent_of, is_told_by_shape, layout_by_shape
 
@@ -27,10 +27,24 @@ class Cells(Places):
     """
 
     def marks_after(self, op: Op) -> Iterable[Tensor | None]:
-        depends_on_image = isinstance(op.rule, Sort) or not all(value.is_floating for value in op.inputs)
-        if depends_on_image or mixes(op):
+        if self._depends_on_image(op) or mixes(op):
             return repeat(None)
         return super().marks_after(op)
+
+    def _depends_on_image(self, op: Op) -> bool:
+        if isinstance(op.rule, Sort):
+            return op.rule.reorders(op, self)
+        moves = isinstance(op.rule, (Move, ScatterAdd))
+        return moves and not all(value.is_floating for value in op.inputs)
+
+    def are_shuffled(self, value: Value) -> bool:
+        """Whether each image puts the cells that a value holds in an order of its own, or leaves some out."""
+
+        def makers_below(op: Op) -> list[Op | None]:
+            return [value.maker for value in op.floating if not self.marks_of(value).any()]
+
+        moves = (op for op in reachable([value.maker], makers_below) if isinstance(op.rule, Move))
+        return any(not op.rule.joins and self._depends_on_image(op) for op in moves)
 
     def varying_axes(self, value: Value) -> set[int]:
         """The axes of a value along which cells vary, whatever constants are beside them."""
@@ -112,7 +126,10 @@ class InputGrid:
         cells = [of_axis for axis, of_axis in self._cells.items() if axis != channel_axis]
         if all(map(partial(_is_pooled, value), cells)):
             return None
-        return _layout_by_list(value, cells, images) or by_shape
+        layout = _layout_by_list(value, cells, images)
+        if layout is None and not any(of_axis.are_shuffled(value) for of_axis in cells):
+            return by_shape
+        return layout
 
 
 def _is_pooled(value: Value, cells: Cells) -> bool:

@@ -5,7 +5,8 @@ from importlib import import_module
 
 from torch import Tensor
 
-from ebcli.layouts import Layout, saliency_map
+from ebcli.eb.inputs import PREFIX
+from ebcli.layouts import Layout, saliency_map, without_map
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,9 @@ class ExcitationResult:
         # (B, ...), (B, K, ...)
         relevance = self.relevance.transpose(0, lead).movedim(lead + (self.image_axis or 0), 0)
         flat = relevance.flatten(0, lead)
+        is_input = self.layer is None or self.layer.startswith(PREFIX)
+        if self.layout is None and not is_input:
+            raise without_map(tuple(flat.shape), self.layer)
         maps = saliency_map(
             flat, self.input_shape, layer=self.layer, channel_axis=self.channel_axis, layout=self.layout
         )

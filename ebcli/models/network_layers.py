@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -258,7 +259,7 @@ def default_layer(model: Model, input_size: InputSize = None, *, head: HeadChoic
         raise LayerError(f"{model.name} has no layer with a spatial layout below its classifier")
     if model.task == DETECTION:  # tokens may be queries
         candidates = [layer for layer in candidates if not layer.has_tokens] or candidates
-    tokens = _first_tokens(model.net, candidates) or _tokens_before_norms(model.net, all_layers)
+    tokens = _first_tokens(model, candidates) or _tokens_before_norms(model.net, all_layers)
     if tokens is not None:
         return tokens
     if model.task in _DENSE:
@@ -357,7 +358,7 @@ def _below_classifier(net: Module, all_layers: Sequence[Layer]) -> SpatialLayers
 
 
 def _transformer_blocks(net: Module, tokens: SpatialLayers) -> SpatialLayers:
-    """The blocks of a vision transformer in order, taken from its outermost container; empty for other networks.
+    """The blocks of a vision transformer in order, of the container around most layers; empty for other networks.
 
     Transformers that reduce their tokens, such as Swin, count as other networks.
     """
@@ -365,25 +366,44 @@ def _transformer_blocks(net: Module, tokens: SpatialLayers) -> SpatialLayers:
         return []
     containers: dict[str, SpatialLayers] = {}
     for layer in tokens:
-        parent, *_ = layer.name.rpartition(".")
-        if isinstance(net.get_submodule(parent), _CONTAINERS):
-            containers.setdefault(parent, []).append(layer)
-    return min(containers.values(), key=lambda blocks: blocks[0].depth, default=[])
+        container = _container_around(net, layer.name)
+        if container is not None:
+            containers.setdefault(container, []).append(layer)
+
+    def count_layers(container: str) -> int:
+        return sum(layer.name.startswith(f"{container}.".lstrip(".")) for layer in tokens)
+
+    # those inside a block, and those that embed patches, are around fewer
+    return containers.get(max(containers, key=count_layers, default=""), [])
 
 
-def _first_tokens(net: Module, candidates: SpatialLayers) -> str | None:
-    """The tokens that the first of several blocks reads, with the class token if there is one; else what it returns."""
+def _container_around(net: Module, layer: str) -> str | None:
+    """The container that a layer is in, or the outermost one if that is in others; None if it is in none."""
+    container = None
+    while layer:
+        layer, _, _ = layer.rpartition(".")
+        if not isinstance(net.get_submodule(layer), _CONTAINERS):
+            break
+        container = layer
+    return container
+
+
+def _first_tokens(model: LoadedModel, candidates: SpatialLayers) -> str | None:
+    """The tokens that the first of several blocks reads, with the class token if there is one; else what it returns.
+
+    If only a part of all probability passes there, as in a block without its shortcut, it is what is embedded.
+    """
     tokens = [layer for layer in candidates if layer.has_tokens]
-    blocks = _transformer_blocks(net, tokens)
+    blocks = _transformer_blocks(model.net, tokens)
     if len(blocks) < 2:
         return None
-    first_tokens = block = blocks[0]
-    for layer in tokens:
-        if f"{layer.name}.".startswith(f"{block.name}."):
-            break
-        if layer.shape == block.shape:
-            first_tokens = layer
-    return first_tokens.name
+    block = blocks[0]
+    before = list(takewhile(lambda layer: not f"{layer.name}.".startswith(f"{block.name}."), candidates))
+    alike = [layer for layer in before if layer.shape == block.shape]
+    embedded = [layer for layer in before if layer.stride == block.stride and layer not in alike]
+    choices = [layer.name for layer in (*reversed(alike), block, *reversed(embedded))]
+    chosen = _on_path(model, choices, only_way=True)
+    return next((name for name in choices if name in chosen), None)
 
 
 def _tokens_before_norms(net: Module, all_layers: Sequence[Layer]) -> str | None:

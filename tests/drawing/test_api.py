@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import ebcli
 from ebcli.cli.saliency import main
+from ebcli.layouts import Layout
 
 ROOT = Path(__file__).parents[2]
 PHOTO = Image.new("RGB", (120, 80), (90, 140, 60))
@@ -25,7 +26,9 @@ def result(maps: Tensor, contrastive: bool = False, lead: int = 1) -> ebcli.Exci
     layer_shape = (len(maps), *relevance.shape[lead:])
     size = tuple(4 * side for side in maps.shape[lead:])
     mass = maps.flatten(lead).sum(lead)
-    return ebcli.ExcitationResult(relevance, mass, maps, contrastive, "3", (len(maps), 3, *size), layer_shape)
+    shapes = (len(maps), 3, *size), layer_shape
+    layout = Layout(tuple(range(2, len(layer_shape))), layer_shape[2:])
+    return ebcli.ExcitationResult(relevance, mass, maps, contrastive, "3", *shapes, layout=layout)
 
 
 def quarters(top_left: float, top_right: float, left: float, right: float) -> Tensor:

@@ -242,6 +242,87 @@ def test_tokens_that_come_from_no_cell_are_none(net, size, layer, contrastive, i
         torch.testing.assert_close(result.maps.sum((1, 2)), torch.zeros(images).double(), atol=1e-9, rtol=0)
 
 
+def by_windows(tokens: torch.Tensor) -> torch.Tensor:
+    """Tokens (B, 8 x 8, c) ordered by their place in windows of 2 x 2, then by the window: (B, 4, 16, c)."""
+    windows = tokens.unflatten(1, (4, 2, 4, 2)).permute(0, 2, 4, 1, 3, 5)
+    return windows.flatten(3, 4).flatten(1, 2)
+
+
+class Chosen(nn.Module):
+    """Tokens of 2 x 2 pixels, of which some are chosen. A class token stands behind them.
+
+    Args:
+        choose: what becomes of tokens (B, 8 x 8, c).
+    """
+
+    def __init__(self, choose):
+        super().__init__()
+        torch.manual_seed(0)
+        self.choose = choose
+        self.patches = nn.Conv2d(3, 8, 2, stride=2)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.joined = nn.Identity()
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        tokens = self.choose(self.patches(x).flatten(2).mT)
+        tokens = self.joined(torch.cat([tokens, self.token.expand(len(x), -1, -1)], 1))
+        return self.head(tokens.mean(1))
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_the_maximum_of_several_cells_is_one_cell(keepdim):
+    """As in Hiera, where the tokens that are pooled are behind one another."""
+
+    def pool(tokens):
+        columns_first = by_windows(tokens).unflatten(2, (4, 4)).transpose(2, 3).flatten(2, 3)
+        pooled = columns_first.max(1, keepdim=keepdim).values
+        return pooled.squeeze(1) if keepdim else pooled
+
+    result = ebcli.excitation_backprop(Chosen(pool).eval(), torch.rand(2, 3, 16, 16), 1, "joined")
+    cells = result.relevance[:, :16].sum(2)
+    torch.testing.assert_close(result.maps, cells.unflatten(1, (4, 4)).mT)
+    assert result.special_tokens == 1
+
+
+def strongest(tokens):
+    """A quarter of the tokens, as many as a grid has."""
+    best = tokens.square().sum(2).topk(16, 1).indices
+    return tokens.gather(1, best[..., None].expand(-1, -1, 8))
+
+
+def strongest_queries(tokens):
+    """What attention returns to a quarter of the tokens."""
+    weights = (tokens @ tokens.mT).softmax(2)
+    best = weights.square().sum(2).topk(16, 1).indices
+    return weights.gather(1, best[..., None].expand(-1, -1, 64)) @ tokens
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        strongest,
+        strongest_queries,
+        lambda tokens: tokens.sort(1).values,
+        lambda tokens: tokens[:, tokens.square().sum((0, 2)).argsort()],
+    ],
+    ids=["strongest", "strongest queries", "sorted", "by order"],
+)
+def test_tokens_that_each_image_chooses_have_no_map(choose):
+    net = Chosen(choose).eval()
+    result = ebcli.excitation_backprop(net, torch.rand(2, 3, 16, 16), 1, "joined")
+    with pytest.raises(LayerError, match="no spatial dimensions"):
+        result.maps  # noqa: B018
+    strides = {layer.name: layer.stride for layer in ebcli.layers(net, 16)}
+    assert strides == {"patches": 2, "joined": None, "head": None}
+
+
+def test_an_activation_with_a_condition_keeps_the_cells():
+    net = Chosen(lambda tokens: torch.where(tokens > 0, tokens, tokens / 5)).eval()
+    result = ebcli.excitation_backprop(net, torch.rand(2, 3, 16, 16), 1, "joined")
+    torch.testing.assert_close(result.maps, result.relevance[:, :64].sum(2).unflatten(1, (8, 8)))
+
+
 @pytest.mark.parametrize("size", [(6, 10), (7, 9)])
 def test_channels_last_are_told_where_the_shape_leaves_a_doubt(size):
     height, width = size

@@ -127,6 +127,50 @@ def test_the_default_layer_of_a_transformer_is_what_its_first_block_reads():
     assert default_layer(wrapped(Tokens(halving=True))) == "stem"  # two resolutions: the finer one, outermost
 
 
+@pytest.mark.parametrize(
+    ("has_class_token", "has_shortcut", "layer"),
+    [(True, True, "joined"), (False, True, "joined"), (False, False, "patches")],
+)
+def test_patches_are_no_blocks(has_class_token, has_shortcut, layer):
+    """A Sequential that cuts and embeds patches comes before the blocks, which may be in lists of their parts."""
+
+    class Patches(nn.Module):
+        def forward(self, x):
+            return F.unfold(x, 4, stride=4).mT
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.read = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.read(x, x, x, need_weights=False)[0]
+
+    class Transformer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches = nn.Sequential(Patches(), nn.LayerNorm(48), nn.Linear(48, 8), nn.LayerNorm(8))
+            self.token = nn.Parameter(torch.randn(1, 1, 8))
+            self.joined = nn.Identity()
+            self.stack = nn.ModuleList(
+                nn.ModuleList([Attention(), nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))])
+                for _ in range(2)
+            )
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x):
+            x = self.patches(x)
+            if has_class_token:
+                x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+            x = self.joined(x) if has_shortcut else x
+            for attention, mlp in self.stack:
+                x = attention(x) + x
+                x = mlp(x) + x
+            return self.head(x.mean(1))
+
+    assert default_layer(wrapped(Transformer())) == layer
+
+
 def test_modules_called_twice_or_never_or_without_a_single_tensor_are_not_listed():
     class Mixed(nn.Module):
         def __init__(self) -> None:
@@ -278,6 +322,21 @@ def test_the_default_layer_has_cells_enough(side, stride):
     found = {layer.name: layer for layer in layers(net, side)}[default_layer(net, side)]
     assert found.stride == stride
     assert found.shape[1] >= 9
+
+
+def test_pixels_that_are_only_moved_or_rescaled_are_no_default():
+    class Blocks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cut, self.scale = nn.PixelUnshuffle(4), nn.BatchNorm2d(48)
+            self.parts = nn.ModuleDict({"embed": nn.Conv2d(48, 4, 1)})
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            x = self.parts["embed"](self.scale(self.cut(x)))
+            return self.head(x.relu().mean((2, 3)))
+
+    assert default_layer(wrapped(Blocks())) == "parts.embed"
 
 
 def test_networks_with_coarser_layers_use_the_finest():

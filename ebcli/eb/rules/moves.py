@@ -154,16 +154,17 @@ class WindowWinner(Winner):
 class Sort(Winner):
     """Values and the indices along an axis that they come from."""
 
-    def places(self, op: Op, places: Places) -> Marks:
-        marks = places.marks_of(op.signal)
+    def reorders(self, op: Op, places: Places) -> bool:
+        """Whether the order of several places depends on the values. A single winner is made of all that compete."""
         axis = op.arguments["dim"]
-        if op.out.ndim == 0 or marks.shape[axis] == 1:
+        is_single = op.out.ndim < op.signal.ndim or op.out.ndim == 0 or op.out.shape[axis] == 1
+        return not is_single and places.marks_of(op.signal).shape[axis] > 1
+
+    def places(self, op: Op, places: Places) -> Marks:
+        if not self.reorders(op, places):
             return super().places(op, places)
-        indices = op.outs[1].tensor.cpu()
-        wide = marks.expand(op.signal.shape)
-        if op.out.ndim == op.signal.ndim:
-            return [wide.gather(axis, indices)]
-        return [wide.gather(axis, indices.unsqueeze(axis)).squeeze(axis)]
+        wide = places.marks_of(op.signal).expand(op.signal.shape)
+        return [wide.gather(op.arguments["dim"], op.outs[1].tensor.cpu())]
 
 
 class Missing(Winner):
