@@ -197,6 +197,24 @@ def raw_relpath(relpath: Path, mark: str = "") -> Path:
     return relpath.with_name(f"{relpath.name}.npz")
 
 
+def array_marks(maps: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """What the names of arrays in an ``.npz`` file end with, for each layer and method of its maps, in their order.
+
+    With several layers, it is the layer, and with several methods the method: ``@features.11+object``.
+    """
+    pairs = dict.fromkeys(maps)
+    has_layers = len({layer for layer, _ in pairs}) > 1
+    has_methods = len({method for _, method in pairs}) > 1
+    marks = {}
+    for layer, method in pairs:
+        marks[layer, method] = ""
+        if has_layers:
+            marks[layer, method] += f"@{layer}"
+        if has_methods:
+            marks[layer, method] += f"+{method}"
+    return marks
+
+
 def is_raw(name: str) -> bool:
     """Whether a result has numbers, and is no picture."""
     return name.endswith((".npz", f".{NIFTI}", f".{GEOTIFF}"))

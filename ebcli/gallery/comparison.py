@@ -30,7 +30,7 @@ from ebcli.errors import ConfigurationError, ImageError, check_value
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture, read_arrays
 from ebcli.files.images import decode
-from ebcli.files.naming import COMPARISON, canonical, output_relpath, sha256, with_numbers
+from ebcli.files.naming import COMPARISON, array_marks, canonical, output_relpath, sha256, with_numbers
 from ebcli.files.paths import first_link, url_of
 from ebcli.files.records import ClassRecord, Record, records_of_run
 from ebcli.pages.shell import page
@@ -74,16 +74,17 @@ def read_maps(directory: Path, record: Record) -> ImageMaps | None:
     relpath = next((Path(result.path) for result in record.results if result.path.endswith(".npz")), None)
     if relpath is None or first_link(directory, relpath):
         return None
-    layers: dict[str, list[ClassRecord]] = {}
+    marks = array_marks((class_.layer, class_.method) for class_ in record.classes)
+    groups: dict[str, list[ClassRecord]] = {}
     for class_ in record.classes:
-        layers.setdefault(class_.layer, []).append(class_)
-    names = [f"maps@{layer}" for layer in layers] if len(layers) > 1 else ["maps"]
+        groups.setdefault(f"maps{marks[class_.layer, class_.method]}", []).append(class_)
+    has_methods = len({class_.method for class_ in record.classes}) > 1
     maps: list[Map] = []
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
-        arrays = read_arrays(directory / relpath, ("image_size", "crop", "classes", *names))
+        arrays = read_arrays(directory / relpath, ("image_size", "crop", "classes", *groups))
         width, height = map(int, arrays["image_size"])
         placement = Box(*map(float, arrays["crop"]))
-        for name, classes in zip(names, layers.values(), strict=False):
+        for name, classes in groups.items():
             for index, class_, values in zip(arrays["classes"].tolist(), classes, arrays[name], strict=True):
                 if index != class_.index or values.ndim != 2 or not values.size or min(width, height) < 1:
                     return None
@@ -93,7 +94,7 @@ def read_maps(directory: Path, record: Record) -> ImageMaps | None:
                     values=values,
                     mass=class_.mass,
                     placement=placement,
-                    method=record.method,
+                    method=class_.method if has_methods else record.method,
                     against=class_.against or "",
                     is_two_sided=class_.against is not None,
                 )
@@ -109,7 +110,7 @@ def _subject(class_: ClassRecord) -> Subject:
 
 
 def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
-    """Every class and layer that both runs have of an image; of two runs with one layer each, these two.
+    """Every class, layer and method that both runs have of an image; of runs with one layer or method each, these two.
 
     The latest record of each image counts.
 
@@ -126,17 +127,25 @@ def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
         if first is None or second is None or first.size != second.size:  # of another size: another image
             continue
         has_layers = any(len({map_.layer for map_ in image.maps}) != 1 for image in (first, second))
-        second_maps = _by_key(second.maps, has_layers)
-        for key, map_ in _by_key(first.maps, has_layers).items():
+        has_methods = any(len({map_.method for map_ in image.maps}) != 1 for image in (first, second))
+        second_maps = _by_key(second.maps, has_layers, has_methods)
+        for key, map_ in _by_key(first.maps, has_layers, has_methods).items():
             if key in second_maps:
                 maps = map_, second_maps[key]
                 runs = _run_name(before, maps[0]), _run_name(now, maps[1])
                 yield MapPair(now.input, second.size, maps, runs)
 
 
-def _by_key(maps: Sequence[Map], has_layers: bool) -> dict[Any, Map]:
-    """Maps by class, and by layer if there are several; detections of a class are told apart by their order."""
-    keys = ((map_.subject.index, map_.layer if has_layers else "") for map_ in maps)
+def _by_key(maps: Sequence[Map], has_layers: bool, has_methods: bool) -> dict[Any, Map]:
+    """Maps by class, and by layer and method if there are several; detections of a class by their order."""
+    keys = []
+    for map_ in maps:
+        key: list[Any] = [map_.subject.index]
+        if has_layers:
+            key.append(map_.layer)
+        if has_methods:
+            key.append(map_.method)
+        keys.append(tuple(key))
     return dict(zip(with_numbers(keys), maps, strict=True))
 
 

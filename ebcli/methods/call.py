@@ -18,7 +18,7 @@ from ebcli.eb.inputs import Inputs, NetworkInputs
 from ebcli.eb.torch_private import tree_map_only
 from ebcli.errors import LayerError, NonFiniteError, UnsupportedOpError
 from ebcli.heads import HeadChoice, head_of, single_tensor
-from ebcli.layouts import Layout, extent_of, layout_by_shape, saliency_map
+from ebcli.layouts import Layout, extent_of, layout_by_shape, saliency_map, without_map
 
 LayerName = str | None  # None for the input
 Priors = Callable[[Tensor], Tensor]
@@ -89,10 +89,7 @@ class LayerGradients:
     def cells(self) -> Layout:
         """Where the activation holds the cells of the map. Raises LayerError if it has none."""
         if self.layout is None:
-            raise LayerError(
-                f"layer {self.layer!r} has no cells (output shape {tuple(self.activation.shape[1:])}): choose a layer "
-                "whose output has height and width"
-            )
+            raise without_map(tuple(self.activation.shape), self.layer)
         return self.layout
 
     def maps_of(self, relevance: Tensor, *, positive: bool = False) -> MethodMaps:
@@ -104,13 +101,11 @@ class LayerGradients:
         """
         if relevance.ndim == self.activation.ndim:
             relevance = relevance[:, None].expand_as(self.gradients)
-        flat = saliency_map(
-            relevance.flatten(0, 1),
-            self.input_shape,
-            layer=self.layer,
-            channel_axis=self.channel_axis,
-            layout=self.layout,
-        )
+        flat = relevance.flatten(0, 1)
+        if self.layer is None:
+            flat = saliency_map(flat, self.input_shape, channel_axis=self.channel_axis)
+        else:
+            flat = self.cells.sum_channels(flat)
         maps = flat.unflatten(0, relevance.shape[:2])
         if positive:
             maps = maps.clamp(min=0)

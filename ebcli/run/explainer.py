@@ -291,6 +291,8 @@ class Explainer:
         first = 0
         while not findings or first < max(len(finding.row) for finding in findings):
             results, beside = self._compute(inputs, partial(targets, first), len(images))
+            if not findings:  # no method asked for the classes
+                targets(first, self._call(inputs, partial(targets, first)).output_of(inputs))
             rows = [finding.row[first : first + width] for finding in findings]
             maps = maps_of(requests, results, beside, rows, self._keep_relevance)
             if self.loaded.inputs is not None:

@@ -22,7 +22,7 @@ from ebcli.errors import ImageError
 from ebcli.files.clips import Clips, Slices
 from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
 from ebcli.files.media.medium import DisplayFrame
-from ebcli.files.naming import HTML, MapName, ResultNames
+from ebcli.files.naming import HTML, MapName, ResultNames, array_marks
 from ebcli.files.paths import url_of
 from ebcli.files.records import ClassRecord
 from ebcli.files.sources import Source
@@ -313,7 +313,7 @@ def metadata(frame_maps: Sequence[FrameMaps]) -> dict[str, str]:
 def arrays_of(explanation: Explanation, network_input: NetworkInput) -> Arrays:
     """An explanation as arrays, for the raw file.
 
-    With several layers or methods, the arrays' names end with theirs: ``maps@features.11+object``.
+    With several layers or methods, the arrays' names end with theirs, see ``array_marks``.
     """
     subjects = explanation.subjects
     arrays: Arrays = {"image_size": network_input.size}
@@ -327,17 +327,9 @@ def arrays_of(explanation: Explanation, network_input: NetworkInput) -> Arrays:
     }
     if subjects[0].box is not None:
         arrays["boxes"] = np.array([subject.box for subject in subjects], np.float32)
-    groups: dict[tuple[str, str], list[Map]] = {}
-    for map_ in explanation.maps:
-        groups.setdefault((map_.layer, map_.method), []).append(map_)
-    has_layers = len({layer for layer, _ in groups}) > 1
-    has_methods = len({method for _, method in groups}) > 1
-    for (layer, method), maps in groups.items():
-        mark = ""
-        if has_layers:
-            mark += f"@{layer}"
-        if has_methods:
-            mark += f"+{method}"
+    marks = array_marks((map_.layer, map_.method) for map_ in explanation.maps)
+    for key, mark in marks.items():
+        maps = [map_ for map_ in explanation.maps if (map_.layer, map_.method) == key]
         for name, array in _layer_arrays(maps, network_input.video_clips).items():
             arrays[name + mark] = array
     return arrays

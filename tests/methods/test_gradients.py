@@ -143,7 +143,7 @@ def test_class_activation_maps_by_their_formulas_in_every_layout(name: str, layo
 
 
 def test_grad_cam_refuses_layers_without_cells() -> None:
-    with pytest.raises(LayerError, match="layer '5' has no cells"):
+    with pytest.raises(LayerError, match="layer '5' has no spatial dimensions"):
         method_maps("grad-cam", deep_net(), INPUTS, CLASSES, "5")
 
 
