@@ -20,9 +20,11 @@ class Atlas:
     """The evidence for several classes at each cell of one layer, and so the class that has the most of it there.
 
     The evidence for a class is its contrastive map, clamped at 0 and not normalized, times a power of its score,
-    averaged over a square around each cell. So it can be compared between classes. Between the centers of cells it is
-    interpolated linearly; beyond those at the border it is constant. The share of a class at a place is its part of
-    the evidence for all of the classes there. See docs/evidence.md for what was measured.
+    averaged over a square around each cell. So it can be compared between classes. If windows of the image have scores,
+    too, the mean of both is taken: a class that is clear in a window often has hardly any score in the image. Between
+    the centers of cells, the evidence is interpolated linearly; beyond those at the border it is constant. The share of
+    a class at a place is its part of the evidence for all of the classes there. See docs/evidence.md for what was
+    measured.
 
     Attributes:
         subjects: the K classes, in the order of the maps.
@@ -51,7 +53,7 @@ class Atlas:
                 "the evidence for classes is compared by contrastive maps of an image against their duals, "
                 "at one layer: explain classes so"
             )
-        values = np.stack([evidence(map_.display_values, map_.subject.score) for map_ in maps])
+        values = np.stack([evidence(map_.display_values, map_.subject.atlas_score) for map_ in maps])
         values[[map_.is_noise for map_ in maps]] = 0
         values /= values.max(initial=0) or 1
         return cls([map_.subject for map_ in maps], values, placement=maps[0].placement)

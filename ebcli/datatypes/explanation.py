@@ -166,6 +166,7 @@ class Subject:
         is_unlikely: the score is below 1%, and below that of a class chosen at random.
         span: of a word, where in the answer it begins and ends.
         position: of a word, its number in the answer, from 1.
+        window_score: the mean score of the class in windows of the image; None if they were not asked.
     """
 
     index: int
@@ -179,6 +180,14 @@ class Subject:
     is_value: bool = False
     span: tuple[int, int] | None = None
     position: int | None = None
+    window_score: float | None = None
+
+    @property
+    def atlas_score(self) -> float:
+        """The score by which an atlas weighs the evidence: the mean of that of the image and that of its windows."""
+        if self.window_score is None:
+            return self.score
+        return (self.score + self.window_score) / 2
 
     @property
     def label(self) -> str:

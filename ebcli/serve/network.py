@@ -19,8 +19,8 @@ from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT
 from ebcli.models.names import caveat
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import ATLAS_CLASSES, RunPlan, as_command
-from ebcli.run.plan_parts import MapOptions, OutputOptions
+from ebcli.run.plan import RunPlan, as_command
+from ebcli.run.plan_parts import WINDOWS, MapOptions, OutputOptions
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.workers import Workers
 
@@ -151,24 +151,25 @@ class Network:
         )
 
     def atlas_plan(self) -> RunPlan:
-        """The plan for the likeliest classes of a photo, which its atlas compares.
+        """The plan for the classes of a photo that its atlas compares: the likeliest ones of its windows.
 
         Raises:
             ConfigurationError: it is no classifier with classes of its own.
         """
         if self.loaded.task != CLASSIFICATION or self.takes_texts:
             raise ConfigurationError(f"{self.loaded.name} has no classes to compare at each place")
-        return self._base_plan.replace(layer=(self.default,), top_k=ATLAS_CLASSES)
+        return self._base_plan.replace(layer=(self.default,), candidates=WINDOWS)
 
     def subjects(self, plan: RunPlan, source: Source) -> list[Subject]:
-        """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit."""
+        """The classes that the atlas of a photo compares, likeliest first; or what else is found in it, or texts."""
         if self.takes_texts:
             plan = plan.replace(layer=(self.default,))
         elif self.loaded.task == CLASSIFICATION:
             plan = self.atlas_plan()
         else:
             plan = self._base_plan.replace(layer=(self.default,))
-        return self._explainer(plan).subjects(self._input(source))
+        subjects = self._explainer(plan).subjects(self._input(source))
+        return sorted(subjects, key=lambda subject: -subject.score)
 
     def explain(self, plan: RunPlan, source: Source) -> Explanation:
         """The maps of a photo; the last ones are kept in memory.
@@ -252,7 +253,9 @@ class Network:
 
     @property
     def _reader(self) -> Reader:
-        return Reader(self.loaded.transforms, max_pixels=self._base_plan.inputs.max_pixels)
+        has_windows = self.loaded.task == CLASSIFICATION and not self.takes_texts
+        max_pixels = self._base_plan.inputs.max_pixels
+        return Reader(self.loaded.transforms, max_pixels=max_pixels, has_windows=has_windows)
 
     def _input(self, source: Source) -> NetworkInput:
         return self._read_once(source, source.version())

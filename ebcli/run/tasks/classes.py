@@ -1,6 +1,7 @@
 """Classification, of images and of videos: the subjects are classes."""
 
 import math
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -8,11 +9,15 @@ from ebcli.datatypes.explanation import Subject
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import CLASSIFICATION, SOFTMAX, VIDEO
 from ebcli.run.maps import Tiles, in_sequence
+from ebcli.run.plan_parts import PHOTO
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import ImageRequest, Pieces, Task, register
 
 _UNLIKELY = 0.01  # probability; with more than 100 classes, that of a class chosen at random
 _WIDTH_ABOVE = 4  # classes at a time if images have different numbers of them
+_WIDTH_OF_WINDOWS = 9  # likewise; a photo of one object has about as many
+_OF_PHOTO = 20  # classes that are compared, of a photo and of each window
+_OF_WINDOW = 3
 
 
 def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
@@ -23,6 +28,9 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     """
     model = request.model
     scores = scores.cpu()
+    window_scores: list[float] | None = None
+    if request.window_scores is not None:
+        window_scores = request.window_scores.mean(0).tolist()
     chosen = _chosen(scores, request)
     minimum = -math.inf
     if model.scores == SOFTMAX:
@@ -30,7 +38,9 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     chosen_scores = zip(chosen, scores[chosen].tolist(), strict=True)
     found = []
     for index, score in chosen_scores:
-        found.append(request.subject(index, score, is_unlikely=score < minimum, is_value=model.has_values))
+        window_score = window_scores and window_scores[index]
+        subject = request.subject(index, score, is_value=model.has_values, window_score=window_score)
+        found.append(replace(subject, is_unlikely=subject.atlas_score < minimum))
     return found
 
 
@@ -50,7 +60,25 @@ def _chosen(scores: Tensor, request: ImageRequest) -> list[int]:
     if request.maps.above is not None:
         count = int((ranks > request.maps.above).sum())
         return ranks.argsort(descending=True)[:count].tolist()
+    if request.window_scores is not None:
+        return _candidates(ranks, request.window_scores, against)
     return ranks.topk(width(request)).indices.tolist()
+
+
+def _candidates(ranks: Tensor, window_scores: Tensor, against: list[int]) -> list[int]:
+    """The likeliest classes of each window, and that of the whole image; best first, by the mean score of both.
+
+    Args:
+        ranks: the scores (num_classes,) of the image; of classes to contrast with, -inf.
+        window_scores: those of its windows, (9, num_classes).
+        against: the classes to contrast with.
+    """
+    window_ranks = window_scores.clone()
+    window_ranks[:, against] = -math.inf
+    count = min(_OF_WINDOW, len(ranks) - len(against))
+    likeliest = {int(ranks.argmax()), *window_ranks.topk(count).indices.flatten().tolist()}
+    means = ranks + window_ranks.mean(0)
+    return sorted(likeliest, key=lambda index: (-means[index].item(), index))
 
 
 def width(request: ImageRequest) -> int:
@@ -60,7 +88,13 @@ def width(request: ImageRequest) -> int:
     if request.network.classes is not None:
         return len(request.network.classes)
     count = request.model.num_classes - len(request.network.against or ())
-    maximum = request.maps.max_classes if request.maps.above is None else _WIDTH_ABOVE
+    maximum = request.maps.max_classes
+    if request.maps.above is not None:
+        maximum = _WIDTH_ABOVE
+    elif request.maps.candidates == PHOTO:
+        maximum = _OF_PHOTO
+    elif request.maps.candidates is not None:
+        maximum = _WIDTH_OF_WINDOWS
     return min(maximum, count)
 
 
