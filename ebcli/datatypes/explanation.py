@@ -149,6 +149,13 @@ def input_words(shares: Mapping[str, float], columns: Mapping[str, Mapping[str, 
     return words
 
 
+class WindowScore(NamedTuple):
+    """A window of an image, and the score of a class in it."""
+
+    box: Box
+    score: float
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
     """What a map is about: a class, a detection, a segment, a value.
@@ -166,7 +173,7 @@ class Subject:
         is_unlikely: the score is below 1%, and below that of a class chosen at random.
         span: of a word, where in the answer it begins and ends.
         position: of a word, its number in the answer, from 1.
-        window_score: the mean score of the class in windows of the image; None if they were not asked.
+        windows: the class's scores in windows of the image; empty if they were not asked.
     """
 
     index: int
@@ -180,14 +187,12 @@ class Subject:
     is_value: bool = False
     span: tuple[int, int] | None = None
     position: int | None = None
-    window_score: float | None = None
+    windows: tuple[WindowScore, ...] = ()
 
     @property
-    def atlas_score(self) -> float:
-        """The score by which an atlas weighs the evidence: the mean of that of the image and that of its windows."""
-        if self.window_score is None:
-            return self.score
-        return (self.score + self.window_score) / 2
+    def window_score(self) -> float | None:
+        """The highest score in a window; None if they were not asked."""
+        return max((window.score for window in self.windows), default=None)
 
     @property
     def label(self) -> str:

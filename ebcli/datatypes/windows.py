@@ -39,14 +39,14 @@ class WindowSpec(InputSpec):
 
     def read(self, image: Image.Image) -> AnyArray:
         spec = self._spec_of_window(image.size)
-        return np.stack([spec.read(image.crop(corners)) for corners in self._corners(image.size)])
+        return np.stack([spec.read(image.crop(corners)) for corners in self.corners(image.size)])
 
     def read_array(self, values: AnyArray) -> AnyArray:
         height, width = values.shape[-2:]
         size = width, height
         spec = self._spec_of_window(size)
         windows = []
-        for left, top, right, bottom in self._corners(size):
+        for left, top, right, bottom in self.corners(size):
             windows.append(spec.read_array(values[..., top:bottom, left:right]))
         return np.stack(windows)
 
@@ -54,8 +54,8 @@ class WindowSpec(InputSpec):
         """The part of an image (width, height) that the network sees."""
         return self.place(size).intersection(Box(0, 0, *size))
 
-    def _corners(self, size: Size) -> list[_Corners]:
-        """The windows of an image (width, height)."""
+    def corners(self, size: Size) -> list[_Corners]:
+        """The windows of an image (width, height), from the top left to the bottom right."""
         left, top, right, bottom = map(round, self._region(size))
         width = max(1, round((right - left) / 2))
         height = max(1, round((bottom - top) / 2))

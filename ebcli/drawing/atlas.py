@@ -137,7 +137,7 @@ def atlas_figure(frames: Frames, maps: MapsOfImage, name: str, subtitle: str, pi
         subject = region.subject
         details = [f"{region.share:.0%} of the photo, score {subject.score:.3f}"]
         if subject.window_score is not None:
-            details.append(f"mean score of windows {subject.window_score:.3f}")
+            details.append(f"best window {subject.window_score:.3f}")
         for words in details:
             y += line
             figure.write(x, y, words, fill=SECONDARY)

@@ -75,7 +75,7 @@ class ClassRecord:
         region: with ``--annotations``, the box, area and polygon of the map's largest region.
         position: for a word of an answer, its number in the answer, from 1.
         share: for a word of an answer, the share of its evidence that is in the picture, 0 to 1.
-        window_score: where windows chose the classes, the mean score of the class in them, 0 to 1.
+        window_score: where windows chose the classes, the highest score of the class in one of them, 0 to 1.
         share_at: with ``--at``, the share of the class in the evidence at this pixel, 0 to 1.
         against: the true class, if the map tells a wrong prediction from it.
         channels: at ``--layer input`` of a network with more than three channels, the share of each channel in the map.

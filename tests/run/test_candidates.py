@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 import ebcli
 from ebcli.cli.saliency import main
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Subject
+from ebcli.datatypes.explanation import Box, Subject, WindowScore
 from ebcli.run.network_description import NetworkDescription
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.tasks.classes import subjects
@@ -52,31 +52,36 @@ def test_three_classes_of_each_window_and_the_likeliest_of_the_photo() -> None:
     window_scores[4, 5] = 0.9  # in place of the first class
     window_scores[4, :3] = torch.tensor([0.0, 0.06, 0.04])
     network = NetworkDescription(loaded=load_colors("colors12"), layers=("2",))
-    request = ImageRequest(network, MapOptions(candidates="windows"), window_scores=window_scores)
+    request = ImageRequest(
+        network, MapOptions(candidates="windows"), size=(32, 32), window_scores=window_scores
+    )
     chosen = subjects(scores, request)
-    # by the mean of both scores: 0.445, 0.230, 0.140, 0.094 and 0.055
-    assert [subject.index for subject in chosen] == [11, 1, 2, 0, 5]
-    assert [subject.score for subject in chosen] == pytest.approx([0.89, 0.01, 0.01, 0.01, 0.01])
-    means = [0, (8 * 0.5 + 0.06) / 9, (8 * 0.3 + 0.04) / 9, 1.6 / 9, 0.1]
-    assert [subject.window_score for subject in chosen] == pytest.approx(means)
+    # by the highest score in the photo or a window
+    assert [subject.index for subject in chosen] == [5, 11, 1, 2, 0]
+    assert [subject.score for subject in chosen] == pytest.approx([0.01, 0.89, 0.01, 0.01, 0.01])
+    assert [subject.window_score for subject in chosen] == pytest.approx([0.9, 0, 0.5, 0.3, 0.2])
     against = ImageRequest(
         NetworkDescription(loaded=load_colors("colors12"), layers=("2",), against=[11, 1]),
         MapOptions(candidates="windows"),
+        size=(32, 32),
         window_scores=window_scores,
     )
     assert not {11, 1} & {subject.index for subject in subjects(scores, against)}
 
 
-def test_an_atlas_weighs_evidence_by_the_mean_of_both_scores() -> None:
-    assert Subject(0, "a", 0.2, window_score=0.6).atlas_score == pytest.approx(0.4)
-    assert Subject(0, "a", 0.2).atlas_score == 0.2
-    maps = ebcli.explain(
-        load_colors(), painted((32, 32), (RED, (0, 0, 32, 32))), "red", layer="2"
-    ).explanation.maps
-    both = [Subject(0, "a", 0.0001, window_score=0.8), Subject(1, "b", 0.1, window_score=0.0)]
-    atlas = Atlas.from_maps([replace(maps[0], subject=subject) for subject in both])
-    (first, share), _ = atlas.classes_at(16, 16)
-    assert (first.name, share) == ("a", pytest.approx(1 / (1 + (0.05 / 0.40005) ** 0.75), rel=1e-5))
+def test_an_atlas_weighs_evidence_by_the_scores_around_each_cell() -> None:
+    """Of an image on whose left a window has the first class, and on whose right another has the second one."""
+    image = painted((32, 32), (RED, (0, 0, 32, 32)))
+    (map_,) = ebcli.explain(load_colors(), image, "red", layer="2").explanation.maps
+    left, right = Box(0, 0, 20, 32), Box(12, 0, 32, 32)
+    first = Subject(0, "a", 0.1, windows=(WindowScore(left, 0.9), WindowScore(right, 0.0)))
+    second = Subject(1, "b", 0.2, windows=(WindowScore(left, 0.0), WindowScore(right, 0.4)))
+    atlas = Atlas.from_maps([replace(map_, subject=subject) for subject in (first, second)])
+    # the mean of the image's score and that of the windows, or of their mean where they overlap
+    for x, scores in ((4, (0.5, 0.1)), (16, (0.275, 0.2)), (28, (0.05, 0.3))):
+        shares = {subject.name: share for subject, share in atlas.classes_at(x, 16)}
+        weights = [score**0.75 for score in scores]
+        assert shares["a"] == pytest.approx(weights[0] / sum(weights), rel=1e-5)
 
 
 @pytest.mark.usefixtures("photos")
@@ -108,7 +113,7 @@ def test_records_say_which_classes_were_compared_and_why() -> None:
         areas[number, :3] = np.array([256 - blue - green, green, blue]) / 256
     scores = np.exp(20 * areas) / np.exp(20 * areas).sum(1, keepdims=True)
     for index, name in enumerate(("red", "green", "blue")):
-        assert by_name[name]["window_score"] == pytest.approx(scores[:, index].mean(), rel=1e-4)
+        assert by_name[name]["window_score"] == pytest.approx(scores[:, index].max(), rel=1e-4)
     (again,) = colors("three.png", "--config", "windows/settings.toml", "-o", "again")
     assert again["classes"] == windows["classes"]
 

@@ -1,11 +1,11 @@
 """Classification, of images and of videos: the subjects are classes."""
 
 import math
-from dataclasses import replace
 
 from torch import Tensor
 
-from ebcli.datatypes.explanation import Subject
+from ebcli.datatypes.explanation import Box, Subject, WindowScore
+from ebcli.datatypes.windows import WindowSpec
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import CLASSIFICATION, SOFTMAX, VIDEO
 from ebcli.run.maps import Tiles, in_sequence
@@ -28,9 +28,6 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     """
     model = request.model
     scores = scores.cpu()
-    window_scores: list[float] | None = None
-    if request.window_scores is not None:
-        window_scores = request.window_scores.mean(0).tolist()
     chosen = _chosen(scores, request)
     minimum = -math.inf
     if model.scores == SOFTMAX:
@@ -38,9 +35,12 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     chosen_scores = zip(chosen, scores[chosen].tolist(), strict=True)
     found = []
     for index, score in chosen_scores:
-        window_score = window_scores and window_scores[index]
-        subject = request.subject(index, score, is_value=model.has_values, window_score=window_score)
-        found.append(replace(subject, is_unlikely=subject.atlas_score < minimum))
+        windows = _windows(index, request)
+        highest = max([score, *(window.score for window in windows)])
+        is_unlikely = highest < minimum
+        found.append(
+            request.subject(index, score, is_unlikely=is_unlikely, is_value=model.has_values, windows=windows)
+        )
     return found
 
 
@@ -65,8 +65,17 @@ def _chosen(scores: Tensor, request: ImageRequest) -> list[int]:
     return ranks.topk(width(request)).indices.tolist()
 
 
+def _windows(index: int, request: ImageRequest) -> tuple[WindowScore, ...]:
+    """The scores of a class in the windows of the image, if they choose the classes."""
+    if request.window_scores is None:
+        return ()
+    corners = WindowSpec.from_spec(request.model.transforms).corners(request.size)
+    scores = request.window_scores[:, index].tolist()
+    return tuple(WindowScore(Box(*box), score) for box, score in zip(corners, scores, strict=True))
+
+
 def _candidates(ranks: Tensor, window_scores: Tensor, against: list[int]) -> list[int]:
-    """The likeliest classes of each window, and that of the whole image; best first, by the mean score of both.
+    """The likeliest classes of each window, and that of the whole image; best first, by the highest score in any.
 
     Args:
         ranks: the scores (num_classes,) of the image; of classes to contrast with, -inf.
@@ -77,8 +86,8 @@ def _candidates(ranks: Tensor, window_scores: Tensor, against: list[int]) -> lis
     window_ranks[:, against] = -math.inf
     count = min(_OF_WINDOW, len(ranks) - len(against))
     likeliest = {int(ranks.argmax()), *window_ranks.topk(count).indices.flatten().tolist()}
-    means = ranks + window_ranks.mean(0)
-    return sorted(likeliest, key=lambda index: (-means[index].item(), index))
+    highest = ranks.maximum(window_ranks.amax(0))
+    return sorted(likeliest, key=lambda index: (-highest[index].item(), index))
 
 
 def width(request: ImageRequest) -> int:
