@@ -164,17 +164,12 @@ def test_class_names_and_file_names_are_data(
 
 @pytest.mark.usefixtures("colors")
 def test_it_is_a_result_like_others() -> None:
-    done = made("squares.png", "--format", "html", "--report", "--candidates", "photo")
+    done = made("squares.png", "--format", "html", "--report")
     assert done.stdout.split() == ["saliency/squares.png.atlas.html"], done.output
     (record,) = records(Path("saliency"))
     assert [one["name"] for one in record["classes"][:2]] in (["red", "green"], ["green", "red"])
     assert len(record["classes"]) == 20
-    assert (
-        "1 up to date"
-        in made(
-            "squares.png", "--format", "html", "--report", "--candidates", "photo", "--skip-existing"
-        ).stderr
-    )
+    assert "1 up to date" in made("squares.png", "--format", "html", "--report", "--skip-existing").stderr
     assert "it is now --format html, or -o FILE.html" in made("squares.png", "--interactive").stderr
     assert CliRunner().invoke(main, ["verify", "saliency"]).exit_code == 0
     about = CliRunner().invoke(main, ["info", "saliency/squares.png.atlas.html"]).stdout

@@ -97,7 +97,7 @@ def photos(working_directory):
 
 @pytest.mark.usefixtures("photos")
 def test_a_network_of_few_classes_has_all_of_them_in_an_atlas():
-    result = invoke("a.png", "--style", "atlas", "--candidates", "photo", "--json")
+    result = invoke("a.png", "--style", "atlas", "--json")
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     assert record["output"] == ["saliency/a.png.atlas.png"] and len(record["classes"]) == 7

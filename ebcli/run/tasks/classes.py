@@ -75,7 +75,9 @@ def _windows(index: int, request: ImageRequest) -> tuple[WindowScore, ...]:
 
 
 def _candidates(ranks: Tensor, window_scores: Tensor, against: list[int]) -> list[int]:
-    """The likeliest classes of each window, and that of the whole image; best first, by the highest score in any.
+    """The likeliest classes of each window, and that of the whole image, or all of a few classes.
+
+    The best is the one with the highest score in the image or any window.
 
     Args:
         ranks: the scores (num_classes,) of the image; of classes to contrast with, -inf.
@@ -84,8 +86,10 @@ def _candidates(ranks: Tensor, window_scores: Tensor, against: list[int]) -> lis
     """
     window_ranks = window_scores.clone()
     window_ranks[:, against] = -math.inf
-    count = min(_OF_WINDOW, len(ranks) - len(against))
-    likeliest = {int(ranks.argmax()), *window_ranks.topk(count).indices.flatten().tolist()}
+    if len(ranks) - len(against) <= _OF_PHOTO:
+        likeliest = {*range(len(ranks))} - {*against}
+    else:
+        likeliest = {int(ranks.argmax()), *window_ranks.topk(_OF_WINDOW).indices.flatten().tolist()}
     highest = ranks.maximum(window_ranks.amax(0))
     return sorted(likeliest, key=lambda index: (-highest[index].item(), index))
 
