@@ -153,6 +153,16 @@ def naming() -> str:
     return markdown([*heads, "photos right"], lines, 3)
 
 
+def candidates() -> str:
+    """For each kind of picture: what an atlas names right, by how the compared classes are chosen."""
+    lines = []
+    for row in read("candidates"):
+        shares = (percent(row[name]) for name in ("listed", "cells", "named", "named right", "centers"))
+        lines.append([row["pictures"], row["candidates"], f"{float(row['classes']):.0f}", *shares])
+    heads = ["photos in a picture", "candidates", "classes", "photos among them", "all cells right"]
+    return markdown([*heads, "named cells", "named cells right", "centers right"], lines, 2)
+
+
 def sufficiency() -> str:
     """For each method: the part of a photo that suffices, likewise shuffled, and what is left of the score without."""
     rows = read("sufficiency")
@@ -303,6 +313,7 @@ TABLES: dict[str, Callable[[], str]] = {
         fits,
         faithfulness,
         naming,
+        candidates,
         sufficiency,
         strength,
         best,

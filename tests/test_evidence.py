@@ -51,6 +51,10 @@ def naming(method: str, layer: str, column: str, compared: str = "evidence") -> 
     return value("naming", column, method=method, layer=layer, compared=compared)
 
 
+def candidates(pictures: str, chosen: str, column: str = "cells") -> float:
+    return value("candidates", column, pictures=pictures, candidates=chosen)
+
+
 def letters(network: str, method: str, layer: str | None = None, column: str = "share") -> float:
     where: dict[str, object] = {"default": True} if layer is None else {"layer": layer}
     return value("trained", column, task="letters", network=network, method=method, **where)
@@ -115,6 +119,23 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         naming("grad-cam", "features.16", "clear"),
         naming("grad-cam", "features.16", "clear cells"),
         naming("random", "-", "clear cells"),
+    ),
+    "The 20 most likely classes of the picture contain the classes of {:.0%} of the photos, and {:.0%} of the cells "
+    "get the correct class. The most likely classes of nine windows contain the classes of {:.0%} of the photos, and "
+    "{:.0%} of the cells get the correct class": lambda: (
+        candidates("four", "photo", "listed"),
+        candidates("four", "photo"),
+        candidates("four", "windows", "listed"),
+        candidates("four", "windows"),
+    ),
+    "If the four photos have different sizes, {:.0%} of the cells get the correct class with the classes of the "
+    "picture, and {:.0%} with those of windows": lambda: (
+        candidates("four of different sizes", "photo"),
+        candidates("four of different sizes", "windows"),
+    ),
+    "For one photo, windows are worse: {:.0%} of the names are correct, compared with {:.0%}": lambda: (
+        candidates("one", "windows", "named right"),
+        candidates("one", "photo", "named right"),
     ),
     "{:.0%} of the names are correct with contrastive maps, and {:.0%} with Grad-CAM": lambda: (
         naming("contrastive", "features.11", "images"),

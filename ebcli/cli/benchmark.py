@@ -249,7 +249,7 @@ def grid(session: Session, **options: Any) -> Benchmark:
 def naming(session: Session, **options: Any) -> Benchmark:
     """Naming game: does the class with the most evidence at a place name the image there?
 
-    The 20 most likely classes are compared, as in --style atlas. Mosaics are made of the images in the directory
+    The 20 most likely classes are compared, as with --candidates photo. Mosaics are made of the images in the directory
     IMAGES.
     """
     from ebcli.evaluate.localization import naming as test

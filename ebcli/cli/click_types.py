@@ -17,6 +17,7 @@ from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError, closest
 from ebcli.files.paths import path_of, url_of
 from ebcli.methods.table import find, names
+from ebcli.run.plan_parts import CANDIDATES as CANDIDATE_CHOICES
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 PATH = click.Path(path_type=Path)
@@ -315,9 +316,19 @@ def _place(text: str) -> tuple[int, int] | Box | Path:
     return Path(text)
 
 
+def _candidates(text: str) -> str | Path:
+    """``windows`` or ``photo``, else the path of an existing file."""
+    if text.lower() in CANDIDATE_CHOICES:
+        return text.lower()
+    if not os.path.isfile(text):
+        raise ValueError
+    return Path(text)
+
+
 SHARD = ParsedText(_shard, "is not a shard: 2/4, for example, is the second of four")
 THRESHOLD = ParsedText(_threshold, "is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8")
 PIXEL = ParsedText(_pixel, "is not a pixel: 300,200, for example, is in column 300 and row 200, from 0")
+CANDIDATES = ParsedText(_candidates, "is neither windows, photo nor the file of the names of classes")
 PLACE = ParsedText(_place, "is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask")
 NUMBERS = ParsedText(_numbers(float), "is neither a number nor numbers separated by commas", "X[,X...]")
 INTEGERS = ParsedText(_numbers(int), "is neither a whole number nor whole numbers separated by commas")

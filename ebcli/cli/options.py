@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ebcli.cli.click_types import (
+    CANDIDATES,
     CLASS,
     DIRECTORY,
     INTEGERS,
@@ -61,6 +62,7 @@ _TYPES: dict[str, click.ParamType] = {  # by the types of values of plans, or by
     "Channels": NUMBERS,
     "where": PLACE,
     "at": PIXEL,
+    "candidates": CANDIDATES,
     "shard": SHARD,
     "threshold": THRESHOLD,
     "output": OUTPUT,
@@ -141,8 +143,8 @@ _ALL = (
     ),
     _map(
         "-k --top-k K",
-        "Explain the K most likely classes. [default: 1; 20 for an atlas; all for detectors and segmentation; "
-        "up to 20 for values]",
+        "Explain the K most likely classes. [default: 1; all for detectors and segmentation; "
+        "up to 20 for values; an atlas has --candidates]",
     ),
     _map(
         "--above SCORE",
@@ -161,6 +163,12 @@ _ALL = (
     _map(
         "--at X,Y",
         "Print the classes that have evidence at this pixel of each image, with their shares. Implies --style atlas.",
+    ),
+    _map(
+        "--candidates windows|photo|FILE",
+        "Compare these classes: the three likeliest of each of nine overlapping windows of the image, the 20 "
+        "likeliest of the whole image, or those in FILE, one per line. [default: windows for an atlas]",
+        shell_complete=PATH.shell_complete,
     ),
     _map(
         "--tiles N",

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ebcli.datatypes.arrays import FloatArray
+from ebcli.datatypes.arrays import DoubleArray, FloatArray
 from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.errors import ConfigurationError
 
@@ -20,9 +20,11 @@ class Atlas:
     """The evidence for several classes at each cell of one layer, and so the class that has the most of it there.
 
     The evidence for a class is its contrastive map, clamped at 0 and not normalized, times a power of its score,
-    averaged over a square around each cell. So it can be compared between classes. Between the centers of cells it is
-    interpolated linearly; beyond those at the border it is constant. The share of a class at a place is its part of
-    the evidence for all of the classes there. See docs/evidence.md for what was measured.
+    averaged over a square around each cell. So it can be compared between classes. If windows of the image have scores,
+    too, the score at a cell is the mean of that of the image and of those of the windows around it: a class that is
+    clear in a window often has hardly any score in the image. Between the centers of cells, the evidence is
+    interpolated linearly; beyond those at the border it is constant. The share of a class at a place is its part of the
+    evidence for all of the classes there. See docs/evidence.md for what was measured.
 
     Attributes:
         subjects: the K classes, in the order of the maps.
@@ -51,7 +53,7 @@ class Atlas:
                 "the evidence for classes is compared by contrastive maps of an image against their duals, "
                 "at one layer: explain classes so"
             )
-        values = np.stack([evidence(map_.display_values, map_.subject.score) for map_ in maps])
+        values = np.stack([evidence(map_.display_values, _scores(map_)) for map_ in maps])
         values[[map_.is_noise for map_ in maps]] = 0
         values /= values.max(initial=0) or 1
         return cls([map_.subject for map_ in maps], values, placement=maps[0].placement)
@@ -93,8 +95,25 @@ def _is_of_class(map_: Map) -> bool:
     return is_contrastive and map_.values.ndim == 2 and len(map_.subject.where) == 0
 
 
-def evidence(values: FloatArray, score: float) -> FloatArray:
-    """The evidence (h, w) of a class with a score at each cell of its contrastive map (h, w)."""
+def _scores(map_: Map) -> float | DoubleArray:
+    """The score of a map's class, at each cell (h, w) if it has scores in windows."""
+    subject = map_.subject
+    if not subject.windows:
+        return subject.score
+    height, width = map_.values.shape
+    left, top, right, bottom = map_.placement
+    x = left + (np.arange(width) + 0.5) * (right - left) / width
+    y = top + (np.arange(height) + 0.5) * (bottom - top) / height
+    total, count = np.zeros((2, height, width))
+    for box, score in subject.windows:
+        is_inside = np.outer((box.top <= y) & (y < box.bottom), (box.left <= x) & (x < box.right))
+        total += score * is_inside
+        count += is_inside
+    return (subject.score + total / np.maximum(count, 1)) / 2  # no window has padding
+
+
+def evidence(values: FloatArray, score: float | DoubleArray) -> FloatArray:
+    """The evidence (h, w) of a class with a score, or one at each cell, at each cell of its contrastive map (h, w)."""
     height, width = values.shape
     side = min(height, width) / _ACROSS
     margin = max(0, round((side - 1) / 2))
@@ -102,7 +121,8 @@ def evidence(values: FloatArray, score: float) -> FloatArray:
     for axis in (0, 1):
         windows = np.lib.stride_tricks.sliding_window_view(means, 2 * margin + 1, axis)
         means = windows.mean(-1, dtype=np.float32)
-    return means * np.float32(max(score, 0.0) ** _WEIGHT)
+    weights: DoubleArray = np.maximum(score, 0.0) ** _WEIGHT
+    return means * weights.astype(np.float32)
 
 
 def leads(values: FloatArray) -> FloatArray:

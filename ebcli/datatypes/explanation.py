@@ -149,6 +149,13 @@ def input_words(shares: Mapping[str, float], columns: Mapping[str, Mapping[str, 
     return words
 
 
+class WindowScore(NamedTuple):
+    """A window of an image, and the score of a class in it."""
+
+    box: Box
+    score: float
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
     """What a map is about: a class, a detection, a segment, a value.
@@ -166,6 +173,7 @@ class Subject:
         is_unlikely: the score is below 1%, and below that of a class chosen at random.
         span: of a word, where in the answer it begins and ends.
         position: of a word, its number in the answer, from 1.
+        windows: the class's scores in windows of the image; empty if they were not asked.
     """
 
     index: int
@@ -179,6 +187,12 @@ class Subject:
     is_value: bool = False
     span: tuple[int, int] | None = None
     position: int | None = None
+    windows: tuple[WindowScore, ...] = ()
+
+    @property
+    def window_score(self) -> float | None:
+        """The highest score in a window; None if they were not asked."""
+        return max((window.score for window in self.windows), default=None)
 
     @property
     def label(self) -> str:

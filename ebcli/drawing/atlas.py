@@ -134,9 +134,14 @@ def atlas_figure(frames: Frames, maps: MapsOfImage, name: str, subtitle: str, pi
         figure.pictures.append((left, y + line // 8, Image.new("RGB", (size, size), color)))
         x = left + size + gap // 2
         figure.write(x, y, region.name)
-        words = f"{region.share:.0%} of the photo, score {region.subject.score:.3f}"
-        figure.write(x, y + line, words, fill=SECONDARY)
-        y += 2 * line + gap // 2
+        subject = region.subject
+        details = [f"{region.share:.0%} of the photo, score {subject.score:.3f}"]
+        if subject.window_score is not None:
+            details.append(f"best window {subject.window_score:.3f}")
+        for words in details:
+            y += line
+            figure.write(x, y, words, fill=SECONDARY)
+        y += line + gap // 2
     remaining_share = 1 - sum(region.share for region in marked_regions)
     words = f"{remaining_share:.0%} is unmarked: no class has clear evidence there"
     for text in in_lines(words, letters, room):

@@ -76,6 +76,7 @@ class ClassRecord:
         region: with ``--annotations``, the box, area and polygon of the map's largest region.
         position: for a word of an answer, its number in the answer, from 1.
         share: for a word of an answer, the share of its evidence that is in the picture, 0 to 1.
+        window_score: where windows chose the classes, the highest score of the class in one of them, 0 to 1.
         share_at: with ``--at``, the share of the class in the evidence at this pixel, 0 to 1.
         against: the true class, if the map tells a wrong prediction from it.
         channels: at ``--layer input`` of a network with more than three channels, the share of each channel in the map.
@@ -106,6 +107,7 @@ class ClassRecord:
     position: int | None = None
     share: float | None = None
     share_at: float | None = None
+    window_score: float | None = None
     against: str | None = None
     channels: tuple[float, ...] = ()
     inputs: JsonObject = field(default_factory=dict, hash=False)
@@ -200,6 +202,7 @@ class Record:
         tiles: the number of tiles that were explained and joined; 0 if the image was not cut.
         seen: the share of the image that the network saw, 0 to 1.
         pages: the number of pages or frames of an image file; the first one was explained.
+        candidates: how the classes were chosen: ``windows``, ``photo`` or the name of a file; empty if in another way.
         question, answer: the question to a vision-language model and its answer.
         other_inputs: a hash of what a network of several inputs got beside the image; empty for one input.
     """
@@ -234,6 +237,7 @@ class Record:
     question: str = ""
     answer: str | None = None
     other_inputs: str = ""
+    candidates: str = ""
 
     @classmethod
     def parse(cls, line: bytes) -> "Record | None":
@@ -355,6 +359,7 @@ _LATER = {
     "answer": None,
     "head": None,
     "other_inputs": "",
+    "candidates": "",
 }  # which records of earlier versions lack
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 

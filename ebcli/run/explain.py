@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ebcli.datatypes.arrays import AnyArray, FloatArray
 from ebcli.datatypes.explanation import Box, Explanation, Size
 from ebcli.datatypes.input_spec import InputSpec
+from ebcli.datatypes.windows import WindowSpec
 from ebcli.drawing.overlay import heatmap
 from ebcli.eb import excitation_backprop
 from ebcli.eb.forward import unwrap
@@ -40,7 +41,7 @@ from ebcli.run.explainer import Explainer, Results
 from ebcli.run.input_evidence import frame_at
 from ebcli.run.network_description import in_a_sentence
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import Values
+from ebcli.run.plan_parts import CANDIDATES, WINDOWS, Values
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.run.saliency import Saliency
 
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         contrastive: bool
         method: str | Sequence[str] | None
         top_k: int | None
+        candidates: str | os.PathLike[str] | None
         style: AnyStyle
         fit: str | None
         transform: Any
@@ -105,6 +107,7 @@ def explain(
     contrastive: bool = True,
     method: str | Sequence[str] | None = None,
     top_k: int | None = None,
+    candidates: str | os.PathLike[str] | None = None,
     style: AnyStyle = "overlay",
     fit: str | None = None,
     transform: Any = None,
@@ -142,7 +145,10 @@ def explain(
         contrastive: contrastive maps; marginal ones if False.
         method: the method of the maps, or several, by name: `contrastive`, `marginal`, `object`, `grad-cam` or another
             one of docs/methods.md. None for what `contrastive` says.
-        top_k: the number of most likely classes, in place of targets; None for 1, or 20 for an atlas.
+        top_k: the number of most likely classes, in place of targets; None for 1, except in an atlas.
+        candidates: the classes to compare, in place of targets: `windows` for the likeliest of nine windows of each
+            image, `photo` for the 20 likeliest of the image, or a file with one class per line. None for `windows` in
+            an atlas.
         style: how maps are drawn: `atlas`, or a style of `draw_map`.
         fit: how images are fitted: `whole`, `crop`, `squash` or `pad`, see `Preprocessing`. None for the whole image,
             unless the model was loaded with settings of its own.
@@ -210,6 +216,7 @@ def explain(
         "contrastive": None if method and contrastive else contrastive,
         "method": (method,) if isinstance(method, str) else method and tuple(method),
         "top_k": top_k,
+        "candidates": _candidates(candidates),
         "style": style,
         "fit": fit,
         "where": next(iter(places), None),
@@ -223,6 +230,8 @@ def explain(
         plan, network = _make_plan(model, transform, categories, scores, head, layers, spec, values)
         numbers = [i for i, input_shape in enumerate(shapes) if input_shape == shape]
         frames = read_all([all_images[i] for i in numbers], network.transforms)
+        if plan.maps.candidates == WINDOWS:
+            frames = _with_windows(frames, [all_images[i] for i in numbers], network.transforms)
         if others:
             pairs = zip(frames, numbers, strict=True)
             frames = [(replace(item, others=others[i]), frame) for (item, frame), i in pairs]
@@ -232,10 +241,23 @@ def explain(
     return saliencies if is_list else saliencies[0]
 
 
+def _candidates(choice: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
+    """How the classes to compare are chosen: by a word, or by a file."""
+    return choice if choice is None or choice in CANDIDATES else Path(choice)
+
+
 def _pixel(place: Sequence[int]) -> Size:
     """A pixel (x, y)."""
     x, y = map(int, place)
     return x, y
+
+
+def _with_windows(frames: Sequence[Frame], images: Sequence[Any], spec: InputSpec) -> list[Frame]:
+    """The same with what the network gets of windows of each image."""
+    windows = [item.pixels for item, _ in read_all(images, WindowSpec.from_spec(spec))]
+    return [
+        (replace(item, windows=pixels), frame) for (item, frame), pixels in zip(frames, windows, strict=True)
+    ]
 
 
 def _flat(*targets: Targets) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import ebcli.run.tasks  # noqa: F401 - registers them
+from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
 from ebcli.eb.forward import evaluating
 from ebcli.eb.inputs import Inputs
@@ -42,7 +43,7 @@ from ebcli.run.network_description import (
     methods_in_words,
 )
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import MapOptions
+from ebcli.run.plan_parts import WINDOWS, MapOptions
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import REGISTRY, ImageRequest, Pieces, check_options, class_scores
 
@@ -162,14 +163,14 @@ class Explainer:
 
     def subjects(self, image: NetworkInput) -> list[Subject]:
         """What the maps of an image are about, before they are computed."""
-        request = self._request(image)
         pieces = self._task.pieces(self.loaded, image)
         guard = guard_user_code(self.loaded.name)
         with self._lock, evaluating(self.loaded.net), guard, torch.no_grad(), self._other_inputs(image):
+            request = self._request(image)
             if pieces is None:
                 (output,) = self._task.run(self._inputs(image.pixels[None]), [request])
             else:
-                output = self._scores_of(pieces).mean(0)
+                output = self._scores_of(pieces.pixels, self._piece_batch_size).mean(0)
             return self._task.subjects(output, request)
 
     def explain(self, images: Images, stopping: Event | None = None) -> Results:
@@ -221,7 +222,17 @@ class Explainer:
 
     def _request(self, image: NetworkInput) -> ImageRequest:
         request = replace(self._request_template, label=image.label, size=image.size)
+        if request.maps.candidates == WINDOWS and image.windows is not None:
+            request = replace(request, window_scores=self._window_scores(image.windows))
         return replace(request, place=self._task.place(request))
+
+    def _window_scores(self, windows: AnyArray) -> Tensor:
+        """The scores (9, num_classes) of windows of an image. Raises ImageError if they are not finite."""
+        size = 1 if self.loaded.one_by_one else len(windows)  # without maps, they take little memory
+        scores = self._scores_of([*windows], size).cpu()
+        if not scores.isfinite().all():
+            raise ImageError(f"{self.loaded.name} gives scores of its parts that are not finite")
+        return scores
 
     def _try_batch(self, images: Images) -> Results | None:
         """The maps of at most one batch of images; None if memory runs out.
@@ -338,13 +349,13 @@ class Explainer:
         Each piece is then explained for these. Torchvision's evaluation of videos averages scores, too.
         """
         start = perf_counter()
-        piece_scores = self._scores_of(pieces)
+        piece_scores = self._scores_of(pieces.pixels, self._piece_batch_size)
         finding = self._find(piece_scores.mean(0), self._request(image))
         join_maps = partial(pieces.join, piece_scores.cpu().numpy())
 
         def add_maps(explain: Callable[[Tensor], MapRows]) -> None:
             """Join the maps that a function computes of each piece."""
-            of_pieces = chain(*map(explain, self._batches(pieces)))
+            of_pieces = chain(*map(explain, self._batches(pieces.pixels, self._piece_batch_size)))
             finding.maps.extend(map(join_maps, zip(*of_pieces, strict=True)))
 
         width = self._width
@@ -377,18 +388,19 @@ class Explainer:
         results, beside = self._compute(inputs, partial(priors, [subjects], 1), count, against)
         return maps_of([request] * count, results, beside, [subjects] * count, self._keep_relevance)
 
-    def _batches(self, pieces: Pieces) -> Iterator[Tensor]:
+    def _batches(self, pieces: Sequence[AnyArray], size: int) -> Iterator[Tensor]:
         """The pieces of an image in batches, as the network gets them. Raises CancelledError after a stop."""
-        size = self._piece_batch_size
-        for first in range(0, len(pieces.pixels), size):
+        for first in range(0, len(pieces), size):
             if self._stopping.is_set():
                 raise CancelledError
-            yield self._inputs(np.stack(pieces.pixels[first : first + size]))
+            yield self._inputs(np.stack(pieces[first : first + size]))
 
-    def _scores_of(self, pieces: Pieces) -> Tensor:
-        """The scores (pieces, ..., num_classes) of the pieces of an image."""
+    def _scores_of(self, pieces: Sequence[AnyArray], size: int) -> Tensor:
+        """The scores (pieces, ..., num_classes) of the pieces of an image, in batches of a size."""
         with torch.no_grad():
-            outputs = [single_tensor(self.loaded.net(batch), "the output") for batch in self._batches(pieces)]
+            outputs = [
+                single_tensor(self.loaded.net(batch), "the output") for batch in self._batches(pieces, size)
+            ]
         return torch.cat([class_scores(self.loaded, logits).float() for logits in outputs])
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from ebcli import models  # of which some names import torch when they are used
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.naming import slug
 from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, check_methods, find
+from ebcli.models.classes import read_class_names
 from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, OF_INPUT, RAW, SOFTMAX, WHOLE
 from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
 from ebcli.models.names import imagenet_classes
@@ -154,7 +156,7 @@ def chosen_classes(maps: MapOptions, model: LoadedModel) -> tuple[Classes, Indic
     count = model.num_classes
     against = [*dict.fromkeys(models.resolve_class(names, name, count) for name in maps.against)]
     # two names can mean the same
-    meant = dict.fromkeys(models.matching_classes(names, name, count) for name in maps.targets)
+    meant = dict.fromkeys(models.matching_classes(names, name, count) for name in target_names(maps))
     groups = []
     for group in meant:
         remaining = tuple(index for index in group if index not in against)
@@ -163,6 +165,17 @@ def chosen_classes(maps: MapOptions, model: LoadedModel) -> tuple[Classes, Indic
             raise ConfigurationError(f"{problem}: choose another class to contrast with")
         groups.append(remaining)
     return groups or None, against or None
+
+
+def target_names(maps: MapOptions) -> Sequence[str]:
+    """The names or indices of the classes to explain in every image, also those in a file; empty if there are none.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is empty.
+    """
+    if isinstance(maps.candidates, Path):
+        return read_class_names(maps.candidates)
+    return maps.targets
 
 
 def class_labels(model: LoadedModel, indices: Sequence[int] | None) -> list[str]:

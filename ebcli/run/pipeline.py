@@ -225,7 +225,8 @@ class Run:
         names = None
         if self.plan.output.report:
             names = ThumbnailNames(common.place, stamp, common.configuration, common.method)
-        without_pixels = replace(network_input, pixels=np.empty(0, np.uint8))  # rendering needs none
+        # rendering needs none
+        without_pixels = replace(network_input, pixels=np.empty(0, np.uint8), windows=None)
         arguments = source, without_pixels, self.reader, self.options, explanation, names
         try:
             rendered = self.workers.call(render, *arguments)

@@ -26,6 +26,7 @@ from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, Preprocessing, as_classes
 from ebcli.run.plan_parts import (
     PICTURES,
+    WINDOWS,
     ExecutionOptions,
     InputOptions,
     MapOptions,
@@ -51,8 +52,7 @@ _PART_FIELDS = {"remote", "clips", "preprocessing"}  # which are parts
 _SCALE = ("vmin", "vmax", "percentile")  # and the scale of `OutputOptions` are one value
 # What a run gets beside its values, what only its records show, and the question of `ask`
 _HIDDEN = {"stdin", "login", "query", "track_lost_mass", "words", *_SCALE}
-ATLAS_CLASSES = 20  # compared in an atlas, unless classes are chosen
-CHOOSING = ("target", "similar_to", "top_k", "above", "labels")
+CHOOSING = ("target", "similar_to", "top_k", "above", "labels", "candidates")
 PREFIX = "EB_SALIENCY_"  # of the variables that set options
 # which no option of the command sets: how much of a video is explained, what a machine can do, and limits
 SETTINGS_ONLY = frozenset(
@@ -257,7 +257,8 @@ class RunPlan:
         if self.output.panel:
             return False
         maps = self.maps
-        if maps.above is not None or self.inputs.labels is not None or ALL in maps.layers:
+        varies = maps.above is not None or maps.candidates is not None or self.inputs.labels is not None
+        if varies or ALL in maps.layers:
             return True
         if max(len(maps.targets), maps.max_classes, len(maps.layers), len(maps.methods)) > 1:
             return True
@@ -316,7 +317,7 @@ def _derive_style(values: Values) -> None:
     if style == ATLAS:
         values["panel"] = True
         if not is_chosen:
-            values["top_k"] = ATLAS_CLASSES
+            values["candidates"] = WINDOWS
     values["style"] = style
     # both halves of a map against another class say what tells the two apart
     has_against = bool(values.get("against")) and CONTRASTIVE in values["method"]
@@ -433,6 +434,8 @@ def _text(name: str, value: Any) -> Any:
     """A value as files and options give it: several numbers are one text."""
     if isinstance(value, Box):
         value = value.xywh
+    if name == "candidates" and isinstance(value, Path) and not value.is_absolute():
+        return f"./{value}"  # which no other choice is
     if isinstance(value, tuple) and name not in REPEATED:
         return _SEPARATORS.get(name, ",").join(map(str, value))
     return value

@@ -22,6 +22,7 @@ DTYPES = ("float32", "bfloat16")
 ONLY = ("wrong",)  # the images that have maps
 SCALES = IMAGE, RUN = "image", "run"
 BOXES, MASKS, HEATMAPS = "boxes", "masks", "heatmaps"
+CANDIDATES = WINDOWS, PHOTO = "windows", "photo"
 ANNOTATIONS = {BOXES: (COCO,), MASKS: (COCO,), HEATMAPS: FIFTYONE_FILES}  # and their files
 ENGINES = ("local", "ray")
 Names = tuple[str, ...]
@@ -94,6 +95,9 @@ class MapOptions:
         allow_unsupported: use ordinary gradients, with a warning, where an operation has no excitation rule.
         track_lost_mass: also find the operations at which probability is lost.
         at: rank the classes at this pixel (x, y) of each image, and draw an atlas.
+        candidates: explain the likeliest classes of nine windows of each image (``"windows"``), or the twenty likeliest
+            ones of the image (``"photo"``), or the classes in this file, one a line; None if the classes are chosen in
+            another way.
         sufficiency: also find how small a part of each image keeps half of the score, in the order of its first map.
         only: ``"wrong"`` computes maps of images with a wrong prediction only, given labels; None for all images.
 
@@ -113,6 +117,7 @@ class MapOptions:
     allow_unsupported: bool = False
     track_lost_mass: bool = False
     at: Size | None = None
+    candidates: str | Path | None = None
     sufficiency: bool = False
     only: str | None = None
 

@@ -33,10 +33,16 @@ from ebcli.models.classes import Labels, read_labels
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
 from ebcli.models.loaded import configuration_hash, content_hash, network_settings
 from ebcli.models.names import caveat
-from ebcli.run.network_description import NetworkDescription, check_picture, class_labels, in_a_sentence
+from ebcli.run.network_description import (
+    NetworkDescription,
+    check_picture,
+    class_labels,
+    in_a_sentence,
+    target_names,
+)
 from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions, OutputOptions
+from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, WINDOWS, InputOptions, OutputOptions
 from ebcli.run.reading import NetworkInput, Reader, medium_of
 from ebcli.run.rendering import Arrays, RenderOptions, render
 from ebcli.workers import warm
@@ -97,7 +103,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     model = network.loaded
     _check_model(plan, model)
     check_picture(network)
-    reader = Reader(model.transforms, inputs.clips, inputs.max_pixels)
+    has_windows = plan.maps.candidates == WINDOWS
+    reader = Reader(model.transforms, inputs.clips, inputs.max_pixels, has_windows=has_windows)
     if model.transforms.axes != "HW":
         listing = partial(listing, as_one=reader.formats)
         sources = listing(shard=inputs.shard)
@@ -107,12 +114,13 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         with workers_for(plan, 1) as workers:
             load = partial(workers.call, reader.load)
             style = replace(style, vmax=run_vmax(explainer, all_sources, load, style))
-    _warn_of(network, plan.maps.targets)
+    _warn_of(network, target_names(plan.maps))
     common = Record(
         input="",
         status="planned",
         configuration=configuration_hash(_settings(plan, network, style)),
         against=tuple(network.against or ()),
+        candidates=str(plan.maps.candidates or ""),
         **network.provenance,
     )
     remaining: list[Source] = []
@@ -268,6 +276,8 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     maps |= {"layers": network.layers, "targets": network.classes, "against": network.against}
     if maps["top_k"] == 1 and model.task in (CLASSIFICATION, VIDEO):
         maps["top_k"] = None
+    if isinstance(maps["candidates"], Path):  # whose classes are the targets
+        maps["candidates"] = None
     if isinstance(maps["where"], Path):
         maps["where"] = content_hash(maps["where"])
     labels = plan.inputs.labels

@@ -11,6 +11,7 @@ from PIL import Image
 from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import Size
 from ebcli.datatypes.input_spec import InputSpec
+from ebcli.datatypes.windows import WindowSpec
 from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Coordinates
@@ -36,6 +37,7 @@ class NetworkInput:
         path: of the file; None if it is no file.
         others: what a network of several inputs gets beside the pixels, tensors (1, ...) by name; None if it reads that
             itself.
+        windows: what the network would get of each window, (9, height, width, C), if the classes are found in windows.
     """
 
     pixels: AnyArray
@@ -47,6 +49,7 @@ class NetworkInput:
     pages: int = 1
     path: str | None = None
     others: Any = None
+    windows: AnyArray | None = None
 
     @classmethod
     def from_image(cls, image: Image.Image, spec: InputSpec) -> "NetworkInput":
@@ -73,12 +76,14 @@ class Reader:
         part: which part of each video is explained.
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
         media: the kinds of data, so that other processes know those that were registered here.
+        has_windows: whether to read windows of each image, too.
     """
 
     spec: InputSpec
     part: ClipOptions = field(default_factory=ClipOptions)
     max_pixels: int | None = None
     media: Sequence[InputFormat] = field(default_factory=lambda: [*INPUT_FORMATS])
+    has_windows: bool = False
 
     @property
     def unit(self) -> str:
@@ -112,6 +117,9 @@ class Reader:
                 article = "an" if unit[0] in "aeiou" else "a"
                 raise ImageError(f"it is a {other.unit}, not {article} {unit}: choose {other.network}")
         pixels, size, clips = medium.read(file, self.spec, self.part)
+        windows = None
+        if self.has_windows:
+            windows, *_ = medium.read(file, WindowSpec.from_spec(self.spec), self.part)
         return NetworkInput(
             pixels=pixels,
             size=size,
@@ -121,6 +129,7 @@ class Reader:
             clips=clips,
             pages=medium.pages(file),
             path=None if source.content is not None else source.name,
+            windows=windows,
         )
 
     def frames(self, source: Source, network_input: NetworkInput) -> Iterator[DisplayFrame]:

@@ -241,6 +241,7 @@ def class_record(
         at_border=maps.at_border,
         box=subject.box,
         position=subject.position,
+        window_score=subject.window_score,
         **fields,
     )
 

@@ -127,7 +127,7 @@ class Saliency:
         """The classes with evidence at a pixel of the photo, each with its share of it, 0 to 1, best first.
 
         Empty where no class has clear evidence. Only the classes of the maps are compared, so explain many:
-        ``top_k=20``.
+        ``candidates="windows"``.
 
         Args:
             x: the column, from 0.

@@ -14,14 +14,14 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
 from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
-from ebcli.methods.table import PICTURE, Method, find, names
+from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, find, names
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
 from ebcli.models.names import caveat
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import ATLAS_CLASSES, RunPlan, as_command
-from ebcli.run.plan_parts import MapOptions, OutputOptions
+from ebcli.run.plan import RunPlan, as_command
+from ebcli.run.plan_parts import WINDOWS, MapOptions, OutputOptions
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.workers import Workers
 
@@ -165,17 +165,17 @@ class Network:
         )
 
     def atlas_plan(self) -> RunPlan:
-        """The plan for the likeliest classes of a photo, which its atlas compares.
+        """The plan for the classes of a photo that its atlas compares: the likeliest ones of its windows.
 
         Raises:
             ConfigurationError: it is no classifier with classes of its own.
         """
         if self.loaded.task != CLASSIFICATION or self.takes_texts:
             raise ConfigurationError(f"{self.loaded.name} has no classes to compare at each place")
-        return self._base_plan.replace(layer=(self.default,), top_k=ATLAS_CLASSES)
+        return self._base_plan.replace(layer=(self.default,), method=(CONTRASTIVE,), candidates=WINDOWS)
 
     def subjects(self, plan: RunPlan, source: Source) -> list[Subject]:
-        """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit.
+        """The classes that the atlas of a photo compares, likeliest first; or what else is found in it, or texts.
 
         For the pixel of a plan, these are its values. A segmentation network with one channel also has its background.
         """
@@ -189,6 +189,8 @@ class Network:
         if self._has_background:
             plan = plan.replace(target=(_BACKGROUND_CLASS,))
             subjects += self._explainer(plan).subjects(self._input(source))
+        if self.loaded.task == CLASSIFICATION:
+            subjects.sort(key=lambda subject: -subject.score)
         return subjects
 
     @property
@@ -287,7 +289,9 @@ class Network:
 
     @property
     def _reader(self) -> Reader:
-        return Reader(self.loaded.transforms, max_pixels=self._base_plan.inputs.max_pixels)
+        has_windows = self.loaded.task == CLASSIFICATION and not self.takes_texts
+        max_pixels = self._base_plan.inputs.max_pixels
+        return Reader(self.loaded.transforms, max_pixels=max_pixels, has_windows=has_windows)
 
     def _input(self, source: Source) -> NetworkInput:
         """A photo as the network gets it. Raises ImageError if it cannot be read, or needs a path that it lacks."""

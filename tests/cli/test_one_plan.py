@@ -35,6 +35,10 @@ COMBINED: dict[str, dict[str, Any]] = {
     "against, unsigned": {"against": ("tabby",), "signed": False},
     "signed by hand": {"signed": True, "scale": "3"},
     "above a lower end": {"against": ("tabby",), "scale": "0.25,run"},
+    "an atlas": {"style": "atlas"},
+    "an atlas of the photo's classes": {"style": "atlas", "candidates": "photo"},
+    "classes of a file": {"candidates": Path(__file__)},
+    "classes of a file named like a choice": {"candidates": Path("windows")},
     "a box": {"where": Box(4.0, 3.0, 24.5, 13.0)},
     "whole and cropped": {"fit": "whole", "crop": 96},
     "strange names": {
@@ -70,7 +74,7 @@ def test_the_environment_sets_every_option(name: str, executed: mock.Mock) -> No
     also: dict[str, Any] = {
         "similar_to": {"target": ("0", "1")},
         "against": {"signed": True},
-        "at": {"style": "atlas", "top_k": 20, "panel": True},
+        "at": {"style": "atlas", "candidates": "windows", "panel": True},
     }
     value = {"vmin": 0.5, "percentile": 99.0} if name == "scale" else value | also.get(name, {})
     assert executed.call_args.args[0] == command_plan("a.jpg", **value, **needed)
@@ -86,6 +90,7 @@ def test_a_plan_is_told_as_settings_and_as_a_command_line(
     value = COMBINED.get(given) or {given: VALUES[given][1], **NEEDED.get(given, {})}
     plan = RunPlan.from_values(**{"images": (Path("a.jpg"),), **value})
     assert RunPlan.from_values(**plan.values) == plan
+    Path("windows").touch()
     Path("settings.toml").write_text(as_settings(plan))
     with click.Context(run):
         again = plan_of(Path())

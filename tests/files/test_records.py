@@ -92,6 +92,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "position": None,
             "share": None,
             "share_at": None,
+            "window_score": None,
             "against": None,
             "channels": [],
             "inputs": {},

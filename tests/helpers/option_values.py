@@ -36,6 +36,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "method": ("Grad_CAM", ("grad-cam",)),
     "above": ("0.5", 0.5),
     "at": ("12,34", (12, 34)),
+    "candidates": ("photo", "photo"),
     "score": ("0.75", 0.75),
     "where": ("12,34", (12, 34)),
     "annotations": ("masks", "masks"),

@@ -31,7 +31,7 @@ def mosaic(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(mosaic):
-    return ebcli.explain("efficientnet_lite0", mosaic, top_k=20)
+    return ebcli.explain("efficientnet_lite0", mosaic, candidates="windows")
 
 
 def test_each_half_of_a_mosaic_is_named(found):
@@ -51,7 +51,7 @@ def test_each_half_of_a_mosaic_is_named(found):
 
 def test_nothing_is_named_in_noise():
     noise = np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8)
-    found = ebcli.explain("efficientnet_lite0", noise, top_k=20)
+    found = ebcli.explain("efficientnet_lite0", noise, candidates="windows")
     assert (found.regions()[0] == "").all() and found.at(100, 100) == []
 
 
@@ -190,5 +190,5 @@ def test_one_map_is_no_atlas():
 def test_a_plan_of_an_atlas_is_told_again(given):
     plan = RunPlan.from_values(images=(Path("a.jpg"),), **given)
     assert plan.style.name == "atlas" and plan.output.panel
-    assert plan.maps.top_k == (None if "target" in given else 20)
+    assert plan.maps.candidates == (None if "target" in given else "windows")
     assert RunPlan.from_values(**plan.values) == plan

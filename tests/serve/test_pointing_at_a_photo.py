@@ -70,7 +70,7 @@ def test_shares_are_those_of_python(squares: str) -> None:
         until_loaded(client)
         answer, sent_maps = maps(client, "/atlas", photo="0")
     about = answer["atlas"]
-    found = ebcli.explain(load_colors("colors20"), "squares.png", layer="2", top_k=20)
+    found = ebcli.explain(load_colors("colors20"), "squares.png", layer="2", candidates="windows")
     atlas = Atlas.from_maps(found.explanation.maps)
     sent = np.frombuffer(base64.b64decode(about["cells"]), "<u2").reshape(-1, *about["shape"]) / 65535
     order = [[one.name for one in atlas.subjects].index(subject["name"]) for subject in about["subjects"]]

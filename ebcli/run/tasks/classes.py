@@ -4,15 +4,20 @@ import math
 
 from torch import Tensor
 
-from ebcli.datatypes.explanation import Subject
+from ebcli.datatypes.explanation import Box, Subject, WindowScore
+from ebcli.datatypes.windows import WindowSpec
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import CLASSIFICATION, SOFTMAX, VIDEO
 from ebcli.run.maps import Tiles, in_sequence
+from ebcli.run.plan_parts import PHOTO
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import ImageRequest, Pieces, Task, register
 
 _UNLIKELY = 0.01  # probability; with more than 100 classes, that of a class chosen at random
 _WIDTH_ABOVE = 4  # classes at a time if images have different numbers of them
+_WIDTH_OF_WINDOWS = 9  # likewise; a photo of one object has about as many
+_OF_PHOTO = 20  # classes that are compared, of a photo and of each window
+_OF_WINDOW = 3
 
 
 def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
@@ -30,7 +35,12 @@ def subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     chosen_scores = zip(chosen, scores[chosen].tolist(), strict=True)
     found = []
     for index, score in chosen_scores:
-        found.append(request.subject(index, score, is_unlikely=score < minimum, is_value=model.has_values))
+        windows = _windows(index, request)
+        highest = max([score, *(window.score for window in windows)])
+        is_unlikely = highest < minimum
+        found.append(
+            request.subject(index, score, is_unlikely=is_unlikely, is_value=model.has_values, windows=windows)
+        )
     return found
 
 
@@ -50,7 +60,38 @@ def _chosen(scores: Tensor, request: ImageRequest) -> list[int]:
     if request.maps.above is not None:
         count = int((ranks > request.maps.above).sum())
         return ranks.argsort(descending=True)[:count].tolist()
+    if request.window_scores is not None:
+        return _candidates(ranks, request.window_scores, against)
     return ranks.topk(width(request)).indices.tolist()
+
+
+def _windows(index: int, request: ImageRequest) -> tuple[WindowScore, ...]:
+    """The scores of a class in the windows of the image, if they choose the classes."""
+    if request.window_scores is None:
+        return ()
+    corners = WindowSpec.from_spec(request.model.transforms).corners(request.size)
+    scores = request.window_scores[:, index].tolist()
+    return tuple(WindowScore(Box(*box), score) for box, score in zip(corners, scores, strict=True))
+
+
+def _candidates(ranks: Tensor, window_scores: Tensor, against: list[int]) -> list[int]:
+    """The likeliest classes of each window, and that of the whole image, or all of a few classes.
+
+    The best is the one with the highest score in the image or any window.
+
+    Args:
+        ranks: the scores (num_classes,) of the image; of classes to contrast with, -inf.
+        window_scores: those of its windows, (9, num_classes).
+        against: the classes to contrast with.
+    """
+    window_ranks = window_scores.clone()
+    window_ranks[:, against] = -math.inf
+    if len(ranks) - len(against) <= _OF_PHOTO:
+        likeliest = {*range(len(ranks))} - {*against}
+    else:
+        likeliest = {int(ranks.argmax()), *window_ranks.topk(_OF_WINDOW).indices.flatten().tolist()}
+    highest = ranks.maximum(window_ranks.amax(0))
+    return sorted(likeliest, key=lambda index: (-highest[index].item(), index))
 
 
 def width(request: ImageRequest) -> int:
@@ -60,7 +101,13 @@ def width(request: ImageRequest) -> int:
     if request.network.classes is not None:
         return len(request.network.classes)
     count = request.model.num_classes - len(request.network.against or ())
-    maximum = request.maps.max_classes if request.maps.above is None else _WIDTH_ABOVE
+    maximum = request.maps.max_classes
+    if request.maps.above is not None:
+        maximum = _WIDTH_ABOVE
+    elif request.maps.candidates == PHOTO:
+        maximum = _OF_PHOTO
+    elif request.maps.candidates is not None:
+        maximum = _WIDTH_OF_WINDOWS
     return min(maximum, count)
 
 

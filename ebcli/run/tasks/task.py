@@ -35,6 +35,7 @@ class ImageRequest:
         size: the image's width and height.
         place: the rectangle of the image that the network sees.
         words: what is asked of a vision-language model; None for other networks.
+        window_scores: the scores (9, num_classes) of windows of the image; None if they choose no classes.
     """
 
     network: NetworkDescription
@@ -45,6 +46,7 @@ class ImageRequest:
     size: tuple[int, int] = (0, 0)
     place: Box = Box(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
     words: WordOptions | None = None
+    window_scores: Tensor | None = None
 
     @property
     def model(self) -> LoadedModel:
@@ -180,6 +182,7 @@ def _check_data(plan: RunPlan, model: LoadedModel) -> None:
         ("--annotations marks regions of images", plan.output.annotations, is_image),
         ("--compare-with compares maps of images", maps.beside, not is_volume),
         ("--style atlas or --format html compares the classes of images", style == ATLAS, has_atlas),
+        ("--candidates compares the classes of images", maps.candidates, has_atlas),
         ("--sufficiency blurs parts of images", maps.sufficiency, is_image),
         ("--style mask needs transparency, which videos lack", style == "mask", spec.frames is None),
         ("--tiles works only with classifiers", spec.tiles, model.task == CLASSIFICATION),
