@@ -1,6 +1,7 @@
 """Layer-wise relevance propagation, and the rollout of attention."""
 
 from ebcli.eb.lrp import relevance_propagation
+from ebcli.eb.rollout import attention_rollout
 from ebcli.layouts import saliency_map
 from ebcli.methods.call import MethodCall, MethodMaps
 
@@ -32,3 +33,10 @@ def lrp(call: MethodCall) -> list[MethodMaps]:
         )
         maps.append(at_layer)
     return maps
+
+
+def rollout(call: MethodCall) -> list[MethodMaps]:
+    """Attention rollout (Abnar and Zuidema, 2020) up to the last of the layers; None: through all blocks."""
+    result = attention_rollout(call.net, call.inputs, call.priors, call.layers, head=call.head)
+    maps = result.maps[:, None].expand(-1, result.num_scores, *result.maps.shape[1:])
+    return [MethodMaps(layer=None, maps=maps, special_tokens=result.special_tokens)]

@@ -158,6 +158,14 @@ _BUILT_IN = (
         source="Montavon et al., 2019, gamma rule; Ali et al., ICML 2022, attention",
         is_signed=True,
     ),
+    Method(
+        name="attention-rollout",
+        words="attention rollout",
+        function=f"{_RELEVANCE}:rollout",
+        source="Abnar and Zuidema, ACL 2020",
+        place=PICTURE,
+        knows_class=False,
+    ),
 )
 _TABLE: dict[str, Method] = {entry.name: entry for entry in _BUILT_IN}
 _OWN_NAMES = frozenset(_TABLE)
