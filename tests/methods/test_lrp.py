@@ -337,6 +337,27 @@ def test_maps_sum_the_channels_of_the_cells(photos: Tensor) -> None:
     assert_close(tokens_first.maps, tokens.maps)
 
 
+class TokenAtTheEnd(nn.Module):
+    """Its class token is behind the patches, which no shape tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.patches, self.tokens, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 8), nn.Linear(8, 5)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.patches(x).flatten(2).mT
+        tokens = self.tokens(torch.cat([patches, self.token.expand(len(x), -1, -1)], 1))
+        return self.head(F.scaled_dot_product_attention(tokens[:, -1:], tokens, tokens)[:, 0])
+
+
+def test_a_class_token_behind_the_cells(photos: Tensor) -> None:
+    (result,) = maps_of("lrp", TokenAtTheEnd().double(), photos, [[0, 3], [4, 1]], ["tokens"])
+    assert result.relevance is not None
+    assert_close(result.maps, result.relevance[:, :, :-1].sum(3).unflatten(2, (2, 3)))
+
+
 def test_channels_last() -> None:
     specimen = zoo.small("swin_t", batch=2, layer="").double()
     (result,) = maps_of("lrp", specimen.net, specimen.inputs, CLASSES, ["features.1"])
