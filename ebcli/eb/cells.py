@@ -64,10 +64,12 @@ class Tokens(NamedTuple):
     Attributes:
         grid: the shape of the map.
         cells: the token of each cell, row by row.
+        total: the number of all tokens.
     """
 
     grid: tuple[int, ...]
     cells: tuple[int, ...]
+    total: int
 
 
 class InputGrid:
@@ -172,7 +174,7 @@ def _layout_of_tokens(value: Value, cells: Sequence[Cells], axis: int, images: i
     tokens = _tokens_along(value, cells, axis)
     if tokens is None:
         return None
-    special = value.shape[axis] - len(tokens.cells)
+    special = tokens.total - len(tokens.cells)
     has_tokens = value.ndim == 3 and axis < 2  # (B, tokens, c) or (tokens, B, c)
     if special and not has_tokens:  # the others are cells that hold constants
         return None
@@ -190,7 +192,7 @@ def _tokens_along(value: Value, cells: Sequence[Cells], axis: int) -> Tokens | N
     order = places.argsort()
     if places[order].tolist() != [*range(prod(grid))]:
         return None
-    return Tokens(grid, tuple(is_cell.nonzero().flatten()[order].tolist()))
+    return Tokens(grid, tuple(is_cell.nonzero().flatten()[order].tolist()), value.shape[axis])
 
 
 def _rank(marks: Tensor) -> Tensor:

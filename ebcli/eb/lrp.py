@@ -34,11 +34,11 @@ from torch import Tensor
 from torch.nn import Module
 
 from ebcli.eb.arguments import check_relevance, priors
-from ebcli.eb.forward import LayerChoice, recorded
+from ebcli.eb.forward import Forward, LayerChoice, recorded
 from ebcli.eb.inputs import Inputs
 from ebcli.eb.mode import UnsupportedPolicy, refuse
 from ebcli.eb.operations import Op, Value
-from ebcli.eb.paths import descend, is_learned, path_ops, walk, without_rule
+from ebcli.eb.paths import Path, descend, is_learned, path_ops, walk, without_rule
 from ebcli.eb.products import LinearMap, add_all, ratio
 from ebcli.eb.rules.activations import Activation, Scale
 from ebcli.eb.rules.moves import Move, Winner
@@ -110,30 +110,37 @@ def relevance_propagation(
     """
     with recorded(net, inputs, layers, head) as forward:
         by_score, _ = priors(targets(forward.logits), forward.logits)
-        paths = [*forward.paths]
-        ops = path_ops(paths)
-        refuse([site for path in paths for site in without_rule(path.ops)], unsupported)
-        values = [path.layer for path in paths]
-        relevance: list[list[Tensor]] = [[] for _ in paths]
-        for prior in by_score:
-            messages = walk({forward.output: [Neuron(prior)]}, ops, RelevanceRule(forward.output), values)
-            for at_layer, value in zip(relevance, values, strict=True):
-                parts = [neuron.relevance(value) for neuron in messages.get(value, ())]
-                at_layer.append(add_all(parts) if parts else torch.zeros_like(value.tensor))
-        results = []
-        for (path, name), at_layer in zip(forward.paths.items(), relevance, strict=True):
-            images = forward.images.axis(path.layer) or 0
-            stacked = torch.stack([of_score.movedim(images, 0) for of_score in at_layer], 1)
-            check_relevance(stacked)
-            result = LayerRelevance(
-                layer=name,
-                relevance=stacked,
-                layout=forward.layouts[path],
-                input_shape=tuple(forward.sources.get(name, forward.images.source).shape),
-                channel_axis=forward.channel_axes.get(name, forward.channel_axes[None]),
-            )
-            results.append(result)
-        return results
+        refuse([site for path in forward.paths for site in without_rule(path.ops)], unsupported)
+        of_scores = [_backward(forward, prior) for prior in by_score]
+        return [_stack(forward, path, parts) for path, *parts in zip(forward.paths, *of_scores, strict=True)]
+
+
+def _backward(forward: Forward, prior: Tensor) -> list[Tensor]:
+    """The relevance of one score at each layer, shaped like the layer's output."""
+    values = [path.layer for path in forward.paths]
+    start = {forward.output: [Neuron(prior)]}
+    messages = walk(start, path_ops([*forward.paths]), RelevanceRule(forward.output), values)
+    relevance = []
+    for value in values:
+        total = torch.zeros_like(value.tensor)
+        for neuron in messages.get(value, ()):
+            total = total + neuron.relevance(value)
+        relevance.append(total)
+    return relevance
+
+
+def _stack(forward: Forward, path: Path, of_scores: Sequence[Tensor]) -> LayerRelevance:
+    images = forward.images.axis(path.layer) or 0
+    relevance = torch.stack([of_score.movedim(images, 0) for of_score in of_scores], 1)
+    check_relevance(relevance)
+    name = forward.paths[path]
+    return LayerRelevance(
+        layer=name,
+        relevance=relevance,
+        layout=forward.layouts[path],
+        input_shape=tuple(forward.sources.get(name, forward.images.source).shape),
+        channel_axis=forward.channel_axes.get(name, forward.channel_axes[None]),
+    )
 
 
 class RelevanceRule:
@@ -179,9 +186,8 @@ class RelevanceRule:
         for position, neurons in enumerate(incoming):
             for neuron in neurons:
                 if neuron.response is not None:
-                    moved = [_pull_back(op, position, part) for part in neuron]
-                    for of_operand, parts in zip(outgoing, zip(*moved, strict=True), strict=True):
-                        of_operand.append(Neuron(*parts))
+                    for of_operand, moved in zip(outgoing, _pull_back(op, position, neuron), strict=True):
+                        of_operand.append(moved)
         return outgoing
 
     def _below_layer(self, op: Op, neuron: Neuron) -> Tensor:
@@ -226,13 +232,17 @@ def _keeps_neurons(op: Op) -> bool:
     return sum(value.numel for value in op.operands) >= sum(value.numel for value in op.outs)
 
 
-def _pull_back(op: Op, position: int, part: Any) -> Sequence[Any]:
-    """What arrives at the operands of what is at one of the results."""
+def _pull_back(op: Op, position: int, neuron: Neuron) -> list[Neuron]:
+    """What arrives at each operand of a neuron at one of the results."""
     out = op.outs[position]
-    of_results: list[Tensor | None] = [None] * len(op.outs)
-    of_results[position] = torch.as_tensor(part, dtype=out.dtype, device=out.device).expand(out.shape)
-    moved: Sequence[Any] = op.rule.slopes(op, of_results)
-    return moved
+
+    def move(part: Any) -> Sequence[Any]:
+        of_results: list[Tensor | None] = [None] * len(op.outs)
+        of_results[position] = torch.as_tensor(part, dtype=out.dtype, device=out.device).expand(out.shape)
+        moved: Sequence[Any] = op.rule.slopes(op, of_results)
+        return moved
+
+    return [Neuron(*parts) for parts in zip(*map(move, neuron), strict=True)]
 
 
 class _SignedWeights:

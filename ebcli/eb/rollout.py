@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ebcli.eb.cells import InputGrid
-from ebcli.eb.forward import Forward, LayerChoice, label_of, recorded
+from ebcli.eb.cells import InputGrid, Tokens
+from ebcli.eb.forward import Forward, LayerChoice, recorded
 from ebcli.eb.inputs import Inputs
 from ebcli.eb.lrp import Neuron, RelevanceRule
 from ebcli.eb.operations import Op
 from ebcli.eb.paths import Path, descend, walk
 from ebcli.eb.rules.layers import AttentionProduct
-from ebcli.errors import ConfigurationError, LayerError
+from ebcli.errors import ConfigurationError
 from ebcli.heads import HeadChoice
 
 
@@ -54,28 +54,29 @@ def attention_rollout(
         net: the network.
         inputs: (B, ...).
         targets: from logits to priors (B, K, ...).
-        layers: their names; None for all blocks.
+        layers: their names. The input, or a layer below all blocks, stands for all blocks.
         head: the head, if there are several.
 
     Raises:
         ConfigurationError: the network has no attention, or not among all tokens of the picture.
-        LayerError: no attention is below the layer; or as `ebcli.excitation_backprop`.
+        LayerError: as `ebcli.excitation_backprop`.
     """
     with recorded(net, inputs, [None, *layers], head, names_all=True) as forward:
         num_scores = targets(forward.logits).shape[1]
         blocks = Blocks(forward)
-        end, label = forward.output, "the output"
-        if None not in layers:
-            paths = [*forward.paths][1:]
-            last = max(paths, key=lambda path: path.layer.made_at)
-            end, label = last.layer, label_of(forward.paths[last])
-        below = [op for op in blocks.attention if op in descend([end])]
-        if not below:
-            raise LayerError(f"no attention is below {label}: choose a later one")
-        rows = blocks.rollout(below)[:, blocks.tokens_read()].mean(1)
+        rows = blocks.rollout(_blocks_asked(blocks, forward, layers))[:, blocks.tokens_read()].mean(1)
         cells = rows[:, list(blocks.tokens.cells)]
         maps = cells.unflatten(1, blocks.tokens.grid).to(forward.logits.dtype)
-        return Rollout(maps, num_scores, blocks.count - cells.shape[1])
+        return Rollout(maps, num_scores, blocks.tokens.total - cells.shape[1])
+
+
+def _blocks_asked(blocks: "Blocks", forward: Forward, layers: Sequence[LayerChoice]) -> Sequence[Op]:
+    """The attention below the last of the layers; all if the layer is the input, or lies below all blocks."""
+    if None in layers:
+        return blocks.attention
+    values = [path.layer for path in forward.paths]
+    below = {*descend([max(values, key=lambda value: value.made_at)])}
+    return [op for op in blocks.attention if op in below] or blocks.attention
 
 
 class Blocks:
@@ -87,7 +88,6 @@ class Blocks:
     Attributes:
         attention: the operation of each block that weighs tokens, earliest first.
         tokens: the cells among the tokens.
-        count: the number of tokens.
 
     Raises:
         ConfigurationError: the network has no such blocks, or other attention below them.
@@ -102,11 +102,9 @@ class Blocks:
             ops.pop()  # it pools the tokens, as a class token does that comes last
         self.attention = ops
         grid = InputGrid(forward.tape.ops, forward.sources[None])
-        self.count = _num_tokens(ops[0])
-        of_blocks = [grid.tokens_of(op.operand, op.operand.ndim + op.rule.query_axis) for op in ops]
+        of_blocks = [_tokens_attending(op, grid) for op in ops]
         for op, tokens in zip(ops, of_blocks, strict=True):
-            sizes = {_num_queries(op), _num_tokens(op), self.count}
-            if tokens is None or tokens != of_blocks[0] or len(sizes) > 1 or not op.rule.has_no_negatives:
+            if tokens is None or tokens != of_blocks[0]:
                 raise ConfigurationError(
                     f"attention rollout needs every token to attend to all tokens of one grid: {op.site} does not, as "
                     "in windows or to pooled tokens, so choose another method"
@@ -116,7 +114,7 @@ class Blocks:
     def rollout(self, attention: Sequence[Op]) -> Tensor:
         """How much of each token is in each other one after some of the blocks, (B, tokens, tokens)."""
         device = self._forward.logits.device
-        identity = torch.eye(self.count, device=device)
+        identity = torch.eye(self.tokens.total, device=device)
         total = identity.expand(len(self._forward.logits), -1, -1)
         for op in attention:
             weights = self._mean_over_heads(op) + identity
@@ -131,7 +129,7 @@ class Blocks:
         noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(0))
         start = {output: [Neuron(noise.to(output.device, output.dtype))]}
         messages = walk(start, Path(output, last.out).ops, RelevanceRule(output), [last.out])
-        is_read = torch.zeros(self.count, dtype=torch.bool, device=output.device)
+        is_read = torch.zeros(self.tokens.total, dtype=torch.bool, device=output.device)
         for neuron in messages.get(last.out, ()):
             is_read |= neuron.G.movedim(last.rule.query_axis, 0).flatten(1).any(1)
         cells = torch.tensor(self.tokens.cells, device=output.device)
@@ -144,7 +142,7 @@ class Blocks:
     def _mean_over_heads(self, op: Op) -> Tensor:
         """The attention weights, (B, queries, keys)."""
         value = op.operand
-        identity = torch.eye(self.count, dtype=value.dtype, device=value.device)
+        identity = torch.eye(self.tokens.total, dtype=value.dtype, device=value.device)
         weights = op.rule.linear(op).exact(identity.expand(*value.shape[:-2], -1, -1))
         if op.rule.query_axis == -1:
             weights = weights.mT
@@ -152,11 +150,20 @@ class Blocks:
         if numbers is None:
             raise ConfigurationError(f"{op.site} mixes the images of a batch: pass one image")
         images = numbers.expand(*weights.shape[:-2], 1, 1).flatten().to(value.device)
-        heads = weights.reshape(-1, self.count, self.count).to(
+        heads = weights.reshape(-1, self.tokens.total, self.tokens.total).to(
             torch.promote_types(value.dtype, torch.float32)
         )
-        sums = heads.new_zeros(len(self._forward.logits), self.count, self.count).index_add(0, images, heads)
+        sums = heads.new_zeros(len(self._forward.logits), self.tokens.total, self.tokens.total).index_add(
+            0, images, heads
+        )
         return sums * (len(sums) / len(heads))
+
+
+def _tokens_attending(op: Op, grid: InputGrid) -> Tokens | None:
+    """The tokens that attend to one another; None if not each of them attends to all tokens of a grid."""
+    if _num_queries(op) != _num_tokens(op) or not op.rule.has_no_negatives:
+        return None
+    return grid.tokens_of(op.operand, op.operand.ndim + op.rule.query_axis)
 
 
 def _num_queries(op: Op) -> int:

@@ -36,7 +36,7 @@ def lrp(call: MethodCall) -> list[MethodMaps]:
 
 
 def rollout(call: MethodCall) -> list[MethodMaps]:
-    """Attention rollout (Abnar and Zuidema, 2020) up to the last of the layers; None: through all blocks."""
+    """Attention rollout (Abnar and Zuidema, 2020), up to the last of the layers or, at the input, of all blocks."""
     result = attention_rollout(call.net, call.inputs, call.priors, call.layers, head=call.head)
     maps = result.maps[:, None].expand(-1, result.num_scores, *result.maps.shape[1:])
     return [MethodMaps(layer=None, maps=maps, special_tokens=result.special_tokens)]

@@ -1,13 +1,13 @@
 """Calls of methods for classes."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
-from ebcli.methods.call import MethodCall, MethodMaps
+from ebcli.methods.call import MethodCall, MethodMaps, class_priors
 from ebcli.methods.table import find
 
 
@@ -20,8 +20,5 @@ def maps_of(
     **options: Any,
 ) -> Sequence[MethodMaps]:
     """The maps of a method by its name, for the classes (B, K)."""
-
-    def priors(output: Tensor) -> Tensor:
-        return F.one_hot(torch.tensor(classes), output.shape[1]).to(output)
-
+    priors = partial(class_priors, torch.tensor(classes))
     return find(method).compute(MethodCall(net=net, inputs=inputs, priors=priors, layers=layers, **options))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision import models
 
-from ebcli.errors import ConfigurationError, LayerError
+from ebcli.errors import ConfigurationError
 from ebcli.methods.table import find
 
 CLASSES = [[0, 1], [2, 0]]
@@ -269,11 +269,6 @@ def test_attention_among_some_tokens_is_refused(make: Callable[[], nn.Module]) -
         ConfigurationError, match=r"every token to attend to all tokens of one grid: \w+ in .*\d"
     ):
         maps_of("attention-rollout", make(), photos(64, 64), CLASSES)
-
-
-def test_a_layer_below_all_attention_is_refused() -> None:
-    with pytest.raises(LayerError, match="no attention is below layer 'conv_proj': choose a later one"):
-        maps_of("attention-rollout", torchvision_vit(), photos(), CLASSES, ["conv_proj"])
 
 
 def test_a_softmax_at_the_end_changes_nothing() -> None:
