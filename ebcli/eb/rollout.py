@@ -64,16 +64,14 @@ def attention_rollout(
     with recorded(net, inputs, [None, *layers], head, names_all=True) as forward:
         num_scores = targets(forward.logits).shape[1]
         blocks = Blocks(forward)
-        rows = blocks.rollout(_blocks_asked(blocks, forward, layers))[:, blocks.tokens_read()].mean(1)
+        rows = blocks.rollout(_blocks_asked(blocks, forward))[:, blocks.tokens_read()].mean(1)
         cells = rows[:, list(blocks.tokens.cells)]
         maps = cells.unflatten(1, blocks.tokens.grid).to(forward.logits.dtype)
         return Rollout(maps, num_scores, blocks.tokens.total - cells.shape[1])
 
 
-def _blocks_asked(blocks: "Blocks", forward: Forward, layers: Sequence[LayerChoice]) -> Sequence[Op]:
-    """The attention below the last of the layers; all if the layer is the input, or lies below all blocks."""
-    if None in layers:
-        return blocks.attention
+def _blocks_asked(blocks: "Blocks", forward: Forward) -> Sequence[Op]:
+    """The attention below the last of the layers; all of it if that is the input, or lies below all blocks."""
     values = [path.layer for path in forward.paths]
     below = {*descend([max(values, key=lambda value: value.made_at)])}
     return [op for op in blocks.attention if op in below] or blocks.attention

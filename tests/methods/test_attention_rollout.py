@@ -74,7 +74,12 @@ def torchvision_attention(net: models.VisionTransformer, x: Tensor) -> list[Tens
 
 @pytest.mark.parametrize(
     ("layer", "blocks"),
-    [(None, 3), ("encoder.layers.encoder_layer_1", 2), ("encoder.layers.encoder_layer_1.ln_1", 1)],
+    [
+        (None, 3),
+        ("conv_proj", 3),
+        ("encoder.layers.encoder_layer_1", 2),
+        ("encoder.layers.encoder_layer_1.ln_1", 1),
+    ],
 )
 def test_torchvision_up_to_a_layer(layer: str | None, blocks: int) -> None:
     net, x = torchvision_vit(), photos()
