@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,6 +72,20 @@ def _keeps_axes(value: Value, source: Value) -> bool:
     return True
 
 
+class Tokens(NamedTuple):
+    """The cells among tokens.
+
+    Attributes:
+        grid: the shape of the map.
+        cells: the token of each cell, row by row.
+        total: the number of all tokens.
+    """
+
+    grid: tuple[int, ...]
+    cells: tuple[int, ...]
+    total: int
+
+
 class InputGrid:
     """The cells of an input, and where the outputs of layers hold them.
 
@@ -122,14 +137,27 @@ class InputGrid:
         by_shape = layout_by_shape(shape, extent)
         if is_told_by_shape(shape, extent):
             return by_shape
-        channel_axis = self.channel_axis or 1
-        cells = [of_axis for axis, of_axis in self._cells.items() if axis != channel_axis]
+        cells = self._cells_of_map()
         if all(map(partial(_is_pooled, value), cells)):
             return None
         layout = _layout_by_list(value, cells, images)
         if layout is None and not any(of_axis.are_shuffled(value) for of_axis in cells):
             return by_shape
         return layout
+
+    def tokens_of(self, value: Value, axis: int) -> Tokens | None:
+        """The tokens along one axis of a value; None if they form no grid.
+
+        None also if cells vary along another axis, as between the windows of attention in windows.
+        """
+        cells = self._cells_of_map()
+        if any(of_axis.varying_axes(value) - {axis} for of_axis in cells):
+            return None
+        return _tokens_along(value, cells, axis)
+
+    def _cells_of_map(self) -> list[Cells]:
+        channel_axis = self.channel_axis or 1
+        return [of_axis for axis, of_axis in self._cells.items() if axis != channel_axis]
 
 
 def _is_pooled(value: Value, cells: Cells) -> bool:
@@ -160,7 +188,17 @@ def _are_pixels(axis: int, op: Op, source: Value) -> bool:
 
 def _layout_of_tokens(value: Value, cells: Sequence[Cells], axis: int, images: int) -> Layout | None:
     """The layout of tokens that lie along one axis: a grid, with any tokens that come from no cell beside it."""
-    count = value.shape[axis]
+    tokens = _tokens_along(value, cells, axis)
+    if tokens is None:
+        return None
+    special = tokens.total - len(tokens.cells)
+    has_tokens = value.ndim == 3 and axis < 2  # (B, tokens, c) or (tokens, B, c)
+    if special and not has_tokens:  # the others are cells that hold constants
+        return None
+    return Layout((_with_images_first(axis, images),), tokens.grid, tokens.cells, special)
+
+
+def _tokens_along(value: Value, cells: Sequence[Cells], axis: int) -> Tokens | None:
     marks = [of_axis.along(value, axis) for of_axis in cells]
     is_cell = torch.stack(marks).all(0)
     rows = [_rank(of_axis[is_cell]) for of_axis in marks]
@@ -171,11 +209,7 @@ def _layout_of_tokens(value: Value, cells: Sequence[Cells], axis: int, images: i
     order = places.argsort()
     if places[order].tolist() != [*range(prod(grid))]:
         return None
-    tokens = is_cell.nonzero().flatten()[order].tolist()
-    has_tokens = value.ndim == 3 and axis < 2  # (B, tokens, c) or (tokens, B, c)
-    if len(tokens) < count and not has_tokens:  # the others are cells that hold constants
-        return None
-    return Layout((_with_images_first(axis, images),), grid, tuple(tokens), count - len(tokens))
+    return Tokens(grid, tuple(is_cell.nonzero().flatten()[order].tolist()), value.shape[axis])
 
 
 def _rank(marks: Tensor) -> Tensor:

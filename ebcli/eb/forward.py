@@ -219,15 +219,43 @@ def recorded_layouts(
     net: Module, inputs: Inputs, layers: Sequence[LayerChoice], head: HeadChoice = None
 ) -> RecordedLayouts:
     """Run a network once to find where layers hold the cells of maps; for errors, see `Forward.of`."""
-    with quiet(), torch.inference_mode(False), torch.no_grad():
-        forward = Forward.of(unwrap(net), NetworkInputs(inputs), layers, head, tracks=False)
+    with recorded(net, inputs, layers, head) as forward:
+        names = forward.paths.items()
+        return RecordedLayouts(
+            {name: forward.layouts[path] for path, name in names},
+            forward.channel_axes[None],
+            {name: forward.images.axis(path.layer) for path, name in names},
+        )
+
+
+@contextmanager
+def recorded(
+    net: Module,
+    inputs: Inputs,
+    layers: Sequence[LayerChoice],
+    head: HeadChoice = None,
+    *,
+    names_all: bool = False,
+) -> Iterator[Forward]:
+    """A recorded forward pass, which is freed at the end; for errors, see `Forward.of`.
+
+    Args:
+        net: the network.
+        inputs: what it is called with.
+        layers: the layers.
+        head: the head, if there are several.
+        names_all: messages name the module of each operation.
+    """
+    call = NetworkInputs(inputs)
+    with (
+        quiet(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.autocast(call.main.device.type, enabled=False),
+    ):
+        forward = Forward.of(unwrap(net), call, layers, head, tracks=names_all)
         try:
-            names = forward.paths.items()
-            return RecordedLayouts(
-                {name: forward.layouts[path] for path, name in names},
-                forward.channel_axes[None],
-                {name: forward.images.axis(path.layer) for path, name in names},
-            )
+            yield forward
         finally:
             forward.tape.clear()
 

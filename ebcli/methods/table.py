@@ -81,6 +81,7 @@ _EB = "Zhang et al., ECCV 2016"
 _EXCITATION = "ebcli.methods.excitation"
 _GRADIENTS = "ebcli.methods.gradients"
 _PERTURBATION = "ebcli.methods.perturbation"
+_RELEVANCE = "ebcli.methods.relevance"
 _BUILT_IN = (
     Method(
         name=CONTRASTIVE,
@@ -149,6 +150,21 @@ _BUILT_IN = (
         place=PICTURE,
         is_signed=True,
         passes=f"{_PERTURBATION}:rise_passes",
+    ),
+    Method(
+        name="lrp",
+        words="LRP",
+        function=f"{_RELEVANCE}:lrp",
+        source="Montavon et al., 2019, gamma rule; Ali et al., ICML 2022, attention",
+        is_signed=True,
+    ),
+    Method(
+        name="attention-rollout",
+        words="attention rollout",
+        function=f"{_RELEVANCE}:rollout",
+        source="Abnar and Zuidema, ACL 2020",
+        place=PICTURE,
+        knows_class=False,
     ),
 )
 _TABLE: dict[str, Method] = {entry.name: entry for entry in _BUILT_IN}

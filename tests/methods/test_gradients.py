@@ -33,7 +33,10 @@ def deep_net() -> nn.Module:
     ).eval()
 
 
-@pytest.mark.parametrize("method", [*names(), *METHODS])
+ANY_NETWORK = [name for name in names() if name != "attention-rollout"]  # which needs attention
+
+
+@pytest.mark.parametrize("method", [*ANY_NETWORK, *METHODS])
 def test_each_method_gives_a_map_for_each_class(method: str) -> None:
     maps = method_maps(method, deep_net(), INPUTS, CLASSES, "3")
     whole = method in ("random", "center")
@@ -150,7 +153,7 @@ def test_grad_cam_refuses_layers_without_cells() -> None:
 def test_the_network_is_left_unchanged() -> None:
     net = deep_net()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    for method in names():
+    for method in ANY_NETWORK:
         method_maps(method, net, INPUTS, CLASSES, "3")
     for name, value in net.state_dict().items():
         assert torch.equal(value, before[name])

@@ -127,8 +127,17 @@ class Activation(Unary):
     def slope(self, op: Op, G: Tensor) -> Tensor:
         """P / u, which is 0 where u is."""
         u = self.link_of(op).rearrange(op.operand.tensor)
-        gain = op.memoize(lambda: _quotient(op.out.tensor, u.abs()))
-        return (G * gain).clamp_(min=0).copysign_(u)
+        return (G * self.gain(op, u)).clamp_(min=0).copysign_(u)
+
+    def gain(self, op: Op, u: Tensor) -> Tensor:
+        """h / |u|, and 0 where u is."""
+        gain: Tensor = op.memoize(lambda: _quotient(op.out.tensor, u.abs()))
+        return gain
+
+    def slopes_of_relevance(self, op: Op, G: Incoming) -> Gradients:
+        """What u is multiplied with to have the relevance h G: G h / u."""
+        u = self.link_of(op).rearrange(op.operand.tensor)
+        return [self.moved_back(op, G[0] * self.gain(op, u) * u.sign())]
 
     def slopes_above_classifier(self, op: Op, G: Incoming) -> Gradients:
         """There, nothing competes: the dual of a class is a unit of the classifier, not of what follows it."""
@@ -175,6 +184,11 @@ class Rectifier(Activation):
         if self.is_bounded:
             return super().slope(op, G)
         return G.clamp(min=0) * (op.out.tensor > 0)
+
+    def slopes_of_relevance(self, op: Op, G: Incoming) -> Gradients:
+        if self.is_bounded:
+            return super().slopes_of_relevance(op, G)
+        return [self.moved_back(op, G[0] * (op.out.tensor > 0))]
 
 
 @dataclass(eq=False, kw_only=True)
