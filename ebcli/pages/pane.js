@@ -57,7 +57,7 @@ class Pane extends Frame {
   }
 
   get layer() {
-    return this.state.layer || this.network.layer;
+    return this.method.picture ? "input" : this.state.layer || this.network.layer;
   }
 
   get method() {
@@ -189,7 +189,7 @@ class Pane extends Frame {
         this.page.atlases.set(this.atlasKey, { atlas: new Atlas(atlas), maps: new Map(known) });
         this.probe.ask(size, this.page.atlases.get(this.atlasKey).atlas);
       }
-      if (this.known.maps.layers.size < this.network.layers.length) await this.ask("every", signal);
+      if (!this.method.picture && this.known.maps.layers.size < this.network.layers.length) await this.ask("every", signal);
     } catch {
       // one by one may do
     }
@@ -242,7 +242,7 @@ class Pane extends Frame {
     slider.max = Math.max(0, this.network.layers.length - 1);
     slider.value = this.network.layers.indexOf(this.layer);
     slider.setAttribute("aria-valuetext", this.layer);
-    this.part("layers").hidden = this.network.layers.length < 2;
+    this.part("layers").hidden = this.method.picture || this.network.layers.length < 2;
     this.root.querySelector(".layers output").textContent = this.layer;
     const isAtPixel = state.pixel !== "";
     this.part("where").hidden = !this.hasPixels && !isAtPixel;

@@ -204,6 +204,8 @@ def method_in_words(
         words = words.replace("EB", "joint EB")
     if against and method.takes_against:
         words += f" against {', '.join(against)}"
+    if not method.knows_class:
+        words += ", the same for every class"
     if over_cells and method.name == CONTRASTIVE:
         words += ", over the cells of the map"
     return words

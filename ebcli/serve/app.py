@@ -24,7 +24,7 @@ from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError, in_words
 from ebcli.files.sources import Source
-from ebcli.methods.table import Method
+from ebcli.methods.table import PICTURE, Method
 from ebcli.pages.shell import page
 from ebcli.run.plan import RunPlan
 from ebcli.serve.access import refuse
@@ -229,6 +229,7 @@ def _method_status(method: Method) -> JsonObject:
         "source": method.source,
         "signed": method.is_signed,
         "against": method.takes_against,
+        "picture": method.place == PICTURE,
     }
 
 

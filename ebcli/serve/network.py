@@ -123,9 +123,9 @@ class Network:
         if not model.trained:
             self.doubt = f"{model.name} is untrained: its maps are meaningless"
         self.methods = [*map(find, dict.fromkeys([*self._base_plan.maps.methods, *names()]))]
-        # those whose maps lie on the picture take many passes, so they are offered where there are no others
-        on_picture = only_answers(model.net)
-        self.methods = [method for method in self.methods if (method.place == PICTURE) == on_picture]
+        # those that take many passes are offered where there are no others
+        has_others = not only_answers(model.net)
+        self.methods = [method for method in self.methods if (method.passes is None) == has_others]
         self._loaded_model = model
 
     def plan(self, query: Mapping[str, str]) -> RunPlan:
@@ -154,11 +154,16 @@ class Network:
             raise ConfigurationError(
                 f"this is no address of the page ({error}): open the page again"
             ) from error
-        layer = options.get("layer", self.default)
+        method = find(options.get("method", self._base_plan.maps.methods[0]))
+        layers: tuple[str, ...] = (options.get("layer", self.default),)
+        if method.place == PICTURE:
+            layers = (INPUT,)
+        elif layers == (ALL_LAYERS,):
+            layers = self.layers
         return self._base_plan.replace(
             **values,
-            layer=self.layers if layer == ALL_LAYERS else (layer,),
-            method=(options.get("method", self._base_plan.maps.methods[0]),),
+            layer=layers,
+            method=(method.name,),
             style=options.get("style"),
             signed={"0": False, "1": True}.get(options.get("signed", "")),
             cells=options.get("cells") == "1",

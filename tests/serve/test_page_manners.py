@@ -10,6 +10,7 @@ from browser import Browser
 from live import settled, state
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
 
 from ebcli.serve.network import Network
 
@@ -125,6 +126,25 @@ def test_numbers_have_a_meaning_for_those_who_point_tap_tab_or_listen(page: str,
     browser.driver.get(f"{page}/?photo=0&target=2&method=marginal")
     settled(browser, method="marginal")
     assert [fact.text.split()[0] for fact in browser.all(".fact button")] == ["score", "mass"]
+
+
+def test_the_method_is_chosen_from_a_menu(page: str, browser: Browser) -> None:
+    browser.visit(f"{page}/?photo=0&target=2&against=4")
+    settled(browser, against="4")
+    menu = Select(browser.one("select.method"))
+    offered = [option.text for option in menu.options]
+    assert offered[:3] == ["contrastive", "marginal", "object"]
+    assert {"grad-cam", "lrp"} < {*offered}
+    assert "rise" not in offered  # which would take a thousand passes
+    menu.select_by_visible_text("object")
+    settled(browser, method="object", against="4")
+    menu.select_by_visible_text("grad-cam")
+    settled(browser, method="grad-cam", against="")  # which compares no classes
+    assert not browser.one("input.against").is_enabled()
+    with httpx.Client(base_url=page) as client:
+        about, _ = maps(client, photo="0", target="2", method="grad-cam")
+    high = float(browser.one(".scale").text.split()[1])
+    assert high > float(about["maps"][0]["scales"]["unsigned"][0])
 
 
 def test_the_colors_are_explained(page: str, browser: Browser) -> None:

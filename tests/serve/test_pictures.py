@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[2]
         {"target": "5", "against": "1"},
         {"target": "5", "against": "1", "signed": "0", "cells": "1"},
         {"target": "3", "method": "marginal", "style": "heatmap"},
+        {"target": "3", "method": "object"},
+        {"target": "3", "method": "grad-cam", "layer": "0"},
         {"target": "3", "signed": "1", "alpha": "0.5", "layer": "input"},
         {"target": "0", "style": "contour", "layer": "0"},
     ],
