@@ -17,13 +17,13 @@ from statistics import fmean
 
 import evidence
 import torch
+from ebcli.models.methods import IMPLEMENTED
 from faithfulness import LAYER, MODEL, photos
 
 from ebcli.datatypes.explanation import Explanation, Sufficiency
 from ebcli.files.clips import ClipOptions
 from ebcli.files.sources import Source
 from ebcli.models.keywords import METHODS
-from ebcli.models.methods import IMPLEMENTED
 from ebcli.run.controls import sufficiency_of
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan

@@ -228,13 +228,7 @@ def panel(frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> Figure
     style = without_photo_beside(maps[0].style, "heatmap")
     small = frames[0]._replace(image=small_frame(image, style))
     photo = Tile(small.image.copy(), "photo", [f"{image.width} × {image.height} pixels"])
-    subjects: dict[Subject, Row] = {}
-    names_methods = len({frame_maps.map.method for frame_maps in maps}) > 1 or bool(maps[0].map.method_maps)
-    for frame_maps in maps:
-        frame_maps.draw_outlines(photo.picture, photo.picture.width)
-        row = subjects.setdefault(frame_maps.map.subject, Row(frame_maps.map.title, [photo]))
-        row.tiles.extend(_map_tiles(frame_maps, small, style, names_methods))
-    rows = list(subjects.values())
+    rows = _rows(maps, photo, small, style)
     columns = max(len(row.tiles) for row in rows)
     if columns == 2:
         rows = [Row("", [photo, *(row.tiles[1]._replace(title=row.heading) for row in rows)])]
@@ -250,6 +244,17 @@ def panel(frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -> Figure
     has_faint = any(frame_maps.faded_style != frame_maps.style for frame_maps in maps)
     scale = scale_labels(style, _finest(maps), against=first.against, has_faint=has_faint)
     return lay_out(name, subtitle, rows, style, scale, sufficiency, columns)
+
+
+def _rows(maps: MapsOfImage, photo: Tile, small: DisplayFrame, style: DrawingStyle) -> list[Row]:
+    """A row of tiles for each subject, with the photo first."""
+    rows: dict[Subject, Row] = {}
+    names_methods = len({frame_maps.map.method for frame_maps in maps}) > 1 or bool(maps[0].map.method_maps)
+    for frame_maps in maps:
+        frame_maps.draw_outlines(photo.picture, photo.picture.width)
+        row = rows.setdefault(frame_maps.map.subject, Row(frame_maps.map.title, [photo]))
+        row.tiles.extend(_map_tiles(frame_maps, small, style, names_methods))
+    return list(rows.values())
 
 
 def _finest(maps: MapsOfImage) -> int:

@@ -126,26 +126,25 @@ def read_pairs(first_run: Path, second_run: Path) -> Iterator[MapPair]:
         second = read_maps(second_run, now)
         if first is None or second is None or first.size != second.size:  # of another size: another image
             continue
-        has_layers = any(len({map_.layer for map_ in image.maps}) != 1 for image in (first, second))
-        has_methods = any(len({map_.method for map_ in image.maps}) != 1 for image in (first, second))
-        second_maps = _by_key(second.maps, has_layers, has_methods)
-        for key, map_ in _by_key(first.maps, has_layers, has_methods).items():
+        names = [
+            name for name in ("layer", "method") if _has_several(name, first) or _has_several(name, second)
+        ]
+        second_maps = _by_key(second.maps, names)
+        for key, map_ in _by_key(first.maps, names).items():
             if key in second_maps:
                 maps = map_, second_maps[key]
                 runs = _run_name(before, maps[0]), _run_name(now, maps[1])
                 yield MapPair(now.input, second.size, maps, runs)
 
 
-def _by_key(maps: Sequence[Map], has_layers: bool, has_methods: bool) -> dict[Any, Map]:
-    """Maps by class, and by layer and method if there are several; detections of a class by their order."""
-    keys = []
-    for map_ in maps:
-        key: list[Any] = [map_.subject.index]
-        if has_layers:
-            key.append(map_.layer)
-        if has_methods:
-            key.append(map_.method)
-        keys.append(tuple(key))
+def _has_several(name: str, image: ImageMaps) -> bool:
+    """Whether maps differ in an attribute, or there are none."""
+    return len({getattr(map_, name) for map_ in image.maps}) != 1
+
+
+def _by_key(maps: Sequence[Map], names: Sequence[str]) -> dict[Any, Map]:
+    """Maps by class, and by attributes of some names; detections of a class are told apart by their order."""
+    keys = ((map_.subject.index, *(getattr(map_, name) for name in names)) for map_ in maps)
     return dict(zip(with_numbers(keys), maps, strict=True))
 
 

@@ -40,7 +40,14 @@ def object_maps(call: MethodCall) -> list[MethodMaps]:
     for marginal_result, contrastive_result in zip(*pairs, strict=True):
         product = marginal_result.maps.clamp(min=0) * blurred(contrastive_result.maps.clamp(min=0))
         maps = product.sqrt()
-        results.append(MethodMaps(layer=marginal_result.layer, maps=maps / positive_sums(maps)))
+        results.append(
+            MethodMaps(
+                layer=marginal_result.layer,
+                maps=maps / positive_sums(maps),
+                joint=marginal_result.joint,
+                special_tokens=marginal_result.special_tokens,
+            )
+        )
     return results
 
 

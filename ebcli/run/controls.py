@@ -97,19 +97,19 @@ def probe_noise(
     quick = [method for method in maps.table if method.passes is None]
     beside = [method for method in map(find, maps.beside) if method.passes is None]
     strides = {}
-    words = [method_in_words(method, network.labels_against) for method in maps.table if method not in quick]
+    words = []
     try:
         with strides_of_cells(model.net) as by_grid:
             results = probe(
                 model.name, model.net, model.transforms, lambda _: compute_maps(question, quick, 1)
             )
-        for method, layer, result in reversed(results):
+        for method, layer, result in results:
             grid = () if layer.startswith(OF_INPUT) else tuple(result.maps.shape[-2:])
             if grid in by_grid:
                 strides[layer] = by_grid[grid]
             over_cells = bool(result.special_tokens)
-            words.insert(
-                0, method_in_words(method, network.labels_against, joint=result.joint, over_cells=over_cells)
+            words.append(
+                method_in_words(method, network.labels_against, joint=result.joint, over_cells=over_cells)
             )
         compute_maps(question, beside, 1)
     except LayerError as error:
@@ -117,6 +117,7 @@ def probe_noise(
         if ": choose" not in problem:
             problem += ": choose another layer"
         raise LayerError(f"{problem}, such as {default_layer(model)!r}") from error
+    words += [method_in_words(method, network.labels_against) for method in maps.table if method not in quick]
     return replace(network, method="; ".join(dict.fromkeys(words)), strides=strides), results
 
 

@@ -79,15 +79,20 @@ def compute_maps(call: MethodCall, methods: Sequence[Method], count: int) -> lis
     """
     maps = []
     for method in methods:
-        of_method = call
-        if method.passes is not None:
-            of_method = call.of_images(0, count)
-        if method.place == HIDDEN_LAYER:
-            of_method = replace(of_method, layers=[*filter(None, call.layers)])
+        of_method = _restricted(call, method, count)
         if of_method.layers:
             maps += [BatchMaps(method, result.layer or INPUT, result) for result in method.compute(of_method)]
-    order = [layer or INPUT for layer in call.layers]
-    return sorted(maps, key=lambda item: order.index(item.layer) if item.layer in order else len(order))
+    order = [*(layer or INPUT for layer in call.layers), INPUT]
+    return sorted(maps, key=lambda item: order.index(item.layer))
+
+
+def _restricted(call: MethodCall, method: Method, count: int) -> MethodCall:
+    """A call for the layers at which a method has maps; for the images alone if it takes many passes."""
+    if method.passes is not None:
+        call = call.of_images(0, count)
+    if method.place == HIDDEN_LAYER:
+        return replace(call, layers=[*filter(None, call.layers)])
+    return call
 
 
 def maps_of(
@@ -112,8 +117,7 @@ def maps_of(
     for method, layer, result in results:
         fields = _batch_fields(method, layer, result, keep_relevance)
         if method.name == requests[0].maps.methods[0]:
-            others = [item for item in beside if item.layer == layer or item.method.place == PICTURE]
-            fields["method_maps"] = {item.method.name: _values(item.method, item.maps) for item in others}
+            fields["method_maps"] = _values_beside(layer, beside)
         for i, request in enumerate(requests):
             for k, subject in enumerate(rows[i]):
                 map_ = Map(
@@ -129,6 +133,12 @@ def maps_of(
                 )
                 maps[i][k].append(map_)
     return [[*chain(*by_subject)] for by_subject in maps]
+
+
+def _values_beside(layer: str, beside: Sequence[BatchMaps]) -> dict[str, FloatArray]:
+    """The maps (B, K, ...) of other methods at a layer, and on the picture, by name."""
+    others = [item for item in beside if item.layer == layer or item.method.place == PICTURE]
+    return {item.method.name: _values(item.method, item.maps) for item in others}
 
 
 def _batch_fields(method: Method, layer: str, result: MethodMaps, keep_relevance: bool) -> Fields:

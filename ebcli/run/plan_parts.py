@@ -147,8 +147,10 @@ class MapOptions:
         if isinstance(self.where, Box) and not self.where.area > 0:
             advice = "give X,Y,WIDTH,HEIGHT with a width and height above 0"
             raise ConfigurationError(f"--where is an empty box: {advice}")
-        if not self.methods:
-            raise ConfigurationError("no method given: name one, such as contrastive")
+        self._check_methods()
+
+    def _check_methods(self) -> None:
+        """Raise ConfigurationError if two values about methods exclude each other."""
         twice = [name for name in self.beside if name in self.methods]
         if twice:
             raise ConfigurationError(f"the {twice[0]} map is there already: drop --compare-with {twice[0]}")

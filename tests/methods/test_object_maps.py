@@ -62,3 +62,21 @@ def test_without_positive_contrast_it_is_blank() -> None:
     )
     (result,) = find("object").compute(call)
     assert not result.maps.any()
+
+
+def test_the_rule_of_the_engine_is_kept() -> None:
+    """Between GELUs, both maps are explained jointly, and so is a later call that takes the rule from the first one."""
+    torch.manual_seed(1)
+    net = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1),
+        nn.GELU(),
+        nn.Conv2d(6, 8, 3),
+        nn.GELU(),
+        nn.Flatten(),
+        nn.Linear(8 * 36, 5),
+    ).eval()
+    inputs = torch.rand(1, 3, 8, 8)
+    (result,) = find("object").compute(
+        MethodCall(net=net, inputs=inputs, priors=partial(class_priors, torch.tensor([[1]])), layers=["0"])
+    )
+    assert result.joint is ebcli.excitation_backprop(net, inputs, 1, layer="0").joint is True
