@@ -261,7 +261,7 @@ def test_where_memory_is_short_batches_are_halved(monkeypatch: pytest.MonkeyPatc
 def test_memory_that_does_not_suffice_for_one_image_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     photos(Path("photos"), 3)
     network = mock.Mock(side_effect=[mock.DEFAULT, torch.OutOfMemoryError("out of memory")])
-    result = mock.Mock(layer="3.2", maps=torch.zeros(1, 1, 4, 4), relevance=torch.zeros(1, 1, 1, 4, 4))
+    result = mock.Mock(layer="2", maps=torch.zeros(1, 1, 4, 4), relevance=torch.zeros(1, 1, 1, 4, 4))
     network.return_value = (result,)
     monkeypatch.setattr(ebcli.methods.excitation, "excitation_backprop", network)
     result = invoke("--batch-size", "1", "photos")
