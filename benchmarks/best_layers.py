@@ -32,18 +32,9 @@ from ebcli.models.names import imagenet_classes
 HERE = Path(__file__).resolve().parent
 BOXES = HERE / "boxes.csv"
 SAMPLES = ("chelsea.jpg", "coffee.jpg", "rocket.jpg")
-MOSAICS = 16  # half of them choose the layer
+MOSAICS = 24  # half of them choose the layer
 CAMS = ("grad-cam", "hires-cam", "layer-cam")
-METHODS = (
-    "contrastive",
-    "object",
-    "marginal",
-    *CAMS,
-    "gradient-x-input",
-    "gradient",
-    "center",
-    "random",
-)
+METHODS = ("contrastive", "object", "marginal", *CAMS, "gradient-x-input", "gradient", "center", "random")
 NETWORKS = {
     "lite0": ModelSpec("efficientnet_lite0"),
     "lite1": ModelSpec(
@@ -51,6 +42,11 @@ NETWORKS = {
         preprocessing=Preprocessing(**LITE1),
         class_names=tuple(imagenet_classes()),
     ),
+}
+# of mosaics, whose finest layers would take hours: the ends of the stages with strides of 8 to 32, and the last layer
+LAYERS = {
+    "lite0": ("features.5", "features.8", "features.11", "features.15", "features.16", "features.17"),
+    "lite1": ("_blocks.6", "_blocks.10", "_blocks.14", "_blocks.19", "_blocks.20", "_bn1"),
 }
 TITLES = {"lite0": "efficientnet_lite0", "lite1": "efficientnet_lite1"}
 Tables = dict[str, list[Row]]
@@ -71,30 +67,34 @@ class Run:
         shutil.copytree(self._labeled, self._annotated, dirs_exist_ok=True)
         for name in SAMPLES:
             shutil.copy(HERE.parent / "sample_images" / name, self._annotated)
-        self._model = ModelUnderTest(NETWORKS[network], [BEST], METHODS, "cpu")
+        self._network = network
 
     def objects(self) -> list[Row]:
-        """The table of objects and their boxes."""
+        """The table of objects and their boxes, each method at the best one of all blocks."""
+        model = ModelUnderTest(NETWORKS[self._network], [BEST], METHODS, "cpu")
         boxes = read_boxes(BOXES)
         assert boxes.files is not None
-        images = self._images(self._annotated, None)
+        images = _images(model, self._annotated, None)
         images.keys = [key for key in images.keys if key in boxes.files]
-        return self._table(localize(self._model, images, BOXES, boxes, None, (1.0,)))
+        return self._table(localize(model, images, BOXES, boxes, None, (1.0,)))
 
     def mosaics(self) -> list[Row]:
-        """The table of mosaics of two by two photos."""
-        images = self._images(self._labeled, self._labels)
-        classified = self._rows(classify_images(self._model, images))
-        return self._table(grid(Mosaics(self._model, images, classified, MOSAICS)))
-
-    def _images(self, folder: Path, labels: Path | None) -> LabeledImages:
-        return LabeledImages(folder, labels, self._model.loaded.categories, self._model.num_classes)
+        """The table of mosaics of two by two photos, each method at the best one of some layers."""
+        layers = [BEST, *LAYERS[self._network]]
+        model = ModelUnderTest(NETWORKS[self._network], layers, METHODS, "cpu")
+        images = _images(model, self._labeled, self._labels)
+        classified = self._rows(classify_images(model, images))
+        return self._table(grid(Mosaics(model, images, classified, MOSAICS)))
 
     def _rows(self, test: Benchmark) -> list[Row]:
         return run_benchmark(test, self._cache, _refuse)
 
     def _table(self, test: Benchmark) -> list[Row]:
         return test.summarize(self._rows(test))
+
+
+def _images(model: ModelUnderTest, folder: Path, labels: Path | None) -> LabeledImages:
+    return LabeledImages(folder, labels, model.loaded.categories, model.num_classes)
 
 
 def _refuse(unit: str, error: ImageError) -> None:

@@ -140,6 +140,41 @@ def faithfulness() -> str:
     return markdown([*heads, f"{first} of {whole} layers randomized", "all layers randomized"], lines, 1)
 
 
+def objects() -> str:
+    """For each network and method, at the method's best layer: how well the maps cover objects, with intervals."""
+    return _at_best_layers("objects", {"equal area": _percents, "best IoU": _decimals})
+
+
+def mosaics() -> str:
+    """The same for mosaics: equal area with its interval, and the share of the map in the right photo."""
+    return _at_best_layers(
+        "mosaics", {"equal area": _percents, "score": lambda row, _: percent(row["score"])}
+    )
+
+
+def _at_best_layers(name: str, columns: dict[str, Callable[[Row, str], str]]) -> str:
+    lines = []
+    for row in read(name):
+        layer = "" if row["layer"] == "-" else f"`{row['layer']}`"
+        method = "chance" if row["method"] == "random" else row["method"]
+        cells = [cell(row, column) for column, cell in columns.items()]
+        lines.append([row["network"], method, layer, *cells])
+    heads = ["share of the map" if column == "score" else column for column in columns]
+    return markdown(["network", "method", "best layer", *heads], lines, 3)
+
+
+def _percents(row: Row, column: str) -> str:
+    """A share with its interval."""
+    low, high = (percent(row[f"{column}, 95% {end}"]) for end in ("low", "high"))
+    return f"{percent(row[column])} ({low} to {high})"
+
+
+def _decimals(row: Row, column: str) -> str:
+    """A number with its interval."""
+    value, low, high = (float(row[name]) for name in (column, f"{column}, 95% low", f"{column}, 95% high"))
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"
+
+
 def naming() -> str:
     """For each method and layer: the cells and photos of mosaics that are named right."""
     lines = []
@@ -302,6 +337,8 @@ TABLES: dict[str, Callable[[], str]] = {
         layers,
         fits,
         faithfulness,
+        objects,
+        mosaics,
         naming,
         sufficiency,
         strength,

@@ -55,8 +55,8 @@ _COMMON_OPTIONS = (
         "layer",
         metavar="NAME",
         show_default="the model's default",
-        help="Measure maps at this layer; input means the pixels; best means the best layer of each method: half of "
-        "the photos choose it, and the others measure. Repeatable.",
+        help="Measure maps at this layer; input means the pixels. best measures each method at its best layer: of the "
+        "other layers named, or of all blocks. Half of the photos choose it, and the others measure. Repeatable.",
     ),
     option(
         "Map",

@@ -197,8 +197,8 @@ class ModelUnderTest:
 
     Args:
         spec: the network.
-        layers: layer names, or ``"input"``; empty for the network's default layer; ``"best"`` for the best layer of
-            each method, see ``candidate_layers``.
+        layers: layer names, or ``"input"``; empty for the network's default layer; ``"best"`` for each
+            method's best one of the other layers, or of all ``candidate_layers``.
         methods: names of methods, or ``CHANCE``.
         device: as for ``load_model``, or ``"auto"``.
 
@@ -230,9 +230,7 @@ class ModelUnderTest:
         self.net = fully_convolutional(model.net).requires_grad_(False)
         self.finds_best_layer = BEST in layers
         if self.finds_best_layer:
-            if len(layers) > 1:
-                raise LayerError("--layer best compares all blocks of the network: drop the other layers")
-            layers = candidate_layers(model)
+            layers = [name for name in layers if name != BEST] or candidate_layers(model)
         with_maps = {layer.name for layer in model_layers(model) if layer.stride is not None}
         for name in layers:
             if name != INPUT and resolve_layer(model, name) not in with_maps:

@@ -83,6 +83,10 @@ def test_the_layer_that_is_right_is_chosen(
         low, high = row["equal area, 95%"]
         assert low <= row["equal area"] <= high
     assert (rows[2]["layer"], rows[2]["chosen on"]) == ("-", None)
+    named = rows_of(
+        measure(monkeypatch, loaded, *arguments, "--layer", "best", "--layer", right[0], "--layer", "1")
+    )
+    assert [row["layer"] for row in named] == [right[0], right[0], "-"]
     wrong = rows_of(measure(monkeypatch, loaded, *arguments, "--layer", "1"))
     assert max(row["equal area"] for row in wrong if row["method"] != "center") < 0.5
     assert "chosen on" not in wrong[0]
@@ -143,7 +147,6 @@ def test_candidates_of_a_transformer_are_its_blocks() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["localize", "photos", "boxes.csv", "--layer", "best", "--layer", "0"], "drop the other layers"),
         (["localize", "photos", "boxes.csv", "--layer", "best", "--limit", "1"], "needs two photos or more"),
         (["sanity", "photos", "--layer", "best"], "--layer best does not work with sanity: name the layers"),
     ],
