@@ -18,7 +18,7 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FOLDER = DOCS / "evidence"
-PAGES = (DOCS / "tables.md", DOCS / "many-photos.md")
+PAGES = (DOCS.parent / "README.md", DOCS / "tables.md", DOCS / "many-photos.md")
 Row = dict[str, Any]  # of strings, once it is read
 
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -138,6 +138,20 @@ def faithfulness() -> str:
         lines.append(cells)
     heads = ["method", f"mosaics, `{layer}`", f"mosaics, `{last}`", "insertion gain", "deletion gain"]
     return markdown([*heads, f"{first} of {whole} layers randomized", "all layers randomized"], lines, 1)
+
+
+def questions() -> str:
+    """For each question and network, the equal area of methods at their best layers."""
+    tests = {"*Which class?* One of four photos": "mosaics", "*Where is it?* The box of an object": "objects"}
+    methods = ("contrastive", "object", "marginal", "grad-cam", "gradient", "random")
+    lines = []
+    for question, name in tests.items():
+        rows = read(name)
+        for network in unique(rows, "network"):
+            shares = {row["method"]: percent(row["equal area"]) for row in rows if row["network"] == network}
+            lines.append([question, network, *(shares[method] for method in methods)])
+    heads = ["question", "network", *(method.replace("random", "chance") for method in methods)]
+    return markdown(heads, lines, 2)
 
 
 def objects() -> str:
@@ -337,6 +351,7 @@ TABLES: dict[str, Callable[[], str]] = {
         layers,
         fits,
         faithfulness,
+        questions,
         objects,
         mosaics,
         naming,
