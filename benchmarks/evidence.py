@@ -18,7 +18,7 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FOLDER = DOCS / "evidence"
-PAGES = (DOCS / "tables.md", DOCS / "many-photos.md")
+PAGES = (DOCS.parent / "README.md", DOCS / "tables.md", DOCS / "many-photos.md")
 Row = dict[str, Any]  # of strings, once it is read
 
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -138,6 +138,55 @@ def faithfulness() -> str:
         lines.append(cells)
     heads = ["method", f"mosaics, `{layer}`", f"mosaics, `{last}`", "insertion gain", "deletion gain"]
     return markdown([*heads, f"{first} of {whole} layers randomized", "all layers randomized"], lines, 1)
+
+
+def questions() -> str:
+    """For each question and network, the equal area of methods at their best layers."""
+    tests = {"*Which class?* One of four photos": "mosaics", "*Where is it?* The box of an object": "objects"}
+    methods = ("contrastive", "object", "marginal", "grad-cam", "gradient", "random")
+    lines = []
+    for question, name in tests.items():
+        rows = read(name)
+        for network in unique(rows, "network"):
+            shares = {row["method"]: percent(row["equal area"]) for row in rows if row["network"] == network}
+            lines.append([question, network, *(shares[method] for method in methods)])
+    heads = ["question", "network", *(method.replace("random", "chance") for method in methods)]
+    return markdown(heads, lines, 2)
+
+
+def objects() -> str:
+    """For each network and method, at the method's best layer: how well the maps cover objects, with intervals."""
+    return _at_best_layers("objects", {"equal area": _percents, "best IoU": _decimals})
+
+
+def mosaics() -> str:
+    """The same for mosaics: equal area with its interval, and the share of the map in the right photo."""
+    return _at_best_layers(
+        "mosaics", {"equal area": _percents, "score": lambda row, _: percent(row["score"])}
+    )
+
+
+def _at_best_layers(name: str, columns: dict[str, Callable[[Row, str], str]]) -> str:
+    lines = []
+    for row in read(name):
+        layer = "" if row["layer"] == "-" else f"`{row['layer']}`"
+        method = "chance" if row["method"] == "random" else row["method"]
+        cells = [cell(row, column) for column, cell in columns.items()]
+        lines.append([row["network"], method, layer, *cells])
+    heads = ["share of the map" if column == "score" else column for column in columns]
+    return markdown(["network", "method", "best layer", *heads], lines, 3)
+
+
+def _percents(row: Row, column: str) -> str:
+    """A share with its interval."""
+    low, high = (percent(row[f"{column}, 95% {end}"]) for end in ("low", "high"))
+    return f"{percent(row[column])} ({low} to {high})"
+
+
+def _decimals(row: Row, column: str) -> str:
+    """A number with its interval."""
+    value, low, high = (float(row[name]) for name in (column, f"{column}, 95% low", f"{column}, 95% high"))
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
 def naming() -> str:
@@ -312,6 +361,9 @@ TABLES: dict[str, Callable[[], str]] = {
         layers,
         fits,
         faithfulness,
+        questions,
+        objects,
+        mosaics,
         naming,
         candidates,
         sufficiency,

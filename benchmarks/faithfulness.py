@@ -34,6 +34,7 @@ MODEL = "efficientnet_lite0"
 METHODS = ("contrastive", "marginal", "grad-cam", "gradient-x-input")
 STRIDES = {"features.3": 4, "features.5": 8, "features.8": 16, "features.11": 16, "features.16": 32}
 LAYER = "features.11"  # the default
+LAST = "features.17"  # before pooling
 CELLS = (224, 256)
 MOSAICS, STEPS, STOPS = 30, 16, 6
 NAMING_MOSAICS = 12  # with maps of 20 classes each

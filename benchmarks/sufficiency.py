@@ -12,18 +12,22 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 import evidence
 import torch
-from ebcli.models.methods import IMPLEMENTED
-from faithfulness import LAYER, MODEL, photos
+from faithfulness import LAST, LAYER, MODEL, photos
+from torch import Tensor
 
+from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Explanation, Sufficiency
 from ebcli.files.clips import ClipOptions
 from ebcli.files.sources import Source
-from ebcli.models.keywords import METHODS
+from ebcli.methods.call import MethodCall, class_priors
+from ebcli.methods.chance import METHODS as CHANCE_METHODS
+from ebcli.methods.table import find
 from ebcli.run.controls import sufficiency_of
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
@@ -32,47 +36,64 @@ from ebcli.run.reading import Reader
 from ebcli.run.tasks.task import ImageRequest
 
 CONTROLS = ("shuffled", "center", "gradient")
+# each at the layers that suit it; the blob and random numbers have none
+RIVALS = ("gradient", "gradient-x-input", "grad-cam", "layer-cam", "hires-cam")
+LAYERS = dict.fromkeys(("contrastive", "marginal", "object"), (LAYER,))
+LAYERS |= dict.fromkeys(RIVALS, (LAYER, LAST))
+CHANCE = ("random", "center")
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_images"
 
 
-def measured(paths: Sequence[Path]) -> dict[str, list[Sufficiency]]:
-    """The tests of each method's maps, in the order of the photos."""
+def measured(paths: Sequence[Path]) -> dict[tuple[str, str], list[Sufficiency]]:
+    """The tests of each method's maps at each of its layers, in the order of the photos."""
     explainer = Explainer(RunPlan.from_values(images=tuple(paths), model=MODEL, layer=(LAYER,)))
     loaded = explainer.loaded
     reader = Reader(loaded.transforms, ClipOptions())
-    found: dict[str, list[Sufficiency]] = {method: [] for method in METHODS}
+    tests: dict[tuple[str, str], list[Sufficiency]] = {}
     for path in paths:
         image = reader.load(Source(path))
         assert image is not None
-        (explained,) = explainer.explain([image])
-        assert isinstance(explained, Explanation)
-        first, inputs = explained.maps[0], loaded.transforms.normalize(image.pixels[None])
-        classes = torch.tensor([[first.subject.index]])
-        torch.manual_seed(0)
-        maps = [
-            replace(first, values=IMPLEMENTED[method](loaded.net, inputs, classes, LAYER)[0].detach().numpy())
-            for method in METHODS
-        ]
-        asked = [ImageRequest(explainer.network, MapOptions(), size=image.size)] * len(maps)
-        tests = sufficiency_of(inputs.expand(len(maps), -1, -1, -1), maps, asked)
-        for method, test in zip(METHODS, tests, strict=True):
-            found[method].append(test)
-    return found
+        (explanation,) = explainer.explain([image])
+        assert isinstance(explanation, Explanation)
+        first = explanation.maps[0]
+        inputs = loaded.transforms.normalize(image.pixels[None])
+        values = values_of(loaded.net, inputs, first.subject.index)
+        maps = [replace(first, values=array) for array in values.values()]
+        requests = [ImageRequest(explainer.network, MapOptions(), size=image.size)] * len(maps)
+        results = sufficiency_of(inputs.expand(len(maps), -1, -1, -1), maps, requests)
+        for key, test in zip(values, results, strict=True):
+            tests.setdefault(key, []).append(test)
+    return tests
+
+
+def values_of(net: torch.nn.Module, inputs: Tensor, index: int) -> dict[tuple[str, str], FloatArray]:
+    """The maps of a class, by method and layer."""
+    classes = torch.tensor([[index]])
+    call = MethodCall(net=net, inputs=inputs, priors=partial(class_priors, classes), layers=())
+    values = {}
+    for method, layers in LAYERS.items():
+        for result in find(method).compute(replace(call, layers=layers)):
+            values[method, str(result.layer)] = result.maps[0, 0].detach().numpy()
+    torch.manual_seed(0)
+    for method in CHANCE:
+        (result,) = CHANCE_METHODS[method].compute(call)
+        values[method, "-"] = result.maps[0, 0].numpy()
+    return values
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        shown, _ = photos(Path(folder))
-        found = measured([*sorted(SAMPLES.glob("*.jpg")), *sorted(shown.glob("*.jpg"))])
+        directory, _ = photos(Path(folder))
+        tests = measured([*sorted(SAMPLES.glob("*.jpg")), *sorted(directory.glob("*.jpg"))])
     rows = []
-    for method, tests in found.items():
-        means = {name: fmean(getattr(test, name) for test in tests) for name in ("part", *CONTROLS)}
-        left = fmean(test.without / test.score for test in tests)
-        suffices = sum(test.suffices for test in tests)
+    for (method, layer), results in tests.items():
+        means = {name: fmean(getattr(test, name) for test in results) for name in ("part", *CONTROLS)}
+        means["left"] = fmean(test.without / test.score for test in results)
+        suffices = sum(test.suffices for test in results)
         rows.append(
-            {"network": MODEL, "layer": LAYER, "method": method}
-            | {name: f"{value:.3f}" for name, value in {**means, "left": left}.items()}
-            | {"suffices": suffices, "photos": len(tests)}
+            {"network": MODEL, "layer": layer, "method": method}
+            | {name: f"{value:.3f}" for name, value in means.items()}
+            | {"suffices": suffices, "photos": len(results)}
             | evidence.stamp()
         )
     evidence.write("sufficiency", rows)

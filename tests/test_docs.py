@@ -7,6 +7,7 @@ import functools
 import inspect
 import io
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable
@@ -128,20 +129,29 @@ def test_links_of(name: str) -> None:
         assert link.startswith("https://") or (page.parent / link).exists(), link
 
 
-def test_the_shares_of_the_picture_in_the_readme() -> None:
+def test_what_the_readme_says_of_its_picture_holds() -> None:
     """Computed once more, of the whole photo: how much of each map is on the half that shows the class."""
     loaded = ebcli.load_model(preprocessing=ebcli.Preprocessing(fit="whole"))
     image = loaded.transforms(Image.open(ROOT / "sample_images/mosaic.jpg"))[None]
     cat, cup = 282, 967
-    shown = []
-    for method in ("contrastive", "marginal", "grad-cam"):
-        maps = method_maps(method, loaded.net, image, torch.tensor([[cat, cup]]), "features.11")
-        maps = maps.reshape(2, 14, 14).clamp(min=0).unflatten(1, (2, 7))
-        upper, lower = (maps.sum((2, 3)) / maps.sum((1, 2, 3))[:, None]).T
-        shown.append(f"{upper[0]:.0%}, {lower[1]:.0%}")
-    assert (
-        f"| cat, and cup, in the picture above, layer `features.11` | {' | '.join(shown)} | 50% |" in README
-    )
+    shares = {}
+    for method in ("contrastive", "grad-cam"):
+        for layer, side in (("features.11", 14), ("features.17", 7)):
+            maps = method_maps(method, loaded.net, image, torch.tensor([[cat, cup]]), layer)
+            maps = maps.reshape(2, side, side).clamp(min=0)
+            rows = maps.sum(2) / maps.sum((1, 2))[:, None]
+            half = side // 2
+            on_upper = rows[:, :half].sum(1) + side % 2 * rows[:, half] / 2
+            shares[method, layer] = min(float(on_upper[0]), float(1 - on_upper[1]))
+    right = [key for key, share in shares.items() if share > 0.75]
+    assert right == [
+        ("contrastive", "features.11"),
+        ("contrastive", "features.17"),
+        ("grad-cam", "features.17"),
+    ]
+    assert shares["grad-cam", "features.11"] < 0.5
+    layers = {layer.name: layer.shape for layer in ebcli.layers(loaded)}
+    assert math.prod(layers["features.11"][1:]) == 4 * math.prod(layers["features.17"][1:])
 
 
 def test_examples_are_on_the_pages_and_their_commands_have_valid_options() -> None:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +17,7 @@ from ebcli.run.controls import PICTURES
 from ebcli.run.maps import _LONGEST
 
 BUNDLED = "efficientnet_lite0"
+REAL = (BUNDLED, "efficientnet_lite1")
 FILES = sorted(file.stem for file in evidence.FOLDER.glob("*.csv"))
 _LINES = re.DOTALL | re.MULTILINE
 _SETTLED = {  # numbers of the texts that were not measured
@@ -28,6 +28,7 @@ _SETTLED = {  # numbers of the texts that were not measured
     f"{_TOO_STRONG:g}": "strength of noise, above which the evidence is not judged",
     f"{CLEAR:.0%}": "of the largest value, by which a class leads where it is named",
     f"{LEARNED:.0%}": "accuracy of the networks that are listed",
+    "95%": "of intervals",
     f"{_LONGEST}": "shape of the images that are explained in tiles",
 }
 
@@ -99,8 +100,25 @@ def of_the_letters(method: str) -> dict[str, float]:
     }
 
 
+def equal_area(test: str, method: str, *networks: str) -> tuple[float, ...]:
+    networks = networks or REAL
+    return tuple(value(test, "equal area", network=network, method=method) for network in networks)
+
+
 # sentences of docs/evidence.md, and all numbers in them
 SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
+    "contrastive maps are best in both networks: {:.0%} in Lite0 and {:.0%} in Lite1, compared with {:.0%} and {:.0%} "
+    "for Grad-CAM": lambda: equal_area("mosaics", "contrastive") + equal_area("mosaics", "grad-cam"),
+    "contrastive maps are worst: {:.0%} in Lite0 and {:.0%} in Lite1. A blob at the center has {:.0%}": lambda: (
+        equal_area("objects", "contrastive") + equal_area("objects", "center", BUNDLED)
+    ),
+    "Gradients have {:.0%} and {:.0%}, marginal maps {:.0%} and {:.0%}, object maps {:.0%} and {:.0%}, and Grad-CAM "
+    "{:.0%} and {:.0%}": lambda: (
+        *equal_area("objects", "gradient"),
+        *equal_area("objects", "marginal"),
+        *equal_area("objects", "object"),
+        *equal_area("objects", "grad-cam"),
+    ),
     "At the default layer, {:.0%} of the contrastive map is in the correct photo, "
     "compared with {:.0%} of the Grad-CAM map": lambda: (
         grid("contrastive", "features.11"),
@@ -245,12 +263,7 @@ def test_numbers_about_strength_are_those_of_the_file() -> None:
 TRUSTED: dict[str, Callable[[], tuple[float, ...]]] = {
     "{:.0%} of the map is in the photo of the class": lambda: (grid("contrastive", "features.11"),),
     "At the default layer, {:.0%} of the contrastive map and {:.0%} of Grad-CAM's map are in the correct photo of "
-    "the four. "
-    "At the last layer, the shares are {:.0%} and {:.0%}": lambda: tuple(
-        grid(method, layer)
-        for layer in ("features.11", "features.16")
-        for method in ("contrastive", "grad-cam")
-    ),
+    "the four": lambda: (grid("contrastive", "features.11"), grid("grad-cam", "features.11")),
     "the strongest {:.0%} of the pixels": lambda: sufficiency("part"),
     "For {:.0f} of {:.0f} photos, the map needs fewer pixels": lambda: sufficiency("suffices", "photos"),
     "{:.0%} to {:.0%} of the contrastive map is in the half of the requested letter": lambda: (
@@ -265,7 +278,7 @@ def test_the_tables_are_those_of_the_files() -> None:
     assert evidence.rendered(pages) == pages, "run python benchmarks/evidence.py"
     assert sorted(re.findall(r"<!-- table: (\w+) -->", pages)) == sorted(evidence.TABLES)
     assert all(
-        table().count("\n|") > {"rates": 3, "strength": 4}.get(name, 5)
+        table().count("\n|") > {"rates": 3, "strength": 4, "questions": 4}.get(name, 5)
         for name, table in evidence.TABLES.items()
     )
 
@@ -352,12 +365,34 @@ def test_the_percentages_about_the_joint_rule_are_those_of_the_files() -> None:
     assert said in " ".join(text_of("method").split())
 
 
-@pytest.mark.parametrize("layer", ["features.11", "features.16"])
-def test_the_readme_has_the_shares_of_the_mosaics(layer: str) -> None:
-    shares = " | ".join(f"{grid(method, layer):.0%}" for method in ("contrastive", "marginal", "grad-cam"))
-    assert f" | {shares} | 25% |" in Path(__file__).parents[1].joinpath("README.md").read_text(
-        encoding="utf-8"
+def test_the_readme_says_what_the_files_say() -> None:
+    readme = " ".join((evidence.DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    (center,) = {*equal_area("objects", "center")}
+    contrastive, cam = grid("contrastive", "features.11"), grid("grad-cam", "features.11")
+    assert f"a blob at the center of the photo covers it better ({center:.0%})" in readme
+    assert f"{contrastive:.0%} of the contrastive map is in the correct photo" in readme
+    assert f"and {cam:.0%} of the Grad-CAM map" in readme
+    trust = " ".join(text_of("trust").split())
+    assert f"{contrastive:.0%} of the contrastive map and {cam:.0%} of Grad-CAM's map" in trust
+
+
+@pytest.mark.parametrize("network", REAL)
+def test_what_pages_say_of_the_best_layers_holds(network: str) -> None:
+    rows = {
+        test: {row["method"]: row for row in evidence.read(test) if row["network"] == network}
+        for test in ("mosaics", "objects")
+    }
+    apart, cover = (
+        {method: float(row["equal area"]) for method, row in rows[test].items()}
+        for test in ("mosaics", "objects")
     )
+    assert max(apart, key=apart.__getitem__) == "contrastive"
+    assert max(apart["marginal"], apart["gradient"]) < apart["object"] - 0.2
+    assert sorted(cover, key=cover.__getitem__)[:2] == ["random", "contrastive"]
+    assert cover["center"] > cover["contrastive"]
+    assert {*sorted(cover, key=cover.__getitem__)[-2:]} == {"marginal", "gradient"}
+    assert abs(cover["object"] - cover["grad-cam"]) < 0.03
+    assert {row["photos"] for row in rows["objects"].values()} == {"11"}
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -55,7 +55,8 @@ _COMMON_OPTIONS = (
         "layer",
         metavar="NAME",
         show_default="the model's default",
-        help="Measure maps at this layer; input means the pixels. Repeatable.",
+        help="Measure maps at this layer; input means the pixels. best measures each method at its best layer: of the "
+        "other layers named, or of all blocks. Half of the photos choose it, and the others measure. Repeatable.",
     ),
     option(
         "Map",
@@ -130,14 +131,28 @@ class Session:
             images.keys = [images.keys[index] for index in sorted(indices)]
         return images
 
-    def images(self) -> LabeledImages:
-        """A sample of the images in the directory IMAGES."""
+    def images(self, names: Collection[str] | None = None) -> LabeledImages:
+        """A sample of the images in the directory IMAGES.
+
+        Args:
+            names: take these images only, by their paths relative to IMAGES.
+
+        Raises:
+            ConfigurationError: none of them exists.
+        """
         from ebcli.evaluate.data_sets import LabeledImages
 
         model = self.model
         options = self.options
-        names = model.loaded.categories
-        return self.sample(LabeledImages(options["images"], options.get("labels"), names, model.num_classes))
+        folder = options["images"]
+        images = LabeledImages(folder, options.get("labels"), model.loaded.categories, model.num_classes)
+        if names is not None:
+            images.keys = [key for key in images.keys if key in names]
+            if not images.keys:
+                raise ConfigurationError(
+                    f"the annotations list no image in '{folder}', such as '{min(names)}'"
+                )
+        return self.sample(images)
 
     def annotated_names(self) -> list[str] | None:
         """The names of ``--class-names`` as annotations spell them; None without that option."""
@@ -171,6 +186,8 @@ def _test(
             session = Session(options)
             try:
                 test = prepare(session, **options)
+                if session.model.finds_best_layer and test.choice is None:
+                    raise ConfigurationError(f"--layer best does not work with {test.name}: name the layers")
                 rows = test.summarize(session.measure(test))
             except KeyboardInterrupt:
                 state = f"with measurements saved in '{options['output']}': repeat the command to resume"
@@ -300,7 +317,7 @@ def sanity(session: Session, steps: int, **_: Any) -> Benchmark:
 
 @_test(
     _IMAGES,
-    Argument(["annotations"], type=_FOLDER),
+    Argument(["annotations"], type=click.Path(exists=True, path_type=Path)),
     _test_option(
         "--alpha",
         "Draw the box around values above this many times the map's mean. Repeatable.",
@@ -309,12 +326,20 @@ def sanity(session: Session, steps: int, **_: Any) -> Benchmark:
     ),
 )
 def localize(session: Session, annotations: Path, alpha: tuple[float, ...], **_: Any) -> Benchmark:
-    """Localization: does the box around a map's bright region match the object's box?
+    """Localization: does a map cover the object?
 
-    Zhang et al., ECCV 2016. Uses the images in the directory IMAGES; the boxes of NAME.JPEG are in NAME.xml in the
-    directory ANNOTATIONS, in the format of VOC and ImageNet. If the annotations use other class names than the network,
-    pass --class-names.
+    error: how often the box around a map's bright region misses the object's box, in percent (Zhang et al.,
+    ECCV 2016). equal area: the share of a map's k strongest pixels that lie on an object of k pixels. best IoU: the
+    intersection over union of the object and the pixels above the best threshold. Sharper maps gain nothing in these
+    two. Their intervals are over photos.
+
+    Uses the images in the directory IMAGES. ANNOTATIONS is a file in COCO's format (.json); or a CSV file of lines such
+    as photo.jpg,tiger cat,LEFT,TOP,RIGHT,BOTTOM; or a directory with NAME.xml for NAME.JPEG, in the format of VOC and
+    ImageNet. If the annotations use other class names than the network, pass --class-names.
     """
+    from ebcli.evaluate.data_sets import read_boxes
     from ebcli.evaluate.localization import localize as test
 
-    return test(session.model, session.images(), annotations, session.annotated_names(), alpha)
+    boxes = read_boxes(annotations)
+    images = session.images(boxes.files)
+    return test(session.model, images, annotations, boxes, session.annotated_names(), alpha)

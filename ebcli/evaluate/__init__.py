@@ -15,7 +15,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "ebcli.evaluate.faithfulness": "perturbation_curve",
-        "ebcli.evaluate.metrics": "area_under bounding_box grid_hit grid_score intersection_over_union is_difficult "
-        "pointing_hit rank_correlation resized structural_similarity",
+        "ebcli.evaluate.metrics": "area_under best_threshold_iou bootstrap_interval bounding_box equal_area grid_hit "
+        "grid_score intersection_over_union is_difficult pointing_hit rank_correlation resized structural_similarity",
     },
 )

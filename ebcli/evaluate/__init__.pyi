@@ -2,7 +2,10 @@
 
 from ebcli.evaluate.faithfulness import perturbation_curve as perturbation_curve
 from ebcli.evaluate.metrics import area_under as area_under
+from ebcli.evaluate.metrics import best_threshold_iou as best_threshold_iou
+from ebcli.evaluate.metrics import bootstrap_interval as bootstrap_interval
 from ebcli.evaluate.metrics import bounding_box as bounding_box
+from ebcli.evaluate.metrics import equal_area as equal_area
 from ebcli.evaluate.metrics import grid_hit as grid_hit
 from ebcli.evaluate.metrics import grid_score as grid_score
 from ebcli.evaluate.metrics import intersection_over_union as intersection_over_union

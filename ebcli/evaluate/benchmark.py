@@ -18,7 +18,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError, ImageError, LayerError, as_output_error
+from ebcli.evaluate.best_layer import BEST, CHOSEN_ON, PHOTO, LayerChoice, candidate_layers, half_of
 from ebcli.evaluate.data_sets import LabeledImages
+from ebcli.evaluate.metrics import bootstrap_interval
 from ebcli.files.records import append_lines
 from ebcli.methods.call import MethodCall, class_priors
 from ebcli.methods.chance import METHODS
@@ -58,6 +60,7 @@ class Benchmark:
         unit: what to call one unit.
         keys: what a row of the table is about, besides method and layer: columns of the rows of units.
         columns: the other columns of that row, from the rows of units that agree in these.
+        choice: how each method's best layer is chosen; None if all layers are in the table.
     """
 
     name: str
@@ -68,10 +71,14 @@ class Benchmark:
     unit: str = "image"
     keys: Sequence[str] = ()
     columns: Callable[[list[Row]], Row] = lambda _: {}
+    choice: LayerChoice | None = None
 
     def summarize(self, rows: Iterable[Row]) -> list[Row]:
         """The rows of the table, from those of all units."""
-        keys = "method", "layer", *self.keys
+        keys = ["method", "layer", *self.keys]
+        if self.choice is not None:
+            keys.insert(2, CHOSEN_ON)
+            rows = self.choice.select(rows)
         groups = group_rows(rows, *keys).values()
         return [{key: group[0][key] for key in keys} | self.columns(group) for group in groups]
 
@@ -156,9 +163,22 @@ def mean(rows: Sequence[Row], key: str) -> float:
     return total / len(rows)
 
 
+def mean_with_interval(rows: Sequence[Row], key: str) -> Row:
+    """The columns of a key's mean, and of its 95% interval over photos."""
+    low, high = bootstrap_interval([row[key] for row in rows], [row[PHOTO] for row in rows])
+    return {key: mean(rows, key), f"{key}, 95%": [low, high]}
+
+
+def num_photos(rows: Sequence[Row]) -> int:
+    """The number of photos that rows are about."""
+    return len({row[PHOTO] for row in rows})
+
+
 def _format(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
+    if isinstance(value, list):
+        return " to ".join(map(_format, value))
     return "-" if value is None else str(value)
 
 
@@ -177,7 +197,8 @@ class ModelUnderTest:
 
     Args:
         spec: the network.
-        layers: layer names, or ``"input"``; empty for the network's default layer.
+        layers: layer names, or ``"input"``; empty for the network's default layer; ``"best"`` for each
+            method's best one of the other layers, or of all ``candidate_layers``.
         methods: names of methods, or ``CHANCE``.
         device: as for ``load_model``, or ``"auto"``.
 
@@ -189,6 +210,7 @@ class ModelUnderTest:
         net: the network, made fully convolutional if necessary.
         num_classes: number of classes.
         settings: everything that results depend on.
+        finds_best_layer: whether the table has each method at its best layer only.
     """
 
     def __init__(
@@ -206,6 +228,9 @@ class ModelUnderTest:
         self.loaded = model
         self.num_classes = model.num_classes
         self.net = fully_convolutional(model.net).requires_grad_(False)
+        self.finds_best_layer = BEST in layers
+        if self.finds_best_layer:
+            layers = [name for name in layers if name != BEST] or candidate_layers(model)
         with_maps = {layer.name for layer in model_layers(model) if layer.stride is not None}
         for name in layers:
             if name != INPUT and resolve_layer(model, name) not in with_maps:
@@ -217,6 +242,20 @@ class ModelUnderTest:
         check_methods(self._methods, self._layers == [INPUT])
         self.settings = network_settings(model) | {"layers": self._layers, "methods": [*names]}
         self.probe(*model.transforms.shape)
+
+    def choice(self, column: str, photos: Iterable[str]) -> LayerChoice | None:
+        """How the best layer of each method is chosen, if that is asked for.
+
+        Args:
+            column: the column of rows whose mean is largest at the best layer.
+            photos: all photos; half of them choose.
+
+        Raises:
+            ConfigurationError: there is only one photo.
+        """
+        if not self.finds_best_layer:
+            return None
+        return LayerChoice(column, half_of(photos))
 
     def probe(self, height: int, width: int) -> None:
         """Explain a blank image of that size, so that misfits are reported before any work starts.

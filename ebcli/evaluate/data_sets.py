@@ -1,10 +1,12 @@
 """Images with the truth about them: classes from a file, objects in the formats of PASCAL VOC and COCO."""
 
 import contextlib
+import csv
 import io
+import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.datatypes.explanation import Box, Size
-from ebcli.errors import ConfigurationError, ImageError, closest, import_optional, sides
+from ebcli.errors import ConfigurationError, ImageError, closest, import_optional, reason, sides
 from ebcli.files.images import decode, has_image_suffix
 from ebcli.files.sources import find_sources
 from ebcli.models.classes import Names, read_class_names, read_labels
@@ -169,10 +171,7 @@ class Voc(AnnotatedImages):
         if item.name not in self.classes:
             hint = closest(item.name, self.classes) or "set them with --class-names"
             raise ImageError(f"annotated with {item.name!r}, which is not among the class names: {hint}")
-        mask = np.zeros(size[::-1], dtype=bool)
-        left, top, right, bottom = (max(0, round(edge)) for edge in item.box)
-        mask[top:bottom, left:right] = True
-        return self.classes.index(item.name), mask
+        return self.classes.index(item.name), box_mask([item.box], size)
 
 
 class Coco(AnnotatedImages):
@@ -216,6 +215,118 @@ class Coco(AnnotatedImages):
         except Exception as error:  # pycocotools raises many types
             raise ImageError(f"cannot read the segmentation of annotation {item.get('id')}") from error
         return self._ids.index(item["category_id"]), mask
+
+
+def box_mask(boxes: Iterable[Box], size: Size) -> Mask:
+    """The mask (height, width) of boxes in an image of ``size`` (width, height)."""
+    width, height = size
+    mask = np.zeros((height, width), dtype=bool)
+    for box in boxes:
+        left, top, right, bottom = (max(0, round(edge)) for edge in box)
+        mask[top:bottom, left:right] = True
+    return mask
+
+
+class Boxes(ABC):
+    """Boxes of the objects in images.
+
+    Attributes:
+        files: the images that have boxes, relative to their directory; None if only a look at each can tell.
+    """
+
+    files: Collection[str] | None = None
+
+    @abstractmethod
+    def of_image(self, key: str) -> Sequence[AnnotatedObject]:
+        """The objects in an image, by its path relative to the directory of images.
+
+        Raises:
+            ImageError: there is no annotation, or it is broken.
+        """
+
+
+class VocBoxes(Boxes):
+    """A directory, searched recursively, with ``NAME.xml`` in VOC's format for an image ``NAME.JPEG``.
+
+    Raises:
+        ConfigurationError: there are no annotations.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files = {path.stem: path for path in folder.rglob("*.xml")}
+        if not self._files:
+            raise ConfigurationError(f"there are no annotations (*.xml) in '{folder}'")
+
+    def of_image(self, key: str) -> Sequence[AnnotatedObject]:
+        stem = Path(key).stem
+        if stem not in self._files:
+            raise ImageError(f"its annotation {stem}.xml does not exist")
+        _, objects = read_voc(self._files[stem])
+        return objects
+
+
+class ListedBoxes(Boxes):
+    """Boxes that one file lists.
+
+    Args:
+        objects: the objects by the image's path, relative to the directory of images.
+    """
+
+    def __init__(self, objects: Mapping[str, Sequence[AnnotatedObject]]) -> None:
+        self.files = objects.keys()
+        self._objects = objects
+
+    def of_image(self, key: str) -> Sequence[AnnotatedObject]:
+        return self._objects[key]
+
+
+def read_boxes(path: Path) -> Boxes:
+    """Read annotations: a directory of VOC's XML files, a file in COCO's format (.json), or a CSV file.
+
+    Lines of a CSV file are an image's path, a class by index or name, and the edges of a box in pixels: left, top,
+    right, bottom. Of COCO's file, the boxes are read and not the masks.
+
+    Raises:
+        ConfigurationError: there are no annotations, or they are broken.
+    """
+    if path.is_dir():
+        return VocBoxes(path)
+    read = _read_coco if path.suffix.lower() == ".json" else _read_csv
+    objects: dict[str, list[AnnotatedObject]] = {}
+    try:
+        for image, item in read(path):
+            objects.setdefault(Path(image).as_posix(), []).append(item)
+    except (OSError, ValueError, LookupError, TypeError, csv.Error) as error:
+        raise ConfigurationError(f"cannot read boxes from '{path}': {reason(error)}") from error
+    if not objects:
+        raise ConfigurationError(f"'{path}' lists no boxes")
+    return ListedBoxes(objects)
+
+
+def _read_coco(path: Path) -> Iterator[tuple[str, AnnotatedObject]]:
+    content = json.loads(path.read_text(encoding="utf-8-sig"))
+    images = {image["id"]: image["file_name"] for image in content["images"]}
+    names = {category["id"]: category["name"] for category in content["categories"]}
+    for item in content["annotations"]:
+        left, top, width, height = map(float, item["bbox"])
+        box = Box.from_xywh(left, top, width, height)
+        yield images[item["image_id"]], AnnotatedObject(names[item["category_id"]], box)
+
+
+def _read_csv(path: Path) -> Iterator[tuple[str, AnnotatedObject]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        for row in reader:
+            if not row or row[2:] == ["left", "top", "right", "bottom"]:
+                continue
+            if len(row) != 6:
+                raise ValueError(
+                    f"line {reader.line_num}, {','.join(row)!r}, must be a file, a class, and the left, top, right and "
+                    "bottom edge"
+                )
+            image, name, *edges = row
+            left, top, right, bottom = map(float, edges)
+            yield image, AnnotatedObject(name.strip(), Box(left, top, right, bottom))
 
 
 def read_voc(path: Path) -> tuple[Size, list[AnnotatedObject]]:

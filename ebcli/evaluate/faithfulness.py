@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from torchvision.transforms import functional
 
 from ebcli.drawing.overlay import ranks
-from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, NamedMaps, Row, mean, seed_of
+from ebcli.evaluate.benchmark import (
+    Benchmark,
+    ModelUnderTest,
+    NamedMaps,
+    Row,
+    mean,
+    mean_with_interval,
+    seed_of,
+)
+from ebcli.evaluate.best_layer import PHOTO
 from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.evaluate.metrics import area_under, rank_correlation, resized, structural_similarity
 from ebcli.models import layers as model_layers
@@ -80,26 +89,33 @@ def perturbation(
             saliency = method_maps.maps[0]
             random_map = generator.permutation(saliency.ravel()).reshape(saliency.shape)
             for baseline in baselines:
-                yield {
-                    **method_maps.labels,
-                    "baseline": baseline,
-                    "curve": curve(saliency, baseline),
-                    "shuffled": curve(random_map, baseline),
-                }
+                row = {"curve": curve(saliency, baseline), "shuffled": curve(random_map, baseline)}
+                gain = area_under(row["curve"]) - area_under(row["shuffled"])
+                if kind == "deletion":
+                    gain = -gain
+                yield {**method_maps.labels, PHOTO: key, "baseline": baseline, **row, "gain": gain}
 
     def columns(rows: list[Row]) -> Row:
         def mean_area(name: str) -> float:
             return sum(area_under(row[name]) for row in rows) / len(rows)
 
-        area = mean_area("curve")
-        random_area = mean_area("shuffled")
-        gain = area - random_area
-        if kind == "deletion":
-            gain = -gain
-        return {"area": area, "shuffled": random_area, "gain": gain, "images": len(rows)}
+        return {
+            "area": mean_area("curve"),
+            "shuffled": mean_area("shuffled"),
+            **mean_with_interval(rows, "gain"),
+            "images": len(rows),
+        }
 
     settings = model.settings | images.settings | {"baselines": list(baselines), "steps": steps}
-    return Benchmark(kind, settings, images.keys, measure=measure, keys=["baseline"], columns=columns)
+    return Benchmark(
+        kind,
+        settings,
+        images.keys,
+        measure=measure,
+        keys=["baseline"],
+        columns=columns,
+        choice=model.choice("gain", images.keys),
+    )
 
 
 def perturbation_curve(

@@ -10,10 +10,29 @@ from numpy.typing import NDArray
 
 from ebcli.datatypes.atlas import CLEAR, evidence, leads
 from ebcli.datatypes.explanation import Box
-from ebcli.errors import ConfigurationError, ImageError
-from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, Row, group_rows, mean
-from ebcli.evaluate.data_sets import AnnotatedImages, LabeledImages, read_voc
-from ebcli.evaluate.metrics import bounding_box, grid_hit, grid_score, is_difficult, pointing_hit, resized
+from ebcli.errors import ConfigurationError, ImageError, sides
+from ebcli.evaluate.benchmark import (
+    Benchmark,
+    ModelUnderTest,
+    Row,
+    group_rows,
+    mean,
+    mean_with_interval,
+    num_photos,
+)
+from ebcli.evaluate.best_layer import PHOTO, LayerChoice, half_of
+from ebcli.evaluate.data_sets import AnnotatedImages, Boxes, LabeledImages, box_mask
+from ebcli.evaluate.metrics import (
+    best_threshold_iou,
+    bounding_box,
+    cell_fractions,
+    equal_area,
+    grid_hit,
+    grid_score,
+    is_difficult,
+    pointing_hit,
+    resized,
+)
 from ebcli.models import resolve_class
 from ebcli.models.classes import Names
 from ebcli.models.loaded import configuration_hash
@@ -28,6 +47,7 @@ POINTING = {
     ("COCO instances_val2014", "vgg16", "contrastive"): "paper 49.6 / 44.2",
 }
 
+EQUAL_AREA, BEST_IOU = "equal area", "best IoU"  # columns
 SIDE = 224  # length of the shorter side in the paper
 TOLERANCE = 15  # pixels of the image, of a hit from the object, in the paper
 
@@ -63,6 +83,7 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages) -> Benchmark:
                 mask = masks[index]
                 yield {
                     **method_maps.labels,
+                    PHOTO: key,
                     "class": data.classes[index],
                     "hit": pointing_hit(resized(saliency, image.size), mask, TOLERANCE),
                     "difficult": is_difficult(mask, len(masks) - 1),
@@ -77,7 +98,14 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages) -> Benchmark:
         }
 
     settings = model.settings | data.settings | {"tolerance": TOLERANCE, "side": SIDE}
-    return Benchmark("pointing", settings, data.keys, measure=measure, columns=columns)
+    return Benchmark(
+        "pointing",
+        settings,
+        data.keys,
+        measure=measure,
+        columns=columns,
+        choice=model.choice("hit", data.keys),
+    )
 
 
 def _mean_over_classes(rows: list[Row]) -> float | None:
@@ -92,28 +120,30 @@ def localize(
     model: ModelUnderTest,
     images: LabeledImages,
     annotations: Path,
+    boxes: Boxes,
     class_names: Names,
     alphas: Sequence[float],
 ) -> Benchmark:
-    """The ImageNet localization test of Zhang et al., ECCV 2016, section 4.2.
+    """How well maps match the boxes of objects. Each class in an image is one question.
 
-    For each class in an image, the predicted box is the smallest one around all values above alpha times the map's
-    mean. It is correct if its intersection over union with the box of one object of that class is at least 0.5. The
-    table has the percentage of wrong boxes.
+    The localization error is that of Zhang et al., ECCV 2016, section 4.2. The predicted box is the smallest one around
+    all values above alpha times the map's mean. It is correct if its intersection over union with the box of one object
+    of that class is at least 0.5. The table has the percentage of wrong boxes.
+
+    ``equal_area`` and ``best_threshold_iou`` compare the map itself with the boxes of all objects of that class. The
+    table has their means, with intervals over photos.
 
     Args:
         model: the network.
         images: the images.
-        annotations: directory, searched recursively, with ``NAME.xml`` in VOC's format for an image ``NAME.JPEG``.
+        annotations: where the boxes come from.
+        boxes: the boxes; see ``read_boxes``.
         class_names: the annotations' class names in the order of the network's outputs; None for the network's own.
         alphas: thresholds; each is a row of the table.
 
     Raises:
-        ConfigurationError: there are no annotations.
+        ConfigurationError: the network does not accept such images.
     """
-    files = {path.stem: path for path in annotations.rglob("*.xml")}
-    if not files:
-        raise ConfigurationError(f"there are no annotations (*.xml) in '{annotations}'")
     model.probe(SIDE, SIDE * 4 // 3)
 
     def index_of(name: str) -> int:
@@ -125,31 +155,61 @@ def localize(
             ) from error
 
     def measure(key: str) -> Iterator[Row]:
-        stem = Path(key).stem
-        if stem not in files:
-            raise ImageError(f"its annotation {stem}.xml does not exist")
+        objects = boxes.of_image(key)
         image = images.read(key)
-        _, objects = read_voc(files[stem])
-        boxes: dict[str, list[Box]] = {}
+        by_class: dict[str, list[Box]] = {}
         for item in objects:
-            boxes.setdefault(item.name, []).append(item.box)
-        indices = [index_of(name) for name in boxes]
-        if not boxes:
+            by_class.setdefault(item.name, []).append(item.box)
+        indices = [index_of(name) for name in by_class]
+        masks = {name: box_mask(class_boxes, image.size) for name, class_boxes in by_class.items()}
+        for name, mask in masks.items():
+            if not mask.any():
+                raise ImageError(
+                    f"no box of {name!r} lies in the image, which has {sides(image.size)} pixels"
+                )
+        if not by_class:
             return
         for method_maps in model.explain(model.whole_image(image, SIDE), indices, key):
-            for name, saliency in zip(boxes, method_maps.maps, strict=True):
+            for name, saliency in zip(by_class, method_maps.maps, strict=True):
                 fine = resized(saliency, image.size)
+                question = {**method_maps.labels, PHOTO: key, "class": name}
+                question |= {
+                    EQUAL_AREA: equal_area(fine, masks[name]),
+                    BEST_IOU: best_threshold_iou(fine, masks[name]),
+                }
                 for alpha in alphas:
                     box = bounding_box(fine, alpha)
-                    wrong = float(box is None or max(map(box.overlap, boxes[name])) < 0.5)
-                    yield {**method_maps.labels, "alpha": alpha, "class": name, "wrong": wrong}
+                    wrong = float(box is None or max(map(box.overlap, by_class[name])) < 0.5)
+                    yield question | {"alpha": alpha, "wrong": wrong}
 
     def columns(rows: list[Row]) -> Row:
-        return {"error": 100 * mean(rows, "wrong"), "questions": len(rows)}
+        return {
+            "error": 100 * mean(rows, "wrong"),
+            **mean_with_interval(rows, EQUAL_AREA),
+            **mean_with_interval(rows, BEST_IOU),
+            "questions": len(rows),
+            "photos": num_photos(rows),
+        }
 
     settings = model.settings | images.settings | {"alphas": list(alphas), "side": SIDE}
     settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
-    return Benchmark("localize", settings, images.keys, measure=measure, keys=["alpha"], columns=columns)
+    settings |= {"boxes": _hash_of(boxes, images.keys)}
+    return Benchmark(
+        "localize",
+        settings,
+        images.keys,
+        measure=measure,
+        keys=["alpha"],
+        columns=columns,
+        choice=model.choice(EQUAL_AREA, images.keys),
+    )
+
+
+def _hash_of(boxes: Boxes, keys: Sequence[str]) -> str | None:
+    """A hash of boxes that one file lists, which may change; None for a directory."""
+    if boxes.files is None:
+        return None
+    return configuration_hash({key: [*map(list, boxes.of_image(key))] for key in keys})
 
 
 def classify_images(model: ModelUnderTest, images: LabeledImages) -> Benchmark:
@@ -164,7 +224,7 @@ def classify_images(model: ModelUnderTest, images: LabeledImages) -> Benchmark:
         inputs, target = model.question(images, key)
         scores = model.probabilities(inputs)[0]
         is_right = int(scores.argmax()) == target
-        yield {"image": key, "class": target, "right": is_right, "probability": float(scores[target])}
+        yield {PHOTO: key, "class": target, "right": is_right, "probability": float(scores[target])}
 
     settings = {key: model.settings[key] for key in ("version", "model", "weights")}
     return Benchmark("classify_images", settings | images.settings, images.keys, measure=measure)
@@ -212,35 +272,52 @@ class Mosaics:
         self._seed = seed
         self._side = cell or model.loaded.transforms.shape[0]
         correct_rows = [row for row in classifications if row["right"] and row["probability"] >= confidence]
-        by_class = group_rows(correct_rows, "class")
-        if len(by_class) < size**2:
-            raise ConfigurationError(
-                f"a mosaic needs images of {size**2} classes recognized with a probability of at least "
-                f"{confidence:g}, but there are only {len(by_class)}: add images, or lower --confidence"
-            )
-        self._candidates = list(by_class.values())
+        self._photos = [row[PHOTO] for row in correct_rows]
+        self._groups = [correct_rows]
+        if model.finds_best_layer:
+            half = half_of(self._photos)
+            self._groups = [
+                [row for row in correct_rows if (row[PHOTO] in half) == chooses] for chooses in (True, False)
+            ]
+        self._check_number_of_classes(confidence)
         model.probe(size * self._side, size * self._side)
         rows_hash = configuration_hash({"rows": list(classifications)})
         self.settings = model.settings | images.settings | {"classified": rows_hash, "confidence": confidence}
-        self.settings |= {"n": size, "cell": self._side, "seed": seed}
+        self.settings |= {"n": size, "cell": self._side, "seed": seed, "halves": len(self._groups)}
 
     def make(self, unit: str) -> tuple[torch.Tensor, list[Row]]:
         """The mosaic of a number, (1, 3, H, W), and the rows of its images, from the top left to the bottom right."""
         n = self.n
         generator = np.random.default_rng([self._seed, int(unit)])
-        classes = generator.choice(len(self._candidates), n**2, replace=False)
-        candidates = [self._candidates[index] for index in classes]
+        by_class = [*group_rows(self._groups[int(unit) % len(self._groups)], "class").values()]
+        classes = generator.choice(len(by_class), n**2, replace=False)
+        candidates = [by_class[index] for index in classes]
         rows = [group[generator.integers(len(group))] for group in candidates]
         cells = [self.model.inputs(self._images.read(row["image"]), self._side) for row in rows]
         strips = [torch.cat(cells[start : start + n], 3) for start in range(0, n**2, n)]
         return torch.cat(strips, 2), rows
 
+    def choice(self, column: str) -> LayerChoice | None:
+        """How the best layer is chosen: by mosaics of other photos than those that are measured."""
+        return self.model.choice(column, self._photos)
+
+    def _check_number_of_classes(self, confidence: float) -> None:
+        needed = self.n**2
+        for rows in self._groups:
+            count = len(group_rows(rows, "class"))
+            if count < needed:
+                half = " in each half of the photos" if len(self._groups) > 1 else ""
+                raise ConfigurationError(
+                    f"a mosaic needs images of {needed} classes{half} recognized with a probability of at least "
+                    f"{confidence:g}, but there are only {count}: add images, or lower --confidence"
+                )
+
 
 def grid(mosaics: Mosaics) -> Benchmark:
     """Böhle et al., Convolutional Dynamic Alignment Networks, CVPR 2021; Rao et al., CVPR 2022.
 
-    Every class in a mosaic is one question. The table has the mean and median of ``grid_score`` and the mean of
-    ``grid_hit``.
+    Every class in a mosaic is one question. The table has the mean and median of ``grid_score``, the mean of
+    ``grid_hit``, and that of ``equal_area`` of the right photo, with its interval over photos.
     """
 
     def measure(unit: str) -> Iterator[Row]:
@@ -249,8 +326,9 @@ def grid(mosaics: Mosaics) -> Benchmark:
             for index, saliency in enumerate(method_maps.maps):
                 yield {
                     **method_maps.labels,
-                    "image": rows[index]["image"],
+                    PHOTO: rows[index][PHOTO],
                     "score": grid_score(saliency, index, mosaics.n),
+                    EQUAL_AREA: equal_area(saliency, cell_fractions(saliency.shape, index, mosaics.n)),
                     "hit": grid_hit(saliency, index, mosaics.n),
                 }
 
@@ -258,11 +336,21 @@ def grid(mosaics: Mosaics) -> Benchmark:
         return {
             "score": mean(rows, "score"),
             "median": statistics.median(row["score"] for row in rows),
+            **mean_with_interval(rows, EQUAL_AREA),
             "hits": mean(rows, "hit"),
             "questions": len(rows),
+            "photos": num_photos(rows),
         }
 
-    return Benchmark("grid", mosaics.settings, mosaics.units, unit="mosaic", measure=measure, columns=columns)
+    return Benchmark(
+        "grid",
+        mosaics.settings,
+        mosaics.units,
+        unit="mosaic",
+        measure=measure,
+        columns=columns,
+        choice=mosaics.choice(EQUAL_AREA),
+    )
 
 
 def naming(mosaics: Mosaics, top_k: int = 20) -> Benchmark:

@@ -3,6 +3,7 @@
 A map without a finite positive value is blank. Where larger scores are better, a blank map scores 0.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ def grid_score(saliency: ArrayLike, cell: int, n: int) -> float:
     if is_blank(saliency):
         return 0.0
     positive = np.maximum(np.asarray(saliency, dtype=np.float64), 0)
-    return float((positive * _inside(positive.shape, cell, n)).sum() / positive.sum())
+    return float((positive * cell_fractions(positive.shape, cell, n)).sum() / positive.sum())
 
 
 def grid_hit(saliency: ArrayLike, cell: int, n: int) -> float:
@@ -86,7 +87,98 @@ def grid_hit(saliency: ArrayLike, cell: int, n: int) -> float:
     if is_blank(saliency):
         return 0.0
     values = np.asarray(saliency)
-    return float(_inside(values.shape, cell, n)[values == values.max()].mean())
+    return float(cell_fractions(values.shape, cell, n)[values == values.max()].mean())
+
+
+def equal_area(saliency: ArrayLike, mask: ArrayLike) -> float:
+    """Fraction of a map's k strongest pixels that lie on an object of k pixels.
+
+    It is 1 for a map that covers the object and nothing else, and the object's share of the image for a constant map.
+    Only the order of the pixels counts, so a map does not gain by being sharper. Of pixels that share a value, the
+    average over their orders counts.
+
+    Args:
+        saliency: map (H, W) at the size of the mask; see ``resized``.
+        mask: mask (H, W) of the object, or the fraction of each pixel that it covers.
+
+    Raises:
+        ConfigurationError: the shapes differ, or the mask is empty.
+    """
+    if is_blank(saliency):
+        return 0.0
+    ranking = _Ranking(saliency, mask)
+    overlap = np.interp(ranking.size, ranking.areas, ranking.overlaps)
+    return float(overlap / ranking.size)
+
+
+def best_threshold_iou(saliency: ArrayLike, mask: ArrayLike) -> float:
+    """Intersection over union of an object and all pixels above a threshold, at the threshold where it is largest.
+
+    As for ``equal_area``, only the order of the pixels counts. A constant map has the object's share of the image.
+
+    Args:
+        saliency: map (H, W) at the size of the mask; see ``resized``.
+        mask: mask (H, W) of the object, or the fraction of each pixel that it covers.
+
+    Raises:
+        ConfigurationError: the shapes differ, or the mask is empty.
+    """
+    if is_blank(saliency):
+        return 0.0
+    ranking = _Ranking(saliency, mask)
+    unions = ranking.areas + ranking.size - ranking.overlaps
+    return float((ranking.overlaps / unions).max())
+
+
+class _Ranking:
+    """The pixels of a map from the largest value to the smallest.
+
+    Attributes:
+        size: the number of pixels of the object.
+        areas: the number of pixels above each threshold, from 0 to all.
+        overlaps: how many of them lie on the object.
+    """
+
+    def __init__(self, saliency: ArrayLike, mask: ArrayLike) -> None:
+        values = np.asarray(saliency)
+        covered = np.asarray(mask, dtype=np.float64)
+        if values.shape != covered.shape:
+            raise ConfigurationError(
+                f"the map has shape {values.shape}, but the mask {covered.shape}: resize the map first"
+            )
+        self.size = float(covered.sum())
+        if self.size <= 0:
+            raise ConfigurationError("the mask is empty: there is no object to cover")
+        _, levels = np.unique(-values.ravel(), return_inverse=True)
+        counts = np.bincount(levels)
+        hits = np.bincount(levels, weights=covered.ravel())
+        self.areas = np.concatenate([[0], counts.cumsum()])
+        self.overlaps = np.concatenate([[0], hits.cumsum()])
+
+
+def bootstrap_interval(
+    values: ArrayLike, photos: Sequence[str], *, samples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """The 95% interval of a mean over questions, if the photos were drawn again.
+
+    Whole photos are drawn with replacement, because the questions about one photo are not independent.
+
+    Args:
+        values: the value of each question.
+        photos: the photo of each question.
+        samples: how many times to draw.
+        seed: random seed.
+
+    Returns:
+        The 2.5% and 97.5% percentiles of the mean. With one photo, both are the mean.
+    """
+    _, indices = np.unique(photos, return_inverse=True)
+    totals = np.bincount(indices, weights=np.asarray(values, dtype=np.float64))
+    counts = np.bincount(indices)
+    drawn = np.random.default_rng(seed).integers(len(counts), size=(samples, len(counts)))
+    means = totals[drawn].sum(1) / counts[drawn].sum(1)
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(low), float(high)
 
 
 def bounding_box(saliency: ArrayLike, alpha: float) -> Box | None:
@@ -149,7 +241,7 @@ def structural_similarity(one: ArrayLike, other: ArrayLike) -> float:
     return float(compare(scale(one), scale(other), data_range=1.0))
 
 
-def _inside(shape: tuple[int, ...], cell: int, n: int) -> NDArray[np.float64]:
+def cell_fractions(shape: tuple[int, ...], cell: int, n: int) -> NDArray[np.float64]:
     """For each value of a map (h, w), the fraction of its area that lies in one of n x n images."""
     parts = []
     for count, index in zip(shape, divmod(cell, n), strict=True):

@@ -217,7 +217,9 @@ def strides_of_cells(net: Module) -> Iterator[dict[Shape, int]]:
     def note(convolution: nn.Conv2d, operands: tuple[Tensor, ...]) -> None:
         strides[tuple(operands[0].shape[-2:])] = max(convolution.stride)
 
-    sparse = [layer for layer in modules_of(net, nn.Conv2d) if layer.kernel_size < layer.stride]
+    convolutions = modules_of(net, nn.Conv2d)
+    # a network may have set lists
+    sparse = [layer for layer in convolutions if tuple(layer.kernel_size) < tuple(layer.stride)]
     with hook_modules(sparse, note, before=True):
         yield strides
 

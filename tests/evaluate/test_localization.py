@@ -1,6 +1,7 @@
 """Boxes around the bright part of maps, compared with annotated boxes."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,92 @@ def test_images_without_annotation_are_reported(folders: tuple[Path, Path]) -> N
     nothing = run(folders)
     assert nothing.exit_code == 2
     assert f"there are no annotations (*.xml) in '{folders[1]}'" in nothing.stderr
+
+
+def write_csv(path: Path) -> Path:
+    lines = [
+        f"{image},{thing.name},{','.join(map(str, thing.rectangle))}"
+        for image, things in (("right.png", (RED_THING, GREEN_THING)), ("wrong.png", (RED_THING,)))
+        for thing in things
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def write_coco_boxes(path: Path) -> Path:
+    """Boxes alone, without masks."""
+    content: dict[str, Any] = {
+        "images": [{"id": 7, "file_name": "right.png"}, {"id": 8, "file_name": "wrong.png"}],
+        "categories": [{"id": 1, "name": "red"}, {"id": 3, "name": "green"}],
+        "annotations": [],
+    }
+    for image, category, thing in ((7, 1, RED_THING), (7, 3, GREEN_THING), (8, 1, RED_THING)):
+        left, top, right, bottom = thing.rectangle
+        box = [left, top, right - left, bottom - top]
+        content["annotations"].append({"image_id": image, "category_id": category, "bbox": box})
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("write", [write_csv, write_coco_boxes])
+def test_boxes_of_a_file_are_those_of_a_directory(
+    write: Callable[[Path], Path], folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    images, annotations = folders
+    file = write(tmp_path / ("boxes.csv" if write is write_csv else "boxes.json"))
+    expected, found = (rows(run((images, place))) for place in (annotations, file))
+    assert found == expected
+    assert found[0]["questions"] == 3
+
+
+def test_cover_of_objects(folders: tuple[Path, Path]) -> None:
+    """Two of three maps are the object. The third one is a square of 40 pixels beside it, and 0 everywhere else.
+
+    Its strongest pixels are this square, and, at random, some of the others.
+    """
+    (row,) = rows(run(folders, "--method", "marginal"))
+    width, height = SIZE
+    left, top, right, bottom = RED_THING.rectangle
+    size, square = (right - left) * (bottom - top), 40 * 40
+    chance = (size - square) / (width * height - square)
+    assert row["equal area"] == pytest.approx((2 + chance) / 3, abs=0.03)
+    assert row["best IoU"] == pytest.approx((2 + size / (width * height)) / 3, abs=0.03)
+    assert row["photos"] == 2
+    low, high = row["equal area, 95%"]
+    assert low == pytest.approx(chance, abs=0.05)  # only the photo with the square
+    assert high == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("boxes.csv", "right.png,red,1,2,3", "line 1, 'right.png,red,1,2,3', must be a file, a class"),
+        ("boxes.csv", "right.png,red,1,2,3,wide", "could not convert string to float: 'wide'"),
+        ("boxes.csv", "image,class,left,top,right,bottom", "lists no boxes"),
+        ("boxes.csv", "other.png,red,1,2,3,4", "the annotations list no image in"),
+        ("boxes.json", "[]", "cannot read boxes from"),
+        ("boxes.json", "{", "cannot read boxes from"),
+    ],
+)
+def test_a_broken_file_of_boxes(
+    name: str, content: str, message: str, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    result = run((folders[0], tmp_path / name))
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_box_outside_the_image_is_reported(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "boxes.csv").write_text("right.png,red,600,10,700,20\nwrong.png,red,0,0,40,40")
+    result = run((folders[0], tmp_path / "boxes.csv"))
+    assert result.exit_code == 1
+    assert "right.png: no box of 'red' lies in the image, which has 448 x 224 pixels" in result.stderr
+    assert rows(result)[0]["equal area"] == pytest.approx(1, abs=0.03)
+
+
+def test_other_boxes_in_the_same_file_are_measured_anew(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "boxes.csv").write_text("wrong.png,red,0,0,40,40")
+    assert rows(run((folders[0], tmp_path / "boxes.csv")))[0]["error"] == 0
+    (tmp_path / "boxes.csv").write_text("wrong.png,red,100,100,140,140")
+    assert rows(run((folders[0], tmp_path / "boxes.csv")))[0]["error"] == 100

@@ -1,6 +1,7 @@
 """Each metric on cases worked out by hand, and at its extremes."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,7 +9,10 @@ from skimage.metrics import structural_similarity as ssim
 
 from ebcli.evaluate import (
     area_under,
+    best_threshold_iou,
+    bootstrap_interval,
     bounding_box,
+    equal_area,
     grid_hit,
     grid_score,
     intersection_over_union,
@@ -162,3 +166,81 @@ def test_structural_similarity_clamps_and_scales_the_maps() -> None:
     )
     assert structural_similarity(one, np.zeros((32, 32))) < 0.5
     assert structural_similarity(np.zeros((32, 32)), np.full((32, 32), np.nan)) == 1  # neither shows anything
+
+
+def covered(shape: tuple[int, int], rows: slice, columns: slice) -> np.ndarray:
+    mask = np.zeros(shape, dtype=bool)
+    mask[rows, columns] = True
+    return mask
+
+
+OBJECT = covered((12, 20), slice(3, 9), slice(4, 12))
+
+
+def test_a_map_that_is_the_object_covers_it() -> None:
+    assert equal_area(OBJECT.astype(float), OBJECT) == 1
+    assert best_threshold_iou(OBJECT.astype(float), OBJECT) == 1
+    assert equal_area(-1.0 + 2 * OBJECT, OBJECT) == 1
+    assert equal_area((~OBJECT).astype(float), OBJECT) == 0
+
+
+def test_cover_by_hand() -> None:
+    """The object is the 4 left pixels of 8; the map has 3 of them among its 4 strongest, behind the strongest one."""
+    mask = np.array([[1, 1, 1, 1, 0, 0, 0, 0]])
+    saliency = np.array([[7.0, 6, 5, 1, 8, 4, 3, 2]])
+    assert equal_area(saliency, mask) == 3 / 4
+    # of the first n pixels: 0 / 5, 1 / 5, 2 / 5, 3 / 5 and, with all, 4 / 8
+    assert best_threshold_iou(saliency, mask) == 3 / 5
+
+
+@pytest.mark.parametrize("sharpen", [lambda values: values**3, np.exp, lambda values: 5 * values - 2])
+def test_a_sharper_map_gains_nothing(sharpen: Callable[[np.ndarray], np.ndarray]) -> None:
+    saliency = np.random.default_rng(0).random(OBJECT.shape) + 0.3 * OBJECT
+    for measure in (equal_area, best_threshold_iou):
+        assert measure(sharpen(saliency), OBJECT) == measure(saliency, OBJECT)
+
+
+def test_a_share_rewards_sharpness() -> None:
+    mosaic = np.array([[3.0, 2], [1, 1]])
+    assert grid_score(mosaic, 0, 2) == 3 / 7
+    assert grid_score(mosaic**3, 0, 2) == 27 / 37
+
+
+def test_pixels_that_share_a_value_count_on_average() -> None:
+    share = OBJECT.mean()
+    assert equal_area(np.ones(OBJECT.shape), OBJECT) == pytest.approx(share)
+    assert best_threshold_iou(np.ones(OBJECT.shape), OBJECT) == pytest.approx(share)
+    half = np.array([[2.0, 1, 1, 0]])  # one of the two equal pixels is among the two strongest
+    assert equal_area(half, [[1, 1, 0, 0]]) == 3 / 4
+    assert equal_area(half, [[1, 0.5, 0.5, 0]]) == 3 / 4
+
+
+@pytest.mark.parametrize("saliency", BLANK)
+def test_a_blank_map_covers_nothing(saliency: np.ndarray) -> None:
+    assert equal_area(saliency, np.ones((8, 8))) == 0
+    assert best_threshold_iou(saliency, np.ones((8, 8))) == 0
+
+
+@pytest.mark.parametrize("measure", [equal_area, best_threshold_iou])
+def test_cover_needs_an_object_of_the_maps_size(measure: Callable[..., float]) -> None:
+    with pytest.raises(ValueError, match=r"\(7, 7\).*\(60, 80\).*resize"):
+        measure(np.ones((7, 7)), np.ones((60, 80)))
+    with pytest.raises(ValueError, match="the mask is empty"):
+        measure(np.ones((7, 7)), np.zeros((7, 7)))
+
+
+def test_intervals_are_over_photos() -> None:
+    """With two photos, the mean is one of three values, and each of the outer ones comes up in a quarter of draws."""
+    values, photos = [0.0, 0.0, 1.0, 1.0], ["a", "a", "b", "b"]
+    assert bootstrap_interval(values, photos) == (0, 1)
+    assert bootstrap_interval([0.5] * 4, photos) == (0.5, 0.5)
+    assert bootstrap_interval([0.0, 1.0], ["a", "a"]) == (0.5, 0.5)  # its questions always come together
+    assert bootstrap_interval(values, photos) == bootstrap_interval(values[::-1], photos[::-1])
+
+
+def test_an_interval_of_many_photos_is_that_of_the_normal_distribution() -> None:
+    values = np.random.default_rng(1).normal(size=400)
+    low, high = bootstrap_interval(values, [*map(str, range(400))])
+    error = values.std() / 20
+    assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.2 * error)
+    assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.2 * error)

@@ -52,7 +52,7 @@ LESS = {
     "deletion": "--limit 1 --steps 2",
     "insertion": "--limit 1 --steps 2",
     "sanity": "--limit 1 --steps 2",
-    "localize": "--limit 1",
+    "localize": "--limit 2",
 }
 # Another network of the same family, in place of one that takes long
 SMALLER = {"fasterrcnn_resnet50_fpn": "fasterrcnn_mobilenet_v3_large_320_fpn"}
@@ -76,6 +76,9 @@ def write_files(folder: Path) -> None:
         shutil.copy(ROOT / "docs/examples" / name, folder)
     (folder / "labels.csv").write_text("".join(f"{name}.jpg,{index}\n" for name, index in LABELS.items()))
     (folder / "LOC_synset_mapping.txt").write_text("".join(f"n{index:08} a name\n" for index in range(1000)))
+    (folder / "boxes.csv").write_text(
+        "".join(f"{name}.jpg,{index},100,20,350,280\n" for name, index in LABELS.items())
+    )
     (folder / "annotations").mkdir()
     for name, index in LABELS.items():
         (folder / f"annotations/{name}.xml").write_text(_OBJECT.format(name=f"n{index:08}"))
