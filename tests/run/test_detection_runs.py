@@ -141,7 +141,6 @@ def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
             "detection: drop it",
         ),
         (["--above", "0.5"], "--above works only with classifiers.*: use --score, or drop it"),
-        (["--compare-with", "grad-cam", "--panel"], "--compare-with works only with classifiers"),
         (["--resize", "64"], "preprocesses images itself: drop --resize"),
         (
             ["--where", "1,2,0,4"],

@@ -3,16 +3,21 @@
 from pathlib import Path
 from typing import Any
 
+import color_tasks
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from method_maps import method_maps
+from PIL import Image
 from runs import invoke, photos, records, seen, tiny_model, tree
 from torch import nn
 
 import ebcli
+from ebcli.cli.saliency import main
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.gallery.page import read_entries
+from ebcli.models import load_model
 from ebcli.run.plan import RunPlan
 
 pytestmark = pytest.mark.usefixtures("working_directory")
@@ -187,3 +192,33 @@ def test_results_of_several_methods_are_checked_again() -> None:
     photos(Path("photos"), 2)
     assert invoke("photos", "--target", "3", "--raw", "-x", "object", "-x", "layer-cam").exit_code == 0
     assert invoke("check", "saliency").exit_code == 0
+
+
+def test_each_detection_has_maps_of_its_own_candidate() -> None:
+    """A red and a green square: the score of each is that of one anchor, which sees the color of its cell alone."""
+    image = Image.new("RGB", (192, 192))
+    image.paste((255, 0, 0), (16, 80, 48, 112))
+    image.paste((0, 255, 0), (144, 80, 176, 112))
+    detector = load_model(f"{color_tasks.__file__}:detector")
+    found = ebcli.explain(detector, image, method=["gradient-x-input", "object"])
+    assert {map_.subject.name for map_ in found.explanation.maps} == {"red", "green"}
+    for map_ in found.explanation.maps:
+        _, width = map_.values.shape
+        columns = map_.values.clip(0).sum(0) @ np.linspace(0, 1, width)
+        is_left = columns < map_.values.clip(0).sum() / 2
+        assert is_left == (map_.subject.name == "red")
+
+
+def test_other_methods_stand_beside_the_maps_of_detections() -> None:
+    image = Image.new("RGB", (192, 192))
+    image.paste((255, 0, 0), (16, 80, 48, 112))
+    image.save("red.png")
+    model = f"{color_tasks.__file__}:detector"
+    words = ["red.png", "--model", model, "--panel", "-o", "panel.png"]
+    result = CliRunner().invoke(main, [*words, "--compare-with", "grad-cam", "--workers", "0"])
+    assert result.exit_code == 0, result.output
+    with Image.open("panel.png") as wide:
+        sides = wide.size
+    assert CliRunner().invoke(main, [*words, "--overwrite", "--workers", "0"]).exit_code == 0
+    with Image.open("panel.png") as narrow:
+        assert narrow.size != sides

@@ -129,7 +129,7 @@ def _clips(_model: LoadedModel, image: NetworkInput) -> Pieces:
 
 
 _OPTIONS = "above", "labels"
-_IMAGE_OPTIONS = *_OPTIONS, "at", "compare_with", "sufficiency"
+_IMAGE_OPTIONS = *_OPTIONS, "at", "sufficiency"
 _IMAGES = Task(
     subjects, "classifiers", options=_IMAGE_OPTIONS, width=width, pieces=_tiles, in_batches=True, score=_score
 )
