@@ -142,8 +142,8 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency(
         "center", "shuffled"
     ),
-    "Object maps are better: they need {:.0%}. Grad-CAM needs {:.0%} at the last layer, and {:.0%} at the default layer, "
-    "which is about as much as maps of random numbers need ({:.0%})": lambda: tuple(
+    "Object maps are better: they need {:.0%}. Grad-CAM needs {:.0%} at the last layer, and {:.0%} at the default "
+    "layer, which is about as much as maps of random numbers need ({:.0%})": lambda: tuple(
         value("sufficiency", "part", method=method, layer=layer)
         for method, layer in (
             ("object", "features.11"),
