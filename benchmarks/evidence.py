@@ -217,6 +217,7 @@ def sufficiency() -> str:
     rows = read("sufficiency")
     heads = [
         "method",
+        "layer",
         "part that suffices",
         "of a blob at the center",
         "in random order",
@@ -226,12 +227,13 @@ def sufficiency() -> str:
     lines = [
         [
             row["method"],
+            "" if row["layer"] == "-" else f"`{row['layer']}`",
             *(percent(row[name]) for name in ("part", "center", "shuffled", "left")),
             f"{row['suffices']} of {row['photos']}",
         ]
         for row in rows
     ]
-    return markdown(heads, lines, 1)
+    return markdown(heads, lines, 2)
 
 
 def strength() -> str:

@@ -36,9 +36,9 @@ from ebcli.run.reading import Reader
 from ebcli.run.tasks.task import ImageRequest
 
 CONTROLS = ("shuffled", "center", "gradient")
-# each at the layers that suit it; the blob and random numbers have none
-RIVALS = ("gradient", "gradient-x-input", "grad-cam", "layer-cam", "hires-cam")
-LAYERS = dict.fromkeys(("contrastive", "marginal", "object"), (LAYER,))
+# class activation maps also at the layer that suits them; the blob and random numbers have none
+RIVALS = ("gradient-x-input", "grad-cam")
+LAYERS = dict.fromkeys(("contrastive", "marginal", "object", "gradient"), (LAYER,))
 LAYERS |= dict.fromkeys(RIVALS, (LAYER, LAST))
 CHANCE = ("random", "center")
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_images"

@@ -28,11 +28,16 @@ LARGE = {"vgg16", "vit_b_16"}
 SIDES = {"vit_b_16": 224}  # others take any
 
 
-@pytest.mark.parametrize("name", ["fits", "tiles", "perturbation", "randomization", "sufficiency"])
+@pytest.mark.parametrize("name", ["fits", "tiles", "perturbation", "randomization"])
 def test_they_were_measured_at_the_default_layer(name: str) -> None:
     assert {(row["network"], row["layer"]) for row in evidence.read(name)} == {
         (BUNDLED, default_layer(BUNDLED))
     }
+
+
+def test_sufficiency_was_measured_at_the_default_layer_and_the_last_one() -> None:
+    layers = {row["layer"] for row in evidence.read("sufficiency")}
+    assert layers == {"-", default_layer(BUNDLED), "features.17"}
 
 
 def test_the_grid_has_the_default_layer_and_the_strides_of_all() -> None:
