@@ -63,7 +63,7 @@ def _keeps_axes(value: Value, source: Value) -> bool:
     """Whether each axis of a value is that of a source: what lies between is elementwise, or moves along axes."""
     while value is not source:
         maker = value.maker
-        if maker is None or not maker.has_one_input:
+        if maker is None or not maker.has_one_input or maker.signal.ndim != value.ndim:
             return False
         is_in_place = value.facts.elementwise in (AFFINE, NONLINEAR)
         if not is_in_place and maker.rule.touched_axes(maker) is None:

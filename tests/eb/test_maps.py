@@ -340,3 +340,13 @@ def test_tokens_of_a_series_are_its_map():
     ).eval()
     result = ebcli.excitation_backprop(net, torch.rand(2, 3, 8), 1, "2")
     torch.testing.assert_close(result.maps, result.relevance.sum(2))
+
+
+def test_a_maximum_that_drops_an_axis_does_not_keep_those_behind_it() -> None:
+    class Largest(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([x, x.new_ones(len(x), 1, 6)], 1).amax(1)
+
+    net = nn.Sequential(Largest(), nn.Linear(6, 4))
+    result = ebcli.excitation_backprop(net, torch.rand(2, 4, 6), 1, layer="0")
+    assert result.relevance.shape == (2, 6)
