@@ -13,8 +13,8 @@ from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import Against, Targets, Where, check_network, check_relevance, priors, priors_against
 from ebcli.eb.cells import InputGrid, origins, rearranges
-from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, removing, unwrap
-from ebcli.eb.inputs import Inputs, NetworkInputs
+from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, recorded, removing
+from ebcli.eb.inputs import Inputs
 from ebcli.eb.joint import LayerShares, LostMass, joint_shares
 from ebcli.eb.mode import RecordingMode, UnsupportedPolicy, refuse
 from ebcli.eb.operations import Value, quiet, trailing_axes
@@ -219,35 +219,25 @@ def _results(
     """The results of layers, of each kind in turn, from one forward pass."""
     network: Any = net if isinstance(net, Module) else getattr(net, "net", net)
     check_network(network)
-    call = NetworkInputs(inputs)
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
-    with (
-        quiet(),
-        torch.inference_mode(False),
-        torch.no_grad(),
-        torch.autocast(call.main.device.type, enabled=False),
-    ):
-        forward = Forward.of(unwrap(network), call, layers, head, tracks=track_lost_mass)
-        try:
-            if callable(targets):
-                targets = targets(forward.logits)
-            prior, is_single = priors(targets, forward.logits, where)
-            refuse([name for path in forward.paths for name in without_rule(path.ops)], unsupported)
-            results = []
-            for is_contrastive, rivals in kinds:
-                computation = MapComputation(
-                    forward=forward,
-                    prior=prior,
-                    others=prior[:0] if rivals is None else priors_against(rivals, prior),
-                    rivals=rivals,
-                    contrastive=is_contrastive and rivals is None,
-                    tracks=track_lost_mass,
-                )
-                results.append(computation.results(joint, is_single))
-            return results
-        finally:
-            forward.tape.clear()
+    with recorded(network, inputs, layers, head, names_all=track_lost_mass) as forward:
+        if callable(targets):
+            targets = targets(forward.logits)
+        prior, is_single = priors(targets, forward.logits, where)
+        refuse([name for path in forward.paths for name in without_rule(path.ops)], unsupported)
+        results = []
+        for is_contrastive, rivals in kinds:
+            computation = MapComputation(
+                forward=forward,
+                prior=prior,
+                others=prior[:0] if rivals is None else priors_against(rivals, prior),
+                rivals=rivals,
+                contrastive=is_contrastive and rivals is None,
+                tracks=track_lost_mass,
+            )
+            results.append(computation.results(joint, is_single))
+        return results
 
 
 def _noticeable(lost: LostMass, dtype: torch.dtype) -> LostMass:
