@@ -11,6 +11,7 @@ from ebcli.errors import LayerError
 
 Shape = tuple[int, ...]
 
+OF_INPUT = "input:"  # before the name of one of several inputs, as a layer
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 
 
@@ -40,36 +41,34 @@ class Layout:
 
 
 def saliency_map(
-    relevance: Tensor,
-    input_shape: Shape,
-    *,
-    layer: str | None = None,
-    channel_axis: int | None = 1,
-    layout: Layout | None = None,
+    relevance: Tensor, *, layer: str | None, channel_axis: int | None, layout: Layout | None
 ) -> Tensor:
-    """Sum a layer's relevance over its channels, unclamped.
+    """Sum relevance over channels, unclamped.
 
     Args:
-        relevance: a layer's relevance, with the images first.
-        input_shape: the shape of the network's input.
-        layer: the layer's name; None for the input.
-        channel_axis: the input's axis of channels; None if it is unknown.
-        layout: of the layer's output; None: told by its shape, see `layout_by_shape`.
+        relevance: (B, ...), of a layer's output with the images first.
+        layer: the layer's name; None for the input, and ``"input:NAME"`` for another one.
+        channel_axis: an input's axis of channels; None if it is unknown.
+        layout: of the layer's output; None if it holds no cells, or is an input.
 
     Raises:
-        LayerError: the layer has no spatial dimensions, or it is the input and `channel_axis` is None.
+        LayerError: the layer has no spatial dimensions, or it is an input and `channel_axis` is None.
     """
-    shape = tuple(relevance.shape)
-    if layer is None and shape[1:] == input_shape[1:] and len(input_shape) > 2:
-        if channel_axis is None:
-            raise LayerError(
-                f"which axis of the input {input_shape} has channels is unknown: sum `relevance` over it"
-            )
-        return relevance.sum(channel_axis)
-    layout = layout or layout_by_shape(shape, extent_of(input_shape, channel_axis))
-    if layout is None:
-        raise without_map(shape, layer)
-    return layout.sum_channels(relevance)
+    if not is_input(layer):
+        if layout is None:
+            raise without_map(tuple(relevance.shape), layer)
+        return layout.sum_channels(relevance)
+    if relevance.ndim < 3:
+        raise without_map(tuple(relevance.shape), layer)
+    if channel_axis is None:
+        shape = tuple(relevance.shape)
+        raise LayerError(f"which axis of the input {shape} has channels is unknown: sum `relevance` over it")
+    return relevance.sum(channel_axis)
+
+
+def is_input(layer: str | None) -> bool:
+    """Whether a layer is an input of the network: the picture, which is None, or another one."""
+    return layer is None or layer.startswith(OF_INPUT)
 
 
 def without_map(shape: Shape, layer: str | None) -> LayerError:

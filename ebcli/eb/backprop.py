@@ -394,6 +394,7 @@ class MapComputation:
                 Tensor, lambda a: a[0] if is_single else a.transpose(0, 1), maps[path]
             )
             check_relevance(relevance)
+            cells = forward.cells_of(path)
             result = ExcitationResult(
                 relevance=relevance,
                 mass=mass,
@@ -406,9 +407,9 @@ class MapComputation:
                 lost_mass=_noticeable(lost, relevance.dtype) if self.tracks else None,
                 against=self.rivals,
                 joint=rules[path],
-                channel_axis=forward.channel_axes.get(name, forward.channel_axes[None]),
-                image_axis=forward.images.axis(path.layer),
-                layout=forward.layouts[path],
+                channel_axis=cells.channel_axis,
+                image_axis=cells.image_axis,
+                layout=cells.layout,
             )
             results.append(result)
         return tuple(results)

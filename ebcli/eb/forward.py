@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import check_batch, check_logits
 from ebcli.eb.cells import InputGrid
-from ebcli.eb.inputs import PREFIX, Inputs, NetworkInputs
+from ebcli.eb.inputs import Inputs, NetworkInputs
 from ebcli.eb.mode import RecordingMode, refuse
 from ebcli.eb.operations import ACTIVE_TAPE, Value, quiet
 from ebcli.eb.paths import Path
@@ -26,7 +26,7 @@ from ebcli.eb.places import Images
 from ebcli.eb.tape import Tape
 from ebcli.errors import LayerError, closest
 from ebcli.heads import HeadChoice, head_of, heads_of
-from ebcli.layouts import Layout
+from ebcli.layouts import OF_INPUT, Layout
 
 LayerChoice = str | Module | None
 
@@ -200,32 +200,39 @@ class Forward:
             layouts=layouts,
         )
 
+    def cells_of(self, path: Path) -> "LayerCells":
+        """Where the layer at the end of a path holds the cells of its map."""
+        name = self.paths[path]
+        return LayerCells(
+            layer=name,
+            layout=self.layouts[path],
+            image_axis=self.images.axis(path.layer),
+            channel_axis=self.channel_axes.get(name, self.channel_axes[None]),
+        )
 
-class RecordedLayouts(NamedTuple):
-    """Where values hold the cells of maps.
+
+class LayerCells(NamedTuple):
+    """Where the output of a layer holds the cells of its map.
 
     Attributes:
-        of_layers: the layout of each layer's output, None of one that has no map, and of an input.
-        channel_axis: the picture's axis of channels; None if the network does not tell.
-        image_axes: the axis of images of each layer's output; None if it has none.
+        layer: its name; None for the input.
+        layout: with the images first; None of a layer that has no map, and of an input.
+        image_axis: the axis of images; None if it has none.
+        channel_axis: of an input, and of the picture otherwise; None if the network does not tell.
     """
 
-    of_layers: dict[str | None, Layout | None]
+    layer: str | None
+    layout: Layout | None
+    image_axis: int | None
     channel_axis: int | None
-    image_axes: dict[str | None, int | None]
 
 
-def recorded_layouts(
+def cells_of_layers(
     net: Module, inputs: Inputs, layers: Sequence[LayerChoice], head: HeadChoice = None
-) -> RecordedLayouts:
+) -> list[LayerCells]:
     """Run a network once to find where layers hold the cells of maps; for errors, see `Forward.of`."""
     with recorded(net, inputs, layers, head) as forward:
-        names = forward.paths.items()
-        return RecordedLayouts(
-            {name: forward.layouts[path] for path, name in names},
-            forward.channel_axes[None],
-            {name: forward.images.axis(path.layer) for path, name in names},
-        )
+        return [forward.cells_of(path) for path in forward.paths]
 
 
 @contextmanager
@@ -307,8 +314,8 @@ def without_wrappers(layer: str) -> str:
 def label_of(layer: str | None) -> str:
     if layer is None:
         return "the input"
-    if layer.startswith(PREFIX):
-        return f"input {layer.removeprefix(PREFIX)!r}"
+    if layer.startswith(OF_INPUT):
+        return f"input {layer.removeprefix(OF_INPUT)!r}"
     return f"layer {layer!r}"
 
 
@@ -319,7 +326,7 @@ def _name_of(layer: LayerChoice, net: Module, inputs: NetworkInputs, tape: Tape)
             raise LayerError(f"this {type(layer).__name__} is not a module of the network")
         return tape.names[layer]
     names = inputs.names_in(net)
-    if layer is None or layer.startswith(PREFIX):
+    if layer is None or layer.startswith(OF_INPUT):
         return inputs.layer_of(layer, names)
     if isinstance(net, torch.jit.ScriptModule):
         raise LayerError(in_script(label_of(layer)))

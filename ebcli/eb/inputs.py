@@ -11,10 +11,9 @@ from ebcli.eb.arguments import is_finite
 from ebcli.eb.operations import Value
 from ebcli.eb.tape import Tape
 from ebcli.errors import ConfigurationError, LayerError
+from ebcli.layouts import OF_INPUT
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-
-PREFIX = "input:"  # of the name of a layer that is one of several inputs
 
 
 def argument_names(net: Any) -> list[str]:
@@ -91,7 +90,7 @@ class NetworkInputs:
         """
         if name is None:
             return None
-        key = name.removeprefix(PREFIX)
+        key = name.removeprefix(OF_INPUT)
         if key in names and not self._has_names:
             key = str(names.index(key))
         if key not in self._signals:
@@ -101,7 +100,7 @@ class NetworkInputs:
             raise LayerError(f"{problem}: choose one of {', '.join(self._signals)}")
         if key == self.picture:
             return None
-        return PREFIX + key
+        return OF_INPUT + key
 
     def start(self, tape: Tape) -> tuple[dict[str | None, Value], dict[str, Tensor]]:
         """Make the inputs signals: the values, by the layers that they are, and the tensors to call a network with."""
@@ -110,7 +109,7 @@ class NetworkInputs:
         for name, tensor in self.tensors.items():
             copy = tensor.detach().clone()  # which the network may overwrite
             if name in self._signals:
-                values[self.layer_of(PREFIX + name)] = tape.start(copy)
+                values[self.layer_of(OF_INPUT + name)] = tape.start(copy)
             tensors[name] = copy
         return values, tensors
 

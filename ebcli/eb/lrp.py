@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ebcli.eb.arguments import check_relevance, priors
-from ebcli.eb.forward import Forward, LayerChoice, recorded
+from ebcli.eb.forward import Forward, LayerCells, LayerChoice, recorded
 from ebcli.eb.inputs import Inputs
 from ebcli.eb.mode import UnsupportedPolicy, refuse
 from ebcli.eb.operations import Op, Value
@@ -43,7 +43,6 @@ from ebcli.eb.products import LinearMap, add_all, ratio
 from ebcli.eb.rules.activations import Activation, Scale
 from ebcli.eb.rules.moves import Move, Winner
 from ebcli.heads import HeadChoice
-from ebcli.layouts import Layout
 
 GAMMA = 0.25
 
@@ -52,18 +51,12 @@ class LayerRelevance(NamedTuple):
     """Relevance at a layer.
 
     Attributes:
-        layer: its name; None for the input.
+        cells: where the layer's output holds the cells of its map.
         relevance: (B, K, ...), like the layer's output, whose images are on axis 0.
-        layout: where the output holds the cells of the map; None if it has none, or is the input.
-        input_shape: of the network's input.
-        channel_axis: the input's axis of channels; None if the network does not tell.
     """
 
-    layer: str | None
+    cells: LayerCells
     relevance: Tensor
-    layout: Layout | None
-    input_shape: tuple[int, ...]
-    channel_axis: int | None
 
 
 class Neuron(NamedTuple):
@@ -130,17 +123,10 @@ def _backward(forward: Forward, prior: Tensor) -> list[Tensor]:
 
 
 def _stack(forward: Forward, path: Path, of_scores: Sequence[Tensor]) -> LayerRelevance:
-    images = forward.images.axis(path.layer) or 0
-    relevance = torch.stack([of_score.movedim(images, 0) for of_score in of_scores], 1)
+    cells = forward.cells_of(path)
+    relevance = torch.stack([of_score.movedim(cells.image_axis or 0, 0) for of_score in of_scores], 1)
     check_relevance(relevance)
-    name = forward.paths[path]
-    return LayerRelevance(
-        layer=name,
-        relevance=relevance,
-        layout=forward.layouts[path],
-        input_shape=tuple(forward.sources.get(name, forward.images.source).shape),
-        channel_axis=forward.channel_axes.get(name, forward.channel_axes[None]),
-    )
+    return LayerRelevance(cells, relevance)
 
 
 class RelevanceRule:

@@ -5,8 +5,7 @@ from importlib import import_module
 
 from torch import Tensor
 
-from ebcli.eb.inputs import PREFIX
-from ebcli.layouts import Layout, saliency_map, without_map
+from ebcli.layouts import Layout, saliency_map
 
 
 @dataclass(frozen=True)
@@ -100,10 +99,5 @@ class ExcitationResult:
         # (B, ...), (B, K, ...)
         relevance = self.relevance.transpose(0, lead).movedim(lead + (self.image_axis or 0), 0)
         flat = relevance.flatten(0, lead)
-        is_input = self.layer is None or self.layer.startswith(PREFIX)
-        if self.layout is None and not is_input:
-            raise without_map(tuple(flat.shape), self.layer)
-        maps = saliency_map(
-            flat, self.input_shape, layer=self.layer, channel_axis=self.channel_axis, layout=self.layout
-        )
+        maps = saliency_map(flat, layer=self.layer, channel_axis=self.channel_axis, layout=self.layout)
         return maps.reshape(*relevance.shape[: lead + 1], *maps.shape[1:])

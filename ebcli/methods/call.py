@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,16 +13,20 @@ from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import is_finite, priors
-from ebcli.eb.forward import RecordedLayouts, evaluating, label_of, recorded_layouts, removing
+from ebcli.eb.forward import LayerCells, cells_of_layers, evaluating, label_of, removing, unwrap
 from ebcli.eb.inputs import Inputs, NetworkInputs
 from ebcli.eb.torch_private import tree_map_only
-from ebcli.errors import LayerError, NonFiniteError, UnsupportedOpError
+from ebcli.errors import LayerError, NonFiniteError
 from ebcli.heads import HeadChoice, head_of, single_tensor
-from ebcli.layouts import Layout, extent_of, layout_by_shape, saliency_map, without_map
+from ebcli.layouts import OF_INPUT, Layout, is_input, saliency_map, without_map
 
 LayerName = str | None  # None for the input
 Priors = Callable[[Tensor], Tensor]
 Progress = Callable[[int, int], None]
+
+_PICTURES = 5  # axes of the relevance of pictures (B, K, C, H, W)
+# of networks by what they were asked, as finding it takes a recorded pass
+_KNOWN_CELLS: WeakKeyDictionary[Module, dict[tuple[Any, ...], list[LayerCells]]] = WeakKeyDictionary()
 
 
 def class_priors(classes: Tensor, output: Tensor) -> Tensor:
@@ -47,7 +51,7 @@ class MethodMaps:
         relevance: (B, K, ...), what `maps` sums over channels; None if there is no such thing.
         mass: (B, K), the probability that reached the layer; None of methods that know none.
         lost_mass: (B, K), the probability that was lost at each operation; None if it was not tracked.
-        joint: EB explained winning neurons jointly.
+        joint: whether EB explained winning neurons jointly; None of other methods.
         special_tokens: how many tokens of the layer's output are no cells of the maps.
 
     Examples:
@@ -61,8 +65,36 @@ class MethodMaps:
     relevance: Tensor | None = None
     mass: Tensor | None = None
     lost_mass: Mapping[str, Tensor] | None = None
-    joint: bool = False
+    joint: bool | None = None
     special_tokens: int = 0
+
+
+def has_own_shape(layer: LayerName, relevance: Tensor) -> bool:
+    """Whether a layer is an input beside the picture whose relevance (B, K, ...) is no picture's, as a table's."""
+    return layer is not None and is_input(layer) and relevance.ndim != _PICTURES
+
+
+def maps_at(cells: LayerCells, relevance: Tensor, *, positive: bool = False) -> MethodMaps:
+    """The maps that relevance (B, K, ...) at a layer sums to over channels; of a table, its own elements.
+
+    Args:
+        cells: where the layer's output holds the cells of its map.
+        relevance: of each element of the output, with the images first.
+        positive: make negative cells 0.
+
+    Raises:
+        LayerError: the layer has no map.
+    """
+    maps = relevance
+    if not has_own_shape(cells.layer, relevance):
+        flat = saliency_map(
+            relevance.flatten(0, 1), layer=cells.layer, channel_axis=cells.channel_axis, layout=cells.layout
+        )
+        maps = flat.unflatten(0, relevance.shape[:2])
+    if positive:
+        maps = maps.clamp(min=0)
+    special_tokens = cells.layout.special if cells.layout else 0
+    return MethodMaps(layer=cells.layer, maps=maps, relevance=relevance, special_tokens=special_tokens)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,27 +102,21 @@ class LayerGradients:
     """A layer's output, and the gradients of scores with respect to it.
 
     Attributes:
-        layer: the layer; None for the input.
+        cells: where the output holds the cells of the map.
         activation: (B, ...).
         gradients: (B, K, ...).
-        layout: where the output holds the cells of the map; None if only its shape tells.
-        input_shape: of the network's picture.
-        channel_axis: the picture's axis of channels.
     """
 
-    layer: LayerName
+    cells: LayerCells
     activation: Tensor
     gradients: Tensor
-    layout: Layout | None
-    input_shape: tuple[int, ...]
-    channel_axis: int | None
 
     @property
-    def cells(self) -> Layout:
+    def layout(self) -> Layout:
         """Where the activation holds the cells of the map. Raises LayerError if it has none."""
-        if self.layout is None:
-            raise without_map(tuple(self.activation.shape), self.layer)
-        return self.layout
+        if self.cells.layout is None:
+            raise without_map(tuple(self.activation.shape), self.cells.layer)
+        return self.cells.layout
 
     def maps_of(self, relevance: Tensor, *, positive: bool = False) -> MethodMaps:
         """The maps that relevance (B, K, ...) sums to over channels.
@@ -101,15 +127,7 @@ class LayerGradients:
         """
         if relevance.ndim == self.activation.ndim:
             relevance = relevance[:, None].expand_as(self.gradients)
-        flat = relevance.flatten(0, 1)
-        if self.layer is None:
-            flat = saliency_map(flat, self.input_shape, channel_axis=self.channel_axis)
-        else:
-            flat = self.cells.sum_channels(flat)
-        maps = flat.unflatten(0, relevance.shape[:2])
-        if positive:
-            maps = maps.clamp(min=0)
-        return MethodMaps(layer=self.layer, maps=maps, relevance=relevance)
+        return maps_at(self.cells, relevance, positive=positive)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -155,10 +173,15 @@ class MethodCall:
     batch_size: int = 8
     progress: Progress | None = None
 
+    @cached_property
+    def network_inputs(self) -> NetworkInputs:
+        """The arguments of a call of the network."""
+        return NetworkInputs(self.inputs)
+
     @property
     def picture(self) -> Tensor:
         """The input that maps are drawn over, (B, C, ...)."""
-        return NetworkInputs(self.inputs).main
+        return self.network_inputs.main
 
     def of_images(self, first: int, end: int) -> "MethodCall":
         """The call for some images of the batch."""
@@ -176,7 +199,7 @@ class MethodCall:
 
         Other inputs stay as they are; those of a single image are repeated for each picture.
         """
-        inputs = NetworkInputs(self.inputs)
+        inputs = self.network_inputs
         count = len(picture)
         tensors = {}
         for name, tensor in inputs.tensors.items():
@@ -186,7 +209,10 @@ class MethodCall:
                 tensors[name] = tensor.expand(count, *tensor.shape[1:])
             else:
                 tensors[name] = tensor
-        return head_of(inputs.call(self.net, tensors), self.head).tensor
+        return self._output(tensors)
+
+    def _output(self, tensors: dict[str, Tensor]) -> Tensor:
+        return head_of(self.network_inputs.call(self.net, tensors), self.head).tensor
 
     def scores_of(self, picture: Tensor, priors: Tensor) -> Tensor:
         """The scores (B, K) of the subjects for another picture.
@@ -196,8 +222,7 @@ class MethodCall:
             priors: (B, K, num_classes, ...), or (1, K, num_classes, ...) for all.
         """
         with torch.no_grad():
-            output = self.output_of(picture)
-        return torch.einsum("bki,bi->bk", priors.flatten(2), output.flatten(1))
+            return _weighted(self.output_of(picture), priors)
 
     def layers_with_gradients(self) -> list[LayerGradients]:
         """Each layer's output, and the gradients of the scores, from one forward pass and K backward passes.
@@ -206,64 +231,63 @@ class MethodCall:
             LayerError: a layer does not exist, is not called exactly once or does not return a single tensor.
             NonFiniteError: a gradient is not finite.
         """
-        tensors, scores = self._scores_with_graph()
+        cells = self._cells()
+        hooks = _Hooks()
+        scores = self._scores_with_graph(hooks, [at_layer.layer for at_layer in cells])
+        tensors = [hooks.tensors[at_layer.layer] for at_layer in cells]
         gradients = [
             torch.autograd.grad(score, tensors, retain_graph=True, allow_unused=True) for score in scores
         ]
-        layouts = self._layouts(tensors)
-        shape = tuple(self.picture.shape)
         results = []
-        for layer, tensor, *of_layer in zip(self.layers, tensors, *gradients, strict=True):
-            images = layouts.image_axes[layer] or 0
+        for at_layer, tensor, *of_layer in zip(cells, tensors, *gradients, strict=True):
+            images = at_layer.image_axis or 0
             results.append(
                 LayerGradients(
-                    layer=layer,
+                    cells=at_layer,
                     activation=tensor.detach().movedim(images, 0),
-                    gradients=_checked(of_layer, layer).movedim(images + 1, 0),
-                    layout=layouts.of_layers.get(layer),
-                    input_shape=shape,
-                    channel_axis=layouts.channel_axis,
+                    gradients=_checked(of_layer, at_layer.layer).movedim(images + 1, 0),
                 )
             )
         return results
 
-    def _scores_with_graph(self) -> tuple[list[Tensor], Tensor]:
-        """The layers' outputs, and the scores (K,) of all images, with a graph of autograd between them."""
-        hooks = _Hooks(self.net)
+    def _scores_with_graph(self, hooks: "_Hooks", layers: Sequence[LayerName]) -> Tensor:
+        """The scores (K,) of all images, with what autograd needs to go from the layers' outputs to them."""
+        net = unwrap(self.net)
         with (
             evaluating(self.net),
             torch.inference_mode(False),
             torch.no_grad(),  # until the first layer
             removing(hooks.handles),
         ):
-            for layer in filter(None, self.layers):
-                hooks.add(layer)
-            picture = self.picture.detach().clone()
-            if None in self.layers:
-                picture = hooks.note(None, picture)
-            output = self.output_of(picture)
+            tensors = {name: tensor.detach().clone() for name, tensor in self.network_inputs.tensors.items()}
+            for layer in layers:
+                if layer is not None and not is_input(layer):
+                    hooks.add(layer, net.get_submodule(layer))
+                    continue
+                name = self.network_inputs.picture
+                if layer is not None:
+                    name = layer.removeprefix(OF_INPUT)
+                tensors[name] = hooks.note(layer, tensors[name])
+            output = self._output(tensors)
             priors = self.priors(output.detach()).to(output)
-            scores = (priors * output[:, None]).flatten(2).sum((0, 2))
-            return hooks.tensors(self.layers), scores
+            return _weighted(output, priors).sum(0)
 
-    def _layouts(self, tensors: Sequence[Tensor]) -> RecordedLayouts:
-        """Where the layers' outputs hold cells, from a recorded pass, or from that of an earlier call like this one."""
-        inputs = NetworkInputs(self.inputs)
-        shapes = [tensor.shape for tensor in (*inputs.tensors.values(), *tensors)]
-        key = (*self.layers, *map(tuple, shapes))
-        known = _LAYOUTS.setdefault(self.net, {})
+    def _cells(self) -> list[LayerCells]:
+        """Where the layers' outputs hold cells, from a recorded pass, or from that of an earlier call like this one.
+
+        The recorded pass also checks the layers.
+        """
+        shapes = [tuple(tensor.shape) for tensor in self.network_inputs.tensors.values()]
+        key = (*self.layers, self.head, *shapes)
+        known = _KNOWN_CELLS.setdefault(self.net, {})
         if key not in known:
-            try:
-                known[key] = recorded_layouts(self.net, self.inputs, self.layers, self.head)
-            except UnsupportedOpError:  # what it computes cannot be recorded, so the shapes tell
-                extent = extent_of(tuple(self.picture.shape), 1)
-                by_shape: dict[LayerName, Layout | None] = {
-                    layer: layout_by_shape(tuple(tensor.shape), extent)
-                    for layer, tensor in zip(self.layers, tensors, strict=True)
-                    if layer is not None
-                }
-                known[key] = RecordedLayouts(by_shape, 1, dict.fromkeys(self.layers, 0))
+            known[key] = cells_of_layers(self.net, self.inputs, self.layers, self.head)
         return known[key]
+
+
+def _weighted(output: Tensor, priors: Tensor) -> Tensor:
+    """The sums (B, K) of an output (B, ...), weighted by priors (B, K, ...), or (1, K, ...) for all."""
+    return torch.einsum("bki,bi->bk", priors.flatten(2).expand(len(output), -1, -1), output.flatten(1))
 
 
 def _checked(gradients: Sequence[Tensor | None], layer: LayerName) -> Tensor:
@@ -282,40 +306,25 @@ def _checked(gradients: Sequence[Tensor | None], layer: LayerName) -> Tensor:
 class _Hooks:
     """The outputs of layers in a forward pass of this thread, each a leaf unless it depends on another one.
 
-    Args:
-        net: the network.
+    Attributes:
+        tensors: the outputs, by the names of the layers.
+        handles: of the hooks, to be removed.
     """
 
-    def __init__(self, net: Module) -> None:
-        self._net = net
+    def __init__(self) -> None:
         self._thread = get_ident()
-        self._tensors: dict[LayerName, Tensor] = {}
+        self.tensors: dict[LayerName, Tensor] = {}
         self.handles: list[RemovableHandle] = []
 
-    def add(self, layer: str) -> None:
-        """Note a layer's output when it is called. Raises LayerError if there is no such layer."""
-        try:
-            module = self._net.get_submodule(layer)
-        except AttributeError as error:
-            raise LayerError(f"the network has no layer {layer!r}") from error
+    def add(self, layer: str, module: Module) -> None:
+        """Note what a layer returns when it is called."""
         self.handles.append(module.register_forward_hook(partial(self._output, layer), prepend=True))
 
     def note(self, layer: LayerName, tensor: Tensor) -> Tensor:
         """Take a tensor as the output of a layer, and return what the network continues with."""
-        if layer in self._tensors:
-            raise LayerError(
-                f"{label_of(layer)} is called more than once during the forward pass: choose another layer"
-            )
         torch.set_grad_enabled(True)
-        self._tensors[layer] = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
-        return self._tensors[layer].clone()  # later layers may modify it in place
-
-    def tensors(self, layers: Sequence[LayerName]) -> list[Tensor]:
-        """The outputs of layers. Raises LayerError if one was not called."""
-        for layer in layers:
-            if layer not in self._tensors:
-                raise LayerError(f"{label_of(layer)} was not called during the forward pass")
-        return [self._tensors[layer] for layer in layers]
+        self.tensors[layer] = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+        return self.tensors[layer].clone()  # later layers may modify it in place
 
     def _output(self, layer: str, _module: Module, _args: Any, output: Any) -> Any:
         if get_ident() != self._thread:
@@ -323,6 +332,3 @@ class _Hooks:
         tensor = single_tensor(output, f"the output of layer {layer!r}")
         noted = self.note(layer, tensor)
         return tree_map_only(Tensor, lambda item: noted if item is tensor else item, output)
-
-
-_LAYOUTS: WeakKeyDictionary[Module, dict[tuple[Any, ...], RecordedLayouts]] = WeakKeyDictionary()

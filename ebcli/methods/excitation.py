@@ -10,11 +10,9 @@ from torch.nn import functional as F
 
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.backprop import both_maps
-from ebcli.eb.inputs import PREFIX
-from ebcli.methods.call import MethodCall, MethodMaps, positive_sums
+from ebcli.methods.call import MethodCall, MethodMaps, has_own_shape, positive_sums
 
 _WIDTH = 1 / 16  # of the Gaussian, as a share of the shorter side of the map
-_PICTURE_AXES = 4
 _REACH = 3  # of the Gaussian, in its widths
 
 
@@ -83,26 +81,18 @@ def _options(call: MethodCall) -> dict[str, Any]:
     }
 
 
-def _maps_of(result: ExcitationResult) -> Tensor:
-    """The maps (B, K, ...); of an input that is no picture, such as a table, its own elements."""
-    is_beside = result.layer is not None and result.layer.startswith(PREFIX)
-    if not is_beside:
-        return result.maps
-    if len(result.layer_shape) == _PICTURE_AXES:
-        return result.relevance.sum(2)
-    return result.relevance
-
-
 def _as_maps(results: Sequence[ExcitationResult]) -> list[MethodMaps]:
-    return [
-        MethodMaps(
+    maps = []
+    for result in results:
+        is_table = has_own_shape(result.layer, result.relevance)
+        at_layer = MethodMaps(
             layer=result.layer,
-            maps=_maps_of(result),
+            maps=result.relevance if is_table else result.maps,
             relevance=result.relevance,
             mass=result.mass,
             lost_mass=result.lost_mass,
             joint=result.joint,
             special_tokens=result.special_tokens,
         )
-        for result in results
-    ]
+        maps.append(at_layer)
+    return maps

@@ -47,7 +47,7 @@ def _cam(call: MethodCall, weights: Callable[[LayerGradients], Tensor]) -> list[
 
 def _mean_over_cells(layer: LayerGradients) -> Tensor:
     """The gradients (B, K, ...), each averaged over the cells; tokens that are no cells are left out."""
-    layout = layer.cells
+    layout = layer.layout
     axes = [axis + 1 for axis in layout.axes]  # after the classes
     gradients = layer.gradients
     if layout.tokens is not None:

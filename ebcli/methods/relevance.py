@@ -2,8 +2,7 @@
 
 from ebcli.eb.lrp import relevance_propagation
 from ebcli.eb.rollout import attention_rollout
-from ebcli.layouts import saliency_map
-from ebcli.methods.call import MethodCall, MethodMaps
+from ebcli.methods.call import MethodCall, MethodMaps, maps_at
 
 
 def lrp(call: MethodCall) -> list[MethodMaps]:
@@ -16,23 +15,7 @@ def lrp(call: MethodCall) -> list[MethodMaps]:
         head=call.head,
         unsupported="gradient" if call.allow_unsupported else "error",
     )
-    maps = []
-    for result in results:
-        flat = saliency_map(
-            result.relevance.flatten(0, 1),
-            result.input_shape,
-            layer=result.layer,
-            channel_axis=result.channel_axis,
-            layout=result.layout,
-        )
-        at_layer = MethodMaps(
-            layer=result.layer,
-            maps=flat.unflatten(0, result.relevance.shape[:2]),
-            relevance=result.relevance,
-            special_tokens=result.layout.special if result.layout else 0,
-        )
-        maps.append(at_layer)
-    return maps
+    return [maps_at(result.cells, result.relevance) for result in results]
 
 
 def rollout(call: MethodCall) -> list[MethodMaps]:

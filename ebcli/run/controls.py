@@ -109,7 +109,9 @@ def probe_noise(
                 strides[layer] = by_grid[grid]
             over_cells = bool(result.special_tokens)
             words.append(
-                method_in_words(method, network.labels_against, joint=result.joint, over_cells=over_cells)
+                method_in_words(
+                    method, network.labels_against, joint=bool(result.joint), over_cells=over_cells
+                )
             )
         compute_maps(question, beside, 1)
     except LayerError as error:

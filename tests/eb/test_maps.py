@@ -7,11 +7,16 @@ from torch.nn import functional as F
 
 import ebcli
 from ebcli.errors import LayerError
-from ebcli.layouts import saliency_map
+from ebcli.layouts import extent_of, layout_by_shape, saliency_map
 
 IMAGE = (2, 3, 224, 224)
 WIDE = (2, 3, 192, 320)
 CLIP = (1, 3, 16, 224, 224)
+
+
+def map_by_shape(relevance: torch.Tensor, inputs: tuple[int, ...]) -> torch.Tensor:
+    layout = layout_by_shape(tuple(relevance.shape), extent_of(inputs, 1))
+    return saliency_map(relevance, layer="fc", channel_axis=1, layout=layout)
 
 
 def hot(shape: tuple[int, ...], place: tuple[int, ...], channel_axis: int) -> torch.Tensor:
@@ -38,7 +43,7 @@ def hot(shape: tuple[int, ...], place: tuple[int, ...], channel_axis: int) -> to
 )
 def test_channels_are_found(shape, axis, inputs, grid):
     place = tuple(range(1, len(grid) + 1))
-    maps = saliency_map(hot(shape, place, axis), inputs)
+    maps = map_by_shape(hot(shape, place, axis), inputs)
     assert maps.shape == (shape[0], *grid)
     assert maps[(0, *place)] == shape[axis]
     assert maps.sum() == shape[axis]
@@ -62,7 +67,7 @@ def test_tokens_are_laid_out_row_by_row(tokens, special, inputs, grid):
     relevance[0, special + grid[-1] + 2] = 1  # second row, third column
     if special:
         relevance[0, :special] = 100  # the class token is no place
-    maps = saliency_map(relevance, inputs)
+    maps = map_by_shape(relevance, inputs)
     assert maps.shape == (inputs[0], *grid)
     assert maps[0].flatten().nonzero().tolist() == [[grid[-1] + 2]]
     assert maps[0].reshape(-1, *grid[-2:])[0, 1, 2] == 5
@@ -71,7 +76,7 @@ def test_tokens_are_laid_out_row_by_row(tokens, special, inputs, grid):
 @pytest.mark.parametrize("shape", [(2, 1000), (2, 512, 1, 1), (2, 7, 5), (2, 4, 4, 4, 4)])
 def test_no_spatial_extent(shape):
     with pytest.raises(LayerError, match=r"layer 'fc' has no spatial dimensions.*choose a layer"):
-        saliency_map(torch.zeros(shape), IMAGE, layer="fc")
+        map_by_shape(torch.zeros(shape), IMAGE)
 
 
 SPECTROGRAM = [nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(168, 5)]

@@ -169,3 +169,48 @@ def test_the_center_is_brightest_and_random_maps_differ() -> None:
     torch.manual_seed(0)
     one, other = (method_maps("random", color_net(), INPUTS, torch.tensor([[0, 1]]), None) for _ in range(2))
     assert len({one[0, 0, 0].item(), one[1, 0, 0].item(), other[0, 0, 0].item()}) == 3
+
+
+class PictureAndTable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.of_picture = nn.Linear(3 * 4 * 4, 5)
+        self.of_table = nn.Linear(6, 5)
+
+    def forward(self, picture: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.of_picture(picture.flatten(1)) + self.of_table(table)
+        return logits
+
+
+@pytest.mark.parametrize("name", ["gradient-x-input", "lrp"])
+def test_a_table_beside_the_picture_has_maps_of_its_own_shape(name: str) -> None:
+    net = PictureAndTable()
+    picture, table = torch.rand(2, 3, 4, 4), torch.rand(2, 6)
+    classes = torch.tensor([[1, 4], [0, 3]])
+    call = MethodCall(
+        net=net, inputs=(picture, table), priors=partial(class_priors, classes), layers=[None, "input:1"]
+    )
+    of_picture, of_table = find(name).compute(call)
+    assert (of_picture.maps.shape, of_table.maps.shape) == ((2, 2, 4, 4), (2, 2, 6))
+    if name == "gradient-x-input":
+        torch.testing.assert_close(of_table.maps, net.of_table.weight.detach()[classes] * table[:, None])
+
+
+def test_layers_of_a_wrapped_network_have_either_name() -> None:
+    for layer in ("module.3", "3"):
+        torch.testing.assert_close(
+            method_maps("layer-cam", nn.DataParallel(deep_net()), INPUTS, CLASSES, layer),
+            method_maps("layer-cam", deep_net(), INPUTS, CLASSES, "3"),
+        )
+
+
+@pytest.mark.parametrize("name", ["grad-cam", "lrp"])
+def test_tokens_that_each_image_sorts_have_no_map(name: str) -> None:
+    class Sorted(nn.Module):
+        def forward(self, cells: torch.Tensor) -> torch.Tensor:
+            return cells.flatten(2).transpose(1, 2).sort(1).values
+
+    net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), Sorted(), nn.Flatten(), nn.Linear(8 * 12, 5))
+    with pytest.raises(LayerError, match="layer '1' has no spatial dimensions"):
+        method_maps(name, net, INPUTS, CLASSES, "1")
