@@ -26,8 +26,8 @@ from ebcli.datatypes.explanation import Explanation, Sufficiency
 from ebcli.files.clips import ClipOptions
 from ebcli.files.sources import Source
 from ebcli.methods.call import MethodCall, class_priors
-from ebcli.methods.chance import METHODS as CHANCE_METHODS
-from ebcli.methods.table import find
+from ebcli.methods.chance import CHANCE_METHODS
+from ebcli.methods.table import find_method
 from ebcli.run.controls import sufficiency_of
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
@@ -72,7 +72,7 @@ def values_of(net: torch.nn.Module, inputs: Tensor, index: int) -> dict[tuple[st
     call = MethodCall(net=net, inputs=inputs, priors=partial(class_priors, classes), layers=())
     values = {}
     for method, layers in LAYERS.items():
-        for result in find(method).compute(replace(call, layers=layers)):
+        for result in find_method(method).compute(replace(call, layers=layers)):
             values[method, str(result.layer)] = result.maps[0, 0].detach().numpy()
     torch.manual_seed(0)
     for method in CHANCE:

@@ -16,7 +16,7 @@ from ebcli.cli.option_hints import HINTS
 from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError, closest
 from ebcli.files.paths import path_of, url_of
-from ebcli.methods.table import find, names
+from ebcli.methods.table import find_method, method_names
 from ebcli.run.plan_parts import CANDIDATES as CANDIDATE_CHOICES
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -219,12 +219,12 @@ class MethodName(click.ParamType):
         if value in self._extra_names:
             return str(value)
         try:
-            return find(value).name
+            return find_method(value).name
         except ConfigurationError as error:
             self.fail(str(error), param, ctx)
 
     def shell_complete(self, _ctx: Context, _param: Parameter, incomplete: str) -> list[CompletionItem]:
-        words = [*names(), *self._extra_names]
+        words = [*method_names(), *self._extra_names]
         return [CompletionItem(word) for word in words if word.startswith(incomplete.lower())]
 
 

@@ -201,7 +201,7 @@ def _bar_of_passes(work: Run) -> Iterator[None]:
     from tqdm import tqdm
 
     for name, count in passes.items():
-        note(f"{name} takes {count:,} forward passes of each {work.reader.unit}")
+        note(f"{name} takes {count:,} forward passes for each {work.reader.unit}")
     with tqdm(unit="pass", leave=False, disable=is_quiet() or None) as bar:
 
         def show(done: int, total: int) -> None:

@@ -120,14 +120,15 @@ _ALL = (
     ),
     _map(
         "-x --method NAME",
-        "Compute maps by this method; see docs/methods.md: contrastive shows why it is this class, object where it is. "
-        "Repeatable. [default: contrastive]",
+        "Compute maps by this method, such as contrastive (why it is this class) or object (where the object is); "
+        "docs/methods.md lists all. Repeatable. [default: contrastive]",
         type=METHOD,
         default=(),
     ),
     _map(
         "--contrastive/--marginal",
-        "Show what distinguishes the class, or everything that excites it: short for these methods.",
+        "Short for --method contrastive: what distinguishes the class; and for --method marginal: everything that "
+        "excites it.",
         default=None,
     ),
     _map(

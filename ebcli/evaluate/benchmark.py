@@ -23,8 +23,8 @@ from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.evaluate.metrics import bootstrap_interval
 from ebcli.files.records import append_lines
 from ebcli.methods.call import MethodCall, class_priors
-from ebcli.methods.chance import METHODS
-from ebcli.methods.table import PICTURE, check_methods, find
+from ebcli.methods.chance import CHANCE_METHODS
+from ebcli.methods.table import PICTURE, check_methods, find_method
 from ebcli.models import ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
 from ebcli.models.keywords import CLASSIFICATION, CROP, INPUT
@@ -238,7 +238,9 @@ class ModelUnderTest:
                 raise LayerError(f"{problem}: eb-saliency layers lists those that do")
         self._layers = list(dict.fromkeys(layers)) or [default_layer(model)]
         names = dict.fromkeys(methods)
-        self._methods = [METHODS[name] if name in METHODS else find(name) for name in names]
+        self._methods = [
+            CHANCE_METHODS[name] if name in CHANCE_METHODS else find_method(name) for name in names
+        ]
         check_methods(self._methods, self._layers == [INPUT])
         self.settings = network_settings(model) | {"layers": self._layers, "methods": [*names]}
         self.probe(*model.transforms.shape)

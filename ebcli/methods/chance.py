@@ -30,7 +30,7 @@ def _subjects(call: MethodCall) -> tuple[int, int]:
     return priors.shape[0], priors.shape[1]
 
 
-METHODS = {
+CHANCE_METHODS = {
     name: Method(
         name=name, words=name, function=function, source="no network", place=PICTURE, knows_class=False
     )

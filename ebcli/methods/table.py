@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 CONTRASTIVE, MARGINAL, OBJECT = "contrastive", "marginal", "object"
 CHANCE = "random", "center"  # which benchmarks measure, too
-EXCITATION = frozenset({CONTRASTIVE, MARGINAL, OBJECT})
 ANY_LAYER = "any layer"  # the pixels included
 HIDDEN_LAYER = "a layer below the classifier, not the pixels"
 PICTURE = "the picture"  # whatever the layer
@@ -34,6 +33,7 @@ class Method:
         source: where it was published.
         place: where its maps lie, ``ANY_LAYER``, ``HIDDEN_LAYER`` or ``PICTURE``.
         is_signed: negative values speak against the class.
+        has_unit: its values are probabilities, or differences of these; those of others have no unit.
         takes_against: it can contrast with other classes.
         knows_class: its maps depend on the class.
         module: what it needs beside this package; empty for nothing.
@@ -47,6 +47,7 @@ class Method:
     source: str
     place: str = ANY_LAYER
     is_signed: bool = False
+    has_unit: bool = False
     takes_against: bool = False
     knows_class: bool = True
     module: str = ""
@@ -89,10 +90,15 @@ _BUILT_IN = (
         function=f"{_EXCITATION}:contrastive",
         source=f"{_EB}, section 3.3",
         is_signed=True,
+        has_unit=True,
         takes_against=True,
     ),
     Method(
-        name=MARGINAL, words="marginal EB", function=f"{_EXCITATION}:marginal", source=f"{_EB}, section 3.2"
+        name=MARGINAL,
+        words="marginal EB",
+        function=f"{_EXCITATION}:marginal",
+        source=f"{_EB}, section 3.2",
+        has_unit=True,
     ),
     Method(
         name=OBJECT,
@@ -171,12 +177,12 @@ _TABLE: dict[str, Method] = {entry.name: entry for entry in _BUILT_IN}
 _OWN_NAMES = frozenset(_TABLE)
 
 
-def names() -> list[str]:
+def method_names() -> list[str]:
     """The names of all methods, the package's own first."""
     return [*dict.fromkeys([*_TABLE, *(point.name for point in plugins(PLUGINS))])]
 
 
-def find(name: str) -> Method:
+def find_method(name: str) -> Method:
     """A method by its name, however it is spelt: Grad-CAM, gradcam and grad_cam are grad-cam.
 
     Raises:
@@ -186,10 +192,10 @@ def find(name: str) -> Method:
     if entry is None:
         for point in plugins(PLUGINS):
             if _letters(point.name) == _letters(name):
-                load_plugin(point, register)
+                load_plugin(point, register_method)
         entry = _known(name)
     if entry is None:
-        hint = closest(name, names()) or f"choose one of {', '.join(names())}"
+        hint = closest(name, method_names()) or f"choose one of {', '.join(method_names())}"
         raise ConfigurationError(f"there is no method {name!r}: {hint}")
     return entry
 
@@ -222,7 +228,7 @@ def check_methods(methods: Sequence[Method], is_input: bool) -> None:
             )
 
 
-def register(entry: Method) -> None:
+def register_method(entry: Method) -> None:
     """Add a method; one that is registered again replaces its own.
 
     Raises:
@@ -251,7 +257,7 @@ def method(name: str, **fields: Any) -> Callable[["Function"], "Function"]:
     """
 
     def add(function: "Function") -> "Function":
-        register(Method(name=name, function=function, **{"words": name, "source": "", **fields}))
+        register_method(Method(name=name, function=function, **{"words": name, "source": "", **fields}))
         return function
 
     return add

@@ -25,7 +25,7 @@ from ebcli.files.sink import atomic_write
 from ebcli.heads import single_tensor
 from ebcli.methods.call import MethodCall, MethodMaps, class_priors
 from ebcli.methods.chance import center_blob
-from ebcli.methods.table import CONTRASTIVE, find
+from ebcli.methods.table import CONTRASTIVE, find_method
 from ebcli.models import default_layer
 from ebcli.models.keywords import OF_INPUT
 from ebcli.models.running import blank, probe, strides_of_cells
@@ -94,8 +94,8 @@ def probe_noise(
     """
     model = network.loaded
     question = _question(network, 0, call)
-    quick = [method for method in maps.table if method.passes is None]
-    beside = [method for method in map(find, maps.beside) if method.passes is None]
+    quick = [method for method in maps.method_entries if method.passes is None]
+    beside = [method for method in maps.entries_beside if method.passes is None]
     strides = {}
     words = []
     try:
@@ -119,7 +119,11 @@ def probe_noise(
         if ": choose" not in problem:
             problem += ": choose another layer"
         raise LayerError(f"{problem}, such as {default_layer(model)!r}") from error
-    words += [method_in_words(method, network.labels_against) for method in maps.table if method not in quick]
+    words += [
+        method_in_words(method, network.labels_against)
+        for method in maps.method_entries
+        if method not in quick
+    ]
     return replace(network, method="; ".join(dict.fromkeys(words)), strides=strides), results
 
 
@@ -134,7 +138,7 @@ def references(network: NetworkDescription, first: Sequence[BatchMaps], call: Ca
         first: the maps of the first picture of noise.
         call: see ``probe_noise``.
     """
-    contrastive = find(CONTRASTIVE)
+    contrastive = find_method(CONTRASTIVE)
     first_maps = [item.maps for item in first if item.method == contrastive]
     files = [*map(_cache_file, first_maps)]
     with contextlib.suppress(OSError, ValueError):

@@ -213,8 +213,7 @@ def explain(
         "images": (Path("image"),),
         "target": _flat(*classes, target, targets),
         "against": _flat(against),
-        "contrastive": None if method and contrastive else contrastive,
-        "method": (method,) if isinstance(method, str) else method and tuple(method),
+        **_methods(method, contrastive),
         "top_k": top_k,
         "candidates": _candidates(candidates),
         "style": style,
@@ -244,6 +243,16 @@ def explain(
 def _candidates(choice: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
     """How the classes to compare are chosen: by a word, or by a file."""
     return choice if choice is None or choice in CANDIDATES else Path(choice)
+
+
+def _methods(method: str | Sequence[str] | None, contrastive: bool) -> Values:
+    """The values of a plan that say which methods compute the maps."""
+    if method is None:
+        return {"contrastive": contrastive}
+    values: Values = {"method": method if isinstance(method, str) else tuple(method)}
+    if not contrastive:
+        values["contrastive"] = False
+    return values
 
 
 def _pixel(place: Sequence[int]) -> Size:

@@ -27,7 +27,7 @@ from ebcli.errors import ConfigurationError, ImageError, NonFiniteError, first_l
 from ebcli.heads import single_tensor
 from ebcli.imports import guard_user_code
 from ebcli.methods.call import MethodCall, Progress
-from ebcli.methods.table import CONTRASTIVE, EXCITATION, find
+from ebcli.methods.table import CONTRASTIVE, find_method
 from ebcli.models import LoadedModel, load_model
 from ebcli.models.keywords import INPUT, OF_INPUT
 from ebcli.models.running import is_out_of_memory, resolve_device
@@ -413,9 +413,9 @@ class Explainer:
         maps = self._maps_asked
         call = self._call(inputs, targets, against)
         if against is not None:
-            return compute_maps(call, [find(CONTRASTIVE)], count), []
-        beside = [*map(find, maps.beside)]
-        return compute_maps(call, maps.table, count), compute_maps(call, beside, count)
+            return compute_maps(call, [find_method(CONTRASTIVE)], count), []
+        beside = maps.entries_beside
+        return compute_maps(call, maps.method_entries, count), compute_maps(call, beside, count)
 
     def _call(self, inputs: Tensor, targets: Targets, against: Indices = None) -> MethodCall:
         maps = self._maps_asked
@@ -447,7 +447,9 @@ class Explainer:
         """How many forward passes an image takes, of the methods that take many, by name."""
         maps = self._maps_asked
         sides = self.loaded.transforms.shape
-        numbers = {method.name: method.passes_of(sides) for method in (*maps.table, *map(find, maps.beside))}
+        numbers = {
+            method.name: method.passes_of(sides) for method in (*maps.method_entries, *maps.entries_beside)
+        }
         return {name: number for name, number in numbers.items() if number is not None}
 
     def _probe(self) -> None:
@@ -459,7 +461,7 @@ class Explainer:
             description = replace(network, method=method)
         else:
             description, first = controls.probe_noise(network, maps, self._call)
-            joint = {item.maps.joint for item in first if item.method.name in EXCITATION}
+            joint = {item.maps.joint for item in first} - {None}
             if len(joint) == 1:  # saves a forward pass
                 self._joint = joint.pop()
             noise = {}

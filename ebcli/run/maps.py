@@ -20,7 +20,7 @@ from ebcli.datatypes.explanation import Map, Subject
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.methods.call import MethodCall, MethodMaps, positive_sums
-from ebcli.methods.table import CONTRASTIVE, EXCITATION, HIDDEN_LAYER, PICTURE, Method
+from ebcli.methods.table import CONTRASTIVE, HIDDEN_LAYER, PICTURE, Method
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import INPUT, WHOLE
 from ebcli.models.running import default_batch_size
@@ -163,7 +163,7 @@ def _batch_fields(method: Method, layer: str, result: MethodMaps, keep_relevance
 def _values(method: Method, result: MethodMaps) -> FloatArray:
     """Maps (B, K, ...): probabilities as they are, those of other methods over the sum of their positive part."""
     maps = result.maps.float()
-    if method.name not in EXCITATION:
+    if not method.has_unit:
         maps = maps / positive_sums(maps)
     values: FloatArray = maps.cpu().numpy()
     return values

@@ -11,7 +11,7 @@ from typing import Any
 from ebcli import models  # of which some names import torch when they are used
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.naming import slug
-from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, check_methods, find
+from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, check_methods
 from ebcli.models.classes import read_class_names
 from ebcli.models.keywords import ALL, BUNDLED, DEFAULT, INPUT, OF_INPUT, RAW, SOFTMAX, WHOLE
 from ebcli.models.loaded import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE, LoadedModel
@@ -101,7 +101,9 @@ class NetworkDescription:
             return None
         network = _without_network(BUNDLED, NAME, model.scores, tuple(imagenet_classes()))
         classes, against = chosen_classes(maps, network)
-        if maps.layers or maps.beside or not maps.only_excitation or model.preprocessing.crop is not None:
+        if maps.layers or maps.beside or model.preprocessing.crop is not None:
+            return None
+        if any(method.place == PICTURE for method in maps.method_entries):  # which has no default layer
             return None
         preprocessing = model.preprocessing
         network = replace(network, transforms=preprocessing.apply(PRESET), preprocessing=preprocessing)
@@ -185,7 +187,7 @@ def class_labels(model: LoadedModel, indices: Sequence[int] | None) -> list[str]
 
 def methods_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = False) -> str:
     """How maps are computed, as records and figures say it; for the arguments, see `method_in_words`."""
-    return "; ".join(method_in_words(method, against, joint=joint) for method in maps.table)
+    return "; ".join(method_in_words(method, against, joint=joint) for method in maps.method_entries)
 
 
 def method_in_words(
@@ -217,7 +219,7 @@ def describe(plan: RunPlan, model: LoadedModel, own_layer: str | None) -> Networ
         method = (plan.words or WordOptions()).method
         return NetworkDescription(loaded=model, layers=(own_layer,), default_layer=own_layer, method=method)
     layers = layers_of_methods(plan.maps, model)
-    check_methods([*plan.maps.table, *map(find, plan.maps.beside)], layers == (INPUT,))
+    check_methods([*plan.maps.method_entries, *plan.maps.entries_beside], layers == (INPUT,))
     counts = Counter(map(slug, layers))
     same_slugs = [repr(name) for name in layers if counts[slug(name)] > 1]
     if same_slugs and not plan.output.panel:
@@ -241,7 +243,7 @@ def layers_of_methods(maps: MapOptions, model: LoadedModel) -> Names:
     Raises:
         ConfigurationError: a method has no maps at such layers.
     """
-    if all(method.place == PICTURE for method in maps.table):
+    if all(method.place == PICTURE for method in maps.method_entries):
         if maps.layers not in ((), (INPUT,)):
             raise ConfigurationError(f"{maps.methods[0]} makes maps of the picture: drop --layer")
         return (INPUT,)

@@ -19,7 +19,7 @@ from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML, STDOUT
 from ebcli.files.paths import RemoteOptions, url_of, without_secrets
 from ebcli.imports import installed_version
-from ebcli.methods.table import CONTRASTIVE, MARGINAL, find
+from ebcli.methods.table import CONTRASTIVE, MARGINAL, find_method
 from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO, WHOLE
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources import takes_texts
@@ -197,8 +197,8 @@ class RunPlan:
             advice = "add --labels FILE, or --labels folders"
             raise ConfigurationError(f"--only {self.maps.only} needs the true classes: {advice}")
         style = self.style
-        if style.signed and not any(method.is_signed for method in self.maps.table):
-            problem = f"a {self.maps.methods[0]} map has no negative values"
+        if style.signed and not any(method.is_signed for method in self.maps.method_entries):
+            problem = f"{self.maps.methods[0]} maps have no negative values"
             raise ConfigurationError(f"{problem}: drop signed, or choose contrastive maps")
         self._check_figure()
         if style.name == ATLAS:
@@ -303,9 +303,11 @@ def _derive_methods(values: Values) -> None:
         raise ConfigurationError(f"--{word} is short for --method {word}: drop one of them")
     if not names:
         names = (MARGINAL if short_form is False else CONTRASTIVE,)
-    values["method"] = tuple(dict.fromkeys(find(name).name for name in names))
+    values["method"] = tuple(dict.fromkeys(find_method(name).name for name in names))
     if "compare_with" in values:
-        values["compare_with"] = tuple(dict.fromkeys(find(name).name for name in values["compare_with"]))
+        values["compare_with"] = tuple(
+            dict.fromkeys(find_method(name).name for name in values["compare_with"])
+        )
 
 
 def _derive_style(values: Values) -> None:

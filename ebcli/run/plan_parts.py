@@ -13,7 +13,7 @@ from ebcli.errors import ConfigurationError, check_at_least, check_value
 from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML, STDOUT
 from ebcli.files.paths import RemoteOptions
-from ebcli.methods.table import CONTRASTIVE, EXCITATION, Method, find
+from ebcli.methods.table import CONTRASTIVE, Method, find_method
 
 FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS, HTML)
 PICTURES = {f".{name}": name for name in FORMATS[1:]} | {".jpeg": "jpg", ".mp4": AUTO}  # by a file's suffix
@@ -122,19 +122,19 @@ class MapOptions:
     only: str | None = None
 
     @property
-    def table(self) -> list[Method]:
+    def method_entries(self) -> list[Method]:
         """The methods, in order."""
-        return [*map(find, self.methods)]
+        return [*map(find_method, self.methods)]
+
+    @property
+    def entries_beside(self) -> list[Method]:
+        """The methods whose maps panels show beside, in order."""
+        return [*map(find_method, self.beside)]
 
     @property
     def contrastive(self) -> bool:
         """Whether there are contrastive maps."""
         return CONTRASTIVE in self.methods
-
-    @property
-    def only_excitation(self) -> bool:
-        """Whether all maps are Excitation Backprop's."""
-        return {*self.methods} <= EXCITATION
 
     @property
     def max_classes(self) -> int:
@@ -154,7 +154,7 @@ class MapOptions:
         twice = [name for name in self.beside if name in self.methods]
         if twice:
             raise ConfigurationError(f"the {twice[0]} map is there already: drop --compare-with {twice[0]}")
-        if self.against and not any(method.takes_against for method in self.table):
+        if self.against and not any(method.takes_against for method in self.method_entries):
             problem = f"--against compares classes, which {self.methods[0]} maps do not"
             raise ConfigurationError(f"{problem}: drop it, or choose --method contrastive")
 

@@ -309,7 +309,7 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     video = ""
     if network.loaded.task == VIDEO:
         video = video_format(output.format)
-    marks = {method.name: _method_mark(method, plan, network) for method in plan.maps.table}
+    marks = {method.name: _method_mark(method, plan, network) for method in plan.maps.method_entries}
     names = ResultNames(
         format=format_,
         figure=_figure_kind(plan),

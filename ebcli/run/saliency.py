@@ -67,11 +67,12 @@ class Saliency:
     def _frame(self) -> DisplayFrame:
         """The photo. Raises ConfigurationError if there is none."""
         if self.photo is None:
-            problem = f"the map at {self._maps[0].layer!r} is of no picture"
-            raise ConfigurationError(
-                f"{problem}: take its values from maps, or those of a table from columns"
-            )
+            raise self._without_picture()
         return self.photo
+
+    def _without_picture(self) -> ConfigurationError:
+        problem = f"the map at {self._maps[0].layer!r} is of no picture"
+        return ConfigurationError(f"{problem}: take its values from maps, or those of a table from columns")
 
     @property
     def maps(self) -> FloatArray:
@@ -120,7 +121,8 @@ class Saliency:
 
     @cached_property
     def _atlas(self) -> Atlas:
-        assert self._frame
+        if self.photo is None:
+            raise self._without_picture()
         return Atlas.from_maps(self._maps)
 
     def at(self, x: float, y: float) -> list[tuple[str, float]]:

@@ -14,7 +14,7 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
 from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
-from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, find, names
+from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, find_method, method_names
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
 from ebcli.models.names import caveat
@@ -122,7 +122,7 @@ class Network:
         self.doubt = caveat(model.name)
         if not model.trained:
             self.doubt = f"{model.name} is untrained: its maps are meaningless"
-        self.methods = [*map(find, dict.fromkeys([*self._base_plan.maps.methods, *names()]))]
+        self.methods = [*map(find_method, dict.fromkeys([*self._base_plan.maps.methods, *method_names()]))]
         # those that take many passes are offered where there are no others
         has_others = not only_answers(model.net)
         self.methods = [method for method in self.methods if (method.passes is None) == has_others]
@@ -154,7 +154,7 @@ class Network:
             raise ConfigurationError(
                 f"this is no address of the page ({error}): open the page again"
             ) from error
-        method = find(options.get("method", self._base_plan.maps.methods[0]))
+        method = find_method(options.get("method", self._base_plan.maps.methods[0]))
         layers: tuple[str, ...] = (options.get("layer", self.default),)
         if method.place == PICTURE:
             layers = (INPUT,)

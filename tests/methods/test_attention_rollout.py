@@ -10,13 +10,13 @@ import timm
 import torch
 import transformers
 import zoo
-from method_call import maps_of
+from method_maps import maps_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision import models
 
 from ebcli.errors import ConfigurationError
-from ebcli.methods.table import find
+from ebcli.methods.table import find_method
 
 CLASSES = [[0, 1], [2, 0]]
 
@@ -248,7 +248,7 @@ def test_an_image_alone_has_the_map_that_it_has_in_a_batch() -> None:
 
 
 def test_the_table_says_that_it_knows_no_class() -> None:
-    assert not find("attention-rollout").knows_class
+    assert not find_method("attention-rollout").knows_class
 
 
 def test_a_network_without_attention_is_refused() -> None:

@@ -11,8 +11,8 @@ from torch import nn
 import ebcli
 from ebcli.errors import LayerError
 from ebcli.methods.call import MethodCall, class_priors
-from ebcli.methods.chance import METHODS
-from ebcli.methods.table import find, names
+from ebcli.methods.chance import CHANCE_METHODS
+from ebcli.methods.table import find_method, method_names
 
 torch.manual_seed(0)
 INPUTS = torch.rand(1, 3, 12, 16)
@@ -33,10 +33,10 @@ def deep_net() -> nn.Module:
     ).eval()
 
 
-ANY_NETWORK = [name for name in names() if name != "attention-rollout"]  # which needs attention
+ANY_NETWORK = [name for name in method_names() if name != "attention-rollout"]  # which needs attention
 
 
-@pytest.mark.parametrize("method", [*ANY_NETWORK, *METHODS])
+@pytest.mark.parametrize("method", [*ANY_NETWORK, *CHANCE_METHODS])
 def test_each_method_gives_a_map_for_each_class(method: str) -> None:
     maps = method_maps(method, deep_net(), INPUTS, CLASSES, "3")
     whole = method in ("random", "center")
@@ -132,7 +132,7 @@ def test_class_activation_maps_by_their_formulas_in_every_layout(name: str, layo
     cells = below(inputs).detach().requires_grad_()
     logits = net[1:](cells)
     call = MethodCall(net=net, inputs=inputs, priors=partial(class_priors, classes), layers=["1"])
-    (result,) = find(name).compute(call)
+    (result,) = find_method(name).compute(call)
     for i in range(images):
         for k, index in enumerate(classes[i].tolist()):
             (slopes,) = torch.autograd.grad(logits[i, index], cells, retain_graph=True)
@@ -191,7 +191,7 @@ def test_a_table_beside_the_picture_has_maps_of_its_own_shape(name: str) -> None
     call = MethodCall(
         net=net, inputs=(picture, table), priors=partial(class_priors, classes), layers=[None, "input:1"]
     )
-    of_picture, of_table = find(name).compute(call)
+    of_picture, of_table = find_method(name).compute(call)
     assert (of_picture.maps.shape, of_table.maps.shape) == ((2, 2, 4, 4), (2, 2, 6))
     if name == "gradient-x-input":
         torch.testing.assert_close(of_table.maps, net.of_table.weight.detach()[classes] * table[:, None])

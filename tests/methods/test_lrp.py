@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import zoo
-from method_call import maps_of
+from method_maps import maps_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision import models

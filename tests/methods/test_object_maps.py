@@ -11,7 +11,7 @@ from torch import nn
 
 import ebcli
 from ebcli.methods.call import MethodCall, class_priors
-from ebcli.methods.table import find
+from ebcli.methods.table import find_method
 
 
 def deep_net() -> nn.Module:
@@ -38,7 +38,7 @@ def test_the_geometric_mean_of_a_marginal_and_a_blurred_contrastive_map(
     call = MethodCall(
         net=net, inputs=inputs, priors=partial(class_priors, classes), layers=["1", "3"], against=against
     )
-    for layer, result in zip(("1", "3"), find("object").compute(call), strict=True):
+    for layer, result in zip(("1", "3"), find_method("object").compute(call), strict=True):
         marginal = ebcli.excitation_backprop(net, inputs, classes, layer=layer).maps.numpy()
         contrast = ebcli.excitation_backprop(
             net, inputs, classes, layer=layer, contrastive=True, against=against
@@ -60,7 +60,7 @@ def test_without_positive_contrast_it_is_blank() -> None:
         priors=partial(class_priors, torch.tensor([[0]])),
         layers=[None],
     )
-    (result,) = find("object").compute(call)
+    (result,) = find_method("object").compute(call)
     assert not result.maps.any()
 
 
@@ -76,7 +76,7 @@ def test_the_rule_of_the_engine_is_kept() -> None:
         nn.Linear(8 * 36, 5),
     ).eval()
     inputs = torch.rand(1, 3, 8, 8)
-    (result,) = find("object").compute(
+    (result,) = find_method("object").compute(
         MethodCall(net=net, inputs=inputs, priors=partial(class_priors, torch.tensor([[1]])), layers=["0"])
     )
     assert result.joint is ebcli.excitation_backprop(net, inputs, 1, layer="0").joint is True

@@ -66,7 +66,7 @@ def of_classes(*classes: int) -> Any:
 
 def maps_of(name: str, net: nn.Module, inputs: Any, priors: Any = None, **fields: Any) -> Tensor:
     call = MethodCall(net=net, inputs=inputs, priors=priors or of_classes(0, 1), layers=[None], **fields)
-    (result,) = table.find(name).compute(call)
+    (result,) = table.find_method(name).compute(call)
     assert result.layer is None
     return result.maps
 
@@ -203,7 +203,7 @@ def test_an_image_has_the_same_map_in_any_batch(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [*SIZES, (224, 224), (3, 5)])
 def test_the_passes_are_known_before(name: str, size: tuple[int, int]) -> None:
-    passes = table.find(name).passes_of(size)
+    passes = table.find_method(name).passes_of(size)
     assert passes is not None
     if size == (224, 224):
         assert passes == {"occlusion": 2 + 15 * 15, "rise": 1 + 1000}[name]
@@ -219,8 +219,10 @@ def test_the_passes_are_known_before(name: str, size: tuple[int, int]) -> None:
 
 
 def test_other_methods_take_few_passes() -> None:
-    assert {name for name in table.names() if table.find(name).passes_of((224, 224))} >= {*NAMES}
-    assert table.find("contrastive").passes_of((224, 224)) is None
+    assert {name for name in table.method_names() if table.find_method(name).passes_of((224, 224))} >= {
+        *NAMES
+    }
+    assert table.find_method("contrastive").passes_of((224, 224)) is None
 
 
 @pytest.mark.parametrize("name", NAMES)

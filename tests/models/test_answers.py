@@ -166,7 +166,7 @@ def first_class(output: Tensor) -> Tensor:
 def maps_of(name: str, loaded: LoadedModel) -> Tensor:
     images = loaded.transforms(PHOTO)[None]
     call = MethodCall(net=loaded.net, inputs=images, priors=first_class, layers=[None])
-    return table.find(name).compute(call)[0].maps
+    return table.find_method(name).compute(call)[0].maps
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_answers_explain_as_well_as_the_network(name: str, factory: str, server:
     assert default_layer(loaded) == "input"
     before = server.num_images
     maps = maps_of(name, loaded)
-    passes = table.find(name).passes_of((32, 32))
+    passes = table.find_method(name).passes_of((32, 32))
     assert server.num_images - before == (passes if factory == "Service" else 0)
     known = LoadedModel("colors", color_net(), transforms=loaded.transforms)
     torch.testing.assert_close(maps, maps_of(name, known), rtol=1e-4, atol=1e-5)
@@ -225,7 +225,7 @@ def test_pixels_of_a_segmentation() -> None:
 
     images = torch.ones(1, 3, 32, 32)
     call = MethodCall(net=loaded.net, inputs=images, priors=one_pixel, layers=[None])
-    (occlusion,) = table.find("occlusion").compute(call)
+    (occlusion,) = table.find_method("occlusion").compute(call)
     y, x = occlusion.maps[0, 0].nonzero().T
     assert (y - 10).abs().max() <= 3  # only windows that cover the pixel matter
     assert (x - 20).abs().max() <= 3

@@ -82,7 +82,7 @@ def test_maps_are_those_of_the_method_in_units_of_their_positive_part() -> None:
     [
         ("-x object --marginal", "--marginal is short for --method marginal: drop one of them"),
         ("-x gradient --against 2", "--against compares classes, which gradient maps do not"),
-        ("-x grad-cam -x hires-cam --signed", "a grad-cam map has no negative values"),
+        ("-x grad-cam -x hires-cam --signed", "grad-cam maps have no negative values"),
         ("-x object --style atlas", "an atlas compares classes by contrastive maps"),
         ("-x rise", "rise makes maps of the picture: drop --layer"),
     ],
@@ -174,7 +174,7 @@ def test_a_method_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.syspath_prepend(str(Path.cwd()))
     monkeypatch.setattr(table, "plugins", lambda _group: [point])
-    assert table.names()[-1] == "uniform"
+    assert table.method_names()[-1] == "uniform"
     (found,) = ebcli.explain(tiny_model().net, torch.rand(1, 3, 24, 24), 3, layer="2", method="uniform")
     assert found.maps == pytest.approx(np.full((1, 4, 4), 1 / 16))
 

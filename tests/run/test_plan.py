@@ -17,7 +17,7 @@ from ebcli.errors import ConfigurationError
         ({"shard": (0, 4)}, "shard 0/4 does not exist"),
         ({"exclude": ("*.jpg", "")}, "pattern is empty"),
         ({"style": "blur"}, "unknown style 'blur': choose overlay, heatmap"),
-        ({"signed": True, "contrastive": False}, "marginal map has no negative values"),
+        ({"signed": True, "contrastive": False}, "marginal maps have no negative values"),
         ({"signed": True, "style": "mask"}, "style mask cannot show negative values"),
         ({"style": "mask", "format": "jpg"}, "jpg lacks: choose png or webp"),
         ({"percentile": 0.0}, "percentile is 0"),
