@@ -1,7 +1,7 @@
 """The table of methods: what each is called, what it needs and says, and what computes its maps. Imports no torch."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,11 @@ class Method:
     passes: "Passes | str | None" = None
 
     def compute(self, call: "MethodCall") -> Sequence["MethodMaps"]:
-        """The maps at each layer of a call; of a method whose maps lie on the picture, one."""
+        """The maps at each layer of a call where the method has some; of one whose maps lie on the picture, one."""
+        if self.place == HIDDEN_LAYER:
+            call = replace(call, layers=[*filter(None, call.layers)])
+        if not call.layers:
+            return []
         maps: Sequence[MethodMaps] = _imported(self.function)(call)
         return maps
 

@@ -20,7 +20,7 @@ from ebcli.datatypes.explanation import Map, Subject
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ConfigurationError
 from ebcli.methods.call import MethodCall, MethodMaps, positive_sums
-from ebcli.methods.table import CONTRASTIVE, HIDDEN_LAYER, PICTURE, Method
+from ebcli.methods.table import CONTRASTIVE, PICTURE, Method
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import INPUT, WHOLE
 from ebcli.models.running import default_batch_size
@@ -79,20 +79,12 @@ def compute_maps(call: MethodCall, methods: Sequence[Method], count: int) -> lis
     """
     maps = []
     for method in methods:
-        of_method = _restricted(call, method, count)
-        if of_method.layers:
-            maps += [BatchMaps(method, result.layer or INPUT, result) for result in method.compute(of_method)]
+        of_method = call
+        if method.passes is not None:
+            of_method = call.of_images(0, count)
+        maps += [BatchMaps(method, result.layer or INPUT, result) for result in method.compute(of_method)]
     order = [*(layer or INPUT for layer in call.layers), INPUT]
     return sorted(maps, key=lambda item: order.index(item.layer))
-
-
-def _restricted(call: MethodCall, method: Method, count: int) -> MethodCall:
-    """A call for the layers at which a method has maps; for the images alone if it takes many passes."""
-    if method.passes is not None:
-        call = call.of_images(0, count)
-    if method.place == HIDDEN_LAYER:
-        return replace(call, layers=[*filter(None, call.layers)])
-    return call
 
 
 def maps_of(

@@ -94,6 +94,15 @@ def test_misfits_are_reported_early() -> None:
         ModelUnderTest(ModelSpec("colors", weights="none"), ["input"], ["grad-cam"], "cpu")
 
 
+@pytest.mark.usefixtures("colors")
+def test_a_method_is_measured_at_those_layers_that_it_has_maps_of() -> None:
+    model = ModelUnderTest(
+        ModelSpec("colors", weights="none"), ["0", "input"], ["grad-cam", "gradient"], "cpu"
+    )
+    found = [(maps.method, maps.layer) for maps in model.explain(torch.rand(1, 3, 32, 32), [1], "seed")]
+    assert found == [("grad-cam", "0"), ("gradient", "0"), ("gradient", "input")]
+
+
 def test_an_image_of_the_wrong_size_for_the_network() -> None:
     model = ModelUnderTest(
         ModelSpec("timm/vit_tiny_patch16_224", weights="none"), ["patch_embed"], ["marginal"], "cpu"
