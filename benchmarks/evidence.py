@@ -18,7 +18,7 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FOLDER = DOCS / "evidence"
-PAGES = (DOCS.parent / "README.md", DOCS / "tables.md", DOCS / "many-photos.md")
+PAGES = (DOCS.parent / "README.md", DOCS / "evidence.md", DOCS / "many-photos.md")
 Row = dict[str, Any]  # of strings, once it is read
 
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -1,4 +1,4 @@
-"""docs/evidence.md and docs/tables.md say what the files beside them say."""
+"""docs/evidence.md says what the files beside it say."""
 
 import re
 from collections.abc import Callable
@@ -322,10 +322,7 @@ def test_rates_are_those_of_the_works_of_the_script() -> None:
 
 def test_the_numbers_of_the_text_are_those_of_the_files() -> None:
     text = re.sub(
-        r"^```.*?^```$|<!-- table.*?<!-- end -->|\]\(http[^)]*\)",
-        "",
-        text_of("evidence", "tables"),
-        flags=_LINES,
+        r"^```.*?^```$|<!-- table.*?<!-- end -->|\]\(http[^)]*\)", "", text_of("evidence"), flags=_LINES
     )
     text = " ".join(text.split())
     for sentence, values in SENTENCES.items():
@@ -336,17 +333,9 @@ def test_the_numbers_of_the_text_are_those_of_the_files() -> None:
     assert {*re.findall(r"\b\d+\.\d+\b|\d+%", text)} <= {*_SETTLED}
 
 
-@pytest.mark.parametrize(
-    ("page", "caveat"),
-    [
-        ("tables", "were measured with a forward pass in PyTorch's default layout"),
-        ("evidence", "forward passes were measured in PyTorch's default layout"),
-    ],
-)
-def test_pages_say_if_the_forward_pass_ran_in_another_layout_than_the_map(page: str, caveat: str) -> None:
-    layouts = {row["layout"] for row in evidence.read("cost")}
-    assert layouts <= {"default", "channels_last"}
-    assert (caveat in " ".join(text_of(page).split())) == ("default" in layouts)
+def test_the_forward_pass_was_measured_in_the_layout_of_the_map() -> None:
+    assert "the layout `channels_last` for both" in " ".join(text_of("evidence").split())
+    assert {row["layout"] for row in evidence.read("cost")} == {"channels_last"}
 
 
 def test_limits_of_shares_are_multiples_of_the_largest_of_a_word_in_a_blank_picture() -> None:
@@ -403,8 +392,8 @@ def test_what_pages_say_of_the_best_layers_holds(network: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_linked_and_says_when_it_was_measured(name: str) -> None:
-    assert f"(evidence/{name}.csv)" in text_of("tables")
-    assert name == "rules" or f"`{name}`" in text_of("tables").partition("## Scripts")[2], (
+    assert f"(evidence/{name}.csv)" in text_of("evidence")
+    assert name == "rules" or f"`{name}`" in text_of("evidence").partition("## Scripts")[2], (
         "which script writes it?"
     )
     assert all(re.fullmatch(r"20\d\d-[01]\d", row["date"]) and row["torch"] for row in evidence.read(name))
