@@ -8,7 +8,7 @@ Nothing is asked of the configuration. Three experiments tell:
 3. Where every module that keeps the shape of its input passes it on as it is, no token learns of another one. Then
    slopes tell which token each of these numbers reaches.
 
-An experiment with the network as it is checks them: noise in a token's box must change that token most.
+An experiment with the network as it is checks them: a token must change most when the photo changes in its box.
 """
 
 from collections import Counter
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ebcli.eb.torch_private import tree_flatten, tree_unflatten
 from ebcli.errors import ConfigurationError
@@ -26,8 +27,9 @@ from ebcli.models.running import ReachedLayer
 Inputs = dict[str, Any]  # of a network, by name
 Reader = Callable[[Tensor], Inputs]  # from a photo (3, H, W), from 0 to 255, to the network's inputs
 
+_BLOTCHES = 24  # of noise, along a side
 _TRIES = 12  # tokens that are checked
-_LEAST_HITS = 0.5  # of them, those that noise in their boxes changes most
+_LEAST_HITS = 0.5  # of them, those that change most when the photo changes in their boxes
 _LARGEST_BOX = 0.3  # of the photo, on average: with larger ones, the check passes whatever the boxes are
 _LEAST_CLEAR = 0.9  # of the processor's numbers, those that reach one token only
 _ROUNDING = 0.05  # of slopes whose quotient is a whole number
@@ -202,7 +204,10 @@ def find_entry(net: nn.Module, read: Reader, size: tuple[int, int], word: int) -
 
 def _noise(size: tuple[int, int], seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return 255 * torch.rand(3, *size[::-1], generator=generator)
+    coarse = 255 * torch.rand(
+        1, 3, _BLOTCHES, _BLOTCHES, generator=generator
+    )  # which stays when it is shrunk
+    return F.interpolate(coarse, size[::-1], mode="bilinear")[0]
 
 
 def _with_last_token(inputs: Inputs, token: int) -> Inputs:
@@ -359,7 +364,8 @@ def _boxes(token: Tensor, places: Tensor, count: int) -> Tensor:
     lowest, highest = (
         sums.scatter_reduce(0, index, places, kind, include_self=False) for kind in ("amin", "amax")
     )
-    # n evenly spaced numbers have the variance v = d² (n² - 1) / 12 and the span s = d (n - 1): n d = (s + 12 v / s) / 2
+    # n numbers with the distance d have the variance v = d² (n² - 1) / 12 and the span s = d (n - 1), so that
+    # n d = (s + 12 v / s) / 2
     spans = highest - lowest
     halves = (spans + 12 * variances / spans) / 4
     boxes = torch.cat([centers - halves, centers + halves], 1)
@@ -415,7 +421,7 @@ def _replacement(position: int, rows: Tensor) -> Callable[[list[Any]], None]:
 
 
 def _check(net: nn.Module, read: Reader, size: tuple[int, int], entry: Entry, tokens: PhotoTokens) -> None:
-    """Raise ConfigurationError unless noise in the boxes of tokens changes those tokens most."""
+    """Raise ConfigurationError unless tokens change most when the photo changes in their own boxes."""
     boxes = tokens.boxes
     known = boxes.isfinite().all(1).nonzero()[:, 0]
     sides = boxes[known, 2:] - boxes[known, :2]
@@ -427,21 +433,21 @@ def _check(net: nn.Module, read: Reader, size: tuple[int, int], entry: Entry, to
         arguments = zip(_arguments(net, read(photo), entry.call, entry.photo), tokens.rows, strict=True)
         return [row for argument, is_photo in arguments for row in argument[is_photo].float()]
 
-    before = tokens_of(photo)
     generator = torch.Generator().manual_seed(0)
     tried = known[torch.randperm(len(known), generator=generator)[:_TRIES]]
-    hits = 0
-    for index in tried:
-        left, top, right, bottom = (boxes[index] * torch.tensor([*size, *size])).round().int().tolist()
+    before = tokens_of(photo)
+    changes = []
+    for box in boxes[tried] * torch.tensor([*size, *size]):
+        left, top, right, bottom = box.round().int().tolist()
         changed = photo.clone()
         inside = slice(None), slice(top, max(bottom, top + 1)), slice(left, max(right, left + 1))
-        changed[inside] = 255 - changed[inside]
+        changed[inside] = (changed[inside] + 127) % 255
         after = tokens_of(changed)
-        changes = torch.tensor([float((b - a).norm() / a.norm()) for a, b in zip(before, after, strict=True)])
-        most = boxes[known[changes[known].argmax()]]
-        hits += _meet(boxes[index], most)
+        changes.append([float((after[index] - before[index]).norm()) for index in tried])
+    strongest = tried[torch.tensor(changes).argmax(0)]  # the box whose change was largest for each token
+    hits = sum(_meet(boxes[token], boxes[box]) for token, box in zip(tried, strongest, strict=True))
     if hits < _LEAST_HITS * len(tried):
-        problem = f"where the photo's tokens lie is unclear: noise tells it for {hits} of {len(tried)} only"
+        problem = f"where the photo's tokens lie is unclear: a check told it for {hits} of {len(tried)} only"
         raise ConfigurationError(f"{problem}; choose another network")
 
 

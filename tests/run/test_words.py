@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers import vision_language
 from PIL import Image
+from vision_language_more import MORE
 
 from ebcli.datatypes.explanation import Explanation
 from ebcli.errors import ConfigurationError
@@ -21,18 +22,34 @@ from ebcli.run.tasks.task import ImageRequest
 from ebcli.run.tasks.words import LAYER, explain
 from ebcli.run.token_boxes import TokenBoxes
 
+USUAL = {"llava", "qwen3_vl", "mllama", "smolvlm", "instructblip", "blip"}
 ANSWER = "a red cup on the table"
 SIZE = (60, 40)
 
 
+class Models(dict[str, VisionLanguage]):
+    """The families, each of which is made when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __missing__(self, family: str) -> VisionLanguage:
+        folder = self._folder / family
+        vision_language.save(family, folder)
+        self[family] = VisionLanguage(str(folder), "cpu", torch.float32)
+        return self[family]
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, VisionLanguage]:
-    found = {}
-    for family in vision_language.FAMILIES:
-        folder = tmp_path_factory.mktemp(family)
-        vision_language.save(family, folder)
-        found[family] = VisionLanguage(str(folder), "cpu", torch.float32)
-    return found
+    return Models(tmp_path_factory.mktemp("models"))
+
+
+# one for each way of entry by default: a projector, deepstack, cross-attention, tiles and a Q-Former
+FAMILIES = [
+    pytest.param(family, marks=[] if family in USUAL else pytest.mark.release)
+    for family in vision_language.FAMILIES | MORE
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +65,7 @@ def ask(model: VisionLanguage, photo: Image.Image, question: str, answer: str, *
     return explain(NetworkInput.from_image(photo, loaded.transforms), asked)
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("family", vision_language.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_one_pass_with_the_whole_answer_scores_it_as_generation_does(
     models: dict[str, VisionLanguage], photo: Image.Image, family: str
 ) -> None:
@@ -60,12 +76,13 @@ def test_one_pass_with_the_whole_answer_scores_it_as_generation_does(
         **inputs, do_sample=False, max_new_tokens=5, output_logits=True, return_dict_in_generate=True
     )
     ids = generated.sequences[0, -len(generated.logits) :]
-    answer = model.exchange(photo, question, "a red cup on the", 5)
+    count = len(ids)
+    answer = model.exchange(photo, question, " ".join("a red cup on the".split()[:count]), 5)
     text = "decoder_input_ids" if "decoder_input_ids" in answer.inputs else "input_ids"
     longer = answer.inputs | {text: answer.inputs[text].clone()}
-    longer[text][0, -5:] = ids
+    longer[text][0, -count:] = ids
     with torch.no_grad():
-        logits = model.net(**longer).logits[0, -6:-1]
+        logits = model.net(**longer).logits[0, -count - 1 : -1]
     torch.testing.assert_close(logits, torch.cat(generated.logits), atol=1e-4, rtol=1e-4)
 
 
@@ -83,8 +100,7 @@ def test_words_of_a_byte_level_tokenizer(
         assert tokenizer.decode(said.ids[list(said.tokens(start, start + len(word)))]).strip() == word
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("family", vision_language.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_words_have_maps_over_the_photo_and_shares(
     models: dict[str, VisionLanguage], photo: Image.Image, family: str
 ) -> None:
@@ -134,6 +150,9 @@ PLACES = {
     + _rows_of(2, 2),  # four tiles and the whole photo, 4 x 4 patches of which 2 x 2 merge
     "idefics3": _tiles(2, 2, 2) + _rows_of(2, 2),
     "paligemma": _rows_of(4, 4),
+    "qwen3_vl": 3 * _rows_of(4, 6),  # what enters at the first layer, and what is added behind two layers
+    "gemma3": _rows_of(2, 2),  # 4 x 4 patches of which 2 x 2 are averaged
+    "mistral3": _rows_of(2, 3),  # 32 x 48 pixels in patches of 8, of which 2 x 2 are merged
 }
 
 

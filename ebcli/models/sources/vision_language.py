@@ -137,7 +137,10 @@ class VisionLanguage(HuggingFace):
             ConfigurationError: the processor refuses them.
         """
         processor = self._processor
-        text = getattr(processor, "image_token", "") + question
+        text = question
+        image_token = getattr(processor, "image_token", None)
+        if isinstance(image_token, str):  # other processors add tokens themselves
+            text = image_token + question
         adds_tokens = True
         if getattr(processor, "chat_template", None):
             content = [{"type": "image"}, {"type": "text", "text": question or _USUAL_QUESTION}]
