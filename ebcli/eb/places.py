@@ -276,6 +276,8 @@ def reshape_marks(marks: Tensor, shape: Dims, new_shape: Dims) -> Tensor:
         shape: of the value.
         new_shape: of the same elements.
     """
+    if 0 in shape:
+        return marks.new_zeros([1] * len(new_shape))
     # the last axes of both shapes that have equally many elements, among which marks do not vary
     varying = max((axis for axis, size in enumerate(marks.shape) if size > 1), default=-1)
     ends = {prod(shape[axis:]): axis for axis in range(varying + 1, len(shape) + 1)}

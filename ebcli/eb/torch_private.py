@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 __all__ = [
     "DisableTorchFunction",
@@ -37,9 +37,11 @@ __all__ = [
     "run_backward",
     "schema_of",
     "storage_of",
+    "tree_flatten",
     "tree_leaves",
     "tree_map",
     "tree_map_only",
+    "tree_unflatten",
 ]
 
 # name -> why it is used; the public name instead

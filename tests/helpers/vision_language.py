@@ -26,14 +26,25 @@ _SPECIAL = (
         "<global-img>",
         "<end_of_utterance>",
     ),
+    *(
+        "<img>",
+        "</img>",
+        "<|image|>",
+        "<im_patch>",
+        "<im_col>",
+        "<im_start>",
+        "<low_res_im_start>",
+        "<im_end>",
+    ),
+    *("<frame_start>", "<frame_end>", "<im_low>"),
     *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
     *(f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)),
 )
 _WORDS = "describe what is on the table a red cup dog cat of and . ? : user assistant yes no".split()
-_IDS = {word: i for i, word in enumerate((*_SPECIAL, *_WORDS))}
-_SIZE = {"height": 32, "width": 32}
-_TEXT: dict[str, Any] = {
-    "vocab_size": len(_IDS),
+IDS = {word: i for i, word in enumerate((*_SPECIAL, *_WORDS))}
+SIZE = {"height": 32, "width": 32}
+TEXT: dict[str, Any] = {
+    "vocab_size": len(IDS),
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -44,7 +55,7 @@ _TEXT: dict[str, Any] = {
     "bos_token_id": 2,
     "eos_token_id": 3,
 }
-_VISION: dict[str, Any] = {
+VISION: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -52,15 +63,15 @@ _VISION: dict[str, Any] = {
     "patch_size": 8,
     "image_size": 32,
 }
-_PINPOINTS = [[32, 64], [64, 32], [64, 64]]
+PINPOINTS = [[32, 64], [64, 32], [64, 64]]
 
 
-def _tokenizer(*, closes: bool = False) -> Any:
-    """A tokenizer of words; if it `closes`, it ends each text, as BERT's."""
-    words = Tokenizer(models.WordLevel(_IDS, unk_token="<unk>"))
+def tokenizer(*, closes: bool = False, **special: str) -> Any:
+    """A tokenizer of words, with names of special tokens; if it `closes`, it ends each text, as BERT's."""
+    words = Tokenizer(models.WordLevel(IDS, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     if closes:
-        ends = [("<bos>", _IDS["<bos>"]), ("<eos>", _IDS["<eos>"])]
+        ends = [("<bos>", IDS["<bos>"]), ("<eos>", IDS["<eos>"])]
         words.post_processor = processors.TemplateProcessing("<bos> $A <eos>", special_tokens=ends)
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=words,
@@ -68,17 +79,17 @@ def _tokenizer(*, closes: bool = False) -> Any:
         unk_token="<unk>",
         bos_token="<bos>",
         eos_token="<eos>",
-        additional_special_tokens=list(_SPECIAL[4:]),
+        extra_special_tokens={f"token_{i}": token for i, token in enumerate(_SPECIAL[4:])} | special,
     )
 
 
 def word_pieces() -> Any:
     """A tokenizer that makes two tokens of a plural."""
-    tokenizer = _tokenizer()
-    pieces = {"##s" if word == "yes" else word: token for word, token in _IDS.items()}
-    tokenizer.backend_tokenizer.model = models.WordPiece(pieces, unk_token="<unk>")
-    tokenizer.backend_tokenizer.decoder = decoders.WordPiece()
-    return tokenizer
+    words = tokenizer()
+    pieces = {"##s" if word == "yes" else word: token for word, token in IDS.items()}
+    words.backend_tokenizer.model = models.WordPiece(pieces, unk_token="<unk>")
+    words.backend_tokenizer.decoder = decoders.WordPiece()
+    return words
 
 
 def byte_level_tokenizer(texts: list[str]) -> Any:
@@ -96,7 +107,7 @@ def byte_level_tokenizer(texts: list[str]) -> Any:
     )
 
 
-def _chat(image: str) -> str:
+def chat(image: str) -> str:
     part = "{% if part['type'] == 'image' %}" + image + " {% else %}{{ part['text'] }} {% endif %}"
     return (
         "{% for message in messages %}user : {% for part in message['content'] %}"
@@ -106,7 +117,7 @@ def _chat(image: str) -> str:
 
 
 def _clip() -> Any:
-    return transformers.CLIPVisionConfig(**_VISION, projection_dim=32)
+    return transformers.CLIPVisionConfig(**VISION, projection_dim=32)
 
 
 _LLAVA = {"patch_size": 8, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
@@ -114,50 +125,50 @@ _LLAVA = {"patch_size": 8, "vision_feature_select_strategy": "default", "num_add
 
 def _llava() -> tuple[Any, Any]:
     config = transformers.LlavaConfig(
-        vision_config=_clip(), text_config=transformers.LlamaConfig(**_TEXT), image_token_id=_IDS["<image>"]
+        vision_config=_clip(), text_config=transformers.LlamaConfig(**TEXT), image_token_id=IDS["<image>"]
     )
-    images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=_SIZE)
-    return config, transformers.LlavaProcessor(images, _tokenizer(), **_LLAVA, chat_template=_chat("<image>"))
+    images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=SIZE)
+    return config, transformers.LlavaProcessor(images, tokenizer(), **_LLAVA, chat_template=chat("<image>"))
 
 
 def _llava_next() -> tuple[Any, Any]:
     config = transformers.LlavaNextConfig(
         vision_config=_clip(),
-        text_config=transformers.LlamaConfig(**_TEXT),
-        image_token_id=_IDS["<image>"],
-        image_grid_pinpoints=_PINPOINTS,
+        text_config=transformers.LlamaConfig(**TEXT),
+        image_token_id=IDS["<image>"],
+        image_grid_pinpoints=PINPOINTS,
     )
     images = transformers.LlavaNextImageProcessor(
-        size={"shortest_edge": 32}, crop_size=_SIZE, image_grid_pinpoints=_PINPOINTS
+        size={"shortest_edge": 32}, crop_size=SIZE, image_grid_pinpoints=PINPOINTS
     )
     return config, transformers.LlavaNextProcessor(
-        images, _tokenizer(), **_LLAVA, chat_template=_chat("<image>")
+        images, tokenizer(), **_LLAVA, chat_template=chat("<image>")
     )
 
 
-def _qwen(config_class: Any, text_class: Any, vision: Any, processor_class: Any) -> tuple[Any, Any]:
+def qwen(config_class: Any, text_class: Any, vision: Any, processor_class: Any) -> tuple[Any, Any]:
     rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
     config = config_class(
-        text_config=text_class(**_TEXT, rope_parameters=rope),
+        text_config=text_class(**TEXT, rope_parameters=rope),
         vision_config=vision,
-        image_token_id=_IDS["<|image_pad|>"],
-        video_token_id=_IDS["<|video_pad|>"],
-        vision_start_token_id=_IDS["<|vision_start|>"],
-        vision_end_token_id=_IDS["<|vision_end|>"],
+        image_token_id=IDS["<|image_pad|>"],
+        video_token_id=IDS["<|video_pad|>"],
+        vision_start_token_id=IDS["<|vision_start|>"],
+        vision_end_token_id=IDS["<|vision_end|>"],
     )
     images = transformers.Qwen2VLImageProcessor(
         patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=16 * 16, max_pixels=40 * 40
     )
     videos = transformers.Qwen2VLVideoProcessor(patch_size=4, merge_size=2)
-    chat = _chat("<|vision_start|><|image_pad|><|vision_end|>")
-    return config, processor_class(images, _tokenizer(), videos, chat_template=chat)
+    template = chat("<|vision_start|><|image_pad|><|vision_end|>")
+    return config, processor_class(images, tokenizer(), videos, chat_template=template)
 
 
 def _qwen2_vl() -> tuple[Any, Any]:
     vision = Qwen2VLVisionConfig(
         depth=2, embed_dim=32, hidden_size=32, num_heads=2, mlp_ratio=2, patch_size=4, spatial_merge_size=2
     )
-    return _qwen(transformers.Qwen2VLConfig, Qwen2VLTextConfig, vision, transformers.Qwen2VLProcessor)
+    return qwen(transformers.Qwen2VLConfig, Qwen2VLTextConfig, vision, transformers.Qwen2VLProcessor)
 
 
 def _qwen2_5_vl() -> tuple[Any, Any]:
@@ -172,15 +183,13 @@ def _qwen2_5_vl() -> tuple[Any, Any]:
         window_size=16,
         fullatt_block_indexes=[1],
     )
-    return _qwen(
-        transformers.Qwen2_5_VLConfig, Qwen2_5_VLTextConfig, vision, transformers.Qwen2_5_VLProcessor
-    )
+    return qwen(transformers.Qwen2_5_VLConfig, Qwen2_5_VLTextConfig, vision, transformers.Qwen2_5_VLProcessor)
 
 
 def _tiled(config_class: Any, vision: Any) -> Any:
-    text = transformers.LlamaConfig(**_TEXT)
+    text = transformers.LlamaConfig(**TEXT)
     return config_class(
-        vision_config=vision, text_config=text, image_token_id=_IDS["<image>"], scale_factor=2, pad_token_id=0
+        vision_config=vision, text_config=text, image_token_id=IDS["<image>"], scale_factor=2, pad_token_id=0
     )
 
 
@@ -189,9 +198,9 @@ def _idefics3() -> tuple[Any, Any]:
         size={"longest_edge": 64}, max_image_size={"longest_edge": 32}
     )
     processor = transformers.Idefics3Processor(
-        images, _tokenizer(), image_seq_len=4, chat_template=_chat("<image>")
+        images, tokenizer(), image_seq_len=4, chat_template=chat("<image>")
     )
-    return _tiled(transformers.Idefics3Config, Idefics3VisionConfig(**_VISION)), processor
+    return _tiled(transformers.Idefics3Config, Idefics3VisionConfig(**VISION)), processor
 
 
 def _smolvlm() -> tuple[Any, Any]:
@@ -200,45 +209,45 @@ def _smolvlm() -> tuple[Any, Any]:
     )
     processor = transformers.SmolVLMProcessor(
         images,
-        _tokenizer(),
+        tokenizer(),
         transformers.SmolVLMVideoProcessor(),
         image_seq_len=4,
-        chat_template=_chat("<image>"),
+        chat_template=chat("<image>"),
     )
-    return _tiled(transformers.SmolVLMConfig, SmolVLMVisionConfig(**_VISION)), processor
+    return _tiled(transformers.SmolVLMConfig, SmolVLMVisionConfig(**VISION)), processor
 
 
 def _paligemma() -> tuple[Any, Any]:
     config = transformers.PaliGemmaConfig(
-        vision_config=transformers.SiglipVisionConfig(**_VISION, projection_dim=32),
-        text_config=transformers.GemmaConfig(**_TEXT, head_dim=16),
-        image_token_id=_IDS["<image>"],
+        vision_config=transformers.SiglipVisionConfig(**VISION, projection_dim=32),
+        text_config=transformers.GemmaConfig(**TEXT, head_dim=16),
+        image_token_id=IDS["<image>"],
         projection_dim=32,
         hidden_size=32,
     )
-    images = transformers.SiglipImageProcessor(size=_SIZE)
+    images = transformers.SiglipImageProcessor(size=SIZE)
     images.image_seq_length = 16
-    return config, transformers.PaliGemmaProcessor(images, _tokenizer())
+    return config, transformers.PaliGemmaProcessor(images, tokenizer())
 
 
 def _blip() -> tuple[Any, Any]:
     own = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
     text = transformers.BlipTextConfig(
-        **{name: value for name, value in _TEXT.items() if name in own},
+        **{name: value for name, value in TEXT.items() if name in own},
         encoder_hidden_size=32,
         projection_dim=32,
         max_position_embeddings=64,
         pad_token_id=0,
-        bos_token_id=_IDS["user"],
+        bos_token_id=IDS["user"],
         eos_token_id=3,
         sep_token_id=3,
     )
-    vision = transformers.BlipVisionConfig(**_VISION, projection_dim=32)
+    vision = transformers.BlipVisionConfig(**VISION, projection_dim=32)
     config = transformers.BlipConfig(
         text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=32
     )
     return config, transformers.BlipProcessor(
-        transformers.BlipImageProcessor(size=_SIZE), _tokenizer(closes=True)
+        transformers.BlipImageProcessor(size=SIZE), tokenizer(closes=True)
     )
 
 
@@ -257,7 +266,9 @@ FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
 def save(family: str, folder: Path) -> None:
     """Write a model with random weights and its processor."""
     torch.manual_seed(0)
-    config, processor = FAMILIES[family]()
+    from vision_language_more import MORE
+
+    config, processor = (FAMILIES | MORE)[family]()
     net = transformers.AutoModelForImageTextToText.from_config(config)
     with torch.no_grad():
         for parameter in net.parameters():

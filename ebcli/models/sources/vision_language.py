@@ -1,7 +1,9 @@
 """Vision-language models of Hugging Face, and what they get of a photo, a question and an answer."""
 
+import inspect
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -9,38 +11,34 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import Module
-from torch.nn import functional as F
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.models.checkpoint import Tensors
 from ebcli.models.keywords import WORDS
 from ebcli.models.loaded import LoadedModel
+from ebcli.models.photo_probe import Entry, PhotoTokens, cast, find_entry, find_tokens
 from ebcli.models.running import checked_device
 from ebcli.models.sources.base import fetch_errors
 from ebcli.models.sources.huggingface import HuggingFace
 
 _AUTO = "AutoModelForImageTextToText"
 _BLIP = "blip"
-KINDS = ("llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "smolvlm", "idefics3", "paligemma", _BLIP)
 _USUAL_QUESTION = "Describe the image."
 _ADVICE = "save the processor beside the model by save_pretrained(), and install the packages that it needs"
-# What is told of each token of an answer; PaliGemma numbers what is read 0, and what is said 1
-_OF_ANSWER = {"attention_mask": 1, "token_type_ids": 1, "mm_token_type_ids": 0}
+_MOST_CACHED = 64  # sizes of photos and questions whose tokens are known
 
 
 class QuestionAnswer(NamedTuple):
     """A photo, a question and its answer, as the network gets them.
 
     Attributes:
-        pixels: the photo, in the processor's form.
-        other_inputs: what else the network gets, by name; ``input_ids`` (1, S) are the tokens of question and answer.
+        inputs: what the network gets, by name; ``input_ids`` (1, S) are the tokens of question and answer.
         ids: (N,), the tokens of the answer, which are the last ones.
         text: the answer.
         ends: how much of the text is sure after each token; one that only begins a character adds nothing.
     """
 
-    pixels: Tensor
-    other_inputs: Tensors
+    inputs: Tensors
     ids: Tensor
     text: str
     ends: Sequence[int]
@@ -87,8 +85,11 @@ class VisionLanguage(HuggingFace):
         place = checked_device(device)
         self._processor = self._fetch("AutoProcessor", "processor", _ADVICE)
         with fetch_errors(f"the weights of {self._title}", "its weights must be in safetensors files"):
-            net = self._load_published(dtype=dtype)
+            # in one operation, experts have no rule
+            net = self._load_published(dtype=dtype, experts_implementation="eager")
         self.net: Any = net.eval().requires_grad_(False).to(place)
+        self._entry: Entry | None = None
+        self._photo_tokens: dict[Any, PhotoTokens] = {}
 
     def as_loaded(self) -> LoadedModel:
         """The model like others: its network gets photos as they are, which the processor reads."""
@@ -97,17 +98,33 @@ class VisionLanguage(HuggingFace):
         return LoadedModel(self._title, net, transforms=spec, task=WORDS, one_by_one=True)
 
     def _chosen_head(self) -> str:
-        kind = self._config.model_type
-        if kind not in KINDS:
-            raise self._error(f"is of type {kind}, but ask knows {', '.join(KINDS)} only")
+        auto = self._library.models.auto.modeling_auto
+        if type(self._config) not in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+            raise self._error(
+                f"is of type {self._config.model_type}, which answers no questions about photos"
+            )
         return _AUTO
 
-    @property
-    def image_token(self) -> int | None:
-        """The token that stands for a part of the photo; None if the photo is no part of the text."""
-        if self._is_blip:
-            return None
-        return self._config.image_token_id
+    def photo_tokens(self, size: tuple[int, int], question: str) -> tuple[Entry, PhotoTokens]:
+        """Where photos enter the network, and the tokens of those of one size (width, height), see `photo_probe`.
+
+        Raises:
+            ConfigurationError: they could not be placed.
+        """
+        read = partial(self.read, question=question)
+        key = size, question
+        if self._entry is None:
+            words = self.answer_tokens(_USUAL_QUESTION)
+            with self._silent():
+                self._entry, self._photo_tokens[key] = find_entry(self.net, read, size, words[0])
+        if key not in self._photo_tokens:
+            tokens = find_tokens(self.net, read, size, self._entry)
+            if tokens is None:
+                raise self._error("mixes parts of a photo of this size before its text part reads them")
+            if len(self._photo_tokens) >= _MOST_CACHED:
+                self._photo_tokens.clear()
+            self._photo_tokens[key] = tokens
+        return self._entry, self._photo_tokens[key]
 
     @property
     def _is_blip(self) -> bool:
@@ -120,7 +137,10 @@ class VisionLanguage(HuggingFace):
             ConfigurationError: the processor refuses them.
         """
         processor = self._processor
-        text = getattr(processor, "image_token", "") + question
+        text = question
+        image_token = getattr(processor, "image_token", None)
+        if isinstance(image_token, str):  # other processors add tokens themselves
+            text = image_token + question
         adds_tokens = True
         if getattr(processor, "chat_template", None):
             content = [{"type": "image"}, {"type": "text", "text": question or _USUAL_QUESTION}]
@@ -132,8 +152,15 @@ class VisionLanguage(HuggingFace):
             inputs = dict(
                 processor(images=photo, text=text, return_tensors="pt", add_special_tokens=adds_tokens)
             )
+        if self.net.config.is_encoder_decoder:
+            start = self.net.generation_config.decoder_start_token_id
+            inputs["decoder_input_ids"] = torch.tensor([[start]])
         inputs.pop("labels", None)
-        return {name: tensor.to(self.net.device) for name, tensor in inputs.items()}
+        arguments = inspect.signature(self.net.forward).parameters
+        inputs = {name: tensor.to(self.net.device) for name, tensor in inputs.items() if name in arguments}
+        if "use_cache" in arguments:
+            inputs["use_cache"] = False
+        return inputs
 
     def exchange(self, photo: Image.Image, question: str, answer: str | None, longest: int) -> QuestionAnswer:
         """Ask a question about a photo.
@@ -148,29 +175,41 @@ class VisionLanguage(HuggingFace):
             ConfigurationError: there is no answer.
         """
         inputs = self.read(photo, question)
-        inputs["pixel_values"] = inputs["pixel_values"].to(self.net.dtype)
-        question_ids = inputs["input_ids"][0]
-        if self._is_blip:  # its tokenizer ends texts, and its decoder has a first token of its own
-            question_ids = question_ids[:-1].clone()
-            question_ids[0] = self._config.text_config.bos_token_id
-        count = len(question_ids)
+        name = "input_ids"
+        if self.net.config.is_encoder_decoder:
+            name = "decoder_input_ids"
+        elif self._is_blip:  # its tokenizer ends texts, and its decoder has a first token of its own
+            inputs |= {key: inputs[key][:, :-1] for key in (name, "attention_mask")}
+            inputs[name][0, 0] = self._config.text_config.bos_token_id
+        question_ids = inputs[name][0]
         if answer is None:
-            with torch.no_grad(), self._silent():
-                ids = self.net.generate(**inputs, do_sample=False, max_new_tokens=longest)[0, count:]
-            while len(ids) and int(ids[-1]) in self._special_ids:
-                ids = ids[:-1]
+            ids = self._generate(inputs, question_ids, longest)
         else:
             ids = self._answer_ids(question_ids, answer)
         beginnings = [self._decode(ids[: i + 1]) for i in range(len(ids))]
         if not beginnings or not beginnings[-1].strip():
             raise self._error("answers nothing: ask another question, or give --answer")
-        for name in _OF_ANSWER.keys() & inputs.keys():
-            inputs[name] = F.pad(inputs[name][:, :count], (0, len(ids)), value=_OF_ANSWER[name])
-        inputs["input_ids"] = torch.cat([question_ids, ids])[None]
-        pixels = inputs.pop("pixel_values")
+        for _ in ids:  # as each token adds to masks and types of tokens when it is generated
+            inputs = self.net._update_model_kwargs_for_generation(
+                self._library.utils.ModelOutput(), inputs, self.net.config.is_encoder_decoder
+            )
+        inputs[name] = torch.cat([question_ids, ids])[None]
         # less what is no character yet
         ends = [*accumulate((len(beginning.rstrip("\ufffd")) for beginning in beginnings), max)]
-        return QuestionAnswer(pixels, inputs, ids, beginnings[-1], ends)
+        return QuestionAnswer(inputs, ids, beginnings[-1], ends)
+
+    def _generate(self, inputs: dict[str, Any], question_ids: Tensor, longest: int) -> Tensor:
+        """The tokens of the network's own answer, without those that end it."""
+        options = cast(self.net, inputs) | {"use_cache": True}
+        with torch.no_grad(), self._silent():
+            ids: Tensor = self.net.generate(**options, do_sample=False, max_new_tokens=longest)[0]
+        count = len(question_ids)
+        if torch.equal(ids[:count], question_ids):  # some networks return new tokens only
+            ids = ids[count:]
+        special_ids = self._special_ids
+        while len(ids) and int(ids[-1]) in special_ids:
+            ids = ids[:-1]
+        return ids
 
     @property
     def _special_ids(self) -> list[int]:

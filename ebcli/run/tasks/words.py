@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.eb import excitation_backprop
+from ebcli.eb.operations import flatten_all, split_like
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import WORDS
-from ebcli.run.patches import find_patches
+from ebcli.models.photo_probe import Entry, before_call, cast
 from ebcli.run.plan_parts import WordOptions
 from ebcli.run.tasks.task import ImageRequest, Task, register
+from ebcli.run.token_boxes import TokenBoxes
 
 if TYPE_CHECKING:
     from ebcli.models.sources.vision_language import QuestionAnswer, VisionLanguage
     from ebcli.run.reading import NetworkInput
 
-LAYER = "photo tokens"  # of the decoder
+LAYER = "photo tokens"
 
 Token = tuple[int, int]  # its place in the answer, and its number in the vocabulary
 _WORDS = re.compile(r"\w+(?:['’.-]\w+)*")
@@ -39,107 +42,87 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
-class DecoderInput(NamedTuple):
-    """What the first layer of a decoder gets.
-
-    Attributes:
-        call: all its arguments.
-        text, photo: the tokens (1, n, D) of the text and of the photo.
-        is_photo: which of the tokens are the photo's; None if the photo is no part of the decoder's text.
-    """
-
-    call: inspect.BoundArguments
-    text: Tensor
-    photo: Tensor
-    is_photo: Tensor | None
-
-
 class AnswerNetwork(nn.Module):
-    """A network as a function of the photo's pixels: the logits (1, N) of tokens, each at its place in the answer.
+    """The logits (1, N) of tokens, each at its place in the answer, as a function of what enters with the photo.
 
-    ``merge_point`` is a layer in front of the decoder: all that it reads, as the tokens of the text, the mean token of
-    the photo, and each of the photo's tokens less this mean. What all have in common explains no place and no content,
-    as a bias does not, so it is a token of its own.
+    ``merge_point`` is a layer of all that enters: rows of numbers that are not the photo's, the mean token of the
+    photo, and each of the photo's tokens less this mean. What all have in common explains no place and no content, as
+    a bias does not, so it is a token of its own. What the network reads of the text elsewhere is joined to it as a
+    constant.
+
+    Args:
+        net: the network.
+        answer: the photo, the question and the answer.
+        entry: where the photo enters.
+        rows: which rows of the arguments there are the photo's.
+        tokens: the tokens whose logits are returned.
 
     Attributes:
         logits: those of all tokens at each place of the answer, (places, vocabulary).
-        texts: how many of the tokens at ``merge_point`` are of the text.
-        blocks: those of the encoder.
     """
 
-    def __init__(self, model: VisionLanguage, exchange: QuestionAnswer, tokens: Sequence[Token] = ()) -> None:
+    def __init__(
+        self, net: Any, answer: QuestionAnswer, entry: Entry, rows: Sequence[Tensor], tokens: Sequence[Token]
+    ) -> None:
         super().__init__()
-        self.net = model.net
+        self.net = net
         self.merge_point = nn.Identity()
-        self._other_inputs = exchange.other_inputs
-        self._count = len(exchange.ids)
-        self._tokens = tokens
-        self._image_token = model.image_token
         self.logits = torch.empty(0)
-        self.texts = 0
-        decoder_blocks = _block_lists(self.net.get_decoder())[0]
-        self._first = decoder_blocks[0]
-        encoder_lists = (blocks for blocks in _block_lists(self.net) if self._first not in blocks)
-        self.blocks = [*next(encoder_lists)]
+        self._inputs = cast(net, answer.inputs)
+        self._count = len(answer.ids)
+        self._entry = entry
+        self._rows = rows
+        self._tokens = tokens
+        self._shapes: list[torch.Size] = []
+        self._number = torch.empty(())
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        logits = self._run(self._merge, pixels).logits[0]
+    def forward(self, start: Tensor) -> Tensor:
+        """The logits; start (1, 1), which is 0, is what makes the tokens depend on an input."""
+        self._number = start[0, 0]
+        with ExitStack() as hooks:
+            hooks.enter_context(before_call(self.net, self._entry.call, partial(self._merge, start)))
+            for name in self._entry.embeddings:
+                embedding = self.net.get_submodule(name)
+                hooks.callback(embedding.register_forward_hook(self._join_output).remove)
+            logits = self.net(**self._inputs).logits[0]
         self.logits = logits[-self._count - 1 : -1]
         places, tokens = torch.tensor(self._tokens).T
         return self.logits[places, tokens][None]
 
-    def photo_tokens(self, pixels: Tensor) -> Tensor:
-        """The photo's tokens (n, D) that the decoder reads."""
-        tokens: list[Tensor] = []
+    def photo_relevance(self, relevance: Tensor) -> Tensor:
+        """The relevance (K, n) of each of the photo's tokens, of relevance (K, N) at ``merge_point``."""
+        parts = relevance.split([shape.numel() for shape in self._shapes], 1)
+        deviations = zip(parts[2::3], self._shapes[2::3], strict=True)
+        return torch.cat([part.unflatten(1, shape).double().sum(2) for part, shape in deviations], 1)
 
-        def keep(*call: Any) -> None:
-            tokens.append(self._decoder_input(*call).photo[0])
-            raise _SeenTokens
+    def _merge(self, start: Tensor, leaves: list[Any]) -> None:
+        orders = []
+        parts: list[Tensor] = []
+        for position, is_photo in zip(self._entry.photo, self._rows, strict=True):
+            rows = leaves[position].flatten(0, -2)
+            is_photo = F.pad(is_photo, (0, len(rows) - len(is_photo)))  # noqa: PLW2901  the answer has none
+            photo = rows[is_photo]
+            mean = photo.mean(0, keepdim=True)
+            parts += [rows[~is_photo], mean, photo - mean]
+            orders.append(is_photo.int().argsort(stable=True).argsort())
+        self._shapes = [part.shape for part in parts]
+        merged = self.merge_point(flatten_all(parts)[None] + start)
+        self._number = merged[0, 0]
+        parts = [*split_like(merged[0], parts)]
+        for number, (position, order) in enumerate(zip(self._entry.photo, orders, strict=True)):
+            others, mean, deviations = parts[3 * number : 3 * number + 3]
+            rows = torch.cat([others, deviations + mean])
+            leaves[position] = rows[order].reshape(leaves[position].shape)
+        for position in self._entry.text:
+            leaves[position] = self._join(leaves[position])
 
-        with suppress(_SeenTokens):
-            self._run(keep, pixels)
-        return tokens[0]
+    def _join(self, text: Tensor) -> Tensor:
+        """Tokens of the text, as constants beside a number of ``merge_point`` that is dropped again."""
+        beside = self._number.expand(1, *text.shape[1:])
+        return torch.cat([text, beside])[: len(text)]
 
-    def _run(self, hook: Callable[..., Any], pixels: Tensor) -> Any:
-        handle = self._first.register_forward_pre_hook(hook, with_kwargs=True)
-        try:
-            return self.net(pixel_values=pixels, use_cache=False, **self._other_inputs)
-        finally:
-            handle.remove()
-
-    def _decoder_input(self, layer: nn.Module, args: Any, options: Any) -> DecoderInput:
-        call = inspect.signature(layer.forward).bind(*args, **options)
-        states = call.arguments["hidden_states"]
-        if self._image_token is None:  # the photo is no part of the text
-            return DecoderInput(call, states, call.arguments["encoder_hidden_states"], None)
-        is_photo = self._other_inputs["input_ids"][0] == self._image_token
-        newline = getattr(self.net.model, "image_newline", None)  # between the rows of a picture
-        if newline is not None:
-            is_photo = is_photo & (states[0] != newline).any(1)
-        return DecoderInput(call, states[:, ~is_photo], states[:, is_photo], is_photo)
-
-    def _merge(self, *call: Any) -> Any:
-        bound, text, photo, is_photo = self._decoder_input(*call)
-        self.texts = text.shape[1]
-        common = photo.mean(1, keepdim=True)
-        states = torch.cat([text, common, photo - common], 1)
-        counts = [self.texts, 1, photo.shape[1]]
-        text, common, deviations = self.merge_point(states).split(counts, 1)
-        photo = deviations + common
-        if is_photo is None:
-            bound.arguments |= {"hidden_states": text, "encoder_hidden_states": photo}
-        else:
-            order = is_photo.int().argsort(stable=True).argsort()
-            bound.arguments["hidden_states"] = torch.cat([text, photo], 1)[:, order]
-        return bound.args, bound.kwargs
-
-
-class _SeenTokens(Exception):  # noqa: N818 - no error
-    """What the hook of photo tokens is for was seen; not ``ReachedLayer``, which hooks on the layers in front raise."""
-
-
-def _block_lists(net: nn.Module) -> list[nn.ModuleList]:
-    return [module for module in net.modules() if isinstance(module, nn.ModuleList)]
+    def _join_output(self, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+        return self._join(output)
 
 
 class Word(NamedTuple):
@@ -175,7 +158,8 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
     rivals: list[Token] = []
     if options.against is not None:
         rivals = [_rival(model, answer, word, options.against) for word in words]
-    net = AnswerNetwork(model, answer, tokens + rivals)
+    entry, photo_tokens = model.photo_tokens(photo.size, options.question)
+    net = AnswerNetwork(model.net, answer, entry, photo_tokens.rows, tokens + rivals)
     targets = torch.zeros(len(words), len(tokens + rivals))
     duals = torch.zeros_like(targets)
     for k, word in enumerate(words):
@@ -186,18 +170,16 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
         else:  # jointly, a negative prior is that of the dual
             targets[k, word.places] = 1 / len(word.places)
             duals[k, word.places] = -1 / len(word.places)
-    starts = torch.cat([targets, duals])[None].to(answer.pixels)
-    result = excitation_backprop(net, answer.pixels, starts, "merge_point", joint=True)
-
-    def photo_tokens(pixels: Tensor) -> Tensor:
-        return net.photo_tokens(model.read(pixels, options.question)["pixel_values"])
-
-    patches = find_patches(photo_tokens, model.net, net.blocks, photo.size)
-    relevance = result.relevance[0].sum(2).double()
-    photo_relevance = relevance[:, net.texts + 1 :]
-    shares = photo_relevance.sum(1, keepdim=True)
-    of_targets, of_duals = (photo_relevance / shares.clamp(min=1e-30)).chunk(2)
-    values = patches.map(of_targets - of_duals).float().cpu().numpy()
+    priors = torch.cat([targets, duals])[None].to(model.net.device, model.net.dtype)
+    start = priors.new_zeros(1, 1)
+    result = excitation_backprop(net, start, priors, "merge_point", joint=True)
+    relevance = net.photo_relevance(result.relevance[0]).cpu()
+    has_place = photo_tokens.boxes.isfinite().all(1)
+    shares = relevance[:, has_place].sum(1, keepdim=True)
+    of_targets, of_duals = (relevance[:, has_place] / shares.clamp(min=1e-30)).chunk(2)
+    corners = photo_tokens.boxes[has_place].unflatten(1, (2, 2)) * torch.tensor(photo.size)
+    boxes = TokenBoxes(corners.transpose(0, 1))
+    values = boxes.map(of_targets - of_duals).float().numpy()
     scores = net.logits.detach().float().softmax(1)
     maps = []
     for k, word in enumerate(words):
@@ -210,7 +192,8 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
             values=values[k],
             mass=share,
             share=share,
-            placement=patches.placement,
+            unplaced=float(relevance[k, ~has_place].sum()),
+            placement=boxes.placement,
             against=options.against or "",
         )
         maps.append(map_)
