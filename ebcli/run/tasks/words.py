@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.eb import excitation_backprop
+from ebcli.eb.checkpoints import checkpointed
 from ebcli.eb.operations import flatten_all, split_like
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import WORDS
@@ -80,6 +81,7 @@ class AnswerNetwork(nn.Module):
         """The logits; start (1, 1), which is 0, is what makes the tokens depend on an input."""
         self._number = start[0, 0]
         with ExitStack() as hooks:
+            hooks.enter_context(checkpointed(self.net))
             hooks.enter_context(before_call(self.net, self._entry.call, partial(self._merge, start)))
             for name in self._entry.embeddings:
                 embedding = self.net.get_submodule(name)
