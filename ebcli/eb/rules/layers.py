@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ebcli.eb.facts import AFTER_SUM, Facts, signal_of, values_of
 from ebcli.eb.operations import Dims, Op, Value, Values, aten, flatten_all, split_like, trailing_axes
 from ebcli.eb.places import Marks, Places
-from ebcli.eb.products import LinearMap, excitation_shares
+from ebcli.eb.products import LinearMap, excitation_shares, vjp
 from ebcli.eb.rules.moves import (
     MISSING,
     NO_SHARE,
@@ -273,13 +274,27 @@ def _attention(op: Op) -> LinearMap:
     return LinearMap(partial(torch.matmul, A), back=partial(torch.matmul, A.mT))
 
 
+class Attention(AttentionProduct):
+    """Of `scaled_dot_product_attention`."""
+
+    def slopes(self, op: Op, G: Incoming) -> Gradients:
+        """As PyTorch computes it, without the matrix of all attention weights."""
+        q, k, value, scale, is_causal, mask, bias = op.numbers(
+            "query", "key", "value", "scale", "is_causal", "attn_mask", "attn_bias"
+        )
+        options = {"is_causal": bool(is_causal), "scale": scale, "enable_gqa": True}
+        if bias is not None:
+            mask = bias
+        return [vjp(lambda a: F.scaled_dot_product_attention(q, k, a, mask, **options), value, G[0])]
+
+
 def attention(op: Op) -> Rule:
     value = op.arguments["value"]
     if not isinstance(value, Value):
         return NO_SHARE
     # heads of values have several of queries
     is_grouped = value.shape[:-2] != op.arguments["query"].shape[:-2]
-    return AttentionProduct(
+    return Attention(
         linear=_attention,
         axes=lambda _: [-3, -2] if is_grouped else [-2],
         position=max(i for i, a in enumerate(op.inputs) if a is value),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -71,6 +72,8 @@ class AnswerNetwork(nn.Module):
         self.logits = torch.empty(0)
         self._inputs = cast(net, answer.inputs)
         self._count = len(answer.ids)
+        if "logits_to_keep" in inspect.signature(net.forward).parameters:
+            self._inputs["logits_to_keep"] = self._count + 1
         self._entry = entry
         self._rows = rows
         self._tokens = tokens
