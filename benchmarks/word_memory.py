@@ -3,9 +3,9 @@
     python benchmarks/word_memory.py                     # on the CPU
     python benchmarks/word_memory.py --device cuda --dtype bfloat16
 
-It prints the bytes per token and layer that the record of one layer holds, beside the formula, and what this makes of
-the whole network: recorded at once, and one layer after another as `ask` does. The unit of time is one forward pass with
-the whole answer.
+It prints the bytes per token and layer that the record of one layer holds, beside the formula, and what this makes
+of the whole network: recorded at once, and one layer after another as `ask` does. The unit of time is one forward
+pass with the whole answer.
 """
 
 import argparse

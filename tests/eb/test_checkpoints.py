@@ -73,7 +73,7 @@ def test_each_class_as_alone():
 
 def test_a_constant_in_a_module_takes_its_share():
     """The learned tokens explain something, so less than all is left for the input."""
-    net, whole = twins()
+    net, _ = twins()
     _, mass = results(net, torch.eye(4).double()[None])
     assert (mass < 0.99).all()
     with torch.no_grad():

@@ -303,6 +303,25 @@ def attention(op: Op) -> Rule:
     )
 
 
+def _inverse(op: Op) -> LinearMap:
+    """B -> A^-1 B, of a triangular A."""
+    (A,) = op.numbers("self")
+    units = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    inverse = torch.linalg.solve_triangular(A, units, **op.kwargs)
+    return LinearMap(lambda a, w: w @ a, inverse, back=lambda q, w: w.mT @ q)
+
+
+def solve_triangular(op: Op) -> Rule:
+    """Of a system that depends on the image, as in gated delta nets, A holds the weights."""
+    if not op.arguments["left"]:
+        return MISSING
+    if not isinstance(op.args[1], Value):
+        return NO_SHARE
+    return AttentionProduct(
+        linear=_inverse, axes=lambda _: [-2], position=len(op.inputs) - 1, bias=lambda _: 0, query_axis=-2
+    )
+
+
 def _fixed_map(op: Op) -> LinearMap:
     return LinearMap(lambda a: op.run(a, *(value.tensor for value in op.inputs[1:])))
 
@@ -462,6 +481,7 @@ ENTRIES: Table = {
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_fused_attention_overrideable": Choice(attention),
+    "linalg_solve_triangular": Choice(solve_triangular),
     "mean sum": Reduction(axes=reduced_axes),
     "trace": Average(axes=all_axes),
     "cumsum": Average(axes=_no_axes, windows=reduced_axes),
