@@ -482,11 +482,10 @@ class MapComputation:
         output = self.forward.output
         ops = path_ops(paths)
 
+        if is_joint:
+            return joint_shares(output, -priors if explains == "dual" else priors, paths, self.forward.images)
+
         def down(prior: Tensor) -> list[LayerShares]:
-            if is_joint:
-                return joint_shares(
-                    output, -prior if explains == "dual" else prior, paths, self.forward.images
-                )
             stepwise = Stepwise(self.forward.tape.ops, explains, tracks=tracks)
             start = {output: [(prior, stepwise.start(output))]}
             messages = walk(start, ops, stepwise, [path.layer for path in paths])
@@ -495,7 +494,7 @@ class MapComputation:
                 for path in paths
             ]
 
-        if is_joint or len(priors) == 1 or not all(op.is_native for op in ops):
+        if len(priors) == 1 or not all(op.is_native for op in ops):
             return tree_map(lambda *of_priors: torch.stack(of_priors), *map(down, priors))
         return torch.vmap(down)(priors)
 

@@ -15,24 +15,33 @@ deviations of norms are constants, as they are step by step.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ebcli.eb.checkpoints import Checkpoint
 from ebcli.eb.operations import Op, Value
 from ebcli.eb.paths import Messages, Paths, descend, is_learned, joins_constants, path_ops, walk
 from ebcli.eb.places import ONE_MARK, Images, move_marks
 from ebcli.eb.products import add_all, ratio
 from ebcli.eb.rules.activations import Activation
+from ebcli.eb.rules.rule import Gradients
 
 
 class Weights(NamedTuple):
-    """G, which stands for G * 2 ** exponent."""
+    """G (K, ...) of K joint neurons, which stands for G * 2 ** exponent."""
 
     G: Tensor
+    exponent: int
+
+
+class Sums(NamedTuple):
+    """Excitations (K, B) of K joint neurons by something in each image, which stand for sums * 2 ** exponent."""
+
+    sums: Tensor
     exponent: int
 
 
@@ -40,33 +49,66 @@ LostMass = dict[str, Tensor]
 
 
 class LayerShares(NamedTuple):
-    """Relevance, and the mass that each image lost, by the names of operations."""
+    """Relevance (K, ...), and the mass (K, B) that each image lost, by the names of operations."""
 
     relevance: Tensor
     lost: LostMass
 
 
 class JointNeuron:
-    """Propagates, for `walk`, the weights of one joint neuron.
+    """Propagates, for `walk`, the weights of joint neurons.
 
     The rule is homogeneous, so its activations keep the largest weight in range, by powers of two: the product of all
     would underflow in float16, or deep in a network.
 
     Args:
-        output: the logits' value.
+        above_classifier: the activations there.
+
+    Attributes:
+        constants: of each call of a module that is recorded once more, the excitations by constants in it.
     """
 
-    def __init__(self, output: Value) -> None:
-        self._above_classifier = {
-            op for op in descend([output], is_learned) if isinstance(op.rule, Activation)
-        }
+    def __init__(self, above_classifier: Container[Op] = ()) -> None:
+        self._above_classifier = above_classifier
+        self.constants: dict[Op, list[Sums]] = {}
 
     def __call__(self, op: Op, incoming: list[list[Weights]]) -> list[list[Weights]]:
+        if isinstance(op.rule, Checkpoint):
+            return self._through(op, op.rule, incoming)
         exponent = max(weights.exponent for of_result in incoming for weights in of_result)
         G = [_sum(of_result, exponent) for of_result in incoming]
-        slopes = (op.rule.slopes_above_classifier if op in self._above_classifier else op.rule.slopes)(op, G)
+        rule = op.rule.slopes_above_classifier if op in self._above_classifier else op.rule.slopes
         scale = _rescale if isinstance(op.rule, Activation) else Weights
-        return [[] if g is None else [scale(g, exponent)] for g in slopes]
+        return [[] if g is None else [scale(g, exponent)] for g in _slopes(op, rule, G)]
+
+    def _through(self, op: Op, rule: Checkpoint, incoming: list[list[Weights]]) -> list[list[Weights]]:
+        """Propagate through the operations of a module."""
+        with rule.recorded(op) as recorded:
+            start = {
+                value: weights for value, weights in zip(recorded.results, incoming, strict=True) if weights
+            }
+            joins = [below for below in recorded.ops if joins_constants(below)]
+            targets = [*recorded.sources, *(below.out for below in joins)]
+            inside = JointNeuron()
+            messages = walk(start, recorded.ops, inside, targets)
+            sums = [of_module for modules in inside.constants.values() for of_module in modules]
+            for below in joins:
+                if below.out in messages:
+                    exponent = max(weights.exponent for weights in messages[below.out])
+                    excitation = _excitation(below.out, messages, exponent).where(_is_constant(below), 0)
+                    sums.append(Sums(excitation.flatten(1).sum(1, keepdim=True), exponent))
+            self.constants[op] = sums
+            return [messages.get(source, []) for source in recorded.sources]
+
+
+def _slopes(op: Op, rule: Callable[..., Gradients], G: Sequence[Any]) -> Gradients:
+    """What a rule answers for K joint neurons, one after another, as their weights alone fill a device."""
+    count = next(len(g) for g in G if g is not None)
+    by_neuron = [rule(op, [None if g is None else g[k] for g in G]) for k in range(count)]
+    if count == 1:
+        return [None if g is None else g[None] for g in by_neuron[0]]
+    by_operand = zip(*by_neuron, strict=True)
+    return [None if slopes[0] is None else torch.stack(slopes) for slopes in by_operand]
 
 
 def _rescale(G: Tensor, exponent: int) -> Weights:
@@ -88,34 +130,46 @@ def _sum(weights: Sequence[Weights], exponent: int) -> Any:
     return add_all([G if e == exponent else G * 2.0 ** (e - exponent) for G, e in weights])
 
 
-def joint_shares(output: Value, prior: Tensor, paths: Paths, images: Images) -> list[LayerShares]:
-    """For each layer, its relevance, and the shares (B,) of constants above it.
+def joint_shares(output: Value, priors: Tensor, paths: Paths, images: Images) -> list[LayerShares]:
+    """For each layer, its relevance, and the shares of constants above it.
 
     Args:
         output: the logits.
-        prior: where probability starts, shaped like the logits.
+        priors: where probability starts, (K, ...), each shaped like the logits.
         paths: to the layers.
         images: of each element.
     """
     ops = path_ops(paths)
     joins = [op for op in ops if joins_constants(op)]
     targets = [*(path.layer for path in paths), *(op.out for op in joins)]
-    messages = walk({output: [Weights(prior, 0)]}, ops, JointNeuron(output), targets)
+    neuron = JointNeuron({op for op in descend([output], is_learned) if isinstance(op.rule, Activation)})
+    messages = walk({output: [Weights(priors, 0)]}, ops, neuron, targets)
     masks = {op: op.memoize(partial(_is_constant, op)) for op in joins if op.out in messages}
+
+    def image_sums(z: Tensor, value: Value) -> Tensor:
+        return torch.stack([images.sums(of_neuron, value) for of_neuron in z])
+
     shares = []
     for path in paths:
-        messages.setdefault(path.layer, [Weights(torch.zeros_like(path.layer.tensor), 0)])
+        nothing = priors.new_zeros(len(priors), *path.layer.shape)
+        messages.setdefault(path.layer, [Weights(nothing, 0)])
         with_constants = [op for op in path.ops if op in masks and masks[op].any()]
         values = [path.layer, *(op.out for op in with_constants)]
-        exponent = max(weights.exponent for value in values for weights in messages[value])
+        inside = [(op.site, sums) for op in path.ops for sums in neuron.constants.get(op, ())]
+        exponents = [weights.exponent for value in values for weights in messages[value]]
+        exponent = max([*exponents, *(sums.exponent for _, sums in inside)])
         z = _excitation(path.layer, messages, exponent)
         constants: LostMass = {}
         for op in with_constants:
             excitation = _excitation(op.out, messages, exponent).where(masks[op], 0)
-            constants[op.site] = constants.get(op.site, 0) + images.sums(excitation, op.out)
-        total = images.sums(z, path.layer) + sum(constants.values())
-        relevance = ratio(z, images.spread(total, path.layer)).to(path.layer.dtype)
-        shares.append(LayerShares(relevance, {site: ratio(sums, total) for site, sums in constants.items()}))
+            constants[op.site] = constants.get(op.site, 0) + image_sums(excitation, op.out)
+        for site, (sums, own_exponent) in inside:
+            constants[site] = constants.get(site, 0) + sums * 2.0 ** (own_exponent - exponent)
+        total = image_sums(z, path.layer) + sum(constants.values())
+        pairs = zip(z, total, strict=True)
+        relevance = torch.stack([ratio(of_neuron, images.spread(t, path.layer)) for of_neuron, t in pairs])
+        lost = {site: ratio(sums, total) for site, sums in constants.items()}
+        shares.append(LayerShares(relevance.to(path.layer.dtype), lost))
     return shares
 
 

@@ -76,6 +76,7 @@ class Tape(TorchDispatchMode):
         names_all: find the module of every operation, not only of those without a rule.
 
     Attributes:
+        net: the network.
         ops: the operations, earliest first.
         memory: what the memory of their tensors holds.
         saves_numbers: whether numbers are saved for the backward pass.
@@ -95,7 +96,7 @@ class Tape(TorchDispatchMode):
         self.is_cut = False
         self.escapes: dict[str, int] = {}
         self._names_all = names_all
-        self._net = net
+        self.net = net
         self._token = object()
 
     def __del__(self) -> None:
@@ -112,9 +113,9 @@ class Tape(TorchDispatchMode):
     @cached_property
     def names(self) -> dict[Module, str]:
         """The names of the network's modules."""
-        if self._net is None:
+        if self.net is None:
             return {}
-        return {module: name for name, module in self._net.named_modules()}
+        return {module: name for name, module in self.net.named_modules()}
 
     def escapes_after(self, index: int) -> list[str]:
         """The functions that took numbers out of PyTorch after an operation."""

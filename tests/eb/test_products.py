@@ -233,3 +233,80 @@ def test_a_product_of_equals_is_refused(name):
 
     with pytest.raises(UnsupportedOpError, match="mul"):
         ebcli.excitation_backprop(seeded(Product), images((3, 6)), 1)
+
+
+@pytest.mark.parametrize("layer", [None, "v"])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_gated_delta_net_is_a_product_of_fixed_weights_and_values(chunks, layer):
+    """The state S of Yang et al. (arXiv:2412.06464), S = g S (1 - b k k^T) + b v k^T, read token by token, is linear
+    in the values; in chunks, networks solve a triangular system.
+    """
+
+    class DeltaNet(Attention):
+        def __init__(self, weights):
+            super().__init__(weights)
+            self.b, self.g = nn.Linear(6, 1), nn.Linear(6, 1)
+
+        def weights_of(self, x):
+            q, k = F.normalize(self.q(x), dim=-1), F.normalize(self.k(x), dim=-1)
+            return q, k, self.b(x).sigmoid(), F.logsigmoid(self.g(x))
+
+        def forward(self, x):
+            state = x.new_zeros(len(x), 5, 5)
+            outputs = []
+            parts = (*self.weights_of(x), self.v(x))
+            for q, k, b, g, v in zip(*(part.chunk(chunks, 1) for part in parts), strict=True):
+                g = g.cumsum(1)
+                decay = (g - g.mT).masked_fill(~MASK[: g.shape[1], : g.shape[1]], -torch.inf).exp()
+                options = {"upper": False, "unitriangular": True}
+                system = (b * k @ k.mT) * decay
+                new = torch.linalg.solve_triangular(system, b * v, **options)
+                old = torch.linalg.solve_triangular(system, b * k * g.exp(), **options)
+                update = new - old @ state
+                outputs.append((q * g.exp()) @ state + ((q @ k.mT) * decay) @ update)
+                state = state * g[:, -1:].exp() + (k * (g[:, -1:] - g).exp()).mT @ update
+            return self.fc(torch.cat(outputs, 1).tanh().mean(1))
+
+    class TokenByToken(DeltaNet):
+        """With the weights of a given input."""
+
+        def forward(self, x):
+            state = x.new_zeros(len(x), 5, 5)
+            outputs = []
+            v = self.v(x)
+            q, k, b, g = self.given
+            for t in range(x.shape[1]):
+                state = state * g[:, t, :, None].exp()
+                error = v[:, t] - (k[:, t, None] @ state)[:, 0]
+                state = state + (b[:, t] * k[:, t])[..., None] * error[:, None]
+                outputs.append(q[:, t, None] @ state)
+            return self.fc(torch.cat(outputs, 1).tanh().mean(1))
+
+    net, x = seeded(lambda: DeltaNet(None)), images(TOKENS)
+    twin = TokenByToken(None)
+    twin.load_state_dict(net.state_dict())
+    twin.double().eval()
+    twin.given = [weights.detach() for weights in net.weights_of(x)]
+    torch.testing.assert_close(net(x), twin(x))
+    prior = torch.eye(3).double()[None].expand(len(x), -1, -1)
+    for a, b in zip(
+        *(ebcli.excitation_backprop(n, x, prior, layer, joint=True).relevance for n in (net, twin)),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("layer", [None, "v"])
+def test_queries_and_keys_that_are_turned_as_complex_numbers_get_nothing(layer):
+    turn = torch.polar(torch.ones(4, 2), torch.arange(8.0).reshape(4, 2)).to(torch.complex128)
+
+    class Turned(Attention):
+        def attention(self, x):
+            q, k = (
+                torch.view_as_complex(a[..., :4].unflatten(-1, (2, 2))) * turn for a in (self.q(x), self.k(x))
+            )
+            q, k = (torch.view_as_real(a).flatten(2) for a in (q, k))
+            return (q @ k.mT).softmax(-1)
+
+    net, x = seeded(lambda: Turned(None)), images(TOKENS)
+    assert_twins(net, Fixed(net, x), x, layer)

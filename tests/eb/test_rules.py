@@ -238,6 +238,11 @@ case("matmul from the left", torch.matmul, weights(3, 2), (1, 2, 3))
 case("rmatmul", lambda a: weights(3, 2) @ a, (2, 3))
 case("mm", torch.mm, (2, 3), weights(3, 2))
 case("bmm", torch.bmm, (2, 2, 3), weights(2, 3, 2))
+case(
+    "solve_triangular",
+    lambda a: torch.linalg.solve_triangular(weights(3, 3), a, upper=False, unitriangular=True),
+    (2, 3, 4),
+)
 case("mv", torch.mv, (3, 2), weights(2))
 case("einsum", lambda a: torch.einsum("bij,kj->bki", a, weights(2, 3)), (2, 2, 3))
 case("einsum of one", lambda a: torch.einsum("bij->bj", a), (2, 2, 3))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,23 @@ def test_words_have_maps_over_the_photo_and_shares(
         assert (top, bottom) == (0, SIZE[1])
         # LLaVA 1.5 gets the center crop
         assert (left, right) == pytest.approx((10, 50) if family == "llava" else (0, SIZE[0]), abs=0.1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_that_are_recorded_one_after_another_give_the_same_maps(
+    models: dict[str, VisionLanguage], photo: Image.Image, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models[family]
+    monkeypatch.setattr(model, "net", copy.deepcopy(model.net).double())
+    question = "what is on the table ?"
+    one_by_one = [ask(model, photo, question, ANSWER, words=words) for words in ((), ("cup",))]
+    monkeypatch.setattr("ebcli.run.tasks.words.checkpointed", lambda _net: nullcontext())
+    for explanation in one_by_one:
+        words = tuple(word.subject.name for word in explanation.maps)
+        whole = ask(model, photo, question, ANSWER, words=words)
+        for word, other in zip(explanation.maps, whole.maps, strict=True):
+            assert word.share == pytest.approx(other.share, abs=1e-12)
+            np.testing.assert_allclose(word.values, other.values, atol=1e-12)
 
 
 def _rows_of(rows: int, columns: int) -> list[tuple[float, float, float, float]]:

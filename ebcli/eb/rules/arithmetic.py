@@ -145,6 +145,8 @@ def div(op: Op) -> Rule:
 
 def _scale(op: Op, factor: Callable[[Any], Any]) -> Rule:
     """The rule of a signal times, or divided by, a constant, of which the network may make another one later."""
+    if op.signal.dtype.is_complex:  # of queries and keys
+        return MISSING
     is_positive = has_no_negatives(_constant(op))
     is_nonnegative = is_positive and op.signal.facts.nonnegative
     return Scale(factor=lambda op: factor(_constant(op)), turns=not is_positive, nonnegative=is_nonnegative)

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ebcli.eb.facts import AFTER_SUM, Facts, signal_of, values_of
 from ebcli.eb.operations import Dims, Op, Value, Values, aten, flatten_all, split_like, trailing_axes
 from ebcli.eb.places import Marks, Places
-from ebcli.eb.products import LinearMap, excitation_shares
+from ebcli.eb.products import LinearMap, excitation_shares, vjp
 from ebcli.eb.rules.moves import (
     MISSING,
     NO_SHARE,
@@ -273,18 +274,51 @@ def _attention(op: Op) -> LinearMap:
     return LinearMap(partial(torch.matmul, A), back=partial(torch.matmul, A.mT))
 
 
+class Attention(AttentionProduct):
+    """Of `scaled_dot_product_attention`."""
+
+    def slopes(self, op: Op, G: Incoming) -> Gradients:
+        """As PyTorch computes it, without the matrix of all attention weights."""
+        q, k, value, scale, is_causal, mask, bias = op.numbers(
+            "query", "key", "value", "scale", "is_causal", "attn_mask", "attn_bias"
+        )
+        options = {"is_causal": bool(is_causal), "scale": scale, "enable_gqa": True}
+        if bias is not None:
+            mask = bias
+        return [vjp(lambda a: F.scaled_dot_product_attention(q, k, a, mask, **options), value, G[0])]
+
+
 def attention(op: Op) -> Rule:
     value = op.arguments["value"]
     if not isinstance(value, Value):
         return NO_SHARE
     # heads of values have several of queries
     is_grouped = value.shape[:-2] != op.arguments["query"].shape[:-2]
-    return AttentionProduct(
+    return Attention(
         linear=_attention,
         axes=lambda _: [-3, -2] if is_grouped else [-2],
         position=max(i for i, a in enumerate(op.inputs) if a is value),
         has_no_negatives=True,
         query_axis=-2,
+    )
+
+
+def _inverse(op: Op) -> LinearMap:
+    """B -> A^-1 B, of a triangular A."""
+    (A,) = op.numbers("self")
+    units = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    inverse = torch.linalg.solve_triangular(A, units, **op.kwargs)
+    return LinearMap(lambda a, w: w @ a, inverse, back=lambda q, w: w.mT @ q)
+
+
+def solve_triangular(op: Op) -> Rule:
+    """Of a system that depends on the image, as in gated delta nets, A holds the weights."""
+    if not op.arguments["left"]:
+        return MISSING
+    if not isinstance(op.args[1], Value):
+        return NO_SHARE
+    return AttentionProduct(
+        linear=_inverse, axes=lambda _: [-2], position=len(op.inputs) - 1, bias=lambda _: 0, query_axis=-2
     )
 
 
@@ -447,6 +481,7 @@ ENTRIES: Table = {
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_fused_attention_overrideable": Choice(attention),
+    "linalg_solve_triangular": Choice(solve_triangular),
     "mean sum": Reduction(axes=reduced_axes),
     "trace": Average(axes=all_axes),
     "cumsum": Average(axes=_no_axes, windows=reduced_axes),

@@ -158,7 +158,7 @@ class VisionLanguage(HuggingFace):
         inputs.pop("labels", None)
         arguments = inspect.signature(self.net.forward).parameters
         inputs = {name: tensor.to(self.net.device) for name, tensor in inputs.items() if name in arguments}
-        if "use_cache" in arguments:
+        if not arguments.keys().isdisjoint(("use_cache", "kwargs")):
             inputs["use_cache"] = False
         return inputs
 

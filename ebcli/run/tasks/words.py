@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 
 from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.eb import excitation_backprop
+from ebcli.eb.checkpoints import checkpointed
 from ebcli.eb.operations import flatten_all, split_like
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import WORDS
@@ -70,6 +72,8 @@ class AnswerNetwork(nn.Module):
         self.logits = torch.empty(0)
         self._inputs = cast(net, answer.inputs)
         self._count = len(answer.ids)
+        if "logits_to_keep" in inspect.signature(net.forward).parameters:
+            self._inputs["logits_to_keep"] = self._count + 1
         self._entry = entry
         self._rows = rows
         self._tokens = tokens
@@ -80,6 +84,7 @@ class AnswerNetwork(nn.Module):
         """The logits; start (1, 1), which is 0, is what makes the tokens depend on an input."""
         self._number = start[0, 0]
         with ExitStack() as hooks:
+            hooks.enter_context(checkpointed(self.net))
             hooks.enter_context(before_call(self.net, self._entry.call, partial(self._merge, start)))
             for name in self._entry.embeddings:
                 embedding = self.net.get_submodule(name)
