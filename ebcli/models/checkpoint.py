@@ -42,6 +42,7 @@ def read_checkpoint(path: Path) -> StateDict:
     """
     try:
         if path.suffix == ".safetensors":
+            safe_open(path).close()
             content = import_optional("safetensors.torch").load_file(path)
         else:  # torchvision's reference scripts store their parsed arguments beside the weights
             with safe_open(path) as file, torch.serialization.safe_globals([argparse.Namespace]):
