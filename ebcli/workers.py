@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
@@ -22,6 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 from ebcli.errors import EbcliError, WorkerError, in_words
 
 FEWEST = 1  # processes of a run, however few its files are: what they decode is not trusted
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -127,8 +128,7 @@ class Process:
         self.has_ended = False
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other, grace, module), daemon=True)
-        # Ctrl-C reaches all processes of a terminal, but only the main one may act on it
-        with _interrupts_blocked():
+        with _starting():
             self._process.start()
         other.close()
 
@@ -169,9 +169,38 @@ class Process:
         self._process.kill()
 
 
+_start_lock = threading.Lock()
+
+
 @contextlib.contextmanager
-def _interrupts_blocked() -> Any:
-    """Processes started here never get SIGINT; signals are blocked per thread, so the main thread still does."""
+def _starting() -> Iterator[None]:
+    """Processes started here import no module from the working directory, and Ctrl-C does not reach them."""
+    with _start_lock, _safe_path(), _interrupts_blocked():
+        yield
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """Python starts without the working directory in its path, where any file could be called ``multiprocessing.py``.
+
+    The variable is what Python reads; its children and those of the resource tracker inherit it.
+    """
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_SAFE_PATH)
+        if before is not None:
+            os.environ[_SAFE_PATH] = before
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Processes started here never get SIGINT: it reaches all of a terminal, but only the main one may act on it.
+
+    Signals are blocked per thread, so the main thread still gets them.
+    """
     if sys.platform == "win32":
         yield
         return

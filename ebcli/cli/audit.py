@@ -68,7 +68,7 @@ def audit(
         advice = "repeat that run with --raw, and audit it from the same working directory"
         raise ConfigurationError(f"'{directory}' has no raw maps of photos that are there: {advice}")
     all_candidates = [*chain.from_iterable(candidates(photos, clusters) for photos in classes.values())]
-    tests = _test(all_candidates, plan, directory / AUDIT.with_name(_TESTED_FILE))
+    tests = _test(all_candidates, plan, directory)
     findings = [finding for finding in tests if finding.holds]
     findings.sort(key=lambda finding: -finding.num_changed * len(finding.candidate.photos))
     for finding in findings:
@@ -84,11 +84,14 @@ def audit(
     return SOME_FAILED if findings and fail_on_findings else 0
 
 
-def _test(candidates: Sequence[Candidate], plan: RunPlan, file: Path) -> Iterator[Finding]:
-    """Cover the place of each candidate, unless an earlier audit has, and save what happens in a file."""
+def _test(candidates: Sequence[Candidate], plan: RunPlan, directory: Path) -> Iterator[Finding]:
+    """Cover the place of each candidate, unless an earlier audit of the run has, and save what happens."""
+    from ebcli.files.naming import AUDIT
+    from ebcli.files.paths import make_folder
     from ebcli.files.records import append_lines
     from ebcli.gallery.audit import Finding, count_changes, read_outcomes
 
+    file = directory / AUDIT.with_name(_TESTED_FILE)
     outcomes = read_outcomes(file)
     missing = [candidate for candidate in candidates if candidate.key not in outcomes]
     if missing:
@@ -98,7 +101,7 @@ def _test(candidates: Sequence[Candidate], plan: RunPlan, file: Path) -> Iterato
             outcome = count_changes(candidate, partial(_classify, network))
             outcomes[candidate.key] = outcome
             with as_output_error(f"write to '{file}'"):
-                file.parent.mkdir(exist_ok=True)
+                make_folder(directory, AUDIT.parent)
                 append_lines(file, json.dumps([candidate.key, *outcome]))
     for candidate in candidates:
         yield Finding(candidate, len(candidate.tested), *outcomes[candidate.key])

@@ -1,7 +1,6 @@
 """The commands beside a run: lists, checks and pages of earlier results, and the live page."""
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
@@ -20,6 +19,7 @@ from ebcli.cli.console import (
     display_path,
     exit_at_once,
     note,
+    quote_path,
     say_error,
     sign_of_life,
     write_out,
@@ -250,7 +250,7 @@ def verify(directory: Path, **_: Any) -> int:
     results = verify(directory)
     problems = {path: problem for path, problem in results.items() if problem}
     for path, problem in problems.items():
-        write_out(os.fsencode(directory / path) + f": {problem}".encode())
+        write_out(quote_path(directory / path) + f": {problem}".encode())
     note(f"{len(results)} results: {len(results) - len(problems)} intact, {len(problems)} altered or missing")
     if not problems:
         return 0

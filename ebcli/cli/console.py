@@ -29,6 +29,8 @@ def write_out(content: str | bytes, out: IO[str] | None = None, nl: bool = True)
     Raises:
         OutputError: it cannot be written to.
     """
+    if isinstance(content, str) and _is_terminal(out):
+        content = _escape(content, "\n")
     try:
         click.echo(content, out, nl=nl)
     except OSError as error:
@@ -39,8 +41,34 @@ def write_out(content: str | bytes, out: IO[str] | None = None, nl: bool = True)
 
 
 def write_path(path: Path | str) -> None:
-    """Print the path of a result, byte by byte: not every file name is valid text."""
-    write_out(os.fsencode(path))
+    """Print the path of a result."""
+    write_out(quote_path(path))
+
+
+def quote_path(path: Path | str, out: IO[str] | None = None) -> bytes:
+    """A path to print to stdout, or to ``out`` in its place.
+
+    It is printed byte by byte, as not every file name is valid text. But on a terminal, which file names must not
+    command, it is quoted as ``ls`` does it, so that shells can read it.
+    """
+    name = os.fsdecode(path)
+    if name.isprintable() or not _is_terminal(out):
+        return os.fsencode(path)
+    return f"'{''.join(map(_quote, name))}'".encode()
+
+
+def _quote(character: str) -> str:
+    """A character between single quotes of a shell."""
+    if character == "'":
+        return r"'\''"
+    if character.isprintable():
+        return character
+    octal = "".join(f"\\{byte:03o}" for byte in os.fsencode(character))
+    return f"'$'{octal}''"
+
+
+def _is_terminal(out: IO[str] | None) -> bool:
+    return (out or sys.stdout).isatty()
 
 
 def _discard(stream: IO[str]) -> None:
@@ -49,10 +77,10 @@ def _discard(stream: IO[str]) -> None:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
-def say(message: str, color: bool | None = None) -> None:
-    """Print a line to stderr. If nobody can read it, the work goes on."""
+def say(message: str, label: str = "", color: bool | None = None) -> None:
+    """Print a line to stderr, behind a label. If nobody can read it, the work goes on."""
     try:
-        click.echo(message, err=True, color=color)
+        click.echo(label + _escape(message, "\n"), err=True, color=color)
     except OSError:
         _discard(sys.stderr)
 
@@ -81,14 +109,24 @@ def say_error(message: str, label: str = "Error") -> None:
     """Print a line about an error to stderr; its label is red on a terminal, unless ``NO_COLOR`` is set."""
     color = False if os.environ.get("NO_COLOR") else None  # None: Click colors on a terminal only
     start = click.style(f"{label}:", fg="red", bold=True)
-    say(f"{start} {one_line(message)}", color)
+    say(f" {one_line(message)}", start, color)
 
 
 def one_line(message: str) -> str:
     """A message in one line without escape sequences; a very long one lacks its middle."""
     if len(message) > _LONGEST:
         message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 2 :]}"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    return _escape(message)
+
+
+def _escape(text: str, harmless: str = "") -> str:
+    """A text in which a terminal finds no escape sequences."""
+    characters = []
+    for character in text:
+        if not character.isprintable() and character not in harmless:
+            character = character.encode("unicode_escape").decode()  # noqa: PLW2901
+        characters.append(character)
+    return "".join(characters)
 
 
 @contextmanager
@@ -97,7 +135,7 @@ def sign_of_life(message: str) -> Iterator[None]:
     from tqdm import tqdm
 
     hidden = is_quiet() or None  # None: shown on a terminal only
-    with tqdm(desc=message, bar_format="{desc}", leave=False, disable=hidden):
+    with tqdm(desc=one_line(message), bar_format="{desc}", leave=False, disable=hidden):
         yield
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any
 
-from ebcli.cli.console import display_path, note, one_line, say, say_error, write_out
+from ebcli.cli.console import display_path, note, one_line, quote_path, say, say_error, write_out
 from ebcli.datatypes.explanation import VALUE
 from ebcli.models.keywords import CROP
 
@@ -83,8 +82,7 @@ class RecordPrinter:
         elif self.out.isatty() or self.plan.maps.at:
             titles = self._titles(record)
         for path, title in zip(paths, chain(titles, repeat("")), strict=False):
-            # bytes: not every file name is valid text
-            write_out(os.fsencode(path) + one_line(title).encode() + end, self.out, nl=False)
+            write_out(quote_path(path, self.out) + one_line(title).encode() + end, self.out, nl=False)
 
     def _titles(self, record: Record) -> list[str]:
         """What is printed behind the path of each picture."""

@@ -10,6 +10,7 @@ import click
 from ebcli.cli.click_types import ParsedText, SectionOption
 from ebcli.cli.option_hints import HINTS
 from ebcli.errors import ConfigurationError, closest
+from ebcli.files.paths import safe_open
 
 
 def use_file(ctx: click.Context, _option: click.Parameter, path: Path | None) -> None:
@@ -41,7 +42,8 @@ def read_settings(path: Path) -> dict[str, Any]:
         click.UsageError: it cannot be read.
     """
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        with safe_open(path) as file:
+            return tomllib.loads(file.read().decode())
     except OSError as error:
         raise click.UsageError(f"cannot read '{path}': {error.strerror}") from error
     except RecursionError as error:

@@ -5,7 +5,6 @@ import os
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -21,7 +20,7 @@ from ebcli.errors import ConfigurationError, ImageError, LayerError, as_output_e
 from ebcli.evaluate.best_layer import BEST, CHOSEN_ON, PHOTO, LayerChoice, candidate_layers, half_of
 from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.evaluate.metrics import bootstrap_interval
-from ebcli.files.records import append_lines
+from ebcli.files.records import append_lines, read_json_lines
 from ebcli.methods.call import MethodCall, class_priors
 from ebcli.methods.chance import CHANCE_METHODS
 from ebcli.methods.table import PICTURE, check_methods, find_method
@@ -103,7 +102,7 @@ def run_benchmark(
     path = folder / f"{benchmark.name}-{configuration_hash(settings)}.jsonl"
     with as_output_error(f"write to '{path}'"):
         folder.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        append_lines(path)  # so that there is a file
         rows_by_unit = _read(path)
         if not path.stat().st_size:
             append_lines(path, json.dumps({"settings": settings}, allow_nan=False))
@@ -185,10 +184,10 @@ def _format(value: object) -> str:
 def _read(path: Path) -> dict[str, list[Row]]:
     """Read the rows by unit; what else is there is ignored, such as half a line, which a killed run may have left."""
     rows_by_unit: dict[str, list[Row]] = {}
-    for line in path.read_bytes().splitlines():
-        with suppress(ValueError, TypeError, LookupError):
-            entry = json.loads(line)
-            rows_by_unit[entry["unit"]] = entry["rows"]
+    for entry in read_json_lines(path):
+        match entry:
+            case {"unit": str(unit), "rows": [*rows]} if all(isinstance(row, dict) for row in rows):
+                rows_by_unit[unit] = rows
     return rows_by_unit
 
 

@@ -18,6 +18,7 @@ from PIL import Image
 from ebcli.datatypes.explanation import Box, Size
 from ebcli.errors import ConfigurationError, ImageError, closest, import_optional, reason, sides
 from ebcli.files.images import decode, has_image_suffix
+from ebcli.files.naming import from_cell
 from ebcli.files.sources import find_sources
 from ebcli.models.classes import Names, read_class_names, read_labels
 from ebcli.models.loaded import configuration_hash
@@ -324,7 +325,7 @@ def _read_csv(path: Path) -> Iterator[tuple[str, AnnotatedObject]]:
                     f"line {reader.line_num}, {','.join(row)!r}, must be a file, a class, and the left, top, right and "
                     "bottom edge"
                 )
-            image, name, *edges = row
+            image, name, *edges = map(from_cell, row)
             left, top, right, bottom = map(float, edges)
             yield image, AnnotatedObject(name.strip(), Box(left, top, right, bottom))
 

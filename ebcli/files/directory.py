@@ -14,7 +14,7 @@ from pathlib import Path
 from ebcli.datatypes.explanation import JsonObject
 from ebcli.errors import ConfigurationError, OutputError, as_output_error, reason
 from ebcli.files.naming import MARKER, RECORDS, SETTINGS, parse_result_name, sha256
-from ebcli.files.paths import first_link
+from ebcli.files.paths import first_link, make_folder
 from ebcli.files.private import finish_killed_runs, private_directory, stored_name
 from ebcli.files.records import Record, append_lines
 from ebcli.files.results import Results
@@ -191,8 +191,8 @@ class OutputFolder(Sink):
         try:
             for relative, content in files.items():
                 path = self.directory / relative
+                make_folder(self.directory, relative.parent)
                 self._check_replaceable(relative)
-                path.parent.mkdir(parents=True, exist_ok=True)
                 temporary = self.private / stored_name(relative)
                 targets[temporary] = path
                 temporary.write_bytes(content)
@@ -217,9 +217,6 @@ class OutputFolder(Sink):
 
     def _check_replaceable(self, relative: Path) -> None:
         path = self.directory / relative
-        link = first_link(self.directory, relative.parent)
-        if link:
-            raise OutputError(f"cannot write '{path}': '{link}' is a symbolic link")
         if not self._overwrite and self._results.is_foreign(path):
             raise OutputError(
                 f"'{path}' appeared during this run, and this program did not write it: "

@@ -363,3 +363,21 @@ class ResultNames:
         if self.layers == (self.default_layer,):
             layers = ()
         return name_marks(layers, method)
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # how formulas of spreadsheets begin
+_IS_TEXT = "'"
+
+
+def as_cell(text: str) -> str:
+    """A text as a cell of a CSV file, which spreadsheets do not take for a formula; see ``from_cell``."""
+    if text.startswith((*_FORMULA, _IS_TEXT)):
+        return _IS_TEXT + text
+    return text
+
+
+def from_cell(cell: str) -> str:
+    """The text of a cell of a CSV file."""
+    if cell.startswith(_IS_TEXT) and cell[1:].startswith((*_FORMULA, _IS_TEXT)):
+        return cell[1:]
+    return cell

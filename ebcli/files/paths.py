@@ -76,6 +76,18 @@ def first_link(directory: Path, relpath: Path) -> Path | None:
     return next(filter(islink, steps), None)
 
 
+def make_folder(directory: Path, relative: Path) -> None:
+    """Make a folder below a directory of results, where anybody may have put links to elsewhere.
+
+    Raises:
+        OSError: it is, or is behind, a symbolic link; or it cannot be made.
+    """
+    link = first_link(directory, relative)
+    if link:
+        raise OSError(errno.ELOOP, f"'{link}' is a symbolic link")
+    (directory / relative).mkdir(parents=True, exist_ok=True)
+
+
 @dataclass(frozen=True)
 class RemoteOptions:
     """Limits for remote files and for files in tar files.

@@ -385,20 +385,42 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def _read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file that have an end, but for those that are too long.
+
+    Raises:
+        OSError: there is none, or it is not a regular file.
+    """
+    with safe_open(path, follow=False) as file:
+        is_complete = True
+        while line := file.readline(_LONGEST_LINE):
+            starts = is_complete
+            is_complete = line.endswith(b"\n") or len(line) < _LONGEST_LINE
+            if starts and is_complete:
+                yield line
+
+
+def read_json_lines(path: Path) -> Iterator[Any]:
+    """The values in a file with one JSON text per line; a line that is anything else costs only itself.
+
+    Raises:
+        OSError: there is none, or it is not a regular file.
+    """
+    for line in _read_lines(path):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        yield value
+
+
 def read_records(directory: Path) -> Iterator[Record]:
     """The records of an output directory, oldest first, without the lines that cannot be true.
 
     Raises:
         OSError: there are none, or they are not a regular file.
     """
-    with safe_open(directory / RECORDS, follow=False) as file:
-        is_complete = True
-        while line := file.readline(_LONGEST_LINE):
-            starts = is_complete
-            is_complete = line.endswith(b"\n") or len(line) < _LONGEST_LINE
-            record = Record.parse(line) if starts and is_complete else None
-            if record is not None:
-                yield record
+    return filter(None, map(Record.parse, _read_lines(directory / RECORDS)))
 
 
 def records_of_run(directory: Path) -> Iterator[Record]:
@@ -407,12 +429,18 @@ def records_of_run(directory: Path) -> Iterator[Record]:
     Raises:
         ConfigurationError: there are none, or they cannot be read.
     """
+    file = directory / RECORDS
     try:
-        yield from read_records(directory)
+        is_plausible = not file.stat().st_size  # as of a run without images
+        for record in read_records(directory):
+            is_plausible = True
+            yield record
     except OSError as error:
         raise ConfigurationError(
-            f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
+            f"cannot read '{file}' ({error.strerror}): name the --output directory of a run"
         ) from error
+    if not is_plausible:
+        raise ConfigurationError(f"'{file}' is damaged, and has no record of a result: repeat the run")
 
 
 def latest_done(directory: Path, configuration: str) -> list[Record]:

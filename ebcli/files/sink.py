@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from os.path import isdir, lexists
+from os.path import isdir, isfile, lexists
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError, OutputError, as_output_error
@@ -177,7 +177,7 @@ def check_file(path: Path, overwrite: bool, is_own: Callable[[], bool], option: 
     if lexists(path) and not overwrite:
         is_ours = False
         with suppress(OSError, ValueError):  # of files of other kinds
-            is_ours = is_own()
+            is_ours = isfile(path) and is_own()  # a pipe would have to be waited for
         if not is_ours:
             raise ConfigurationError(
                 f"'{path}' would be replaced, but this program did not write it: "

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ebcli.errors import ImageError, plural, reason
 from ebcli.files.media.medium import INPUT_FORMATS, InputFormat
-from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath
+from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath, sha256
 from ebcli.files.paths import DEFAULT, FileState, RemoteOptions, url_of, without_secrets
 from ebcli.files.results import OwnResults
 from ebcli.files.storage import Listing, Span, list_remote, read, stamp_of, tar_members, without_file_scheme
@@ -96,8 +96,10 @@ class Source:
             return FileState(sum(sizes), max(times))
         return stamp_of(self.path, self.remote)
 
-    def version(self) -> FileState | None:
-        """Its present state if it can be had without a server, for caches."""
+    def version(self) -> FileState | str | None:
+        """Its present state if it can be had without a server, or a hash of its bytes, for caches."""
+        if self.content is not None:
+            return sha256(self.content)
         if self.is_local:
             with suppress(OSError):
                 return self.stamp()

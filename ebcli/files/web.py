@@ -2,11 +2,13 @@
 
 import errno
 import io
+import ipaddress
 import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -73,12 +75,42 @@ class _Response(HTTPResponse):
         self._timed_stream.deadline = time.monotonic() + SLOWEST * self._timed_stream.timeout
 
 
+# whether the first address of a request is public; None before it
+_asks_public: ContextVar[bool | None] = ContextVar("asks_public", default=None)
+
+
+class _PrivateAddressError(exceptions.HTTPError):
+    """A public server redirects to what only this machine can reach."""
+
+
 class _Connection(HTTPConnection):
+    """Sends nothing to a private address that a public one redirects to: it may be a service of this machine.
+
+    What counts is the address that it is connected to, so names may mean whatever they want.
+    """
+
     response_class = _Response
 
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        if self.proxy is None:  # which connects as it likes
+            is_public = _is_public(self.sock.getpeername()[0])
+            if _asks_public.get() is None:
+                _asks_public.set(is_public)
+            if _asks_public.get() and not is_public:
+                raise _PrivateAddressError("a public server redirects to a private address")
+        super().request(*args, **kwargs)
 
-class _SecureConnection(HTTPSConnection):
-    response_class = _Response
+
+class _SecureConnection(_Connection, HTTPSConnection):
+    pass
+
+
+def _is_public(address: str) -> bool:
+    """Whether an IP address is one of the internet, and neither of this machine nor of its network."""
+    ip = ipaddress.ip_address(address.partition("%")[0])  # without the network's interface
+    return (getattr(ip, "ipv4_mapped", None) or ip).is_global
 
 
 class _Pool(urllib3.HTTPConnectionPool):
@@ -225,6 +257,7 @@ def fetch(
         url = f"{url.partition('?')[0]}?{options.query}"
     url = quote_url(url)
     retries = _retries(options.retries)
+    _asks_public.set(None)
     try:
         if options.login:  # which is not sent to other servers that this one redirects to
             name, _, password = options.login.partition(":")

@@ -22,7 +22,7 @@ from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT, sha256
-from ebcli.files.paths import safe_open
+from ebcli.files.records import read_json_lines
 from ebcli.gallery.comparison import Files, latest_records, path_below, read_maps, roots_of
 from ebcli.pages.shell import page
 
@@ -305,13 +305,15 @@ def _core(values: FloatArray) -> Mask:
 def read_outcomes(file: Path) -> dict[str, ClassChanges]:
     """What an earlier audit, perhaps an interrupted one, has tested; lines that are something else are ignored."""
     outcomes: dict[str, ClassChanges] = {}
-    with suppress(OSError), safe_open(file, follow=False) as lines:
-        for line in lines:
-            with suppress(ValueError, TypeError):
-                key, num_changed, opposite = json.loads(line)
-                outcomes[str(key)] = ClassChanges(
-                    int(num_changed), None if opposite is None else int(opposite)
-                )
+    counts = range(_MAX_TESTED + 1)
+    with suppress(OSError):
+        for entry in read_json_lines(file):
+            match entry:
+                case [str(key), num_changed, opposite] if num_changed in counts and opposite in (
+                    None,
+                    *counts,
+                ):
+                    outcomes[key] = ClassChanges(num_changed, opposite)
     return outcomes
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from ebcli.datatypes.explanation import JsonObject, Map, Size
 from ebcli.drawing.overlay import fitted_size, heatmap
 from ebcli.errors import ConfigurationError, import_optional
-from ebcli.files.naming import COCO, FIFTYONE_FILES, sha256
+from ebcli.files.naming import COCO, FIFTYONE_FILES, as_cell, sha256
 from ebcli.files.paths import url_of
 from ebcli.files.records import Record, latest_done, read_records
 from ebcli.files.sink import atomic_write, check_file
@@ -80,7 +80,7 @@ def write_table(path: Path, directory: Path, configuration: str) -> None:
             with temporary.open("w", encoding="utf-8", newline="") as file:
                 table = csv.DictWriter(file, COLUMNS)
                 table.writeheader()
-                table.writerows(rows)
+                table.writerows(map(_as_cells, rows))
             return
         arrow = import_optional("pyarrow")
         parquet = import_optional("pyarrow.parquet", "pyarrow")
@@ -105,6 +105,10 @@ def _rows(record: Record) -> Iterator[JsonObject]:
         if box:
             row |= zip(_BOX, box.xywh, strict=True)
         yield row
+
+
+def _as_cells(row: JsonObject) -> JsonObject:
+    return {name: as_cell(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def _printable(value: Any) -> Any:

@@ -1,11 +1,14 @@
 """Reading checkpoint files without running code from them, and loading them into networks."""
 
 import argparse
+import contextlib
 import os
+import pickle
+import pickletools
 import re
 import reprlib
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +30,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 # Inception's auxiliary classifiers are used in training only and are not built
 AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
+_OF_TENSORS = ("torch", "collections", "argparse")  # modules
 _DEEPEST = 10  # wrappers in wrappers; a dictionary may contain itself
 _MAX_NAMES, _LONGEST = 3, 100  # how many names a message has, and of how many characters
 
@@ -42,7 +46,9 @@ def read_checkpoint(path: Path) -> StateDict:
     """
     try:
         if path.suffix == ".safetensors":
-            content = import_optional("safetensors.torch").load_file(path)
+            load_file = import_optional("safetensors.torch").load_file
+            safe_open(path).close()  # it is a regular file
+            content = load_file(path)
         else:  # torchvision's reference scripts store their parsed arguments beside the weights
             with safe_open(path) as file, torch.serialization.safe_globals([argparse.Namespace]):
                 _check_unpacked_size(file)
@@ -59,6 +65,9 @@ def read_checkpoint(path: Path) -> StateDict:
         elif "can still be loaded" in str(error):  # and torch goes on to recommend weights_only=False
             reason = "it contains more than tensors and plain containers"
             advice = "save only the state_dict(), with torch.save or as safetensors"
+        elif isinstance(error, pickle.UnpicklingError) and _code_in(path):
+            reason = f"it contains code, {_code_in(path)}, which is not run"
+            advice = "ask whoever made it for the weights alone, as safetensors"
         raise ConfigurationError(f"cannot read checkpoint {path} ({reason}): {advice}") from error
     state = _unwrap(content, path)
     _check_tensors(state, path)
@@ -170,6 +179,34 @@ def classes_in(state: StateDict, net: Module, name: str = "") -> int | None:
     if weight.numel() == 0:
         return None
     return len(weight)
+
+
+def _code_in(path: Path) -> str:
+    """The first function or class that a pickle names, besides those of tensors; empty if there is none."""
+    with safe_open(path) as file, contextlib.ExitStack() as stack:
+        stream: Any = file
+        if zipfile.is_zipfile(file):
+            archive = stack.enter_context(zipfile.ZipFile(file))
+            stream = archive.open(next(name for name in archive.namelist() if name.endswith("data.pkl")))
+        stream.seek(0)
+        for name in _names_in(stream):
+            if name.partition(".")[0] not in _OF_TENSORS:
+                return name[:_LONGEST]
+    return ""
+
+
+def _names_in(stream: Any) -> Iterator[str]:
+    """The functions and classes that the pickles in a stream look up; nothing is loaded."""
+    texts = ["", ""]
+    with contextlib.suppress(ValueError, IndexError):  # it is damaged from here on
+        while stream.peek(1):
+            for operation, argument, _ in pickletools.genops(stream):
+                if operation.name in ("GLOBAL", "INST"):
+                    yield argument.replace(" ", ".")
+                elif operation.name == "STACK_GLOBAL":
+                    yield ".".join(texts)
+                elif isinstance(argument, str):
+                    texts = [texts[-1], argument]
 
 
 def _check_unpacked_size(file: IO[bytes]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ebcli.errors import ConfigurationError, UnknownClassError, closest, reason
+from ebcli.files.naming import from_cell
 
 Names = Sequence[str] | None  # of classes, in the order of the network's outputs
 NamesOfHeads = Names | Mapping[str, Sequence[str]] | Mapping[int, Sequence[str]]  # or those of each head
@@ -195,7 +196,7 @@ def read_labels(path: Path, categories: Names, num_classes: int) -> Labels:
         title = f"{path}, line {line}"
         if len(row) != 2:
             raise ConfigurationError(f"{title}: {','.join(row)!r} must be a file, a comma, a class")
-        photo, target = row
+        photo, target = map(from_cell, row)
         try:
             label = resolve_class(categories, target.strip(), num_classes)
         except ConfigurationError as error:

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import socket
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ def connect(execution: ExecutionOptions) -> Allocation:
     # no reports to Ray's developers; when the cluster's head has been away for so long, Ray ends its processes
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": timeout}
     ray = import_optional("ray")
+    os.chdir(sys.prefix)  # Ray lets its workers import from the directory in which it is called
     nowhere = os.open(os.devnull, os.O_WRONLY)  # for Ray's logs
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -35,6 +35,7 @@ from ebcli.workers import Workers
 T = TypeVar("T")
 
 _FAILURE = "this failed: the terminal of eb-saliency serve says why"
+_UPLOAD_TIMEOUT = 60  # seconds
 _BINARY = "application/octet-stream"
 _STYLES = {"unsigned": DrawingStyle(), "signed": DrawingStyle(signed=True)}  # of color scales
 # which only a header can say; the page has the rest
@@ -58,7 +59,7 @@ class Page:
         self, photos: Photos, networks: Sequence[Network], workers: Workers, tell: Callable[[str], None]
     ) -> None:
         self._photos = photos
-        self._networks = networks
+        self._networks = {str(number): network for number, network in enumerate(networks)}
         self._workers = workers
         self._tell = tell
         self._turn = asyncio.Lock()
@@ -77,13 +78,13 @@ class Page:
         }
         routes = [Route(path, answer) for path, answer in answers.items()]
         routes.append(Route("/photos", self._upload, methods=["POST"]))
-        problems: dict[Any, Any] = {EbcliError: _explain, Exception: self._fail}
+        problems: dict[Any, Any] = {EbcliError: _explain, ClientDisconnect: _drop, Exception: self._fail}
         self.app = Starlette(routes=routes, exception_handlers=problems, lifespan=self._loading)
 
     @asynccontextmanager
     async def _loading(self, _app: Starlette) -> AsyncIterator[None]:
         """Load the networks one after the other, before the first request that waits for one."""
-        loading = [asyncio.create_task(self._load(network)) for network in self._networks]
+        loading = [asyncio.create_task(self._load(network)) for network in self._networks.values()]
         yield
         for task in loading:
             task.cancel()
@@ -123,8 +124,8 @@ class Page:
 
     def _network(self, request: Request) -> Network:
         number = request.query_params.get("network") or "0"
-        if number.isdecimal() and int(number) < len(self._networks):
-            return self._networks[int(number)]
+        if number in self._networks:
+            return self._networks[number]
         raise ConfigurationError("there is no such network: open the page again")
 
     async def _fail(self, _request: Request, error: Exception) -> Response:
@@ -139,7 +140,7 @@ class Page:
 
     async def _status(self, _request: Request) -> Response:
         photos = self._photos
-        networks = [_network_status(network) for network in self._networks]
+        networks = [_network_status(network) for network in self._networks.values()]
         return JSONResponse({"networks": networks, "photos": photos.names, "more": photos.num_hidden})
 
     async def _classes(self, request: Request) -> Response:
@@ -182,10 +183,19 @@ class Page:
     async def _upload(self, request: Request) -> Response:
         content = bytearray()
         max_bytes = self._photos.most_bytes
-        async for part in request.stream():
-            content += part
-            if len(content) > max_bytes:
-                return refuse(413, f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES")
+        too_large = refuse(413, f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES")
+        if (
+            int(request.headers.get("content-length", 0)) > max_bytes
+        ):  # which the server has checked to be a number
+            return too_large
+        try:
+            async with asyncio.timeout(_UPLOAD_TIMEOUT):
+                async for part in request.stream():
+                    content += part
+                    if len(content) > max_bytes:
+                        return too_large
+        except TimeoutError:
+            return refuse(408, f"it took longer than {_UPLOAD_TIMEOUT} s to arrive: upload a smaller one")
         name = request.query_params.get("name", "")
         return JSONResponse({"key": await self._decode(self._photos.add, name, bytes(content))})
 
@@ -198,6 +208,11 @@ def _atlas_of(network: Network, plan: RunPlan, source: Source) -> bytes:
     explanation = network.explain(plan, source)
     size = network.size(source)
     return encode_maps(explanation, size, atlas=atlas_data(Atlas.from_maps(explanation.maps), size))
+
+
+async def _drop(_request: Request, _error: Exception) -> Response:
+    """The answer to an upload that was aborted, which nobody reads."""
+    return Response(status_code=400)
 
 
 async def _explain(_request: Request, error: Exception) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from ebcli.datatypes.explanation import Box, Explanation, JsonObject, Size, Subj
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
-from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
 from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, find_method, method_names
 from ebcli.models.classes import matching_classes
@@ -23,6 +22,7 @@ from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import RunPlan, as_command
 from ebcli.run.plan_parts import WINDOWS, MapOptions, OutputOptions
 from ebcli.run.reading import NetworkInput, Reader
+from ebcli.serve.photos import PhotoCache
 from ebcli.workers import Workers
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class Network:
         self._with_texts = lru_cache(1)(self._loaded_with_texts)
         num_explainers = 2 if self.takes_texts else _NUM_EXPLAINERS
         self._explainer_of = lru_cache(num_explainers)(self._new_explainer)
-        self._read_once = lru_cache(_CACHE_SIZE)(self._read)
-        self._explain_cached = lru_cache(_CACHE_SIZE)(self._explain)
+        self._inputs = PhotoCache[NetworkInput](_CACHE_SIZE)
+        self._explanations = PhotoCache[Explanation](_CACHE_SIZE)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -213,9 +213,10 @@ class Network:
             ConfigurationError: a class or a layer does not exist.
             ImageError: the photo cannot be read, or nothing is found.
         """
-        return self._explain_cached(replace(plan, **_UNDRAWN), source, source.version())
+        plan = replace(plan, **_UNDRAWN)
+        return self._explanations.get(source, plan, partial(self._explain, plan, source))
 
-    def _explain(self, plan: RunPlan, source: Source, _version: FileState | None) -> Explanation:
+    def _explain(self, plan: RunPlan, source: Source) -> Explanation:
         (explanation,) = self._explainer(plan).explain([self._input(source)])
         if isinstance(explanation, ImageError):
             raise explanation
@@ -303,9 +304,9 @@ class Network:
         if source.content is not None and self.loaded.inputs is not None:
             problem = f"an upload has no path, by which {self.loaded.name} reads its other inputs"
             raise ImageError(f"{problem}: start eb-saliency serve with the photo's file")
-        return self._read_once(source, source.version())
+        return self._inputs.get(source, None, partial(self._read, source))
 
-    def _read(self, source: Source, _version: FileState | None) -> NetworkInput:
+    def _read(self, source: Source) -> NetworkInput:
         network_input = self._workers.call(self._reader.load, source)
         if network_input is None:
             raise ImageError("it is not an image")

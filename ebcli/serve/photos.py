@@ -3,18 +3,21 @@
 import io
 import os
 from collections import ChainMap
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from ebcli.drawing.overlay import downscale
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode, limit_pixels
 from ebcli.files.media.medium import PHOTO
-from ebcli.files.paths import FileState, RemoteOptions, url_of
+from ebcli.files.paths import RemoteOptions, url_of
 from ebcli.files.sources import Source, find_sources
 from ebcli.models.classes import printable
 from ebcli.workers import Workers
+
+T = TypeVar("T")
 
 _MAX_PHOTOS = 1000
 _MOST_UPLOADS = 20
@@ -22,6 +25,29 @@ _LONGEST_NAME = 100
 SIDE = 1024  # pixels, of a photo on the page
 SMALL = 160
 _CACHE_SIZE = 64  # photos in memory, as files
+
+
+class PhotoCache(Generic[T]):
+    """The latest results of photos. Unlike ``lru_cache``, it does not keep the photos: uploads are their bytes.
+
+    Args:
+        size: the number of results.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._results: dict[Hashable, T] = {}
+
+    def get(self, source: Source, options: Hashable, make: Callable[[], T]) -> T:
+        """The result for the present state of a photo with some options, which is made if it is not there."""
+        key = source.path, source.version(), options
+        result = self._results.pop(key, None)
+        if result is None:
+            result = make()
+        self._results[key] = result  # as the latest one
+        for oldest in [*self._results][: -self._size]:
+            self._results.pop(oldest, None)
+        return result
 
 
 class Photos:
@@ -59,7 +85,7 @@ class Photos:
         self._sources = {str(number): source for number, source in enumerate(sources[:_MAX_PHOTOS])}
         self._uploads: dict[str, Source] = {}
         self._photos = ChainMap(self._uploads, self._sources)
-        self._draw_cached = lru_cache(_CACHE_SIZE)(self._draw)
+        self._drawings = PhotoCache[bytes](_CACHE_SIZE)
 
     @property
     def names(self) -> dict[str, str]:
@@ -83,9 +109,9 @@ class Photos:
             ImageError: it cannot be read.
         """
         source = self.source(key)
-        return self._draw_cached(source, longest, source.version())
+        return self._drawings.get(source, longest, partial(self._draw, source, longest))
 
-    def _draw(self, source: Source, longest: int, _version: FileState | None = None) -> bytes:
+    def _draw(self, source: Source, longest: int) -> bytes:
         return self._workers.call(_small, source, longest, self._max_pixels)
 
     def add(self, name: str, content: bytes) -> str:

@@ -32,6 +32,7 @@ from ebcli.gallery.audit import (
     candidates,
     count_changes,
     read_boxes,
+    read_outcomes,
     read_photos,
     write_audit,
 )
@@ -155,6 +156,30 @@ def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.
         assert "covering it changes the class of 5" in invoke("audit", "maps").stdout
     explained(trained / "plain.pth", "photos", "--overwrite")  # another network
     assert "changes the class" not in invoke("audit", "maps").stdout
+
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "line", [b"[1e999, 0, 0]", b'["a", 1e999, 0]', b'["a", 1, -1]', b"[" + b"9" * 5000, DEEP]
+)
+def test_a_line_that_cannot_be_true_costs_no_other(line: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "tested.jsonl"
+    file.write_bytes(b'["before", 3, null]\n' + line + b'\n["after", 4, 1]\n')
+    assert read_outcomes(file) == {"before": (3, None), "after": (4, 1)}
+
+
+def test_nothing_is_written_behind_a_link(trained: Path, tmp_path: Path) -> None:
+    tagged.write_photos(Path("photos"), COUNT, tagged=True)
+    explained(trained / "tagged.pth", "photos")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    Path("maps/audit").symlink_to(elsewhere)
+    result = invoke("audit", "maps")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'maps/audit' is a symbolic link" in result.stderr
+    assert not [*elsewhere.iterdir()]
 
 
 def seen(

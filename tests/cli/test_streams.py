@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,15 @@ from ebcli.cli.saliency import main
 
 ROOT = Path(__file__).parents[2]
 COUNT = 12
+LAYERS = """
+from collections import OrderedDict
+from torch import nn
+
+
+def network():
+    layer = {"\\x1b]0;title\\x07": nn.Conv2d(3, 4, 3)}
+    return nn.Sequential(OrderedDict(layer, r=nn.ReLU(), p=nn.AdaptiveAvgPool2d(1), f=nn.Flatten(), l=nn.Linear(4, 5)))
+"""
 PLAIN = ("photos", "-o", "maps", "-q")
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -102,3 +113,48 @@ def test_on_a_terminal_each_path_has_its_class_and_score(cwd: Path) -> None:
     assert all(
         (cwd / line.partition("  ")[0]).is_file() and 0 < float(line.rpartition(" ")[2]) < 1 for line in lines
     )
+
+
+@pytest.fixture
+def terminal(cwd: Path) -> Callable[..., str]:
+    """What a command shows on a terminal."""
+
+    def show(*arguments: str) -> str:
+        leader, follower = os.openpty()
+        for stream in ("out", "err"):
+            cwd.with_name(f"cwd.{stream}").unlink(missing_ok=True)
+            cwd.with_name(f"cwd.{stream}").symlink_to(os.ttyname(follower))
+        Started(cwd, *arguments).wait()
+        os.close(follower)
+        return os.read(leader, 1 << 16).decode()
+
+    return show
+
+
+EVIL = "it's \x1b]0;title\x07.jpg"
+
+
+def test_names_are_quoted_on_a_terminal_as_ls_does_it(cwd: Path, terminal: Callable[..., str]) -> None:
+    (cwd / "photos/0/0000.jpg").rename(cwd / EVIL)
+    shown = terminal(EVIL, "--dry-run") + terminal(EVIL, "-o", "maps") + terminal("verify", "maps")
+    (map_,) = (cwd / "maps").glob("it*.jpg")
+    map_.unlink()
+    shown += terminal("verify", "maps")
+    assert "\x1b]" not in shown
+    assert "\x07" not in shown
+    quoted, *_ = shown.splitlines()
+    assert subprocess.check_output(["bash", "-c", f"printf %s {quoted}"], text=True) == EVIL
+
+
+def test_names_of_layers_do_not_command_the_terminal(cwd: Path, terminal: Callable[..., str]) -> None:
+    (cwd / "net.py").write_text(LAYERS)
+    for option in ((), ("--debug",)):
+        shown = terminal("layers", "--model", "net.py:network", *option)
+        assert "\x1b]" not in shown
+        assert r"\x1b]0;title\x07" in shown
+
+
+def test_in_a_pipe_names_stay_as_they_are(cwd: Path) -> None:
+    (cwd / "photos/0/0000.jpg").rename(cwd / EVIL)
+    run = finish(cwd, EVIL, "-o", "maps")
+    assert run.out.read_bytes().startswith(f"maps/{EVIL}".encode())

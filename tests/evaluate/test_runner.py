@@ -67,6 +67,18 @@ def test_half_a_line_of_a_killed_run_is_nothing_to_another_that_goes_on(tmp_path
     assert file.read_text().startswith(before)
 
 
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, "9" * 5000, '{"unit": "unit 1", "rows": 5}', '{"unit": [], "rows": []}']
+)
+def test_a_line_that_is_no_measurement_costs_no_other(line: str, tmp_path: Path) -> None:
+    whole = run_benchmark(benchmark(), tmp_path, refuse)
+    (file,) = tmp_path.iterdir()
+    file.write_text(f"{file.read_text()}{line}\n")
+    measured: list[str] = []
+    assert run_benchmark(benchmark(measured), tmp_path, refuse) == whole
+    assert not measured
+
+
 def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"cannot write to '.*file/tenths-.*: File exists"):

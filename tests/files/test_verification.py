@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,26 @@ def test_missing_and_altered_results_are_named() -> None:
 def test_a_directory_without_records() -> None:
     with pytest.raises(ConfigurationError, match=r"cannot read 'nowhere/records\.jsonl'"):
         verify(Path("nowhere"))
+
+
+def test_records_that_are_damaged_are_not_intact() -> None:
+    photos(Path("photos"), 2)
+    assert invoke("photos").exit_code == 0
+    file = Path("saliency/records.jsonl")
+    file.write_bytes(bytes(file.stat().st_size))
+    damaged = invoke("verify", "saliency")
+    assert (damaged.exit_code, damaged.stdout) == (2, "")
+    assert "'saliency/records.jsonl' is damaged" in damaged.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("verify", "records.jsonl"), ("check", "settings.toml"), ("audit", "settings.toml")]
+)
+def test_pipes_in_a_directory_of_results_are_not_waited_for(command: str, name: str) -> None:
+    photos(Path("photos"), 1)
+    assert invoke("photos", "--raw").exit_code == 0
+    Path("saliency", name).unlink()
+    os.mkfifo(Path("saliency", name))
+    result = invoke(command, "saliency")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"cannot read 'saliency/{name}'" in result.stderr

@@ -15,6 +15,7 @@ from web_server import ONCE_MORE, Server, photo, reason
 from ebcli.errors import ConfigurationError
 from ebcli.files.paths import RemoteOptions
 from ebcli.files.sources import Source, find_sources
+from ebcli.files.web import _is_public
 
 
 def test_a_photo_is_fetched_once_to_load_it_and_once_to_draw_on_it(
@@ -119,14 +120,35 @@ def test_what_may_be_over_soon_is_tried_again_and_the_rest_is_not(server: Server
 def test_a_redirect_to_another_protocol_is_not_followed(server: Server, tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(photo())
     for target in (f"file://{tmp_path}/secret.png", "ftp://127.0.0.1/a.png"):
-
-        def redirect(handler: BaseHTTPRequestHandler, target: str = target) -> None:
-            handler.send_response(302)
-            handler.send_header("Location", target)
-            handler.end_headers()
-
-        server.answers["/a.png"] = redirect
+        server.redirect("/a.png", target)
         assert re.search("No host specified|Not supported URL scheme ftp", reason(f"{server.url}/a.png"))
+
+
+def test_a_public_server_cannot_have_a_private_one_asked(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = Server("127.0.0.2")
+    private.answers["/b.png"] = photo()
+    server.redirect("/a.png", f"{private.url}/b.png")
+    private.redirect("/a.png", f"{server.url}/a.png")
+    assert Source(
+        Path(f"{server.url}/a.png"), remote=ONCE_MORE
+    ).open_content()  # from one private address to another
+    private.requests.clear()
+    monkeypatch.setattr("ebcli.files.web._is_public", "127.0.0.1".__eq__)
+    assert "a public server redirects to a private address" in reason(f"{server.url}/a.png")
+    assert not private.requests
+    assert Source(Path(f"{private.url}/a.png"), remote=ONCE_MORE).open_content()  # the first one is private
+    private.close()
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "::1", "10.1.2.3", "fe80::1%eth0", "::ffff:127.0.0.1", "169.254.169.254"]
+)
+def test_addresses_of_machines_and_their_networks_are_private(address: str) -> None:
+    assert not _is_public(address)
+    assert _is_public("1.1.1.1")
+    assert _is_public("2606:4700:4700::1111")
 
 
 @pytest.mark.parametrize(

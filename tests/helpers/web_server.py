@@ -26,7 +26,7 @@ def photo(color: str = "teal") -> bytes:
 class Server:
     """Answers each path with bytes, or with what a function does; counts the requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self.answers: dict[str, bytes | Callable[[BaseHTTPRequestHandler], None]] = {}
         self.requests: Counter[tuple[str, str]] = Counter()
         outer = self
@@ -47,10 +47,10 @@ class Server:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer((host, 0), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.url = f"http://{host}:{self._server.server_address[1]}"
 
     def send(self, handler: BaseHTTPRequestHandler, content: bytes) -> None:
         first, last, wanted = 0, len(content) - 1, handler.headers.get("Range")
@@ -63,6 +63,16 @@ class Server:
         handler.end_headers()
         if handler.command == "GET":
             handler.wfile.write(content[first : last + 1])
+
+    def redirect(self, path: str, target: str) -> None:
+        """Answer a path with another address."""
+
+        def redirect(handler: BaseHTTPRequestHandler) -> None:
+            handler.send_response(302)
+            handler.send_header("Location", target)
+            handler.end_headers()
+
+        self.answers[path] = redirect
 
     def close(self) -> None:
         self._server.shutdown()

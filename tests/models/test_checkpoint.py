@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import pickle
 import sys
 import zipfile
 from pathlib import Path
@@ -99,6 +100,19 @@ def test_a_malicious_checkpoint_runs_no_code(tmp_path):
     assert not witness.exists()
     torch.load(path, weights_only=False)  # the attack itself works
     assert witness.exists()
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_code_in_a_checkpoint_is_named_as_such(tmp_path: Path, protocol: int) -> None:
+    content = {"weight": [1.0], "extra": Malicious(tmp_path / "witness")}
+    path = tmp_path / "malicious.pth"
+    for is_zip in (False, True):
+        path.write_bytes(pickle.dumps(content, protocol))
+        if protocol > 1:  # torch.save needs binary ones
+            torch.save(content, path, pickle_protocol=protocol, _use_new_zipfile_serialization=is_zip)
+        with pytest.raises(ConfigurationError, match=r"contains code, (posix|nt)\.mkdir, which is not run"):
+            read_checkpoint(path)
+    assert not (tmp_path / "witness").exists()
 
 
 def unreadable(tmp_path: Path) -> dict[str, bytes]:

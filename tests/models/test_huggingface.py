@@ -1,6 +1,7 @@
 """Models of Hugging Face in local directories; transformers is the reference."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -182,3 +183,44 @@ def test_a_missing_model_is_reported_in_one_sentence(folder: Path, capfd: pytest
         load_model("hf/./nothing")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+TIMM = {"model_type": "timm_wrapper", "architectures": ["TimmWrapperForImageClassification"]}
+DETR = {"model_type": "detr", "architectures": ["DetrForObjectDetection"]}
+BACKBONE = {"model_type": "timm_backbone", "backbone": "resnet18"}
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "name"),
+    [
+        (
+            "config.json",
+            TIMM | {"architecture": "resnet18", "model_args": {"checkpoint_path": "w.pth"}},
+            "w.pth",
+        ),
+        ("config.json", TIMM | {"architecture": "hf-hub:somebody/net"}, "hf-hub:somebody/net"),
+        ("config.json", TIMM | {"architecture": "local-dir:elsewhere"}, "local-dir:elsewhere"),
+        ("config.json", DETR | {"backbone": "somebody/net", "use_timm_backbone": False}, "somebody/net"),
+        ("config.json", DETR | {"backbone_config": BACKBONE | {"backbone_kwargs": {"cache_dir": "c"}}}, "c"),
+        (
+            "model.safetensors.index.json",
+            {"weight_map": {"a": "../vit/model.safetensors"}},
+            "../vit/model.saf",
+        ),
+        ("adapter_config.json", {"base_model_name_or_path": "somebody/net"}, "somebody/net"),
+    ],
+)
+def test_a_model_names_nothing_that_is_not_part_of_it(
+    file: str, values: dict[str, object], name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("transformers.AutoConfig.from_pretrained")  # nothing is built of it before
+    (folder / "vit" / file).write_text(json.dumps(values))
+    with pytest.raises(ConfigurationError, match=f"hf/vit names '{name}.* only what is part of the model"):
+        load_model("hf/vit")
+
+
+def test_a_pipe_among_the_files_of_a_model_is_not_opened(folder: Path) -> None:
+    (folder / "vit/config.json").unlink()
+    os.mkfifo(folder / "vit/config.json")
+    with pytest.raises(ConfigurationError, match=r"'config\.json', which is no regular file"):
+        load_model("hf/vit")

@@ -268,7 +268,40 @@ MUCH = [
             c0=np.ones(100, np.float32),
             n=np.array([100]),
         ),
-        "",
+        "its Tile makes more values than fit into memory",
+    ),
+    (
+        "doubling",
+        lambda: graph(
+            *[helper.make_node("Concat", [f"c{i}", f"c{i}"], [f"c{i + 1}"], axis=0) for i in range(40)],
+            helper.make_node("ReduceSum", ["c40"], ["s"]),
+            helper.make_node("Mul", ["x", "s"], ["h"]),
+            *HEAD,
+            c0=np.ones(100, np.float32),
+        ),
+        "its Concat makes more values than fit into memory",
+    ),
+    (
+        "doubling of the image",
+        lambda: graph(
+            helper.make_node("Relu", ["x"], ["c0"]),
+            *[helper.make_node("Concat", [f"c{i}", f"c{i}"], [f"c{i + 1}"], axis=2) for i in range(40)],
+            helper.make_node("ReduceMax", ["c40"], ["h"], keepdims=1),
+            *HEAD,
+        ),
+        "its Concat makes more values than fit into memory",
+    ),
+    (
+        "sizes that only a computation tells",
+        lambda: graph(
+            helper.make_node("NonZero", ["c0"], ["n"]),
+            helper.make_node("Tile", ["c0", "n"], ["t"]),
+            helper.make_node("ReduceSum", ["t"], ["s"]),
+            helper.make_node("Mul", ["x", "s"], ["h"]),
+            *HEAD,
+            c0=np.ones(2, np.float32),
+        ),
+        "its NonZero makes more values than fit into memory",
     ),
 ]
 

@@ -1,12 +1,16 @@
 """Records as tables, read back by other libraries."""
 
+import csv
 import json
 import os
+import re
 from pathlib import Path
 
 import pandas
 import pytest
 from runs import invoke, photos, records
+
+from ebcli.models.classes import read_labels
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +86,20 @@ def test_names_of_other_kinds_and_single_pictures_are_refused() -> None:
             assert (result.exit_code, Path("no").exists()) == (0, False)
         else:
             assert result.exit_code == 2
+
+
+def test_no_cell_is_a_formula_and_labels_are_read_back() -> None:
+    names = ["=1+1.jpg", "+1.jpg", "-1.jpg", "@A1.jpg", "\tA1.jpg", "'a'.jpg", "'=1.jpg"]
+    for name in names:
+        Path(name).write_bytes(Path("photos/1/0001.jpg").read_bytes())
+    assert invoke("--records", "maps.csv", "--", *names).exit_code == 0
+    with Path("maps.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert len(rows) == len(names)
+    for row in rows:
+        for cell in row.values():
+            assert not re.match(r"[=+\-@\t\r]", cell) or float(cell)
+    with Path("labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([row["input"], row["index"]] for row in rows)
+    labels = read_labels(Path("labels.csv"), None, 7)
+    assert sorted(labels) == sorted((name,) for name in names)

@@ -7,6 +7,7 @@ is executed: weights are read from safetensors only, and remote code is never do
 import contextlib
 import copy
 import importlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec, measure_placement
 from ebcli.errors import ConfigurationError, import_optional
+from ebcli.files.paths import safe_open
 from ebcli.models.checkpoint import StateDict, check_match, classes_in, without_prefixes
 from ebcli.models.classes import Names, Texts
 from ebcli.models.keywords import (
@@ -53,6 +55,12 @@ _TOKENIZER_ADVICE = (
 # every fourth (VideoMAE), 32nd (TimeSformer) or second frame (ViViT)
 _RATES = {"videomae": 7.5, "timesformer": 0.94, "vivit": 15.0}
 _USUAL_RATE = 15.0  # frames per second
+# What configurations name: files for timm to load, and networks, of which those elsewhere are addresses or paths
+_FILES = ("checkpoint_path", "cache_dir", "base_model_name_or_path")
+_NETWORKS = ("architecture", "backbone", "backbone_config")
+_LEADS_ELSEWHERE = re.compile(r"[/\\:]")
+_MORE_NAMES = ("model.safetensors.index.json", "adapter_config.json")
+_WORDS_ONLY = ("pretrained_cfg", "id2label", "label2id")  # the first says where timm's own weights came from
 _HEAD = "classifier."
 _POOLER = "pooler."
 _TEXTS_AT_ONCE = 64
@@ -73,6 +81,7 @@ class HuggingFace(ModelSource):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._library = import_optional("transformers")
+        self._check_files()
         self._config = self._fetch("AutoConfig", "configuration", _ADVICE)
         self._head = self._chosen_head()
         # transformers needs a list to choose among several heads, and takes the first if it is empty
@@ -84,6 +93,23 @@ class HuggingFace(ModelSource):
         auto = getattr(self._library, auto_class)
         with fetch_errors(f"the {part} of {self._title}", advice), self._silent():
             return auto.from_pretrained(self.name, trust_remote_code=False)
+
+    def _check_files(self) -> None:
+        """Raise ConfigurationError if the model names files, models or servers outside of it, which may be anything.
+
+        The libraries that build it would read them, and wait for pipes.
+        """
+        for path in self.files(DEFAULT):
+            if not path.is_file():
+                raise self._error(f"has {path.name!r}, which is no regular file: remove it")
+        with fetch_errors(f"the configuration of {self._title}", _ADVICE), self._silent():
+            config, _ = self._library.PreTrainedConfig.get_config_dict(self.name)
+            names = [*_names_elsewhere(config)]
+            for path in map(Path(self.name).joinpath, _MORE_NAMES):
+                if path.is_file():
+                    names += _names_elsewhere(json.loads(safe_open(path).read()))
+        if names:
+            raise self._error(f"names {names[0]!r} in its files, but only what is part of the model is read")
 
     def _chosen_head(self) -> str:
         """The auto class for the configuration. Raises ConfigurationError if there is none."""
@@ -265,6 +291,23 @@ class Clip(TwoTowers, HuggingFace):
                 tokens = tokenizer(part, return_tensors="pt", **options)
                 embeddings.append(net.get_text_features(**tokens).pooler_output)
         return torch.cat(embeddings)
+
+
+def _names_elsewhere(values: Any, key: str = "") -> Iterator[str]:
+    """What a configuration names of files, models and servers outside of the model."""
+    if isinstance(values, dict):
+        for name, value in values.items():
+            if name == "weight_map":
+                yield from filter(_LEADS_ELSEWHERE.search, value.values())
+            elif name not in _WORDS_ONLY:
+                yield from _names_elsewhere(value, name)
+    elif isinstance(values, list):
+        for value in values:
+            yield from _names_elsewhere(value, key)
+    elif isinstance(values, str) and (
+        key in _FILES or (key in _NETWORKS and _LEADS_ELSEWHERE.search(values))
+    ):
+        yield values
 
 
 def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpec:

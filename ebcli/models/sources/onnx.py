@@ -30,6 +30,7 @@ _READ_AGAIN = 4  # times; tensors can share values
 _OPSET = 17  # the newest set of which onnx2torch converts nearly all operators
 _GELU = "Gelu"
 _MOST_NODES = 20_000
+_LARGEST = 1 << 30  # values of a result
 _ROOM = 1 << 26  # values that may be computed of constants, besides twice as many as the file has
 # In time and memory that their results tell; they open no files
 _FOLDABLE = set(
@@ -259,12 +260,14 @@ def convert(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[str
     _add_gelu()
     model = _inline(model)
     load_data(model)
-    model = _fold(model)
+    model, too_large = _fold(model)
     missing = {*_lower(model)}
     for _domain, operator in _unknown(model):
         missing.add(operator)
     if missing:
         raise NotImplementedError(f"the converter has no {', '.join(sorted(missing))}")
+    if too_large:
+        raise NotImplementedError(f"its {too_large} makes more values than fit into memory")
     graph = import_optional("onnx2torch.onnx_graph").OnnxGraph(model.graph)
     return converter.convert(model), {module: node.name for module, node in graph.nodes.items()}
 
@@ -339,8 +342,11 @@ def _inline(model: Any) -> Any:
         ignored |= operators
 
 
-def _fold(model: Any) -> Any:
-    """The model with what depends on constants only computed, and without what the output does not depend on."""
+def _fold(model: Any) -> tuple[Any, str]:
+    """The model with what depends on constants only computed, and without what the output does not depend on.
+
+    And the operator with which it is too large.
+    """
     ir = import_optional("onnx_ir", "onnxscript")
     passes = import_optional("onnx_ir.passes.common", "onnxscript")
     program = ir.from_proto(model)
@@ -366,7 +372,34 @@ def _fold(model: Any) -> Any:
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(program)
     passes.IdentityEliminationPass()(program)
     passes.RemoveUnusedNodesPass()(program)
-    return ir.to_proto(program)
+    return ir.to_proto(program), _too_large(program.graph, room)
+
+
+def _too_large(graph: Any, room: float) -> str:
+    """The operator with which what is left to compute is too much, as values can double at each node; empty if none.
+
+    Args:
+        graph: the graph, whose values have shapes.
+        room: how many values may be computed of constants.
+    """
+    constants = {*graph.initializers.values(), None}
+    for node in graph:
+        if constants.issuperset(node.inputs):
+            constants.update(node.outputs)
+            room -= sum(map(_size, node.outputs))
+        # a side that is free, such as that of the batch, is at least 1
+        if room < 0 or any(_size(value, free=1) > _LARGEST for value in node.outputs):
+            return node.op_type
+    return ""
+
+
+def _size(value: Any, free: float = math.inf) -> float:
+    """The number of values in a result, with the length of a side that only a computation tells."""
+    if value.shape is None:
+        return free
+    if 0 in [*value.shape]:
+        return 0
+    return math.prod(side if isinstance(side, int) else free for side in value.shape)
 
 
 def _lower(model: Any) -> list[str]:
