@@ -6,7 +6,7 @@ class Grid {
   static GAP = 16;
   static SMALLEST = 256; // pixels
   static SMALLEST_NARROW = 240;
-  static FOOT = 92; // a card's height below its picture
+  static FOOT = 118; // a card's height below its picture
 
   constructor(list, open) {
     this.list = list;

@@ -244,7 +244,8 @@ class Pane extends Frame {
     slider.value = this.network.layers.indexOf(this.layer);
     slider.setAttribute("aria-valuetext", this.layer);
     this.part("layers").hidden = this.method.picture || this.network.layers.length < 2;
-    this.root.querySelector(".layers output").textContent = this.layer;
+    const output = this.root.querySelector(".layers output");
+    output.textContent = output.title = this.layer;
     const isAtPixel = state.pixel !== "";
     this.part("where").hidden = !this.hasPixels && !isAtPixel;
     this.part("whole").hidden = !isAtPixel;

@@ -21,7 +21,6 @@ from ebcli.cli.saliency import main
 from ebcli.datatypes.explanation import Box, Explanation, Map, Subject
 from ebcli.drawing.pages import answer_page
 from ebcli.files.media.medium import DisplayFrame
-from ebcli.files.records import Record
 from ebcli.gallery.audit import CELLS, PLACES, AuditPhoto, Candidate, Finding, write_audit
 from ebcli.gallery.page import write_gallery
 
@@ -142,4 +141,8 @@ def test_a_notebook(maps: Path, browser: Browser) -> None:
     shown = ebcli.explain(tiny().eval(), torch.rand(1, 3, 32, 32), [0, 1], layer="1")[0]._repr_html_()
     page = f"<!doctype html><html lang=en><title>Notebook</title><main><h1>Notebook</h1>{shown}</main></html>"
     Path("notebook.html").write_text(page, encoding="utf-8")
-    assert_usable(browser, Path("notebook.html"), lambda: browser.all("label input")[1].click())
+
+    def choose() -> None:
+        browser.all("label input")[1].click()
+
+    assert_usable(browser, Path("notebook.html"), choose)

@@ -22,9 +22,9 @@ axe.configure({ checks: [{ id: "color-contrast", options: { contrastRatio: { nor
 _CONTROLS = """
 const modal = document.querySelector("dialog[open]") ?? document;
 const name = (one) => [one.tagName, one.id || one.className, one.name, one.value, one.title, one.textContent].join(" ");
-const controls = [...modal.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")].filter(
-  (one) => !one.disabled && !one.autofocus && one.checkVisibility({ visibilityProperty: true }) && one.getClientRects().length
-).map(name);
+const isSeen = (one) => one.checkVisibility({ visibilityProperty: true }) && one.getClientRects().length;
+const controls = [...modal.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")]
+  .filter((one) => !one.disabled && !one.autofocus && isSeen(one)).map(name);
 """
 # Nothing is reached, and the next Tab leads to the first control
 _START = """
@@ -78,7 +78,7 @@ def violations(browser: Browser) -> list[str]:
     browser.settle()
     browser.run(f"if (!window.axe) {{ {_axe()}; {_SETTINGS} }}")
     found = browser.driver.execute_async_script(
-        "const done = arguments[0]; axe.run({ resultTypes: ['violations'] }).then(done, (error) => done({ error: `${error}` }))"
+        "axe.run({ resultTypes: ['violations'] }).then(...Array(2).fill(arguments[0]))"
     )
     return [
         f"{rule['id']}: {node['html'][:200]}: {node['failureSummary']}"
