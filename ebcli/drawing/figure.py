@@ -128,6 +128,16 @@ class Figure:
             top += self.line
         self.height = max(self.height, top)
 
+    def write_scale(self, style: DrawingStyle, labels: tuple[str, str]) -> None:
+        """Add the color scale at the foot, with its ends in words."""
+        low, high = labels
+        colors = bar(style, (self.pixels(_BAR_WIDTH), self.pixels(_BAR_HEIGHT)))
+        top = self.height
+        self.write_line(low)
+        left = self.gap + round(self.letters.getlength(low)) + self.gap // 2
+        self.pictures.append((left, top + self.pixels(1), colors))
+        self.write(left + colors.width + self.gap // 2, top, high)
+
     def image(self) -> Image.Image:
         """The figure as an RGB image."""
         image = Image.new("RGB", (self.width, self.height), "white")
@@ -346,9 +356,7 @@ def lay_out(
     figure = Figure(style.dpi)
     gap = figure.gap
     letters = figure.letters
-    low, high = scale
-    colors = bar(style, (figure.pixels(_BAR_WIDTH), figure.pixels(_BAR_HEIGHT)))
-    legend_width = round(colors.width + letters.getlength(low + high)) + 4 * gap
+    legend_width = figure.pixels(_BAR_WIDTH) + round(letters.getlength("".join(scale))) + 4 * gap
     legend_width = min(figure.pixels(_WIDEST_LEGEND), max(figure.pixels(_NARROWEST_LEGEND), legend_width))
     columns = min(columns, max(len(row.tiles) for row in rows))
     room = max(tile.picture.width for row in rows for tile in row.tiles)
@@ -371,11 +379,7 @@ def lay_out(
                 notes = [", ".join(tile.notes)] if columns == 1 else tile.notes
                 figure.add_tile(tile._replace(notes=notes), gap + column * (room + gap), top, room)
             figure.height += gap
-    top = figure.height
-    figure.write_line(low)
-    left = gap + round(letters.getlength(low)) + gap // 2
-    figure.pictures.append((left, top + figure.pixels(1), colors))
-    figure.write(left + colors.width + gap // 2, top, high)
+    figure.write_scale(style, scale)
     figure.write_line("Scale and peaks are multiples of an even share, 1 / number of cells", fill=SECONDARY)
     figure.height += gap
     return figure

@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike
 
 from ebcli.datatypes.atlas import Atlas
 from ebcli.datatypes.explanation import Explanation, Interval, Map, Size, Subject
-from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import scale_labels
 from ebcli.drawing.overlay import downscale
+from ebcli.drawing.planes import Orthogonal
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
