@@ -14,11 +14,21 @@ from PIL.ImageFont import FreeTypeFont
 from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Box, Explanation, Size, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Frames, MapsOfImage
-from ebcli.drawing.legend import bar, font, in_lines, printable, scale_labels, shade, truncate, with_bars
+from ebcli.drawing.legend import (
+    bar,
+    font,
+    in_lines,
+    printable,
+    scale_labels,
+    shade,
+    truncate,
+    with_bars,
+    write_ends,
+)
 from ebcli.drawing.overlay import is_blank_on, resize
 from ebcli.drawing.painters import Color
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.clips import Clips
+from ebcli.files.clips import Clips, Slices
 from ebcli.files.encoding import SOFTWARE, encode_picture, shorten
 from ebcli.files.images import to_rgb
 from ebcli.files.media.medium import DisplayFrame
@@ -408,6 +418,9 @@ def contact_sheet(frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -
         row_maps = replace(frame_maps, style=style)
         clips = frame_maps.clips
         tiles = [map_tile(row_maps, frame, clips.title(frame.number) if clips else "") for frame in frames]
+        if isinstance(clips, Slices):
+            for tile in tiles:
+                write_ends(tile.picture, clips.ends(0) + clips.ends(1), round(_TEXT * style.dpi / 100))
         heading = frame_maps.map.subject.title
         if has_layers:
             heading = f"{heading}, {frame_maps.map.layer}"

@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from ebcli.datatypes.arrays import AnyArray, FloatArray
 from ebcli.datatypes.explanation import Box
 from ebcli.drawing.figure import BLACK, SECONDARY, Figure, Tile
 from ebcli.drawing.frame_maps import FrameMaps
-from ebcli.drawing.legend import font, scale_labels
+from ebcli.drawing.legend import scale_labels, write_ends
 from ebcli.drawing.overlay import picture
 from ebcli.files.clips import Plane, Slices
 from ebcli.files.media.medium import DisplayFrame
@@ -21,11 +21,10 @@ _LEAST = 256  # pixels, of the longer side of a slice
 _MAX_STRETCH = 16  # times; more would be a header that lies
 _WIDTH = 8  # inches of all planes together, at least, so that words are not small beside them
 _RESOLUTION = 100  # pixels per inch, at least
-_ROOM = 130  # for the words of a narrow plane, and the three numbers below, in pixels at 100 dpi
+_ROOM = 130  # for the words of a narrow plane; this and the two numbers below are pixels at 100 dpi
 _LETTER = 15
-_MARGIN = 4
 _RULER = 3
-_SHARE_OF_RULER = 0.5  # of the width of a plane, at most
+_SHARE_OF_RULER = 0.5  # of the width of the first plane, at most
 _UNITS = {"micron": "µm", "meter": "m"}
 
 
@@ -71,10 +70,10 @@ class Orthogonal:
         """The picture, in which all planes together are at most so wide."""
         return self._maps.caption(self.figure(longest).image())
 
-    def figure(self, longest: int | None = None) -> Figure:
-        """The planes with their words."""
+    def figure(self, longest: int | None = None, has_map: bool = True) -> Figure:
+        """The planes, which are its first pictures, with their words; without the map, without its color scale, too."""
         zoom = max(1, _LEAST / max(self._maps.size))
-        planes = [(plane, self._draw_plane(plane, zoom)) for plane in self._slices.planes]
+        planes = [(plane, self._draw_plane(plane, zoom, has_map)) for plane in self._slices.planes]
         total = sum(image.width for _, image in planes)
         share = min(1, (longest or total) / total)
         figure = Figure(round(max(_RESOLUTION, total * share / _WIDTH)))
@@ -83,23 +82,36 @@ class Orthogonal:
         for plane, image in planes:
             size = max(1, round(image.width * share)), max(1, round(image.height * share))
             small = image.resize(size, Image.Resampling.LANCZOS)
-            self._write_ends(small, plane, figure)
+            ends = self._slices.ends(plane.across) + self._slices.ends(plane.down)
+            count = 2 if self._maps.style.name == "side-by-side" and has_map else 1
+            write_ends(small, ends, figure.pixels(_LETTER), count)
             room = max(small.width, figure.pixels(_ROOM))
             figure.add_tile(Tile(small, plane.name, [self._slice_words(plane)]), left, top, room)
             left += room + figure.gap
         figure.width = left
         figure.height += figure.gap // 2
-        self._write_legend(figure, zoom * share / min(self._slices.spacing), planes[0][1].width * share)
+        if has_map:
+            self._write_scale(figure)
+        self._write_ruler(figure, zoom * share / min(self._slices.spacing), planes[0][1].width * share)
         return figure
 
-    def _draw_plane(self, plane: Plane, zoom: float) -> Image.Image:
-        """A plane with its map."""
+    def values_of(self, maps: FrameMaps) -> list[FloatArray]:
+        """The values of a map of the same volume in each plane of the figure."""
+        whole = Orthogonal(maps, self._slices)
+        shape = np.array(whole._values.shape)
+        whole._cell = np.array(self.peak) * shape // self._shape
+        whole._slice = self._slice
+        return [whole._turn(whole._values_of(plane.normal), plane) for plane in self._slices.planes]
+
+    def _draw_plane(self, plane: Plane, zoom: float, has_map: bool) -> Image.Image:
         spacing = np.array(self._slices.spacing)
         steps = zoom * np.minimum(spacing / spacing.min(), _MAX_STRETCH)
         pixels = self._turn(self._pixels(plane.normal), plane)
         height, width, _ = pixels.shape
         size = max(1, round(width * steps[plane.across])), max(1, round(height * steps[plane.down]))
         image = Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
+        if not has_map:
+            return image
         values = self._turn(self._values_of(plane.normal), plane)
         return picture(image, values, Box(0, 0, *size), self._maps.faded_style, is_blank=self._maps.is_blank)
 
@@ -132,42 +144,27 @@ class Orthogonal:
             number = self._shape[axis] + 1 - number
         return f"slice {number} of {self._shape[axis]}"
 
-    def _write_ends(self, image: Image.Image, plane: Plane, figure: Figure) -> None:
-        """Write the letters of the directions at the edges of a plane, and of the one beside it."""
-        ends = self._slices.ends(plane.across) + self._slices.ends(plane.down)
-        width = image.width
-        if self._maps.style.name == "side-by-side":
-            width //= 2
-        draw = ImageDraw.Draw(image)
-        margin = figure.pixels(_MARGIN)
-        for start in sorted({0, image.width - width}):
-            middle = start + width // 2
-            places = {
-                "lm": (start + margin, image.height // 2),
-                "rm": (start + width - margin, image.height // 2),
-                "ma": (middle, margin),
-                "md": (middle, image.height - margin),
-            }
-            for letter, (anchor, place) in zip(ends, places.items(), strict=False):
-                letters = font(figure.pixels(_LETTER), True)
-                draw.text(place, letter, "white", letters, anchor, stroke_width=2, stroke_fill="black")
-
-    def _write_legend(self, figure: Figure, scale: float, width: float) -> None:
-        """Write the color scale, and how long a distance is, of which a unit has so many pixels."""
+    def _write_scale(self, figure: Figure) -> None:
+        """Write the color scale, unless the map is blank or a caption has it."""
         style = self._maps.faded_style
         map_ = self._maps.map
-        if not self._maps.is_blank and not style.caption:  # which has the scale
-            labels = scale_labels(style, map_.values.size, "", map_.against, map_.subject.name or "the class")
-            figure.write_scale(style, labels)
-            figure.write_line("Multiples of an even share, 1 / number of cells", fill=SECONDARY)
-        affine = self._slices.affine
-        if affine is not None and max(affine.spacing) <= _MAX_STRETCH * min(affine.spacing):
-            longest = _SHARE_OF_RULER * width / scale
-            power = 10.0 ** math.floor(math.log10(longest))
-            length = max(step * power for step in (1, 2, 5) if step * power <= longest)
-            ruler = Image.new("RGB", (max(1, round(length * scale)), figure.pixels(_RULER)), BLACK)
-            figure.pictures.append((figure.gap, figure.height + figure.line // 2, ruler))
-            words = f"{length:g} {_UNITS.get(affine.unit, affine.unit)}"
-            figure.write(figure.gap + ruler.width + figure.gap // 2, figure.height, words)
-            figure.height += figure.line
+        if self._maps.is_blank or style.caption:
+            return
+        labels = scale_labels(style, map_.values.size, "", map_.against, map_.subject.name or "the class")
+        figure.write_scale(style, labels)
+        figure.write_line("Multiples of an even share, 1 / number of cells", fill=SECONDARY)
         figure.height += figure.gap // 2
+
+    def _write_ruler(self, figure: Figure, scale: float, width: float) -> None:
+        """Write how long a distance is, of which a unit has so many pixels, beside planes of a width."""
+        affine = self._slices.affine
+        if affine is None or max(affine.spacing) > _MAX_STRETCH * min(affine.spacing):
+            return
+        longest = _SHARE_OF_RULER * width / scale
+        power = 10.0 ** math.floor(math.log10(longest))
+        length = max(step * power for step in (1, 2, 5) if step * power <= longest)
+        ruler = Image.new("RGB", (max(1, round(length * scale)), figure.pixels(_RULER)), BLACK)
+        figure.pictures.append((figure.gap, figure.height + figure.line // 2, ruler))
+        words = f"{length:g} {_UNITS.get(affine.unit, affine.unit)}"
+        figure.write(figure.gap + ruler.width + figure.gap // 2, figure.height, words)
+        figure.height += figure.line + figure.gap // 2
