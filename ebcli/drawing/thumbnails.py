@@ -40,7 +40,7 @@ _FRAME = 253
 _OUTLINE = 254
 _HALO = 255
 _LEVELS = 252
-_LONGEST = 460  # pixels, of all planes of a volume together: with the gaps between them, not above 512
+_LONGEST = 448  # pixels, of all planes of a volume together; with the gaps between them 512, unless planes are narrow
 
 
 class ThumbnailNames(NamedTuple):

@@ -1,6 +1,8 @@
 """The planes of a volume: where the patient's left, front and top are, and what is written of it."""
 
+import io
 import itertools
+from dataclasses import replace
 
 import nibabel
 import numpy as np
@@ -12,9 +14,11 @@ from ebcli.drawing.figure import Figure, contact_sheet
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.planes import Orthogonal
 from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.thumbnails import ThumbnailNames, volume_thumbnails
 from ebcli.files.clips import Slices
 from ebcli.files.coordinates import Affine
 from ebcli.files.media.medium import DisplayFrame
+from ebcli.files.paths import FileState
 
 MARK = np.array([-35.0, 50.0, 30.0])  # mm to the right, the front and the top: the patient's left upper front
 HALF = np.array([60.0, 80.0, 70.0])  # mm, of the volume, whose center is at 0
@@ -169,4 +173,41 @@ def test_slices_of_a_sheet_say_of_which_plane_they_are(written: list[tuple[float
     frames = [DisplayFrame(Image.new("RGB", (9, 9)), number, 0, number) for number in range(2)]
     written.clear()
     contact_sheet(frames, [whole._maps], "scan", "about").image()
-    assert f"sagittal, slice 1 of {len(values)}" in [text for _, _, text in written]
+    texts = [text for _, _, text in written]
+    assert f"sagittal, slice 1 of {len(values)}" in texts
+    assert [text for text in texts if len(text) == 1 and text.isalpha()] == [*"APSI"] * 2
+
+
+def test_a_report_shows_all_maps_in_the_planes_of_the_first() -> None:
+    """The second map is even in the half of the patient's right, so its own planes would be elsewhere."""
+    axes = (1, 2, 0)
+    affine = affine_of(axes, (-1, -1, 1))
+    values = volume(affine, axes)
+    halves = np.zeros(values.shape, np.float32)
+    halves[len(halves) // 2 + 1 :] = 1  # slices follow each other to the right
+    whole, _ = planes(values, Affine(affine))
+    first = whole._maps
+    second = FrameMaps.from_map(replace(first.map, values=halves), first.size, first.clips, first.style)
+    names = ThumbnailNames("scan", FileState(1, 1), "", "")
+    other = replace(second, map=replace(second.map, subject=Subject(8, "right", 0.5)))
+    files = volume_thumbnails(names, whole, [first, other])
+    photo = Image.open(io.BytesIO(files[names.photo]))
+    assert max(photo.size) <= 512
+    alpha = []
+    for index in (7, 8):
+        picture = Image.open(io.BytesIO(files[names.map("5", index)]))
+        assert picture.size == photo.size
+        alpha.append(np.asarray(picture.convert("RGBA"))[..., 3])
+    parts = whole.figure(448, has_map=False).pictures[:3]
+    for (left, top, plane), (across, down) in zip(parts, ((0, 1), (0, 2), (1, 2)), strict=True):
+        mark, right = (layer[top : top + plane.height, left : left + plane.width] for layer in alpha)
+        row, column = np.unravel_index(mark.argmax(), mark.shape)
+        ends = 0.5 - 0.5 * MARK / (HALF + STEP / 2)
+        assert column / plane.width == pytest.approx(ends[across], abs=0.08)
+        assert row / plane.height == pytest.approx(ends[down], abs=0.08)
+        middle = plane.width // 2
+        if across == 0:
+            assert right[:, : middle - 15].min() > 200  # the right is on the left
+            assert right[:, middle + 15 :].max() == 0
+        else:
+            assert right.max() == 0  # this plane is on the patient's left
