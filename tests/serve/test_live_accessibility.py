@@ -27,6 +27,8 @@ def test_all_states_of_the_live_page(page: str, browser: Browser, size: tuple[in
     settled(browser, pane=1)
     settle()
     assert violations(browser) == []
+    browser.one("#compare").click()
+    settle()
     browser.write(".target", "walrus")
     browser.press(Keys.ENTER)
     browser.until(lambda: "walrus" in browser.one(".note").text)
