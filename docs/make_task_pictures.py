@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import torch
 from click.testing import CliRunner
@@ -90,7 +91,7 @@ def run(name: str, *arguments: str, which: int = 0) -> None:
     assert result.exit_code == 0, result.output
     pictures = [line for line in result.stdout.splitlines() if line.endswith((".png", ".jpg"))]
     shown = Image.open(pictures[which]).convert("RGB")
-    shown.thumbnail((720, 720))
+    shown.thumbnail((840, 840))
     shown.save(ROOT / f"docs/pictures/{name}.jpg", quality=88)
 
 
@@ -172,8 +173,9 @@ def make() -> None:
     text = captions.CAPTIONS[int(drawn.labels[0, 0])]
     run("task-text", "letters.png", "--model", "clip/clip", "--target", text)
 
-    np.save("scan.npy", balls.volumes(4, torch.Generator().manual_seed(6), balls=1.0).values[0].numpy())
-    run("task-volume", "scan.npy", "--model", "nets.py:ball", "--target", "ball", "--layer", "input")
+    values = balls.volumes(4, torch.Generator().manual_seed(6), balls=1.0).values[0].numpy()
+    nibabel.save(nibabel.Nifti1Image(values[0].T, np.diag([2.0, 2.0, 2.0, 1.0])), "scan.nii.gz")
+    run("task-volume", "scan.nii.gz", "--model", "nets.py:ball", "--target", "ball", "--layer", "input")
 
     talker = sentences.build()
     talker.load_state_dict(restored(torch.load(WEIGHTS / "LLaVA.pt", weights_only=True)))

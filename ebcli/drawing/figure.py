@@ -14,11 +14,21 @@ from PIL.ImageFont import FreeTypeFont
 from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Box, Explanation, Size, Subject
 from ebcli.drawing.frame_maps import FrameMaps, Frames, MapsOfImage
-from ebcli.drawing.legend import bar, font, in_lines, printable, scale_labels, shade, truncate, with_bars
+from ebcli.drawing.legend import (
+    bar,
+    font,
+    in_lines,
+    printable,
+    scale_labels,
+    shade,
+    truncate,
+    with_bars,
+    write_ends,
+)
 from ebcli.drawing.overlay import is_blank_on, resize
 from ebcli.drawing.painters import Color
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.clips import Clips
+from ebcli.files.clips import Clips, Slices
 from ebcli.files.encoding import SOFTWARE, encode_picture, shorten
 from ebcli.files.images import to_rgb
 from ebcli.files.media.medium import DisplayFrame
@@ -127,6 +137,16 @@ class Figure:
             self.write(left, top + self.pixels(2), note, room, fill=SECONDARY)
             top += self.line
         self.height = max(self.height, top)
+
+    def write_scale(self, style: DrawingStyle, labels: tuple[str, str]) -> None:
+        """Add the color scale at the foot, with its ends in words."""
+        low, high = labels
+        colors = bar(style, (self.pixels(_BAR_WIDTH), self.pixels(_BAR_HEIGHT)))
+        top = self.height
+        self.write_line(low)
+        left = self.gap + round(self.letters.getlength(low)) + self.gap // 2
+        self.pictures.append((left, top + self.pixels(1), colors))
+        self.write(left + colors.width + self.gap // 2, top, high)
 
     def image(self) -> Image.Image:
         """The figure as an RGB image."""
@@ -346,9 +366,7 @@ def lay_out(
     figure = Figure(style.dpi)
     gap = figure.gap
     letters = figure.letters
-    low, high = scale
-    colors = bar(style, (figure.pixels(_BAR_WIDTH), figure.pixels(_BAR_HEIGHT)))
-    legend_width = round(colors.width + letters.getlength(low + high)) + 4 * gap
+    legend_width = figure.pixels(_BAR_WIDTH) + round(letters.getlength("".join(scale))) + 4 * gap
     legend_width = min(figure.pixels(_WIDEST_LEGEND), max(figure.pixels(_NARROWEST_LEGEND), legend_width))
     columns = min(columns, max(len(row.tiles) for row in rows))
     room = max(tile.picture.width for row in rows for tile in row.tiles)
@@ -371,11 +389,7 @@ def lay_out(
                 notes = [", ".join(tile.notes)] if columns == 1 else tile.notes
                 figure.add_tile(tile._replace(notes=notes), gap + column * (room + gap), top, room)
             figure.height += gap
-    top = figure.height
-    figure.write_line(low)
-    left = gap + round(letters.getlength(low)) + gap // 2
-    figure.pictures.append((left, top + figure.pixels(1), colors))
-    figure.write(left + colors.width + gap // 2, top, high)
+    figure.write_scale(style, scale)
     figure.write_line("Scale and peaks are multiples of an even share, 1 / number of cells", fill=SECONDARY)
     figure.height += gap
     return figure
@@ -404,6 +418,9 @@ def contact_sheet(frames: Frames, maps: MapsOfImage, name: str, subtitle: str) -
         row_maps = replace(frame_maps, style=style)
         clips = frame_maps.clips
         tiles = [map_tile(row_maps, frame, clips.title(frame.number) if clips else "") for frame in frames]
+        if isinstance(clips, Slices):
+            for tile in tiles:
+                write_ends(tile.picture, clips.ends(0) + clips.ends(1), round(_TEXT * style.dpi / 100))
         heading = frame_maps.map.subject.title
         if has_layers:
             heading = f"{heading}, {frame_maps.map.layer}"

@@ -5,23 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Box, Map, Size
 from ebcli.drawing.legend import add_caption, draw_outlines
-from ebcli.drawing.overlay import downscale, is_blank_on, peaks_at_border, picture, side_by_side
+from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture, side_by_side
 from ebcli.drawing.painters import limits, visible
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.clips import Clips, Slices
 from ebcli.files.media.medium import DisplayFrame
 
-_Pixels = NDArray[np.uint8]  # (height, width, 3)
-
-_GAP = 0.02  # of the height, between slices and between pictures
-_LEAST = 256  # pixels, of the longer side of the first slice
-_MAX_STRETCH = 16  # times; more would be a header that lies
+_GAP = 0.02  # of the height, between pictures
 
 
 def _with_end(style: DrawingStyle, map_: Map) -> DrawingStyle:
@@ -165,69 +160,3 @@ class FrameMaps:
 
 Frames = Sequence[DisplayFrame]  # that a figure shows
 MapsOfImage = Sequence[FrameMaps]
-
-
-class Orthogonal:
-    """The slices of a volume through its map's maximum across the depth, the rows and the columns, side by side.
-
-    They have the proportions of the volume in space. Of its slices, only what is drawn is kept.
-
-    Args:
-        maps: the map.
-        slices: those of the volume.
-
-    Attributes:
-        peak: the slice, row and column of the maximum, as they are drawn.
-    """
-
-    def __init__(self, maps: FrameMaps, slices: Slices) -> None:
-        self._maps = maps
-        self._slices = slices
-        self._values = slices.upright(maps.map.display_values)
-        strength = np.nan_to_num(self._values)
-        if maps.style.signed:
-            strength = np.abs(strength)
-        self._cell = np.array(np.unravel_index(strength.argmax(), strength.shape))
-        pixels = (slices.total, *maps.size[::-1])
-        self.peak = ((2 * self._cell + 1) * pixels // (2 * np.array(strength.shape))).tolist()
-        self._axial: DisplayFrame | None = None
-        self._rows: list[_Pixels] = []
-        self._columns: list[_Pixels] = []
-
-    def add(self, frame: DisplayFrame) -> None:
-        """Keep what is drawn of the next slice."""
-        z, y, x = self.peak
-        if frame.number == z:
-            self._axial = frame
-        pixels = np.asarray(frame.image)
-        self._rows.append(pixels[y])
-        self._columns.append(pixels[:, x])
-
-    def draw(self, longest: int | None = None) -> Image.Image:
-        """The picture, reduced to this longest side."""
-        assert self._axial is not None
-        _, y, x = self._cell
-        _, height, width = self._values.shape
-        planes = [
-            self._plane(np.asarray(self._axial.image), self._maps.map_at(self._axial), (0, 1)),
-            self._plane(np.stack(self._rows), self._values[:, y] * height, (0, 2)),
-            self._plane(np.stack(self._columns), self._values[:, :, x] * width, (1, 2)),
-        ]
-        result = side_by_side(planes, max(2, round(_GAP * planes[0].height)))
-        if longest is not None:
-            result = downscale(result, longest)
-        return self._maps.caption(result)
-
-    def _plane(self, pixels: _Pixels, values: FloatArray, axes: tuple[int, int]) -> Image.Image:
-        """A slice with its map, of which rows and columns follow two of the axes x, y and z."""
-        spacing = self._slices.spacing
-        if axes[1] == 2 and self._slices.flips[2]:
-            pixels = pixels[::-1]
-            values = values[::-1]
-        zoom = max(1, _LEAST / max(self._maps.size))
-        across, down = (zoom * min(spacing[axis] / min(spacing), _MAX_STRETCH) for axis in axes)
-        height, width, _ = pixels.shape
-        size = round(width * across), round(height * down)
-        image = Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
-        region = Box(0, 0, *size)
-        return picture(image, values, region, self._maps.faded_style, is_blank=self._maps.is_blank)

@@ -254,6 +254,31 @@ def _label(image: Image.Image, text: str, color: Color, box: Box, left: int, roo
     draw.text((x + margin, y + height // 10), text, "black", letters)
 
 
+def write_ends(image: Image.Image, ends: str, size: int, count: int = 1) -> None:
+    """Write four letters at the left, the right, the top and the foot, so that they are seen on any picture.
+
+    Args:
+        image: the picture, which is changed; or several of one width, side by side.
+        ends: the letters; empty for none.
+        size: of the letters, in pixels.
+        count: how many pictures there are.
+    """
+    draw = ImageDraw.Draw(image)
+    letters = font(size, True)
+    margin = size // 4
+    width = image.width // count
+    for left in range(0, width * count, width):
+        middle = left + width // 2
+        places = [
+            ("lm", left + margin, image.height // 2),
+            ("rm", left + width - margin, image.height // 2),
+            ("ma", middle, margin),
+            ("md", middle, image.height - margin),
+        ]
+        for letter, (anchor, x, y) in zip(ends, places, strict=False):
+            draw.text((x, y), letter, "white", letters, anchor, stroke_width=2, stroke_fill="black")
+
+
 def shade(share: float) -> Color:
     """The color behind a word, from white to orange."""
     red, green, blue = (round(255 + share * (value - 255)) for value in _SHADE)

@@ -1,14 +1,17 @@
 """Thumbnails for the gallery page: the photo, and each map on its own to be blended over it in the browser."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.datatypes.explanation import Box
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import COLORS, trace
 from ebcli.drawing.overlay import (
@@ -20,10 +23,14 @@ from ebcli.drawing.overlay import (
     reduced_size,
 )
 from ebcli.drawing.painters import FRAME_COLOR, LEVELS, opacity, overlay_colors, scaled_levels
+from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.naming import PAGE, picture_relpath, sha256, with_numbers
 from ebcli.files.paths import FileState
+
+if TYPE_CHECKING:
+    from ebcli.drawing.planes import Orthogonal
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 # The palette indices of the part that the network did not see, its frame, outlines and their halo; the map's values use
@@ -33,6 +40,7 @@ _FRAME = 253
 _OUTLINE = 254
 _HALO = 255
 _LEVELS = 252
+_LONGEST = 448  # pixels, of all planes of a volume together; with the gaps between them 512, unless planes are narrow
 
 
 class ThumbnailNames(NamedTuple):
@@ -107,15 +115,44 @@ def map_thumbnail(frame_maps: FrameMaps, values: NDArray[np.floating]) -> bytes 
         return None
     small = reduced_size(size)
     region = map_.placement.rescale(size, small)
-    box = covered_pixels(region, small)
-    cells, zero = scaled_levels(values, style, _LEVELS)
-    shades = interpolate(cells, region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
-    # a palette image with the colors and opacities of an overlay with alpha 1
     picture = Image.new("P", small, _OUTSIDE)
-    picture.paste(Image.fromarray((1 + shades).astype(np.uint8)), box[:2])
-    draw_frame(picture, box, small, _FRAME)
+    _paint(picture, values, region, style)
+    draw_frame(picture, covered_pixels(region, small), small, _FRAME)
     scale = small[0] / size[0]
     trace(picture, [points * scale for points in map_.subject.outlines], _HALO, _OUTLINE)
+    return _encode(picture, frame_maps)
+
+
+def volume_thumbnails(
+    names: ThumbnailNames, planes: Orthogonal, maps: Sequence[FrameMaps]
+) -> dict[Path, bytes]:
+    """Make the thumbnails of a volume, as ``thumbnails`` those of an image: all show the same planes."""
+    figure = planes.figure(_LONGEST, has_map=False)
+    photo = figure.image()
+    files = {names.photo: encode_picture(photo, "jpg")}
+    keys = with_numbers((map_.map.layer, map_.map.subject.index) for map_ in maps)
+    for (key, number), frame_maps in zip(keys, maps, strict=True):
+        if frame_maps.is_blank:
+            continue
+        picture = Image.new("P", photo.size, _OUTSIDE)
+        for (left, top, plane), values in zip(figure.pictures, planes.values_of(frame_maps), strict=False):
+            region = Box(left, top, left + plane.width, top + plane.height)
+            _paint(picture, values, region, frame_maps.faded_style)
+        files[names.map(*key, number)] = _encode(picture, frame_maps)
+    return files
+
+
+def _paint(picture: Image.Image, values: NDArray[np.floating], region: Box, style: DrawingStyle) -> None:
+    """Paint a map (h, w) on a region of a palette image."""
+    box = covered_pixels(region, picture.size)
+    cells, zero = scaled_levels(values, style, _LEVELS)
+    shades = interpolate(cells, region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
+    picture.paste(Image.fromarray((1 + shades).astype(np.uint8)), box[:2])
+
+
+def _encode(picture: Image.Image, frame_maps: FrameMaps) -> bytes:
+    """A palette image with the colors and opacities of an overlay with alpha 1."""
+    style = frame_maps.faded_style
     chosen = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
     color = COLORS[frame_maps.number % len(COLORS)]
     colors = overlay_colors(style)[chosen].tobytes()

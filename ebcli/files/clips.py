@@ -80,6 +80,24 @@ class Clips:
             after = end
 
 
+class Plane(NamedTuple):
+    """A plane through a volume.
+
+    Attributes:
+        name: such as ``"axial"``, or the number of an axis of the array.
+        normal: the axis, of x, y and z, along which such planes follow each other.
+        across, down: the axes that are drawn from left to right, and from top to bottom.
+    """
+
+    name: str
+    normal: int
+    across: int
+    down: int
+
+
+_AXES_OF_ARRAY = (Plane("axis 1", 2, 0, 1), Plane("axis 2", 1, 0, 2), Plane("axis 3", 0, 1, 2))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Slices(Clips):
     """The slices of a volume, as the frames of one clip.
@@ -96,12 +114,38 @@ class Slices(Clips):
         return self.affine.spacing if self.affine else (1.0, 1.0, 1.0)
 
     @property
+    def codes(self) -> str:
+        """Where x, y and z lead, as in ``Affine.codes``."""
+        return self.affine.codes if self.affine else ""
+
+    @property
     def flips(self) -> tuple[bool, ...]:
-        """Whether x, y and z are drawn in reverse."""
-        return self.affine.flips if self.affine else (False, False, False)
+        """Whether x, y and z are drawn in reverse: the patient's right, front and top are on the left and above."""
+        return tuple(code in "RAS" for code in self.codes or "LPI")
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """The axial, the coronal and the sagittal plane, as radiologists see them; or those of the array's axes."""
+        if not self.codes:
+            return _AXES_OF_ARRAY
+        right, front, top = (
+            next(axis for axis, code in enumerate(self.codes) if code in pair) for pair in ("LR", "AP", "SI")
+        )
+        return (
+            Plane("axial", top, right, front),
+            Plane("coronal", front, right, top),
+            Plane("sagittal", right, front, top),
+        )
+
+    def ends(self, axis: int) -> str:
+        """The letters of both ends of an axis, in the order in which it is drawn; empty if they are unknown."""
+        if not self.codes:
+            return ""
+        return next(pair for pair in ("RL", "AP", "SI") if self.codes[axis] in pair)
 
     def title(self, frame: int) -> str:
-        return f"slice {frame + 1} of {self.total}"
+        (plane,) = (plane for plane in self.planes if plane.normal == 2)
+        return f"{plane.name}, slice {frame + 1} of {self.total}"
 
     def upright(self, values: Any) -> Any:
         """An array (..., H, W) with rows and columns as they are drawn."""

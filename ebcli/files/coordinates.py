@@ -45,10 +45,18 @@ class Coordinates(ABC):
         return self.matrix @ cells
 
 
+@dataclass(frozen=True)
 class Affine(Coordinates):
-    """That of a volume: millimeters to the right, the front and the top, as in NIfTI."""
+    """That of a volume: distances to the patient's right, front and top, as in NIfTI.
+
+    Attributes:
+        unit: of distances, in nibabel's words.
+        is_oriented: whether the file says where the axes lead, and not only how far its cells are apart.
+    """
 
     suffix = NIFTI
+    unit: str = "mm"
+    is_oriented: bool = True
 
     @property
     def spacing(self) -> tuple[float, ...]:
@@ -57,15 +65,29 @@ class Affine(Coordinates):
         return tuple(np.where(np.isfinite(lengths) & (lengths > 0), lengths, 1.0).tolist())
 
     @property
-    def flips(self) -> tuple[bool, ...]:
-        """The axes x, y and z that lead to the right, the front or the top, which radiologists draw on the left."""
-        columns = self.matrix[:3, :3].T
-        return tuple(bool(column[np.abs(column).argmax()] > 0) for column in columns)
+    def codes(self) -> str:
+        """Where x, y and z lead, such as RAS for right, anterior and superior; empty if that is unknown.
+
+        Oblique axes have the letters of the nearest ones, and no two the same, by the way of nibabel's ``aff2axcodes``.
+        """
+        axes = self.matrix[:3, :3]
+        if not self.is_oriented or not np.isfinite(axes).all() or np.linalg.matrix_rank(axes) < 3:
+            return ""
+        left, _, right = np.linalg.svd(axes / np.linalg.norm(axes, axis=0))
+        rotation = left @ right  # the nearest one
+        shares = rotation**2
+        codes = {}
+        for axis in np.argsort(-shares.max(0)):  # the clearest one first
+            direction = shares[:, axis].argmax()
+            letters = "RAS" if rotation[direction, axis] > 0 else "LPI"
+            codes[axis] = letters[direction]
+            shares[direction] = -1  # taken
+        return "".join(codes[axis] for axis in range(3))
 
     def encode(self, map_: FloatArray, spans: Sequence[Interval]) -> bytes:
         nibabel = import_optional("nibabel")
         volume = nibabel.Nifti1Image(map_.astype(np.float32).T, self._of_cells(map_, spans, 0.5))
-        volume.header.set_xyzt_units("mm")
+        volume.header.set_xyzt_units(self.unit)
         volume.header["descrip"] = DISTRIBUTION
         return gzip.compress(volume.to_bytes(), mtime=0)  # equal maps are equal files
 

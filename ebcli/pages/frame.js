@@ -7,7 +7,7 @@ const SLOW = 250; // ms until it is said that something is computed
 class Frame {
   constructor() {
     this.root = document.getElementById("pane").content.firstElementChild.cloneNode(true);
-    this.made = new Made(this.part("made"));
+    this.export = new Export(this.part("export"));
   }
 
   part(name) {
@@ -26,12 +26,13 @@ class Frame {
     clearTimeout(this.slow);
     this.part("busy").textContent = "";
     if (isBusy) this.slow = setTimeout(() => (this.part("busy").textContent = text), SLOW);
-    this.made.wait();
+    this.export.wait();
   }
 
   // Why there is no map: an earlier one would be taken for it.
   failed(...content) {
     this.wait(false);
+    this.export.clear();
     this.showMap(null);
     this.note(...content);
   }

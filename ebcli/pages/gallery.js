@@ -92,7 +92,7 @@ function offer() {
     const choice = part(`${field}s`);
     choice.hidden = names.length < 2;
     const sorted = [...names.entries()].sort((a, b) => collator.compare(a[1], b[1]));
-    const choices = [["", "all"], ...sorted].map(([value, name]) => ({ value, content: [name] }));
+    const choices = [["", "all"], ...sorted].map(([value, name]) => ({ value, content: [name], title: name }));
     const choose = (value) => {
       filter[field] = value;
       update();

@@ -6,7 +6,7 @@ class Grid {
   static GAP = 16;
   static SMALLEST = 256; // pixels
   static SMALLEST_NARROW = 240;
-  static FOOT = 92; // a card's height below its picture
+  static FOOT = 118; // a card's height below its picture
 
   constructor(list, open) {
     this.list = list;
@@ -18,8 +18,8 @@ class Grid {
     addEventListener("scroll", () => this.render(), { passive: true });
     list.addEventListener("keydown", (event) => this.onKey(event));
     list.addEventListener("focusin", (event) => {
-      const card = event.target.closest("li");
-      if (card) this.activate(Number(card.dataset.index));
+      // not by its classes, or Tab would pass the card that is active
+      if (event.target.matches(".open")) this.activate(Number(event.target.closest("li").dataset.index));
     });
   }
 
@@ -55,7 +55,7 @@ class Grid {
     const first = Math.max(0, Math.floor(top / this.rowHeight) - 1) * this.columns;
     const end = Math.min(this.shown.length, (Math.ceil((top + innerHeight) / this.rowHeight) + 1) * this.columns);
     for (const [index, card] of this.cards) {
-      if ((index < first || index >= end) && index !== this.active) {
+      if ((index < first || index >= end) && index !== this.active && !card.contains(document.activeElement)) {
         card.remove();
         this.cards.delete(index);
       }
@@ -168,7 +168,7 @@ function picture(image, outcome, map) {
     box.append(element("p", { class: "note" }, element("strong", {}, "Failed"), " ", outcome.error));
     return box;
   }
-  if (outcome.photo) add("photo", outcome.photo, file);
+  if (outcome.photo) add("photo", outcome.photo, "Photo");
   if (map) {
     const name = nameOf(data.classes[map.class]);
     if (map.map) add("map", map.map, `Map of ${name} in ${file}`);

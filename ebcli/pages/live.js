@@ -62,6 +62,7 @@ function restore() {
 
 function shown() {
   part("panes").classList.toggle("two", page.panes.length > 1);
+  page.panes.forEach(({ root }, index) => root.setAttribute("aria-label", page.panes.length > 1 ? `Map ${index + 1}` : "Map"));
   part("compare").setAttribute("aria-pressed", page.panes.length > 1);
   part("compare").textContent = page.panes.length > 1 ? "One only" : "Side by side";
   look.setView({ heatmap: "map", photo: "photo" }[page.look.style] ?? "overlay");
@@ -162,15 +163,15 @@ function compare() {
 function onKey(event) {
   if (!isCommand(event)) return;
   const keys = Object.keys(page.status.photos);
-  const inRange = event.target.matches("[type=range]");
+  const hasArrows = event.target.matches("[type=range], [type=radio]"); // which are its own
   const at = keys.indexOf(active().state.photo);
   const photo = { ArrowLeft: keys[at - 1], ArrowRight: keys[at + 1] }[event.key];
   const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
   const slide = { ",": -1, ".": 1 }[event.key];
   if (["1", "2", "3"].includes(event.key)) relook({ style: ["photo", "heatmap", ""][event.key - 1] });
   else if (event.key === "/") active().part("target").select();
-  else if (photo && !inRange) choosePhoto(photo);
-  else if (step && !inRange) active().step(step);
+  else if (photo && !hasArrows) choosePhoto(photo);
+  else if (step && !hasArrows) active().step(step);
   else if (slide) active().slide(slide);
   else if (["c", "s"].includes(event.key.toLowerCase())) part(event.key.toLowerCase() === "c" ? "cells" : "signed").click();
   else return;

@@ -224,6 +224,7 @@ class Pane extends Frame {
     select.value = state.network || "0";
     this.part("networks").hidden = networks.length < 2;
     this.part("title").textContent = photos[state.photo] ?? "";
+    this.part("title").hidden = state.photo === "";
     const address = state.photo && `/photo/${state.photo}`;
     if (address && this.part("photo").getAttribute("src") !== address) {
       this.showMap(null);
@@ -243,7 +244,8 @@ class Pane extends Frame {
     slider.value = this.network.layers.indexOf(this.layer);
     slider.setAttribute("aria-valuetext", this.layer);
     this.part("layers").hidden = this.method.picture || this.network.layers.length < 2;
-    this.root.querySelector(".layers output").textContent = this.layer;
+    const output = this.root.querySelector(".layers output");
+    output.textContent = output.title = this.layer;
     const isAtPixel = state.pixel !== "";
     this.part("where").hidden = !this.hasPixels && !isAtPixel;
     this.part("whole").hidden = !isAtPixel;
@@ -267,11 +269,11 @@ class Pane extends Frame {
     this.listed = listed;
     const options = list.map((subject, value) => ({
       value,
-      label: `${nameOf(subject)}, ${subject.is_value ? "value" : "score"} ${Number(subject.score.toPrecision(2))}`,
       content: [
         element("strong", {}, nameOf(subject)),
         element("small", {}, this.network.texts ? "" : String(subject.index)),
-        ...(subject.is_value ? [] : [element("meter", { min: 0, max: 1, value: subject.score })]),
+        ...(subject.is_value ? [] : [element("meter", { min: 0, max: 1, value: subject.score, "aria-hidden": "true" })]),
+        element("span", { class: "unseen" }, subject.is_value ? "value" : "score"),
         element("span", { class: "score" }, number(subject.score)),
       ],
     }));
@@ -346,7 +348,7 @@ class Pane extends Frame {
   }
 
   settle() {
-    this.made.follow(this.query({ ...this.page.drawing(), layer: this.layer }), (address) => this.fetch(address));
+    this.export.follow(this.query({ ...this.page.drawing(), layer: this.layer }), (address) => this.fetch(address));
   }
 
   // The value at a pixel.

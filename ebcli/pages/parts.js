@@ -35,8 +35,8 @@ function tabs(label, options, selected, choose, { vertical = false, controls = n
       tab.tabIndex = chosen ? 0 : -1;
     }
   };
-  for (const { value, content, title = null, label: said = null } of options) {
-    const attributes = { type: "button", role: "tab", "aria-controls": controls, title, "aria-label": said };
+  for (const { value, content, title = null } of options) {
+    const attributes = { type: "button", role: "tab", "aria-controls": controls, title };
     const tab = element("button", attributes, ...content);
     tab.dataset.value = value;
     tab.addEventListener("click", () => {

@@ -77,10 +77,10 @@ class Viewer {
   outcomes(one) {
     const { image, outcome } = one;
     if (image.outcomes.length < 2) return [];
-    const options = image.outcomes.map((other, value) => ({
-      value,
-      content: [`${data.layers[other.layer]} · ${data.methods[other.method]}`],
-    }));
+    const options = image.outcomes.map((other, value) => {
+      const title = `${data.layers[other.layer]} · ${data.methods[other.method]}`;
+      return { value, content: [title], title };
+    });
     const choose = (value) => {
       one.outcome = image.outcomes[value];
       one.map = one.outcome.maps.find((map) => map.class === one.map?.class) ?? one.outcome.maps[0] ?? null;

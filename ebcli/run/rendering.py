@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ebcli.datatypes.atlas import Atlas
 from ebcli.datatypes.explanation import Explanation, Interval, Map, Size, Subject
-from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
+from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import scale_labels
 from ebcli.drawing.overlay import downscale
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, DrawingStyle
-from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
+from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails, volume_thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.clips import Clips, Slices
 from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
@@ -28,6 +28,9 @@ from ebcli.files.records import ClassRecord
 from ebcli.files.sources import Source
 from ebcli.models.classes import printable
 from ebcli.run.reading import NetworkInput, Reader
+
+if TYPE_CHECKING:
+    from ebcli.drawing.planes import Orthogonal
 
 Arrays = dict[str, ArrayLike]
 Facts = Mapping[str, str]
@@ -102,7 +105,7 @@ def render(
         ImageError: the file changed since the network saw it, the format cannot hold the frames, or classes are to be
             ranked outside of the image.
     """
-    from ebcli.drawing.figure import small_frame
+    from ebcli.drawing.figure import sheet_frames, small_frame
 
     size = network_input.size
     clips = network_input.clips
@@ -117,19 +120,20 @@ def render(
     if not options.names.figure:
         writers = [_MapFile(options, suffix, map_, facts | metadata([map_])) for map_ in maps]
         figures = [] if clips is None else [[map_] for map_ in maps]
-    numbers, middle = _chosen_frames(maps[0], clips)
+    numbers = [0] if clips is None else sheet_frames(clips)
+    thumbnail_files = None if names is None else _Thumbnails(names, maps, numbers[len(numbers) // 2])
     frames: list[DisplayFrame] = []
-    pages: dict[Path, bytes] = {}
     for frame in reader.frames(source, network_input):
         for writer in writers:
             writer.add(frame)
-        if names is not None and frame.number == middle:
-            pages = thumbnails(names, frame, maps)
+        if thumbnail_files is not None:
+            thumbnail_files.add(frame)
         if figures and frame.number in numbers:
             image = frame.image if clips is None else small_frame(frame.image, options.style)
             frames.append(frame._replace(image=image))
     if figures and len(frames) < len(numbers):
         raise ImageError("the file changed during the run")
+    pages = {} if thumbnail_files is None else thumbnail_files.finish()
     files = [writer.finish() for writer in writers]
     if explanation.answer is not None:
         from ebcli.drawing.pages import answer_page
@@ -155,24 +159,19 @@ def render(
     return RenderedFiles(dict(zip(paths, files, strict=True)), records, pages)
 
 
-def _chosen_frames(maps: FrameMaps, clips: Clips | None) -> tuple[list[int], int]:
-    """The numbers of the frames in figures, and that of the frame in thumbnails."""
-    from ebcli.drawing.figure import sheet_frames
-
-    if clips is None:
-        return [0], 0
-    numbers = sheet_frames(clips)
-    if isinstance(clips, Slices):
-        return numbers, Orthogonal(maps, clips).peak[0]
-    return numbers, numbers[len(numbers) // 2]
-
-
 def frame_maps_of(
     explanation: Explanation, size: Size, clips: Clips | None, style: DrawingStyle
 ) -> list[FrameMaps]:
     """The maps of an explanation for frames of a size (width, height)."""
     number = explanation.subjects.index
     return [FrameMaps.from_map(map_, size, clips, style, number(map_.subject)) for map_ in explanation.maps]
+
+
+def _planes_of(maps: FrameMaps) -> Orthogonal | None:
+    """What draws the planes of a volume; None of anything else."""
+    from ebcli.drawing.planes import Orthogonal
+
+    return Orthogonal(maps, maps.clips) if isinstance(maps.clips, Slices) else None
 
 
 def _figure(
@@ -258,7 +257,7 @@ class _MapFile:
         self._longest = options.max_side
         self._suffix = suffix
         self._facts = facts
-        self._volume = Orthogonal(maps, clips) if isinstance(clips, Slices) else None
+        self._volume = _planes_of(maps)
         self._video = None
         if clips is not None and self._volume is None:
             self._video = video_writer(options.names.video, clips.frame_rate, facts)
@@ -278,6 +277,28 @@ class _MapFile:
             return self._video.finish()
         picture = self._picture if self._volume is None else self._volume.draw(self._longest)
         return encode_picture(picture, self._suffix, self._facts)
+
+
+class _Thumbnails:
+    """The thumbnails of a photo, of one frame of a video, or of three planes of a volume."""
+
+    def __init__(self, names: ThumbnailNames, maps: Sequence[FrameMaps], number: int) -> None:
+        self._names = names
+        self._maps = maps
+        self._number = number
+        self._volume = _planes_of(maps[0])
+        self._files: dict[Path, bytes] = {}
+
+    def add(self, frame: DisplayFrame) -> None:
+        if self._volume is not None:
+            self._volume.add(frame)
+        elif frame.number == self._number:
+            self._files = thumbnails(self._names, frame, self._maps)
+
+    def finish(self) -> dict[Path, bytes]:
+        if self._volume is not None:
+            return volume_thumbnails(self._names, self._volume, self._maps)
+        return self._files
 
 
 def file_name(source: Source) -> str:

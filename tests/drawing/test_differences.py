@@ -13,7 +13,8 @@ from PIL import Image
 
 from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.figure import panel
-from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
+from ebcli.drawing.frame_maps import FrameMaps
+from ebcli.drawing.planes import Orthogonal
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.clips import Clips, Slices
@@ -171,9 +172,7 @@ def test_the_slices_of_a_volume_cross_at_its_peak_and_have_one_scale(shape: tupl
             y, x = np.mgrid[:18, :24]
             pixels = np.stack([x * 10, y * 10, np.full_like(x, z * 30)], -1).astype(np.uint8)
             whole.add(DisplayFrame(Image.fromarray(pixels if told else np.full_like(pixels, 128)), z, 0, z))
-        picture = np.asarray(whole.draw().convert("RGB")).astype(int)
-        gaps = np.flatnonzero((picture[:20] == 255).all((0, 2)))
-        return [part for part in np.split(picture, gaps, axis=1) if part.shape[1] > 9]
+        return [np.asarray(picture).astype(int) for _, _, picture in whole.figure().pictures[:3]]
 
     colors = [part[20, part.shape[1] // 2] for part in planes(values, told=False)]
     assert np.abs(np.diff(colors, axis=0)).max() <= 1  # an even map has one color

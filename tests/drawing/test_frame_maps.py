@@ -6,10 +6,10 @@ from PIL import Image
 
 from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.drawing.figure import contact_sheet
-from ebcli.drawing.frame_maps import FrameMaps, Orthogonal
+from ebcli.drawing.frame_maps import FrameMaps
+from ebcli.drawing.planes import Orthogonal
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.clips import Clips, Slices
-from ebcli.files.coordinates import Affine
 from ebcli.files.media.medium import DisplayFrame
 
 SIZE = (24, 16)
@@ -66,44 +66,6 @@ def test_the_slices_cross_at_the_greatest_magnitude_if_it_is_drawn(signed: bool)
     slices = Slices(starts=(0,), frames=4, frame_rate=1.0, total=4)
     whole = Orthogonal(FrameMaps.from_map(mapped(values), SIZE, slices, DrawingStyle(signed=signed)), slices)
     assert whole.peak == ([3, 12, 4] if signed else [1, 4, 20])  # the middle of that cell
-
-
-@pytest.mark.parametrize("signs", [(1, 1, 1), (-1, -1, -1), (1, -1, 1), (-1, 1, -1)])
-def test_each_slice_has_the_map_of_its_own_place_however_its_axes_are_drawn(
-    signs: tuple[int, int, int],
-) -> None:
-    """The same blob in the volume and in its map is at the same place in each of the three slices."""
-    slices = Slices(
-        starts=(0,),
-        frames=10,
-        frame_rate=1.0,
-        total=10,
-        affine=Affine(np.diag([*signs, 1.0]).astype(np.float64)),
-    )
-    z, y, x = np.mgrid[:10, : SIZE[1], : SIZE[0]] + 0.5
-    blob = np.exp(-((z - 2) ** 2 + (y - 5) ** 2 + (x - 17) ** 2) / 8)
-
-    def drawn(volume: np.ndarray, map_: np.ndarray, alpha: float) -> np.ndarray:
-        style = DrawingStyle(cmap="gray", alpha=alpha)
-        whole = Orthogonal(FrameMaps.from_map(mapped(map_), SIZE, slices, style), slices)
-        for number, pixels in enumerate((255 * slices.upright(volume)).astype(np.uint8)):
-            whole.add(DisplayFrame(Image.fromarray(pixels).convert("RGB"), number, 0, number))
-        return np.asarray(whole.draw().convert("L"), float)
-
-    of_volume, of_map = drawn(blob, blob, 0.0), drawn(np.zeros_like(blob), blob, 1.0)
-    gaps = np.flatnonzero((of_volume == 255).all(0) & (of_map == 255).all(0))
-    planes = [
-        (part[:, 2:-2], other[:, 2:-2])
-        for part, other in zip(np.split(of_volume, gaps, 1), np.split(of_map, gaps, 1), strict=True)
-        if part.shape[1] > 9
-    ]
-    assert len(planes) == 3
-    for part, other in planes:
-        places = [
-            np.array(np.unravel_index(one.argmax(), one.shape))
-            for one in (part * (part < 255), other * (other < 255))
-        ]
-        assert np.abs(places[0] - places[1]).max() <= 12, places  # a pixel of the volume
 
 
 def test_a_sheet_names_the_end_of_the_scale_if_all_rows_have_the_same(

@@ -162,7 +162,12 @@ def test_nifti_is_read_with_its_scale_and_position(tmp_path: Path) -> None:
     assert loaded is not None and isinstance(loaded.clips, Slices)
     assert loaded.size == (10, 8) and loaded.clips.total == 6
     assert loaded.clips.spacing == (2, 2, 3)
+    assert loaded.clips.codes == "LAS" == "".join(nibabel.aff2axcodes(image.affine))
     assert loaded.clips.flips == (False, True, True)  # to the left, the front and the top
+    nibabel.save(nibabel.Nifti1Image(values.T, None), tmp_path / "nowhere.nii")
+    nowhere = Reader(volumes()).load(Source(tmp_path / "nowhere.nii"))
+    assert nowhere is not None and isinstance(nowhere.clips, Slices)
+    assert (nowhere.clips.codes, nowhere.clips.flips) == ("", (False, False, False))
     example = Path(nibabel.__file__).parent / "tests/data/example4d.nii.gz"
     assert read(example, volumes(2)).shape == (24, 96, 128, 2)  # a fourth axis has channels
 
@@ -175,6 +180,15 @@ def test_a_dicom_series_is_ordered_by_position_and_rescaled(tmp_path: Path) -> N
     assert loaded is not None and isinstance(loaded.clips, Slices)
     assert loaded.clips.spacing == pytest.approx((0.5, 0.7, 3.0))
     assert loaded.stamp.bytes == sum(file.stat().st_size for file in (tmp_path / "ct").iterdir())
+    assert loaded.clips.codes == "LPS"  # the axes of DICOM
+    sagittal = {
+        "ImageOrientationPatient": [0, 1, 0, 0, 0, -1],
+        "ImagePositionPatient": lambda i: [3 * i, 0, 0],
+    }
+    dicom_series(tmp_path / "sagittal", values, (0.5, 0.7, 3.0), **sagittal)
+    turned = Reader(volumes()).load(Source(tmp_path / "sagittal"))
+    assert turned is not None and isinstance(turned.clips, Slices)
+    assert turned.clips.codes == "PIR"  # columns to the back, rows down, and slices from left to right
     medium = Reader(volumes()).formats[-1]
     assert len(medium.files(tmp_path / "ct")) == 5
     (tmp_path / "ct" / "notes.txt").write_text("not a slice")

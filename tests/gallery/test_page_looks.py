@@ -1,11 +1,12 @@
 """How the page looks in a browser: colors, and screens of any size."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from browser import Browser
-from galleries import CATS, add, photo
+from galleries import CATS, COMMON, add, photo
 from lightness import difference, even, middle
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
@@ -188,3 +189,47 @@ def test_the_legend_has_the_colors_of_exported_overlays(signed: bool, maps: Path
         assert row[at] == pytest.approx(overlay, abs=6)
     seen = difference(row[3:-3:10], (150, 150, 150))
     assert (np.diff(seen[len(seen) // 2 :] if signed else seen) > 0).all()
+
+
+# What is wrong with each chip: it is cut through by what is around it, or ends without an ellipsis and its whole text
+CUT = """
+const cut = (chip) => {
+  const inner = chip.getBoundingClientRect();
+  for (let box = chip.parentElement; box !== document.body; box = box.parentElement) {
+    if (getComputedStyle(box).overflowX === "visible") continue;
+    const outer = box.getBoundingClientRect();
+    if (inner.top > outer.bottom - 1 || inner.bottom < outer.top + 1) return false; // scrolled away
+    const isIn = inner.top > outer.top - 1 && inner.bottom < outer.bottom + 1;
+    if (!isIn || inner.left < outer.left || inner.right > outer.right) return true;
+  }
+  return inner.left < 0 || inner.right > innerWidth;
+};
+const shortened = (chip) => chip.scrollWidth > chip.clientWidth;
+const isWhole = (chip) => getComputedStyle(chip).textOverflow === "ellipsis" && chip.title.includes(chip.textContent);
+const chips = [...document.querySelectorAll("[role=tablist]:not([aria-orientation]) > *")];
+return chips.filter((chip) => cut(chip) || (shortened(chip) && !isWhole(chip))).map((chip) => chip.textContent);
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_chip_is_cut_through(width: int, maps: Path, browser: Browser) -> None:
+    names = [
+        "tabby",
+        "a class whose name has as many words as a sentence",
+        "x" * 60,
+        "Egyptian cat",
+        "lynx",
+        "cup",
+    ]
+    classes = [ClassRecord(280 + at, name, 0.5, mass=0.5, blank=False) for at, name in enumerate(names)]
+    long = replace(COMMON, layer="encoder.layers.encoder_layer_11.mlp.a_long_name_of_a_module.linear_3")
+    for common in (COMMON, long):
+        add(maps, photo(Path("cat.png"), (200, 150)), classes, common=common)
+    browser.open(write_gallery(maps), (width, 900))
+    assert browser.run(CUT) == []
+    assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+    chips = browser.all(".card [role=tab]")
+    chips[0].send_keys(Keys.ARROW_LEFT)  # to the last class, which is scrolled to
+    browser.until(lambda: chips[-1].is_displayed() and browser.run(CUT) == [])
+    browser.one(".open").click()
+    assert browser.run(CUT) == []

@@ -167,9 +167,9 @@ def test_all_is_in_reach(page: str, browser: Browser, size: tuple[int, int]) -> 
     settled(browser)
     browser.until(lambda: browser.all(".found [role=tab]") and browser.one(".copy").is_enabled())
     tab = browser.one(".found [aria-selected=true]")
-    score = httpx.get(f"{page}/subjects?photo=0").json()[0]["score"]
-    name = tab.find_element("css selector", "strong").text
-    assert tab.accessible_name == f"{name}, score {float(f'{score:.2g}')}"
+    first = httpx.get(f"{page}/subjects?photo=0").json()[0]
+    name, score = tab.find_element("css selector", "strong").text, f"{first['score']:.3f}"
+    assert tab.accessible_name.split() == [*name.split(), str(first["index"]), "score", score]
     if size[0] > 1000:
         for part in (".layer", ".command", ".copy"):
             assert (

@@ -69,7 +69,11 @@ class Nifti(Arrays):
         self.check(shape, dtype)
         stream.limit = min(header.get_data_offset(), _MOST_BEFORE) + prod(shape) * dtype.itemsize
         values = header.data_from_fileobj(stream).T.reshape(-1, *shape[-3:])
-        return Data(values, affine=Affine(header.get_best_affine()))
+        unit, _ = header.get_xyzt_units()
+        if unit == "unknown":
+            unit = "mm"
+        is_oriented = bool(header["sform_code"] or header["qform_code"])
+        return Data(values, affine=Affine(header.get_best_affine(), unit, is_oriented))
 
 
 class Dicom(Arrays):

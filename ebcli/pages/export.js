@@ -4,7 +4,7 @@
 
 const SETTLED = 120; // ms
 
-class Made {
+class Export {
   constructor(root) {
     this.code = root.querySelector(".command");
     this.copying = root.querySelector(".copy");
@@ -21,6 +21,13 @@ class Made {
     this.root.classList.add("stale");
     this.copying.disabled = true;
     this.download.removeAttribute("href");
+    this.download.setAttribute("aria-disabled", "true");
+  }
+
+  // There is nothing that they could belong to.
+  clear() {
+    this.wait();
+    this.code.textContent = "";
   }
 
   // `find` gets the server's answer, or throws its sentence.
@@ -32,7 +39,9 @@ class Made {
       this.root.classList.remove("stale");
       this.code.textContent = answer.command ?? answer.message;
       this.copying.disabled = !answer.command;
-      if (answer.command) this.download.href = `/picture?${query}`;
+      if (!answer.command) return;
+      this.download.href = `/picture?${query}`;
+      this.download.removeAttribute("aria-disabled");
     }, SETTLED));
   }
 
