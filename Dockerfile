@@ -18,8 +18,7 @@ COPY ebcli ebcli
 RUN --mount=type=cache,target=/root/.cache/pip pip install .
 
 FROM python:${PYTHON}-slim
-LABEL org.opencontainers.image.source=https://github.com/eb-saliency/eb-saliency \
-      org.opencontainers.image.licenses=MIT
+LABEL org.opencontainers.image.licenses=MIT
 COPY --from=build /opt/eb-saliency /opt/eb-saliency
 # Writable for any docker run --user; a volume at /cache keeps downloaded weights
 RUN useradd --uid 1000 --create-home eb-saliency && mkdir --mode=1777 /cache /work

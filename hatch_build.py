@@ -21,23 +21,26 @@ RELATIVE = re.compile(r"(!\[[^\]]*)?\]\((?![\w+.-]+:|#)")
 
 
 class Links(MetadataHookInterface):
-    """The package index shows the README alone, so its links lead to this version's files in the repository."""
+    """The package index shows the README alone, so its links lead to this version's files in the repository.
+
+    Without an address of the repository, the metadata name none, and the README is as it is.
+    """
 
     PLUGIN_NAME = "custom"
 
     def update(self, metadata: dict[str, Any]) -> None:
-        home, version = self.config["home"], metadata["version"]
-        metadata["urls"] = {
-            "Homepage": home,
-            "Documentation": self.config["site"],
-            "Changelog": f"{home}/blob/main/CHANGELOG.md",
-            "Issues": f"{home}/issues",
-        }
+        home, version = self.config.get("home"), metadata["version"]
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
-        metadata["readme"] = {
-            "content-type": "text/markdown",
-            "text": absolute_links(text, home, f"v{version}"),
-        }
+        metadata["urls"] = {}
+        if home:
+            metadata["urls"] = {
+                "Homepage": home,
+                "Documentation": f"{home}/blob/main/docs/index.md",
+                "Changelog": f"{home}/blob/main/CHANGELOG.md",
+                "Issues": f"{home}/issues",
+            }
+            text = absolute_links(text, home, f"v{version}")
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 
 def absolute_links(text: str, home: str, tag: str) -> str:

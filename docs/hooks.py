@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 
 # pages in the root of the repository, and the links to them
 ROOT_PAGES = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+ROOT_FILES = ("CITATION.cff", "benchmarks/boxes.csv")
 LINKS = {
     "](docs/": "](",
     "](../": "](",
@@ -29,10 +30,12 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the root."""
-    for path in (Path(config.config_file_path).with_name(name) for name in ROOT_PAGES):
-        if path.exists():
-            files.append(File.generated(config, path.name.lower(), abs_src_path=str(path)))
+    """Add the pages of the root, and the files there that pages link to."""
+    root = Path(config.config_file_path).parent
+    for name in (*ROOT_PAGES, *ROOT_FILES):
+        if (root / name).exists():
+            target = name.lower() if name in ROOT_PAGES else name
+            files.append(File.generated(config, target, abs_src_path=str(root / name)))
     return files
 
 

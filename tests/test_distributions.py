@@ -24,7 +24,6 @@ from ebcli.cli.click_types import Setting
 from ebcli.cli.saliency import run
 
 ROOT = Path(__file__).parents[1]
-HOME = "https://github.com/eb-saliency/eb-saliency"
 
 pytestmark = pytest.mark.release
 
@@ -113,16 +112,20 @@ def test_the_metadata(wheel: Path) -> None:
     )  # type: ignore[index]
     assert fields["Requires-Python"] == ">=3.11"
     assert fields["Author"] == "The eb-saliency authors"
-    assert f"Homepage, {HOME}" in fields.get_all("Project-URL", [])
+    assert fields.get_all("Project-URL") is None  # until there is an address
+    assert fields.get_payload() == (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_readme_on_the_index_is_that_of_the_repository_with_absolute_links(wheel: Path) -> None:
-    page = metadata(wheel).get_payload()
-    assert isinstance(page, str)
+def test_the_readme_on_the_index_is_that_of_the_repository_with_absolute_links() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    home = "https://code.example/we/eb-saliency"
+    project = {"version": ebcli.__version__}
+    runpy.run_path(str(ROOT / "hatch_build.py"))["Links"](str(ROOT), {"home": home}).update(project)
+    assert project["urls"]["Homepage"] == home
+    page = project["readme"]["text"]
     links = re.findall(r"\]\(([^)]*)\)|(?:src|href)=[\"']([^\"']*)", page)
     assert all(link.startswith(("https://", "#")) for pair in links for link in pair if link)
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    tree = f"{re.escape(HOME)}/(blob|raw)/v{re.escape(ebcli.__version__)}/"
+    tree = f"{re.escape(home)}/(blob|raw)/v{re.escape(ebcli.__version__)}/"
     assert re.sub(rf"\]\({tree}", "](", page) == text
     pictures = re.findall(rf"!\[[^\]]*\]\({tree}([^)]*)\)", page)
     assert pictures

@@ -35,7 +35,7 @@ NOT_RUN = {
 # Other programs, by the start of the command, and why they are not run. Their shell syntax is checked.
 OTHERS = {
     "python3 -m venv": "installs; .ci/run does it",
-    **dict.fromkeys(("pip install", "git clone", "cd eb-saliency"), "installs; .ci/run installs a checkout"),
+    "pip install": "installs; .ci/run installs a checkout",
     ".ci/check": "runs all tests, including these",
     ".ci/versions": "installs other versions of everything",
     "docker": "needs Docker; tests/test_release.py checks the Dockerfile",

@@ -1,6 +1,6 @@
 """A page that draws the maps of a photo's most likely classes, for Hugging Face Spaces or a machine of your own.
 
-pip install -r docs/examples/demo/requirements.txt && python docs/examples/demo/app.py
+pip install . 'gradio>=5' && python docs/examples/demo/app.py
 """
 
 from __future__ import annotations
