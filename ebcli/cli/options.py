@@ -88,8 +88,8 @@ def option(section: str, spelling: str, text: str, **settings: Any) -> SectionOp
     text, _, default_words = text.partition(" [default: ")
     field = FIELDS.get(name)
     default = settings.get("default", getattr(field, "default", None))
-    type_name = str(getattr(field, "type", ""))
-    kind = _TYPES.get(name) or _TYPES.get(type_name.removeprefix("pathlib.").partition(" | ")[0])
+    first_type = str(getattr(field, "type", "")).partition(" | ")[0]
+    kind = _TYPES.get(name) or _TYPES.get(first_type.rpartition(".")[2])  # pathlib._local.Path in Python 3.13
     defaults = (
         {"is_flag": True}
         if default is False

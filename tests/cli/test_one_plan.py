@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from click.testing import CliRunner
 from option_values import HOSTILE, VALUES
 from plans import command_plan
 
+from ebcli.cli.click_types import PATH
 from ebcli.cli.commands import plan_of
-from ebcli.cli.options import OPTIONS
+from ebcli.cli.options import OPTIONS, option
 from ebcli.cli.saliency import main, run
 from ebcli.datatypes.explanation import Box
 from ebcli.errors import ConfigurationError
@@ -53,6 +55,14 @@ def executed(working_directory: Path) -> Iterator[mock.Mock]:
     """What is done with the plan of a command line."""
     with mock.patch("ebcli.cli.saliency.execute", return_value=0) as execute:
         yield execute
+
+
+def test_paths_of_python_3_13_are_paths() -> None:
+    """There, pathlib's classes say that they are of the module ``pathlib._local``."""
+    path = type("Path", (), {"__module__": "pathlib._local"})
+    (field,) = dataclasses.fields(dataclasses.make_dataclass("Plan", [("here", path | None, None)]))
+    with mock.patch.dict("ebcli.cli.options.FIELDS", {"here": field}):
+        assert option("Output", "--here", "").type is PATH
 
 
 def test_every_value_is_an_option_and_in_the_table() -> None:
