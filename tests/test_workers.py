@@ -133,7 +133,6 @@ def test_a_call_that_takes_too_long_fails_and_its_process_is_replaced() -> None:
     """Even that of a process that listens to nothing."""
     first, second = started(), started()
     with Workers(1, timeout=2) as workers:
-        assert workers.submit(workers.call, os.getpid).result() == first
         start = time.monotonic()
         with pytest.raises(WorkerError, match="longer than 2 s"):
             workers.submit(workers.call, stop).result()

@@ -41,8 +41,10 @@ def test_a_caption_is_below_an_unchanged_picture(
     assert with_caption.width == plain.width
     assert plain.height < with_caption.height < plain.height + max(50, plain.height / 4)
     texts = [text for *_, text in written]
-    assert len(texts) == 3
-    assert size[0] < 100 or texts == ["tabby, score 0.625, strength 1.000", "0", "maximum"]
+    if size[0] < 100:
+        assert [("…" in text, text[0]) for text in texts] == [(True, "t"), (False, "0"), (True, "m")]
+    else:
+        assert texts == ["tabby, score 0.625, strength 1.000", "0", "maximum"]
     assert all(top > plain.height for _, top, _ in written)
 
 

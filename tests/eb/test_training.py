@@ -1,11 +1,11 @@
 """A training loop with maps drawn in it is, to the bit, the loop without them; and nothing piles up."""
 
-import gc
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
+from runs import in_process, number_of_tensors
 from torch import nn
 from torch.nn import functional as F
 
@@ -94,20 +94,18 @@ def test_training_is_the_same_to_the_bit(way: str, place: str) -> None:
         assert torch.equal(explained[name], value), name  # type: ignore[arg-type]
 
 
-def tensors_alive() -> int:
-    gc.collect()
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+def repeat_each_way() -> None:
+    for way, explain in WAYS.items():
+        net, images = network().train(), torch.randn(8, 3, 8, 8)
+        explain(net, images)  # what is cached once for all
+        before = number_of_tensors()
+        for _ in range(3):
+            explain(net, images)
+        assert number_of_tensors() == before, way
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("way", WAYS)
-def test_no_graph_and_no_memory_is_left(way: str) -> None:
-    net, images = network().train(), torch.randn(8, 3, 8, 8)
-    WAYS[way](net, images)  # what is cached once for all
-    before = tensors_alive()
-    for _ in range(3):
-        WAYS[way](net, images)
-    assert tensors_alive() == before
+def test_no_graph_and_no_memory_is_left() -> None:
+    in_process(repeat_each_way)
 
 
 def test_a_result_that_is_kept_holds_no_graph() -> None:

@@ -173,8 +173,9 @@ def test_a_tar_header_with_an_impossible_size_fails_alone(
     )
     assert found["a.tar/a.png"] == (255, 0, 0)
     assert "here/0/0000.jpg" in found
-    assert str(found.get("a.tar", "it cannot be read to its end")).startswith("it cannot be read to its end")
-    assert "a.tar" in found or kind == tarfile.DIRTYPE
+    assert ("a.tar" in found) == (kind != tarfile.DIRTYPE)  # directories have no content, whatever their size
+    if "a.tar" in found:
+        assert str(found["a.tar"]).startswith("it cannot be read to its end")
 
 
 def test_named_pipes_are_not_opened(working_directory: Path) -> None:

@@ -1,11 +1,13 @@
 """Runs of the command as processes of their own, which can be killed, with a network that takes no time."""
 
+import gc
 import json
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -135,12 +137,34 @@ def _main(
     if packages is not None:
         sys.path.insert(0, str(packages))
     if tiny:
-        import ebcli.run.controls
-        import ebcli.run.explainer
-
-        ebcli.run.explainer.load_model = tiny_model
-        ebcli.run.controls.references = no_references
+        use_tiny_model()
     main(arguments)
+
+
+def use_tiny_model() -> None:
+    """Let each model of this process be ``tiny_model``."""
+    import ebcli.run.controls
+    import ebcli.run.explainer
+
+    ebcli.run.explainer.load_model = tiny_model
+    ebcli.run.controls.references = no_references
+
+
+def in_process(function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function, which must succeed, in a process of its own without other threads and without pytest."""
+    process = _CONTEXT.Process(target=function, args=arguments)
+    process.start()
+    process.join(timeout=300)
+    assert process.exitcode == 0
+
+
+def number_of_tensors() -> int:
+    """How many there are. No other thread may run: nothing may refer to a tuple that one is filling."""
+    import torch
+
+    assert threading.active_count() == 1
+    gc.collect()
+    return sum(issubclass(type(an_object), torch.Tensor) for an_object in gc.get_objects())
 
 
 def finish(cwd: Path, *arguments: str, workers: int = 0) -> Started:

@@ -10,11 +10,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 from click.testing import CliRunner
 from PIL import Image
 from plans import make_plan
-from runs import invoke, photos, until
+from runs import in_process, invoke, number_of_tensors, photos, until, use_tiny_model
 
 import ebcli.drawing.frame_maps
 import ebcli.files.directory
@@ -122,12 +121,6 @@ def traced_bytes() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-def number_of_tensors() -> int:
-    """Only while no other thread runs: nothing may refer to a tuple that one is filling."""
-    gc.collect()
-    return sum(isinstance(an_object, torch.Tensor) for an_object in gc.get_objects())
-
-
 def test_memory_does_not_grow_with_the_number_of_images() -> None:
     from ebcli.run.engine import run
 
@@ -151,9 +144,14 @@ def test_memory_does_not_grow_with_the_number_of_images() -> None:
 
 
 def test_a_run_holds_no_tensors_of_its_images() -> None:
+    photos(Path("photos"), 20)
+    in_process(run_on_one_and_on_twenty)
+
+
+def run_on_one_and_on_twenty() -> None:
     from ebcli.run.engine import run
 
-    photos(Path("photos"), 20)
+    use_tiny_model()
     runs = []
     tensors = []
     for number, images in enumerate(["photos/0/0000.jpg", "photos"]):

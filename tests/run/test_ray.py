@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -255,11 +254,9 @@ def started_by(pid: int) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("victim", "photos", "seconds"), [(b"/raylet/raylet", 300, 30), (b"gcs_server", 5000, 60)]
-)
+@pytest.mark.parametrize(("victim", "photos"), [(b"/raylet/raylet", 300), (b"gcs_server", 5000)])
 def test_a_lost_cluster_ends_the_run_with_a_status_that_says_repeat(
-    cwd: Path, victim: bytes, photos: int, seconds: int
+    cwd: Path, victim: bytes, photos: int
 ) -> None:
     """Of a run that started Ray itself, of which one process is killed."""
     fill(cwd, photos)
@@ -268,9 +265,7 @@ def test_a_lost_cluster_ends_the_run_with_a_status_that_says_repeat(
     below = started_by(run.process.pid)
     (lost,) = below.intersection(processes(victim))
     os.kill(lost, signal.SIGKILL)
-    start = time.monotonic()
     status, out, err = run.wait()
-    assert time.monotonic() - start < seconds
     assert status == 75
     assert re.fullmatch(rf"(\d+ of \d+ maps have hardly .*\n)?\d+ images: \d+ done, .*\n{LOST}\n", err), err
     done = [record for record in records(cwd / "maps") if record["status"] == "done"]
@@ -299,15 +294,13 @@ def test_a_lost_cluster_of_a_run_whose_parent_is_gone(cwd: Path) -> None:
 
 
 def start_and_kill(cwd: Path, done: int) -> None:
-    """Kill a run that started Ray itself when so many photos are done; nothing of it is left soon."""
+    """Kill a run that started Ray itself when so many photos are done; nothing of it is left."""
     run = Command(cwd, "local", "--skip-existing")
     until(lambda: count(cwd / "maps") >= done or run.process.poll() is not None)
     below = started_by(run.process.pid)
     run.process.kill()
     assert run.wait()[0] == -signal.SIGKILL
-    start = time.monotonic()
     until(lambda: not below.intersection(processes(b"\0")))
-    assert time.monotonic() - start < 10
 
 
 def test_a_killed_run_leaves_nothing_of_a_cluster_that_it_started_and_a_loop_completes_it(cwd: Path) -> None:

@@ -142,7 +142,7 @@ def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
     until(lambda: count(maps) >= 5)
     (worker,) = run.children()
     os.kill(worker, signal.SIGSTOP)
-    time.sleep(0.2)
+    until(lambda: ") T " in Path(f"/proc/{worker}/stat").read_text(encoding="ascii"))
     run.kill(signal.SIGINT)
     run.process.join(timeout=1)
     assert run.process.exitcode is None
