@@ -175,10 +175,13 @@ def import_optional(module: str, package: str | None = None) -> Any:
 
 def missing(package: str) -> str:
     """The sentence for a package that is not installed: it names all that is missing of the extra that has it."""
-    from importlib.metadata import distributions, requires
+    from importlib.metadata import PackageNotFoundError, distributions, requires
 
     name = package.replace("_", "-")
-    requirements = "\n".join(requires(DISTRIBUTION) or ()).replace("_", "-")
+    try:
+        requirements = "\n".join(requires(DISTRIBUTION) or ()).replace("_", "-")
+    except PackageNotFoundError:  # in a zipped or frozen program
+        requirements = ""
     extras = dict(_OF_EXTRA.findall(requirements))
     if name not in extras:
         return f"this needs the package {package}: pip install {package}"

@@ -49,11 +49,15 @@ def lazily(
     return get, lambda: sorted({*namespace, *namespace["__all__"]})
 
 
-def installed_version() -> str:
-    """The version of this package."""
-    from importlib.metadata import version  # imports all that reads e-mail, which --help can do without
+def installed_version(name: str = DISTRIBUTION) -> str:
+    """The version of a package; ``unknown`` in a zipped or frozen program that has its code alone."""
+    # imports all that reads e-mail, which --help can do without
+    from importlib.metadata import PackageNotFoundError, version
 
-    return version(DISTRIBUTION)
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def plugins(group: str) -> list[EntryPoint]:

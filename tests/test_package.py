@@ -8,6 +8,7 @@ import inspect
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -69,22 +70,64 @@ def test_exported_names_are_those_of_type_checkers(package: ModuleType) -> None:
         assert getattr(package, name) is getattr(importlib.import_module(str(module)), name)
 
 
-def test_names_are_imported_from_a_zip_file(tmp_path: Path) -> None:
-    """Zipped and frozen programs have the code without stubs and without a folder of their own."""
-    with zipfile.ZipFile(tmp_path / "program.zip", "w") as archive:
-        for path in (ROOT / "ebcli").rglob("*.py"):
-            archive.write(path, path.relative_to(ROOT))
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The code and the templates in a zip file. It has no stubs, and, as a frozen program, no metadata."""
+    file = tmp_path / "program.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        for path in (ROOT / "ebcli").rglob("*"):
+            if path.suffix in {".py", ".html", ".js", ".css"}:
+                archive.write(path, path.relative_to(ROOT))
+    return file
+
+
+WITHOUT_METADATA = """
+import importlib.metadata as metadata
+known = metadata.Distribution.from_name
+
+def from_name(name):
+    if name == "eb-saliency":
+        raise metadata.PackageNotFoundError(name)
+    return known(name)
+
+metadata.Distribution.from_name = from_name
+"""
+IN_ZIP = """
+from ebcli.errors import missing
+from ebcli.cli.saliency import main
+if __name__ == "__main__":
+    assert missing("captum") == "this needs the package captum: pip install captum"
+    main("coffee.jpg --report --raw -o maps".split(), standalone_mode=False)
+    main(["--version"])
+"""
+
+
+def test_commands_run_from_a_zip_file_without_metadata(program: Path, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "sample_images/coffee.jpg", tmp_path)
+    (tmp_path / "start.py").write_text(WITHOUT_METADATA + IN_ZIP)
+    environment = {**os.environ, "PYTHONPATH": str(program), "EB_SALIENCY_QUIET": "1"}
+    command = [sys.executable, "-P", "start.py"]
+    options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run(command, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    picture, *_, version = done.stdout.splitlines()
+    assert (tmp_path / picture).is_file(), done.stderr
+    assert version == "eb-saliency unknown"
+    assert "espresso" in (tmp_path / "maps/report/index.html").read_text(encoding="utf-8")
+
+
+def test_names_are_imported_from_a_zip_file(program: Path, tmp_path: Path) -> None:
     code = (
         "import torch, ebcli, ebcli.evaluate, ebcli.models\n"
         "net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2))\n"
         "maps = ebcli.excitation_backprop(net, torch.rand(1, 3, 4, 4), 1, '0').maps\n"
         "print(ebcli.__file__, *maps.shape, ebcli.models.Layer.__name__, ebcli.evaluate.resized.__name__)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "program.zip")}
+    environment = {**os.environ, "PYTHONPATH": str(program)}
     command = [sys.executable, "-P", "-c", code]
     options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120}
     done = subprocess.run(command, check=False, **options)
-    file = tmp_path / "program.zip" / "ebcli" / "__init__.py"
+    file = program / "ebcli/__init__.py"
     assert done.stdout == f"{file} 1 2 2 Layer resized\n", done.stderr
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ebcli.errors import DISTRIBUTION, EbcliError, in_words
 from ebcli.files.private import private_directory
+from ebcli.imports import installed_version
 from ebcli.models.keywords import INPUT
 from ebcli.run.plan import RunPlan
 
@@ -70,8 +71,8 @@ def examine(device: str, output: Path) -> Iterator[Check]:
 
 
 def _versions() -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision"))
-    return f"{packages}, Python {platform.python_version()}"
+    needed = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision"))
+    return f"{DISTRIBUTION} {installed_version()}, {needed}, Python {platform.python_version()}"
 
 
 def _internals() -> str:

@@ -29,9 +29,10 @@ from ebcli.cli.console import (
 )
 from ebcli.cli.execution import execute, sink_of
 from ebcli.cli.options import CONTEXT, OPTIONS, option, values_in
-from ebcli.errors import DISTRIBUTION, ConfigurationError, closest
+from ebcli.errors import ConfigurationError, closest
 from ebcli.files.naming import STDIN, STDOUT, answer_relpath
 from ebcli.files.paths import path_of
+from ebcli.imports import installed_version
 from ebcli.run.plan import CHOOSING, RunPlan, part_of
 from ebcli.run.plan_parts import WordOptions
 
@@ -58,6 +59,12 @@ Exit status: 0 if all images succeeded, 1 if some failed, 2 on any other error, 
 """
 
 
+def print_version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
+        click.echo(f"eb-saliency {installed_version()}")
+        context.exit()
+
+
 def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of commands, where one can be, and files."""
     is_first = incomplete and ParameterSource.COMMANDLINE not in map(ctx.get_parameter_source, ctx.params)
@@ -76,7 +83,15 @@ def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str
     context_settings=CONTEXT,
     epilog=EPILOG,
 )
-@click.version_option(None, "-V", "--version", package_name=DISTRIBUTION, message="eb-saliency %(version)s")
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the version and exit.",
+)
 def run(images: Paths, from_file: IO[bytes] | None, **options: Any) -> int:
     """Highlight the image regions that support a network's prediction.
 

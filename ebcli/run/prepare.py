@@ -359,12 +359,12 @@ def _method_mark(method: Method, plan: RunPlan, network: NetworkDescription) -> 
 
 def _raw_provenance(network: NetworkDescription) -> Arrays:
     """What raw files say about their making."""
-    from importlib.metadata import version
-
     fields = network.provenance
     if len(network.layers) > 1:
         fields["layer"] = network.layers
-    fields["versions"] = [f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]
+    fields["versions"] = [
+        f"{name} {installed_version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")
+    ]
     return fields
 
 

@@ -139,7 +139,7 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ebcli.cli.doctor._small_run", str)
     status, _, unwell = examined()
     assert (status, list(unwell)) == (1, ["versions"])
-    assert "eb-saliency: run pip check" in unwell["versions"]
+    assert "torch: run pip check" in unwell["versions"]
 
 
 @pytest.mark.release
