@@ -242,6 +242,8 @@ def test_the_demo_draws_the_most_likely_classes() -> None:
     app = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(app)
     photo = Image.open(ROOT / "sample_images/coffee.jpg")
+    needs = (ROOT / "docs/examples/demo/requirements.txt").read_text(encoding="utf-8")
+    assert f"/eb_saliency-{PROJECT['version']}-py3-none-any.whl" in needs
     (picture, first), (_, second) = app.maps(photo, 2, True)
     assert picture.size == photo.size
     shares = [int(title.rpartition(" ")[2].rstrip("%")) for title in (first, second)]
