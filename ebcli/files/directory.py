@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -81,6 +82,17 @@ def _foreign(results: Results, result_names: Mapping[Path, set[str]], is_result:
                 yield path
 
 
+def _ignores_case(directory: Path) -> bool:
+    """Whether a directory, or where it will be made, is on a file system without case, as on Windows and macOS."""
+    path = directory.absolute()
+    for existing in filter(os.path.exists, (path, *path.parents)):
+        name = existing.name.swapcase()
+        if name != existing.name:
+            other = existing.with_name(name)
+            return os.path.exists(other) and existing.samefile(other)
+    return False
+
+
 class OutputFolder(Sink):
     """An output directory: a sink with records, whose results are kept, and skipped by later runs.
 
@@ -137,11 +149,16 @@ class OutputFolder(Sink):
     def refuse(
         self, sources: Sequence[Source], accepts: IsImage, is_result: IsResult, extra_files: Iterable[Path]
     ) -> None:
+        folds_case = _ignores_case(self.directory)
         by_relpath: dict[Path, Source] = {}
+        by_name = by_relpath
+        if folds_case:
+            by_name = {}
         for source in sources:
             relpath = source.relpath
-            other = by_relpath.get(relpath)
-            by_relpath[relpath] = source
+            name = Path(str(relpath).casefold()) if folds_case else relpath
+            other = by_name.get(name)
+            by_relpath[relpath] = by_name[name] = source
             if other is not None and accepts(other) and accepts(source):
                 raise ConfigurationError(
                     f"'{other.name}' and '{source.name}' would both be written to '{self.directory / relpath}': "

@@ -74,6 +74,18 @@ def test_two_inputs_that_would_meet_are_refused_before_the_run(option: list[str]
     assert not Path("maps").exists()
 
 
+def test_names_that_differ_in_case_meet_where_case_is_ignored() -> None:
+    """As on Windows and macOS. Here, a link gives this directory the same name in capitals."""
+    for name, color in (("A.jpg", "red"), ("a.jpg", "blue")):
+        photo(f"photos/{name}", color)
+    assert invoke("photos", "-o", "maps").exit_code == 0
+    assert len(results("maps")) == 2
+    Path("../HERE").symlink_to(Path.cwd())
+    result = invoke("photos", "-o", "other")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'photos/A.jpg' and 'photos/a.jpg' would both be written to" in result.stderr
+
+
 def test_files_that_are_no_images_may_meet(data: Path) -> None:
     photo("photos/c.jpg", "blue")
     for folder in (data, Path("photos")):
