@@ -96,6 +96,7 @@ def test_the_wheel_has_the_package_and_two_manual_pages(wheel: Path) -> None:
     pages = {f"{data}/eb-saliency.1", f"{data}/eb-saliency-benchmark.1"}
     assert inside == {path.relative_to(ROOT).as_posix() for path in source} | pages
     assert {"ebcli/py.typed", "ebcli/pages/gallery.html"} <= inside
+    assert wheel.stat().st_size < 20_000_000  # without the weights, which are a requirement
 
 
 def metadata(wheel: Path) -> Message:
