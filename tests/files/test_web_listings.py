@@ -2,7 +2,8 @@
 
 import io
 import tarfile
-import threading
+import time
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -105,12 +106,14 @@ def test_slow_listings_have_one_deadline_and_what_they_named_is_done(
 ) -> None:
     monkeypatch.setattr(web, "SLOWEST", 1)
 
-    stop = threading.Event()
-    server.answers["/dir/"] = b"<a href='deeper/'>x</a> <a href='a.png'>x</a>"
-    server.answers["/dir/a.png"] = photo()
-    server.answers["/dir/deeper/"] = lambda handler: stop.wait() and None
+    def slowly(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(0.2)
+        server.send(handler, b"<a href='deeper/'>x</a> <a href='a.png'>x</a>")
+
+    for depth in range(60):
+        server.answers["/dir/" + "deeper/" * depth] = slowly
+        server.answers["/dir/" + "deeper/" * depth + "a.png"] = photo()
     result = invoke(f"{server.url}/dir", "-o", "maps", "--exclude", "*deeper/*", timeout="3", retries="0")
-    stop.set()
     assert result.exit_code == 1
     assert (
         f"{server.url}/dir: listing its directories took longer than 3 s: raise EB_SALIENCY_TIMEOUT"
