@@ -202,7 +202,7 @@ def _names_in(stream: Any) -> Iterator[str]:
         while stream.peek(1):
             for operation, argument, _ in pickletools.genops(stream):
                 if operation.name in ("GLOBAL", "INST"):
-                    yield argument.replace(" ", ".")
+                    yield str(argument).replace(" ", ".")
                 elif operation.name == "STACK_GLOBAL":
                     yield ".".join(texts)
                 elif isinstance(argument, str):

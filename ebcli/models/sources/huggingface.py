@@ -55,12 +55,13 @@ _TOKENIZER_ADVICE = (
 # every fourth (VideoMAE), 32nd (TimeSformer) or second frame (ViViT)
 _RATES = {"videomae": 7.5, "timesformer": 0.94, "vivit": 15.0}
 _USUAL_RATE = 15.0  # frames per second
-# What configurations name: files for timm to load, and networks, of which those elsewhere are addresses or paths
+# What configurations name: files for timm to load, and networks and shards, which are addresses or paths if elsewhere
 _FILES = ("checkpoint_path", "cache_dir", "base_model_name_or_path")
-_NETWORKS = ("architecture", "backbone", "backbone_config")
+_SHARDS = "weight_map"
+_PARTS = ("architecture", "backbone", "backbone_config", _SHARDS)
 _LEADS_ELSEWHERE = re.compile(r"[/\\:]")
-_MORE_NAMES = ("model.safetensors.index.json", "adapter_config.json")
 _WORDS_ONLY = ("pretrained_cfg", "id2label", "label2id")  # the first says where timm's own weights came from
+_MORE_NAMES = ("model.safetensors.index.json", "adapter_config.json")
 _HEAD = "classifier."
 _POOLER = "pooler."
 _TEXTS_AT_ONCE = 64
@@ -293,21 +294,24 @@ class Clip(TwoTowers, HuggingFace):
         return torch.cat(embeddings)
 
 
-def _names_elsewhere(values: Any, key: str = "") -> Iterator[str]:
+def _names_elsewhere(configuration: Any) -> Iterator[str]:
     """What a configuration names of files, models and servers outside of the model."""
-    if isinstance(values, dict):
-        for name, value in values.items():
-            if name == "weight_map":
-                yield from filter(_LEADS_ELSEWHERE.search, value.values())
-            elif name not in _WORDS_ONLY:
-                yield from _names_elsewhere(value, name)
+    for key, text in _texts_in(configuration):
+        if key in _FILES or (key in _PARTS and _LEADS_ELSEWHERE.search(text)):
+            yield text
+
+
+def _texts_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The texts in a configuration, each with the key that it belongs to."""
+    if isinstance(values, str):
+        yield key, values
     elif isinstance(values, list):
         for value in values:
-            yield from _names_elsewhere(value, key)
-    elif isinstance(values, str) and (
-        key in _FILES or (key in _NETWORKS and _LEADS_ELSEWHERE.search(values))
-    ):
-        yield values
+            yield from _texts_in(value, key)
+    elif isinstance(values, dict):
+        for name, value in values.items():
+            if name not in _WORDS_ONLY:
+                yield from _texts_in(value, key if key == _SHARDS else name)
 
 
 def spec_of(processor: Any, name: str, *, keeps_shape: bool = False) -> InputSpec:
