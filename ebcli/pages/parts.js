@@ -29,10 +29,11 @@ function tabs(label, options, selected, choose, { vertical = false, controls = n
   const list = element("div", { role: "tablist", "aria-label": label, class: "tabs" });
   if (vertical) list.setAttribute("aria-orientation", "vertical");
   const mark = (value) => {
-    for (const tab of list.children) {
-      const chosen = tab.dataset.value === String(value);
-      tab.setAttribute("aria-selected", chosen);
-      tab.tabIndex = chosen ? 0 : -1;
+    const all = [...list.children];
+    const chosen = all.find((tab) => tab.dataset.value === String(value));
+    for (const tab of all) {
+      tab.setAttribute("aria-selected", tab === chosen);
+      tab.tabIndex = tab === (chosen ?? all[0]) ? 0 : -1; // one of them is always reached by Tab
     }
   };
   for (const { value, content, title = null } of options) {
