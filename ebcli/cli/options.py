@@ -217,7 +217,7 @@ _ALL = (
     _model("--bands N[,N...]", "Show these channels of the file in pictures: one, or red, green and blue."),
     _model(
         "--range LOW,HIGH",
-        "Scale arrays, TIFF and medical images: LOW becomes 0 and HIGH becomes 1, without clipping.",
+        "Scale arrays, TIFF, medical images and 16-bit PNG: LOW becomes 0 and HIGH becomes 1, without clipping.",
     ),
     _model(
         "--fit",
@@ -256,6 +256,7 @@ _ALL = (
         "--shard I/N",
         "Only process the I-th of N shards, counted from 1. [default: from RANK and WORLD_SIZE, or all]",
     ),
+    _input("--allow-truncated", "Explain what can be read of images that are cut off."),
     _input("--every", "Videos: explain every N-th clip."),
     _input("--start SECONDS", "Videos: start the first clip here."),
     _input("--duration SECONDS", "Videos: explain this many seconds. [default: to the end]"),

@@ -202,6 +202,7 @@ class Record:
         tiles: the number of tiles that were explained and joined; 0 if the image was not cut.
         seen: the share of the image that the network saw, 0 to 1.
         pages: the number of pages or frames of an image file; the first one was explained.
+        notes: what a user may not expect of the file, such as values that are missing, by topic.
         candidates: how the classes were chosen: ``windows``, ``photo`` or the name of a file; empty if in another way.
         question, answer: the question to a vision-language model and its answer.
         other_inputs: a hash of what a network of several inputs got beside the image; empty for one input.
@@ -234,6 +235,7 @@ class Record:
     tiles: int = 0
     seen: float = 1.0
     pages: int = 1
+    notes: JsonObject = field(default_factory=dict)
     question: str = ""
     answer: str | None = None
     other_inputs: str = ""
@@ -360,6 +362,7 @@ _LATER = {
     "head": None,
     "other_inputs": "",
     "candidates": "",
+    "notes": {},
 }  # which records of earlier versions lack
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import reprlib
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from ebcli.eb import excitation_backprop
 from ebcli.eb.forward import unwrap
 from ebcli.errors import ConfigurationError, ImageError, LayerError
 from ebcli.files.clips import ClipOptions
-from ebcli.files.images import decode, to_rgb
+from ebcli.files.images import decode, in_srgb, to_rgb
 from ebcli.files.media.array import NumPy
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.sources import Source
@@ -433,14 +434,20 @@ def read_all(images: Sequence[Any], spec: InputSpec) -> list[Frame]:
         kind = "videos" if spec.frames is not None else "volumes"
         raise ConfigurationError(f"{spec.network} is for {kind}, explain() for images: use the command")
     inputs = []
+    topics: set[str] = set()
     for number, image in enumerate(images, 1):
+        name = f"image {number} of {len(images)}"
+        if isinstance(image, (str, os.PathLike)):
+            name = f"'{image}'"
         try:
-            inputs.append(_read(image, spec))
+            frame = _read(image, spec)
         except ImageError as error:
-            name = f"image {number} of {len(images)}"
-            if isinstance(image, (str, os.PathLike)):
-                name = f"'{image}'"
             raise ImageError(f"{name}: {error}") from error
+        for topic, note in frame[0].notes.items():
+            if topic not in topics:
+                warnings.warn(f"{name}: {note}", stacklevel=3)
+        topics.update(frame[0].notes)
+        inputs.append(frame)
     return inputs
 
 
@@ -466,8 +473,7 @@ def _read(image: Any, spec: InputSpec) -> Frame:
     if not isinstance(image, Image.Image):
         problem = f"image is {reprlib.repr(image)}"
         raise ConfigurationError(f"{problem}, but explain() takes {_KINDS}, or a list of these")
-    upright = to_rgb(image)
-    return NetworkInput.from_image(upright, spec), DisplayFrame(upright)
+    return NetworkInput.from_image(to_rgb(image), spec), DisplayFrame(to_rgb(in_srgb(image)))
 
 
 def _channels_first(values: AnyArray, spec: InputSpec) -> AnyArray:
@@ -488,12 +494,14 @@ def _of_array(values: AnyArray, spec: InputSpec, is_input: bool = False) -> Fram
             return _read(Image.fromarray(pixels), spec)
         if is_gray:
             values = values.repeat(spec.channels, 0)
+    if is_input and not np.isfinite(values).all():
+        raise ImageError("it is a network's input with values that are not finite: replace them")
     file = io.BytesIO()
     np.save(file, values)  # as a file of it is read
     medium = NumPy("HW")
-    pixels, size, _ = medium.read(file, spec, ClipOptions())
+    pixels, size, _, notes = medium.read(file, spec, ClipOptions())
     (frame,) = medium.frames(file, spec, ClipOptions(), None)
-    return NetworkInput(pixels=pixels, size=size), frame
+    return NetworkInput(pixels=pixels, size=size, notes=notes), frame
 
 
 def _as_colors(values: AnyArray, spec: InputSpec) -> AnyArray:

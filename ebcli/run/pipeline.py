@@ -247,6 +247,7 @@ class Run:
             tiles=explanation.tiles,
             seen=round(explanation.maps[0].placement.share_of(network_input.size), 4),
             pages=network_input.pages,
+            notes=network_input.notes,
             question=explanation.question,
             answer=explanation.answer,
         )

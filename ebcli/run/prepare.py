@@ -104,7 +104,13 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     _check_model(plan, model)
     check_picture(network)
     has_windows = plan.maps.candidates == WINDOWS
-    reader = Reader(model.transforms, inputs.clips, inputs.max_pixels, has_windows=has_windows)
+    reader = Reader(
+        model.transforms,
+        inputs.clips,
+        inputs.max_pixels,
+        has_windows=has_windows,
+        allow_truncated=inputs.allow_truncated,
+    )
     if model.transforms.axes != "HW":
         listing = partial(listing, as_one=reader.formats)
         sources = listing(shard=inputs.shard)

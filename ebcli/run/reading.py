@@ -15,8 +15,8 @@ from ebcli.datatypes.windows import WindowSpec
 from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Coordinates
-from ebcli.files.images import limit_pixels
-from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, InputFormat
+from ebcli.files.images import Notes, allow_truncated, limit_pixels
+from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, InputFormat, Pixels
 from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
 
@@ -38,6 +38,7 @@ class NetworkInput:
         others: what a network of several inputs gets beside the pixels, tensors (1, ...) by name; None if it reads that
             itself.
         windows: what the network would get of each window, (9, height, width, C), if the classes are found in windows.
+        notes: what a user may not expect of the file, by topic.
     """
 
     pixels: AnyArray
@@ -50,11 +51,12 @@ class NetworkInput:
     path: str | None = None
     others: Any = None
     windows: AnyArray | None = None
+    notes: Notes = field(default_factory=dict)
 
     @classmethod
     def from_image(cls, image: Image.Image, spec: InputSpec) -> "NetworkInput":
         """An RGB image that is no file."""
-        return cls(pixels=spec.read(image), size=image.size)
+        return cls(pixels=spec.read(image), size=image.size, notes=spec.notes_of_size(image.size))
 
     @property
     def video_clips(self) -> Clips | None:
@@ -77,6 +79,7 @@ class Reader:
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
         media: the kinds of data, so that other processes know those that were registered here.
         has_windows: whether to read windows of each image, too.
+        allow_truncated: whether to read what is there of images that are cut off.
     """
 
     spec: InputSpec
@@ -84,6 +87,7 @@ class Reader:
     max_pixels: int | None = None
     media: Sequence[InputFormat] = field(default_factory=lambda: [*INPUT_FORMATS])
     has_windows: bool = False
+    allow_truncated: bool = False
 
     @property
     def unit(self) -> str:
@@ -106,7 +110,7 @@ class Reader:
             ImageError: the file does not exist or cannot be decoded, or a video's clips do not fit into memory.
         """
         start = perf_counter()
-        limit_pixels(self.max_pixels)
+        self._set_limits()
         medium = medium_of(source, self.spec, self.media)
         if medium is None:
             return None
@@ -116,17 +120,18 @@ class Reader:
                 unit = medium.unit
                 article = "an" if unit[0] in "aeiou" else "a"
                 raise ImageError(f"it is a {other.unit}, not {article} {unit}: choose {other.network}")
-        pixels, size, clips = medium.read(file, self.spec, self.part)
+        item = Pixels(*medium.read(file, self.spec, self.part))
         windows = None
         if self.has_windows:
             windows, *_ = medium.read(file, WindowSpec.from_spec(self.spec), self.part)
         return NetworkInput(
-            pixels=pixels,
-            size=size,
+            pixels=item.values,
+            size=item.size,
             stamp=stamp,
             seconds=perf_counter() - start,
             label=source.label,
-            clips=clips,
+            clips=item.clips,
+            notes=item.notes | self.spec.notes_of_size(item.size),
             pages=medium.pages(file),
             path=None if source.content is not None else source.name,
             windows=windows,
@@ -139,7 +144,7 @@ class Reader:
         Raises:
             ImageError: the file changed since the network saw it.
         """
-        limit_pixels(self.max_pixels)
+        self._set_limits()
         medium = medium_of(source, self.spec, self.media)
         stamp, file = source.open_content()
         if stamp != network_input.stamp or medium is None:
@@ -150,6 +155,11 @@ class Reader:
                     yield frame
                 else:
                     yield frame._replace(image=frame.image.resize(network_input.size))
+
+    def _set_limits(self) -> None:
+        """Make this process decode images as the run says."""
+        limit_pixels(self.max_pixels)
+        allow_truncated(self.allow_truncated)
 
     def coordinates(self, source: Source) -> Coordinates | None:
         """Where in space the pixels of a file lie; None if it does not say.

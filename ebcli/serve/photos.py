@@ -137,7 +137,7 @@ class Photos:
 def _small(source: Source, longest: int, max_pixels: int | None) -> bytes:
     limit_pixels(max_pixels)
     file = io.BytesIO()
-    downscale(decode(source.open_content()[1]), longest).save(file, "JPEG", quality=90)
+    downscale(decode(source.open_content()[1], to_srgb=True), longest).save(file, "JPEG", quality=90)
     return file.getvalue()
 
 

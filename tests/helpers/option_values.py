@@ -54,6 +54,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "include": ("*.jpg b", ("*.jpg", "b")),
     "exclude": ("*.png", ("*.png",)),
     "shard": ("2/4", (2, 4)),
+    "allow_truncated": ("1", True),
     "every": ("3", 3),
     "start": ("2.5", 2.5),
     "duration": ("10", 10.0),

@@ -13,9 +13,23 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.files import images
 from ebcli.files.clips import ClipOptions, Clips
 from ebcli.files.coordinates import Coordinates
-from ebcli.files.images import File
+from ebcli.files.images import File, Notes
 
-Pixels = tuple[AnyArray, Size, Clips | None]
+
+class Pixels(NamedTuple):
+    """What the network gets of a file.
+
+    Attributes:
+        values: 8 bits, or floats from 0 to 1. The slices of a volume are frames.
+        size: the width and height of its frames.
+        clips: which frames of a video these are, or slices of a volume.
+        notes: what a user may not expect of the file, by topic.
+    """
+
+    values: AnyArray
+    size: Size
+    clips: Clips | None = None
+    notes: Notes = {}  # noqa: RUF012 - nothing is added to it
 
 
 class DisplayFrame(NamedTuple):
@@ -66,9 +80,7 @@ class InputFormat(ABC):
 
     @abstractmethod
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
-        """What the network gets of a file, the width and height of its frames, and which frames of a video these are.
-
-        Pixels have 8 bits, or are floats from 0 to 1. The slices of a volume are frames.
+        """What the network gets of a file, as ``Pixels`` or a tuple of its first three fields.
 
         Raises:
             ImageError: it cannot be read.
@@ -110,11 +122,11 @@ class Photo(InputFormat):
         return images.is_recognized(path)
 
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
-        image = images.decode(file)
-        return spec.read(image), image.size, None
+        image, notes = images.read_photo(file, spec.range)
+        return Pixels(spec.read(image), image.size, None, notes)
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
-        yield DisplayFrame(images.decode(file))
+        yield DisplayFrame(images.read_photo(file, spec.range, to_srgb=True).image)
 
 
 PHOTO = Photo()
