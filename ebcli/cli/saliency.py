@@ -1,5 +1,6 @@
 """The command ``eb-saliency``: options -> RunPlan -> run; and ``ask``, a run over one photo and a question about it."""
 
+import codecs
 import os
 import sys
 from contextlib import closing, redirect_stdout
@@ -175,8 +176,14 @@ def _read_list(file: IO[bytes], null: bool) -> tuple[Path, ...]:
         problem = "contains NUL characters: add -0"
     if problem:
         raise click.UsageError(f"the list {click.format_filename(file.name)} {problem}")
+    content = content.removeprefix(
+        codecs.BOM_UTF8
+    )  # of editors on Windows, as are line ends of two characters
     names = content.split(b"\0" if null else b"\n")
-    return tuple(path_of(os.fsdecode(name)) for name in names if name)
+    lines = [name for name in names if name]
+    if not null and all(line.endswith(b"\r") for line in lines):
+        lines = [line.removesuffix(b"\r") for line in lines]
+    return tuple(path_of(os.fsdecode(line)) for line in lines if line)
 
 
 def _rank() -> tuple[int, int] | None:
