@@ -25,7 +25,7 @@ from ebcli.datatypes.windows import WindowSpec
 from ebcli.drawing.overlay import heatmap
 from ebcli.eb import excitation_backprop
 from ebcli.eb.forward import unwrap
-from ebcli.errors import ConfigurationError, ImageError, LayerError
+from ebcli.errors import ConfigurationError, ImageError, LayerError, plural
 from ebcli.files.clips import ClipOptions
 from ebcli.files.images import decode, in_srgb, to_rgb
 from ebcli.files.media.array import NumPy
@@ -40,7 +40,7 @@ from ebcli.models.several_inputs import METHOD, PICTURE_AXES, Rows, is_image, ta
 from ebcli.models.sources.in_memory import FunctionOfTensor
 from ebcli.run.explainer import Explainer, Results
 from ebcli.run.input_evidence import frame_at
-from ebcli.run.network_description import in_a_sentence
+from ebcli.run.network_description import in_a_sentence, target_names, warn_of_several
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import CANDIDATES, WINDOWS, Values
 from ebcli.run.reading import NetworkInput, Reader
@@ -49,7 +49,7 @@ from ebcli.run.saliency import Saliency
 File = str | os.PathLike[str] | IO[bytes] | Image.Image
 Array = AnyArray | Tensor
 Frame = tuple[NetworkInput, DisplayFrame]  # what the network gets, and what its maps are drawn over
-Targets = str | int | Sequence[str | int] | None
+Targets = str | int | Sequence[str | int | Sequence[str | int]] | None
 Place = tuple[int, int] | str | os.PathLike[str] | None
 Layers = str | nn.Module | Sequence[str | nn.Module] | None
 
@@ -135,15 +135,16 @@ def explain(
             tensors, as the network gets them, or a mapping of their names; either one row of each, with a picture
             (C, H, W), or a batch of each. The first that looks like a picture is drawn, and other pictures beside it.
             Beside one row of numbers, lists or arrays, the only picture can also be an image, as above.
-        classes: classes to explain, by name or index, also in a list; any texts for `clip/NAME`. None for the most
-            likely class, or for all detections or segments.
+        classes: classes to explain in every image, by name or index, also in a list; any texts for `clip/NAME`. A list
+            of lists has the classes of each image: `[[1], [2], [4]]`. None for the most likely class, or for all
+            detections or segments.
         target: the same by keyword.
         targets: the same by keyword.
         layer: the layer of the maps, or several: names or modules; `"input"` for the pixels. Of a network with several
             inputs, `"input:1"`, or `"input:NAME"` by the name of the argument, is another input. Its map has the
             shape of this input. The name alone will do if no module has it. None for the model's default layer.
         against: classes to contrast with. None for the class's own dual.
-        contrastive: contrastive maps; marginal ones if False.
+        contrastive: contrastive maps, other than `excitation_backprop`; marginal ones if False.
         method: the method of the maps, or several, by name: `contrastive`, `marginal`, `object`, `grad-cam` or another
             one of docs/methods.md. None for what `contrastive` says.
         top_k: the number of most likely classes, in place of targets; None for 1, except in an atlas.
@@ -212,7 +213,6 @@ def explain(
         places = [Path(where) if isinstance(where, (str, os.PathLike)) else _pixel(where)]
     values = {
         "images": (Path("image"),),
-        "target": _flat(*classes, target, targets),
         "against": _flat(against),
         **_methods(method, contrastive),
         "top_k": top_k,
@@ -221,22 +221,25 @@ def explain(
         "fit": fit,
         "where": next(iter(places), None),
     }
+    image_targets = _targets_of(len(all_images), *classes, target, targets)
+    groups = [*zip(shapes, image_targets, strict=True)]
     results: dict[int, Saliency] = {}
-    for shape in dict.fromkeys(shapes):  # inputs of each size by themselves
+    for group in dict.fromkeys(groups):  # inputs of each size, and with other classes, by themselves
+        shape, values["target"] = group
         spec = None
         if shape is not None:
             (channels,) = shape[:-2] or (1,)
             spec = InputSpec.as_is(shape[-2:], channels)
         plan, network = _make_plan(model, transform, categories, scores, head, layers, spec, values)
-        numbers = [i for i, input_shape in enumerate(shapes) if input_shape == shape]
+        numbers = [i for i, item in enumerate(groups) if item == group]
         frames = read_all([all_images[i] for i in numbers], network.transforms)
         if plan.maps.candidates == WINDOWS:
             frames = _with_windows(frames, [all_images[i] for i in numbers], network.transforms)
         if others:
             pairs = zip(frames, numbers, strict=True)
             frames = [(replace(item, others=others[i]), frame) for (item, frame), i in pairs]
-        group = _explain(plan, network, frames, places[1:])
-        results |= zip(numbers, group, strict=True)
+        group_results = _explain(plan, network, frames, places[1:])
+        results |= zip(numbers, group_results, strict=True)
     saliencies = [results[i] for i in sorted(results)]
     return saliencies if is_list else saliencies[0]
 
@@ -268,6 +271,38 @@ def _with_windows(frames: Sequence[Frame], images: Sequence[Any], spec: InputSpe
     return [
         (replace(item, windows=pixels), frame) for (item, frame), pixels in zip(frames, windows, strict=True)
     ]
+
+
+def _targets_of(count: int, *targets: Any) -> list[tuple[str, ...]]:
+    """The classes of each of so many images.
+
+    Raises:
+        ConfigurationError: there are rows, but not one for each image; or a list could be such rows.
+    """
+    lists = [target.tolist() if hasattr(target, "tolist") else target for target in targets]
+    rows = next((item for item in lists if _has_rows(item)), None)
+    if rows is None:
+        for item in lists:
+            if count > 1 and isinstance(item, (list, tuple)) and len(item) == count:
+                *first, last = map(repr, item)
+                each = ", ".join(f"[{name}]" for name in (*first, last))
+                every = ", ".join((*first, last))
+                raise ConfigurationError(
+                    f"{count} classes for {count} images can mean two things: pass targets=[{each}] for one class "
+                    f"per image, or explain(model, images, {every}) for all classes of every image"
+                )
+        return [_flat(*lists)] * count
+    if len(rows) != count:
+        raise ConfigurationError(
+            f"targets have {plural(len(rows), 'row')}, but there are {plural(count, 'image')}"
+        )
+    others = [item for item in lists if item is not rows]
+    return [_flat(*others, row) for row in rows]
+
+
+def _has_rows(targets: Any) -> bool:
+    """Whether targets are a list of lists: the classes of each image."""
+    return isinstance(targets, (list, tuple)) and any(isinstance(row, (list, tuple)) for row in targets)
 
 
 def _flat(*targets: Targets) -> tuple[str, ...]:
@@ -402,6 +437,7 @@ def _explain(
     for box_explainer in explainers:
         for i, explanation in zip(order, box_explainer.explain([inputs[i] for i in order]), strict=True):
             by_image[i].append(explanation)
+    warn_of_several(explainer.network, target_names(plan.maps))
     subtitle = in_a_sentence(explainer.network.provenance_of_picture())
     results = []
     (first_layer, *_) = explainer.network.layers

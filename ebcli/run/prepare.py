@@ -28,7 +28,7 @@ from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find_sources
 from ebcli.imports import installed_version
 from ebcli.methods.table import CONTRASTIVE, Method
-from ebcli.models import LoadedModel, matching_classes, resolve_class
+from ebcli.models import LoadedModel, resolve_class
 from ebcli.models.classes import Labels, read_labels
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
 from ebcli.models.loaded import configuration_hash, content_hash, network_settings
@@ -36,9 +36,9 @@ from ebcli.models.names import caveat
 from ebcli.run.network_description import (
     NetworkDescription,
     check_picture,
-    class_labels,
     in_a_sentence,
     target_names,
+    warn_of_several,
 )
 from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 Sources = Sequence[Source]
 
-_MAX_NAMES = 5  # classes in a message
 # options of the output that change no picture, record or array
 _OUTPUT_ONLY = "directory report scale skip_existing overwrite annotations threshold records".split()
 
@@ -255,22 +254,7 @@ def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
         doubts = f"{model.name} is untrained: its maps are meaningless"
     if doubts:
         warnings.warn(doubts, stacklevel=2)
-    if network.classes is None:
-        return
-    words = {}  # in the order of the classes
-    for word in targets:
-        words[matching_classes(model.categories, word, model.num_classes)] = word
-    for word, group in zip(words.values(), network.classes, strict=True):
-        count = len(group)
-        names = class_labels(model, group[:_MAX_NAMES])
-        if count > _MAX_NAMES:
-            names.append("...")
-        if count > 1:
-            warnings.warn(
-                f"{word!r} means {count} classes ({', '.join(names)}): of these, the one that scores highest is "
-                "explained",
-                stacklevel=2,
-            )
+    warn_of_several(network, targets)
 
 
 def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> dict[str, object]:
