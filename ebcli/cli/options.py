@@ -269,7 +269,7 @@ _ALL = (
     _output(
         "--format",
         "Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf and "
-        "svg are for --panel; html is an interactive page.",
+        "svg imply --panel; html is an interactive page.",
     ),
     _output(
         "--max-side PIXELS",
@@ -309,6 +309,9 @@ _ALL = (
         default=None,
     ),
     _appearance("--caption", "Add class, score and color scale in a strip below each picture."),
+    _appearance(
+        "--header/--no-header", "Figures: put the image's name, model, layer and method above the pictures."
+    ),
     _appearance(
         "--cell-size PIXELS",
         "Panels: longer side of each picture. Wide photos are stacked, with up to twice this size. [default: 3 inches]",

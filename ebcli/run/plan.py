@@ -70,7 +70,7 @@ REPEATED = {
     "method",
     "compare_with",
 }
-NEGATED = {"signed": "unsigned"}
+NEGATED = {"signed": "unsigned", "header": "no-header"}
 SHORT_FORM = "contrastive"  # of the methods of that name, and marginal if it is false
 _SEPARATORS = {"shard": "/", "threshold": ":"}
 
@@ -128,6 +128,8 @@ class RunPlan:
         values["format"] = _format(values)
         _derive_methods(values)
         _derive_style(values)
+        if values["format"] in FIGURE_FORMATS:
+            values["panel"] = True
         if not {"fit", "resize", "crop"} & values.keys():
             values["fit"] = usual_fit
         if "words" in values:  # an answer is one figure
@@ -227,8 +229,6 @@ class RunPlan:
             return
         if self.style.name == "mask" and format_ == "jpg":
             raise ConfigurationError("the style mask needs transparency, which jpg lacks: choose png or webp")
-        if format_ in FIGURE_FORMATS:
-            raise ConfigurationError(f"{format_} files hold figures: add --panel, or choose png, jpg or webp")
         if self.maps.beside:
             raise ConfigurationError("--compare-with draws another method's map into panels: add --panel")
 

@@ -172,9 +172,12 @@ def _check_model(plan: RunPlan, model: LoadedModel) -> None:
         problem = f"but {model.name} explains images"
         raise ConfigurationError(f"--start, --duration and every are for videos, {problem}")
     has_figures = plan.output.panel or model.transforms.axes != "HW"  # contact sheets of videos and volumes
-    sizes = plan.style.cell_size, plan.style.dpi
-    if sizes != (DrawingStyle.cell_size, DrawingStyle.dpi) and not has_figures:
-        raise ConfigurationError("--cell-size and --dpi are for figures: add --panel, or drop them")
+    style = plan.style
+    usual = DrawingStyle.cell_size, DrawingStyle.dpi, DrawingStyle.header
+    if (style.cell_size, style.dpi, style.header) != usual and not has_figures:
+        raise ConfigurationError(
+            "--cell-size, --dpi and --no-header are for figures: add --panel, or drop them"
+        )
 
 
 def _may_be_work(source: Source) -> bool:
@@ -273,6 +276,9 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     labels = plan.inputs.labels
     labels_hash = str(FOLDERS) if labels == FOLDERS else labels and content_hash(labels)
     regions = _region_options(plan.output)
+    drawing = {**asdict(style), "cmap": style.colormap}
+    if style.header:  # results of earlier versions, which had no other figures, are up to date
+        del drawing["header"]
     settings = {
         **network_settings(model),
         "method": network.method,
@@ -280,7 +286,7 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
         "labels": labels_hash,
         "clips": asdict(plan.inputs.clips),
         "maps": maps,
-        "style": {**asdict(style), "cmap": style.colormap},
+        "style": drawing,
         "output": {name: value for name, value in asdict(plan.output).items() if name not in _OUTPUT_ONLY},
         "regions": regions and asdict(regions),
     }

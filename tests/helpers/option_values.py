@@ -31,6 +31,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "cells": ("1", True),
     "background": ("0.25", 0.25),
     "caption": ("1", True),
+    "header": ("0", False),
     "cell_size": ("500", 500),
     "dpi": ("300", 300),
     "method": ("Grad_CAM", ("grad-cam",)),
