@@ -54,9 +54,9 @@ _SCALE = ("vmin", "vmax", "percentile")  # and the scale of `OutputOptions` are 
 _HIDDEN = {"stdin", "login", "query", "track_lost_mass", "words", *_SCALE}
 CHOOSING = ("target", "similar_to", "top_k", "above", "labels", "candidates")
 PREFIX = "EB_SALIENCY_"  # of the variables that set options
-# which no option of the command sets: how much of a video is explained, what a machine can do, and limits
+# which no option of the command sets: fine points of data and drawing, what a machine can do, and limits
 SETTINGS_ONLY = frozenset(
-    "every background dtype fail_fast "
+    "bands depth every background cells dtype fail_fast "
     "gpus_per_worker timeout retries max_bytes max_pixels image_timeout".split()
 )
 REPEATED = {

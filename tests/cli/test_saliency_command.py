@@ -70,6 +70,7 @@ def test_the_short_help_has_the_common_options_and_names_the_long_one() -> None:
     assert {"--model", "--layer", "--target", "--top-k", "--output", "--method"} <= listed
     assert {"--labels", "--against", "--config"} <= listed
     assert 10 <= len(listed) <= 18
+    assert len(short.output.splitlines()) <= 60  # one screen, of 80 columns
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     commands = re.findall(
         "^eb-saliency .*", readme.partition("## Four commands")[2].partition("\n1. ")[0], re.MULTILINE
