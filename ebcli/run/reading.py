@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -85,6 +85,7 @@ class Reader:
     spec: InputSpec
     part: ClipOptions = field(default_factory=ClipOptions)
     max_pixels: int | None = None
+    _: KW_ONLY
     media: Sequence[InputFormat] = field(default_factory=lambda: [*INPUT_FORMATS])
     has_windows: bool = False
     allow_truncated: bool = False
