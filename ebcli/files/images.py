@@ -147,7 +147,7 @@ def _load(image: Image.Image) -> Notes:
     return {"truncated": f"{problem}; what is missing is gray or black, and maps are of the rest"}
 
 
-def _share_of_rows(image: Image.Image) -> float:
+def _share_of_rows(image: Any) -> float:
     """The share of the rows that were decoded before an error, as the others are 0; 0 if all are."""
     tile = image.tile
     image.tile = []  # so that Pillow does not decode it again
@@ -217,7 +217,7 @@ def decoding_memory(max_pixels: int | None = None) -> int:
     return _MEMORY + _MEMORY_PER_PIXEL * max_pixels
 
 
-def mark_missing(values: AnyArray, no_data: str | None) -> AnyArray:
+def mark_missing(values: AnyArray, no_data: Any) -> AnyArray:
     """Values in which those are NaN that stand for no data, as the tag of GDAL says; the same values if there are none.
 
     Those of integers without a sign stay, as their whole range is from black to white.
@@ -225,7 +225,7 @@ def mark_missing(values: AnyArray, no_data: str | None) -> AnyArray:
     if no_data is None or values.dtype.kind not in "fi":
         return values
     with suppress(ValueError):
-        is_missing = values.astype(np.float32) == np.float32(no_data.strip("\0 "))
+        is_missing = values.astype(np.float32) == np.float32(str(no_data).strip("\0 "))
         if is_missing.any():
             return np.where(is_missing, np.float32(np.nan), values.astype(np.float32))
     return values

@@ -356,7 +356,7 @@ def _scalars(record: type[ClassRecord | Record]) -> dict[str, set[Any]]:
 _OF_CLASS = _scalars(ClassRecord)
 _OF_RECORD = _scalars(Record)
 _FIELD_NAMES = {record_field.name for record_field in fields(Record)}
-_LATER = {
+_LATER: JsonObject = {
     "question": "",
     "answer": None,
     "head": None,

@@ -328,9 +328,7 @@ class _Search:
             folder = folders.pop()
             if _parts(folder, self.as_one):
                 is_root = folder == root.path
-                place = root
-                if is_root:
-                    place = self.short_roots.get(folder)
+                place = self.short_roots.get(folder) if is_root else root
                 sources.append(Source(_with_name(folder), is_explicit=is_root, root=place))
                 continue
             if not self._enters(folder, root.path):

@@ -217,8 +217,7 @@ class Tiff(Arrays):
             shape = [prod(part.shape[i] for i in channels), *depth, height, width]
             self.check(shape, part.dtype)
             _check_segments(tiff.filehandle, part.keyframe, pages)
-            tag = tiff.pages[0].tags.get(NO_DATA_TAG)
-            values = mark_missing(part.asarray(), tag and str(tag.value))
+            values = mark_missing(part.asarray(), tiff.pages[0].tags.valueof(NO_DATA_TAG))
             return Data(values.transpose(order).reshape(shape))
 
 

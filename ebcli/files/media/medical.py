@@ -223,10 +223,7 @@ def _pixels(header: Any, limits: Interval | None) -> tuple[AnyArray, Interval | 
     values = values.astype(np.float32) * np.float32(slope) + np.float32(intercept)
     center, width = _window(header)
     if colors == "MONOCHROME1":
-        lowest = -(1 << (header.BitsStored - 1)) if header.PixelRepresentation else 0
-        ends = (2 * lowest + (1 << header.BitsStored) - 1) * slope + 2 * intercept
-        if limits is not None:
-            ends = sum(limits)
+        ends = sum(limits or _stored_limits(header, slope, intercept))
         values = np.float32(ends) - values
         center = ends - center
     low = center - width / 2
@@ -234,6 +231,13 @@ def _pixels(header: Any, limits: Interval | None) -> tuple[AnyArray, Interval | 
     if low < high:
         return values, (low, high)
     return values, None
+
+
+def _stored_limits(header: Any, slope: float, intercept: float) -> Interval:
+    """The least and the greatest value that a file can store, in units of the modality."""
+    count = 1 << header.BitsStored
+    lowest = -count // 2 if header.PixelRepresentation else 0
+    return lowest * slope + intercept, (lowest + count - 1) * slope + intercept
 
 
 def _window(header: Any) -> Interval:

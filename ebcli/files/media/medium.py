@@ -79,7 +79,9 @@ class InputFormat(ABC):
         return []
 
     @abstractmethod
-    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
+    def read(
+        self, file: File, spec: InputSpec, part: ClipOptions
+    ) -> Pixels | tuple[AnyArray, Size, Clips | None]:
         """What the network gets of a file, as ``Pixels`` or a tuple of its first three fields.
 
         Raises:
