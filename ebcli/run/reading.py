@@ -16,7 +16,7 @@ from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Coordinates
 from ebcli.files.images import Notes, allow_truncated, limit_pixels
-from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, InputFormat, Pixels
+from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, FileContent, InputFormat
 from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
 
@@ -121,7 +121,7 @@ class Reader:
                 unit = medium.unit
                 article = "an" if unit[0] in "aeiou" else "a"
                 raise ImageError(f"it is a {other.unit}, not {article} {unit}: choose {other.network}")
-        item = Pixels(*medium.read(file, self.spec, self.part))
+        item = FileContent(*medium.read(file, self.spec, self.part))
         windows = None
         if self.has_windows:
             windows, *_ = medium.read(file, WindowSpec.from_spec(self.spec), self.part)

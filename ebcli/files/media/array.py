@@ -33,7 +33,7 @@ from ebcli.files.images import (
     open_file,
     reading,
 )
-from ebcli.files.media.medium import PHOTO, DisplayFrame, DisplayFrames, InputFormat, Pixels, register
+from ebcli.files.media.medium import PHOTO, DisplayFrame, DisplayFrames, FileContent, InputFormat, register
 
 _SAMPLE_SIZE = 1 << 20  # values that choose the ends of the gray scale
 _LONGEST_HEADER = 1 << 16  # bytes
@@ -73,7 +73,7 @@ class Arrays(InputFormat):
     def load(self, file: File, spec: InputSpec) -> Data:
         """What a file holds; any exception says that it is broken."""
 
-    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> FileContent:
         with reading(file):
             values, _, affine = self.load(file, spec)
             *depth, height, width = values.shape[1:]
@@ -84,7 +84,7 @@ class Arrays(InputFormat):
             bands = [values[number - 1] for number in spec.selected] or [*values]
             has_white = values.dtype.name == "uint16" and spec.range is None
             notes = notes_of_values(bands, WHITE if has_white else None)
-            return Pixels(pixels, (width, height), slices, notes)
+            return FileContent(pixels, (width, height), slices, notes)
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         with reading(file):
@@ -178,7 +178,7 @@ class Tiff(Arrays):
 
     suffixes = (".tif", ".tiff")
 
-    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> FileContent:
         if _is_photo(file, spec):
             return PHOTO.read(file, spec, part)
         return super().read(file, spec, part)

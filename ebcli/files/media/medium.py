@@ -15,8 +15,10 @@ from ebcli.files.clips import ClipOptions, Clips
 from ebcli.files.coordinates import Coordinates
 from ebcli.files.images import File, Notes
 
+Pixels = tuple[AnyArray, Size, Clips | None]
 
-class Pixels(NamedTuple):
+
+class FileContent(NamedTuple):
     """What the network gets of a file.
 
     Attributes:
@@ -79,10 +81,8 @@ class InputFormat(ABC):
         return []
 
     @abstractmethod
-    def read(
-        self, file: File, spec: InputSpec, part: ClipOptions
-    ) -> Pixels | tuple[AnyArray, Size, Clips | None]:
-        """What the network gets of a file, as ``Pixels`` or a tuple of its first three fields.
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> FileContent | Pixels:
+        """What the network gets of a file, as ``FileContent`` or a tuple of its first three fields.
 
         Raises:
             ImageError: it cannot be read.
@@ -123,9 +123,9 @@ class Photo(InputFormat):
     def recognizes(self, path: Path) -> bool:
         return images.is_recognized(path)
 
-    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> FileContent:
         image, notes = images.read_photo(file, spec.range)
-        return Pixels(spec.read(image), image.size, None, notes)
+        return FileContent(spec.read(image), image.size, None, notes)
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         yield DisplayFrame(images.read_photo(file, spec.range, to_srgb=True).image)

@@ -172,7 +172,7 @@ class Frames(InputFormat):
         chosen = [crops[min(number, i)] for start in starts for number in range(start, start + length)]
         pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
         clips = Clips(starts=starts, frames=length, frame_rate=spec.rate, total=total, start=part.start)
-        return Pixels(pixels, size, clips)
+        return pixels, size, clips
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         assert clips is not None
