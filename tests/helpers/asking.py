@@ -89,6 +89,8 @@ def run_command(client: httpx.Client, query: dict[str, str]) -> tuple[bytes, str
     """What the command line of an address writes, and the command line."""
     answer = client.get("/command", params=query).json()
     words = shlex.split(answer["command"])
-    done = CliRunner().invoke(main, words[1:], env={"EB_SALIENCY_WORKERS": "0"})
+    start = words.index("eb-saliency")  # behind settings without an option: env EB_SALIENCY_CELLS=true
+    settings = dict(word.split("=", 1) for word in words[1:start])
+    done = CliRunner().invoke(main, words[start + 1 :], env={"EB_SALIENCY_WORKERS": "0", **settings})
     assert done.exit_code == 0, done.output
     return Path(done.stdout.strip()).read_bytes(), answer["command"]
