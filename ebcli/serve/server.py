@@ -62,7 +62,7 @@ def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], No
         token = secrets.token_urlsafe(16)
         name = socket.gethostname() if host in ("", "0.0.0.0", "::") else host
         address = f"[{name}]" if ":" in name else name
-        url = f"http://{address}:{port}/?token={token}"
+        url = f"http://{address}:{port}/#token={token}"
         tell(url)
         if show:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

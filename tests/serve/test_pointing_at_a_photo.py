@@ -68,7 +68,7 @@ def ranking(browser: Browser) -> list[str]:
 def test_shares_are_those_of_python(squares: str) -> None:
     with httpx.Client(base_url=squares) as client:
         until_loaded(client)
-        answer, sent_maps = maps(client, "/atlas", photo="0")
+        answer, sent_maps = maps(client, "/atlas", photo="squares.png")
     about = answer["atlas"]
     found = ebcli.explain(load_colors("colors20"), "squares.png", layer="2", candidates="windows")
     atlas = Atlas.from_maps(found.explanation.maps)
@@ -123,13 +123,13 @@ def test_a_finger_and_the_keyboard(squares: str, browser: Browser) -> None:
     browser.press(*[Keys.ARROW_LEFT] * 13)
     browser.until(lambda: said.get_attribute("textContent") == "Here: red 100%")
     browser.press(Keys.ENTER)
-    settled(browser, photo="0", target="0")
+    settled(browser, photo="squares.png", target="0")
     browser.press(*[Keys.ARROW_DOWN] * 24)
     assert said.get_attribute("textContent") == "Here: nothing clear"
     browser.press(Keys.ESCAPE)
     assert not browser.one(".point").is_displayed()
     browser.all(".thumbnail")[1].click()
-    settled(browser, photo="1")
+    settled(browser, photo="photos/0/0000.jpg")
     assert not browser.one(".here").is_displayed()
 
 
@@ -141,6 +141,6 @@ def test_networks_without_classes_to_compare(
     page = served(network(f"{color_tasks.__file__}:detector", "backbone.cells"), paths=("squares.png",))
     with httpx.Client(base_url=page) as client:
         until_loaded(client)
-        answer = client.get("/atlas", params={"photo": "0"})
+        answer = client.get("/atlas", params={"photo": "squares.png"})
     assert answer.status_code == 400
     assert "has no classes to compare" in answer.json()["problem"]
