@@ -329,7 +329,7 @@ class Pane extends Frame {
 
   // What the network sees in a frame of the camera. What somebody points at stays where it is.
   showFrame({ size, maps: [map], subjects: [subject], likeliest }, rate) {
-    const isFirst = !this.root.dataset.shown;
+    const isNew = FIELDS.some((name) => this.kept[name] !== this.state[name]);
     this.wait(false);
     this.note();
     const isPointed = this.part("found").matches(":hover, :focus-within");
@@ -341,7 +341,7 @@ class Pane extends Frame {
     if (!map) this.note(`${this.network.name} finds nothing in this picture`);
     this.fillSubjects();
     this.part("rate").textContent = `${rate.toFixed(rate < 10 ? 1 : 0)} frames per second`;
-    if (isFirst) {
+    if (isNew) {
       this.kept = { ...this.state };
       this.page.changed(this.isStep);
       this.isStep = false;

@@ -77,9 +77,13 @@ def maps(client: httpx.Client, path: str = "/maps", **query: str) -> tuple[dict[
     """The description of some maps, and their values (h, w)."""
     answer = client.get(path, params=query)
     assert answer.status_code == 200, answer.json()
-    length = int.from_bytes(answer.content[:4], "little")
-    about = json.loads(answer.content[4 : 4 + length])
-    values = np.frombuffer(answer.content[4 + length :], "<f4")
+    return decode_maps(answer.content)
+
+
+def decode_maps(content: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
+    length = int.from_bytes(content[:4], "little")
+    about = json.loads(content[4 : 4 + length])
+    values = np.frombuffer(content[4 + length :], "<f4")
     shapes = [one["shape"] for one in about["maps"]]
     parts = np.split(values, np.cumsum([height * width for height, width in shapes]))[:-1]
     return about, [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -13,7 +13,7 @@ def settled(browser: Browser, pane: int = 0, **expected: str) -> dict[str, list[
     """The address of the map that a pane shows, once it is the one that is expected."""
 
     def shown() -> dict[str, list[str]] | None:
-        query = browser.all(".pane")[pane].get_attribute("data-shown") if browser.all(".pane") else None
+        query = browser.run("return document.querySelectorAll('.pane')[arguments[0]]?.dataset.shown", pane)
         found = parse_qs(query or "")
         is_expected = all(found.get(name, [""]) == [value] for name, value in expected.items())
         return found if query and is_expected and not browser.all(".pane[aria-busy], .found.stale") else None
