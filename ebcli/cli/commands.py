@@ -320,7 +320,14 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     options=[*_NETWORK_OPTIONS, "method"],
 )
 def serve(
-    images: Paths, model: Names, weights: Names, host: str, port: int, show: bool, camera: bool, **options: Any
+    images: Paths,
+    model: Names,
+    weights: Names,
+    host: str,
+    port: int,
+    show: bool,
+    camera: bool,
+    **options: Any,
 ) -> int:
     """Explain photos on a live page in the browser.
 

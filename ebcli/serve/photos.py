@@ -106,7 +106,9 @@ class Photos:
         if key.startswith(_UPLOAD):
             raise ImageError("this photo was added to the page, and is gone: add it again")
         name = printable(key)[-_LONGEST_NAME:]
-        raise ImageError(f"'{name}' is not among the photos: choose another one, or start eb-saliency serve with it")
+        raise ImageError(
+            f"'{name}' is not among the photos: choose another one, or start eb-saliency serve with it"
+        )
 
     def encode_photo(self, key: str, longest: int) -> bytes:
         """A photo as the page shows it, JPEG.

@@ -24,7 +24,9 @@ from ebcli.workers import Workers
 
 HERE, TOKEN = "http://127.0.0.1:8722", "thetoken"
 HERE_ONLY = Workers(0)
-TEN = sorted(f"photos/{number % 3}/{number:04}.jpg" for number in range(10))  # as the page lists and calls them
+TEN = sorted(
+    f"photos/{number % 3}/{number:04}.jpg" for number in range(10)
+)  # as the page lists and calls them
 
 told: list[str] = []  # on the terminal
 

@@ -66,7 +66,12 @@ def test_other_names_are_refused(client: TestClient, host: str, status: int) -> 
 )
 def test_other_sites_may_only_link_to_the_page(client: TestClient, headers: dict[str, str]) -> None:
     assert client.get("/", headers=headers).status_code == 200
-    for address in ("/status", f"/photo?photo={TEN[0]}", f"/maps?photo={TEN[0]}&target=1", f"/picture?photo={TEN[0]}&target=1"):
+    for address in (
+        "/status",
+        f"/photo?photo={TEN[0]}",
+        f"/maps?photo={TEN[0]}&target=1",
+        f"/picture?photo={TEN[0]}&target=1",
+    ):
         assert client.get(address, headers=headers).status_code == 403
     assert upload(client, picture(), **headers).status_code == 403
     assert client.post("/", headers=headers).status_code == 403
@@ -80,7 +85,15 @@ def test_the_page_itself_may_ask(client: TestClient) -> None:
 
 
 def test_every_answer_has_the_policy(client: TestClient) -> None:
-    for address in ("/", "/status", f"/photo?photo={TEN[0]}", "/photo?photo=x", "/nothing", "/colors", "/maps"):
+    for address in (
+        "/",
+        "/status",
+        f"/photo?photo={TEN[0]}",
+        "/photo?photo=x",
+        "/nothing",
+        "/colors",
+        "/maps",
+    ):
         answer = client.get(address)
         headers, policy = answer.headers, answer.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in policy
@@ -292,7 +305,11 @@ def test_uploads_have_a_number_of_bytes_in_all() -> None:
 def test_an_upload_has_the_same_address_after_a_restart() -> None:
     before, after = (Photos([], HERE_ONLY, RemoteOptions(), None) for _ in range(2))
     after.add("dog.png", picture(size=(20, 20)))
-    keys = {before.add("cat.png", picture()), after.add("cat.png", picture()), after.add("copy.png", picture())}
+    keys = {
+        before.add("cat.png", picture()),
+        after.add("cat.png", picture()),
+        after.add("copy.png", picture()),
+    }
     assert len(keys) == 1
     assert [*after.names.values()] == ["dog.png", "copy.png"]
 

@@ -3,9 +3,11 @@
 import base64
 import io
 import shlex
+import threading
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import color_tasks
@@ -26,6 +28,7 @@ from ebcli.drawing.overlay import interpolate
 from ebcli.drawing.painters import levels, limits, opacity, overlay_colors
 from ebcli.drawing.style import DrawingStyle
 from ebcli.models import load_model
+from ebcli.serve.network import Network
 
 # Whether the answer with all layers is there
 ALL_LAYERS = """
@@ -119,7 +122,8 @@ def test_the_slider_asks_nothing_and_values_are_those_of_the_map(page: str, brow
     "look", ["", "&cells=1&signed=1", pytest.param("&target=2&against=1", marks=pytest.mark.slow)]
 )
 def test_the_canvas_has_the_colors_of_a_picture(page: str, browser: Browser, look: str) -> None:
-    query = f"photo={CATS_IN_ADDRESSES[1]}{look}" if "target" in look else f"photo={CATS_IN_ADDRESSES[1]}&target=3{look}"
+    target = "" if "target" in look else "&target=3"
+    query = f"photo={CATS_IN_ADDRESSES[1]}{target}{look}"
     browser.visit(f"{page}/?{query}")
     settled(browser)
     browser.settle()
@@ -231,24 +235,43 @@ def test_two_side_by_side(page: str, browser: Browser) -> None:
     assert "b-photo" not in state(browser)
 
 
+@pytest.mark.parametrize("is_early", [False, True])
 @pytest.mark.parametrize(
     ("name", "layer"),
     [("detector", "backbone.cells"), pytest.param("Segmenter", "pixels", marks=pytest.mark.slow)],
 )
 def test_objects_are_chosen_by_a_click_on_them(
-    served: Callable[..., str], browser: Browser, monkeypatch: pytest.MonkeyPatch, name: str, layer: str
+    served: Callable[..., str],
+    browser: Browser,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    layer: str,
+    is_early: bool,
 ) -> None:
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
-    squares = {"red": (16, 16, 56, 56), "green": (80, 40, 120, 100)}
+    compute, may_go_on = Network.explain, threading.Event()
+
+    def explain(*arguments: Any) -> Any:
+        assert may_go_on.wait(60)
+        return compute(*arguments)
+
+    monkeypatch.setattr(Network, "explain", explain)
+    squares = {"green": (80, 40, 120, 100), "red": (16, 16, 56, 56)}
     painted((128, 128), (RED, squares["red"]), (GREEN, squares["green"])).save("squares.png")
     page = served(network(f"{color_tasks.__file__}:{name}", layer), paths=("squares.png",))
     browser.visit(page)
-    settled(browser)
+    if not is_early:
+        may_go_on.set()
+        settled(browser)
+    browser.until(lambda: browser.run("return document.querySelector('img.photo')?.naturalWidth > 0"))
     frame = browser.one(".picture")
     scale = min(frame.size["width"], frame.size["height"]) / 128
     for color, (left, top, right, bottom) in squares.items():
         x, y = ((3 * left + right) / 4 - 64) * scale, ((3 * top + bottom) / 4 - 64) * scale
         ActionChains(browser.driver).move_to_element_with_offset(frame, round(x), round(y)).click().perform()
+        if not may_go_on.is_set():
+            browser.until(lambda: browser.one(".here").text == "Looking …")
+            may_go_on.set()
         settled(browser, target=str(color_tasks.CATEGORIES.index(color)))
         assert browser.one(".found [aria-selected=true] strong").text == color
         assert len(browser.all("path.chosen")) == 1
@@ -256,7 +279,8 @@ def test_objects_are_chosen_by_a_click_on_them(
 
 
 def test_two_networks_side_by_side(pictures: None, served: Callable[..., str], browser: Browser) -> None:
-    browser.visit(f"{served(network('tiny'), network('other', '0'), paths=('cats',))}/?photo={CATS_IN_ADDRESSES[0]}&target=3")
+    page = served(network("tiny"), network("other", "0"), paths=("cats",))
+    browser.visit(f"{page}/?photo={CATS_IN_ADDRESSES[0]}&target=3")
     settled(browser, target="3", layer="2")
     browser.until(lambda: len(browser.all("datalist")) == 2)
     browser.one("#compare").click()

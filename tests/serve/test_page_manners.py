@@ -182,6 +182,33 @@ def test_all_is_in_reach(page: str, browser: Browser, size: tuple[int, int]) -> 
     assert "target" in state(browser)
 
 
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+def test_side_by_side_has_its_controls_in_reach(page: str, browser: Browser, size: tuple[int, int]) -> None:
+    browser.visit(page, size)
+    settled(browser)
+    browser.one("#compare").click()
+    settled(browser, 1)
+    browser.until(lambda: len(browser.all(".found [aria-selected=true]")) == 2)
+    photos = browser.all(".shown")
+    for number, photo in enumerate(photos):
+        browser.run("arguments[0].focus()", photo)  # as with Tab, or by a tap
+        pane = browser.all(".pane")[number]
+        for part in (
+            ".found [aria-selected=true]",
+            ".target",
+            ".against",
+            ".ask button",
+            ".method",
+            ".layer",
+        ):
+            control = pane.find_element("css selector", part)
+            assert control.is_displayed(), (number, part)
+            assert control.rect["y"] + control.rect["height"] <= size[1], (number, part)
+    assert photos[0].rect["y"] == photos[1].rect["y"]
+    assert photos[0].rect["x"] + photos[0].rect["width"] < photos[1].rect["x"]
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_an_earlier_question_does_not_change_the_address(
     page: str, browser: Browser, monkeypatch: pytest.MonkeyPatch, served: Callable[..., str]
 ) -> None:

@@ -75,7 +75,9 @@ def test_the_bundled_network_s_pictures_are_as_strong_as_those_of_the_command(
 
 
 def test_the_command_has_the_names_of_classes_and_of_the_photo(client: TestClient) -> None:
-    command = client.get("/command", params={"photo": TEN[0], "target": "1", "against": "2"}).json()["command"]
+    command = client.get("/command", params={"photo": TEN[0], "target": "1", "against": "2"}).json()[
+        "command"
+    ]
     words = [
         "photos/0/0000.jpg",
         "--model",
@@ -133,7 +135,9 @@ def test_two_networks_answer_for_themselves(
     monkeypatch.setattr("ebcli.run.explainer.load_model", load)
     client = opened(network("tiny"), network("other", "0"))
     assert [one["layer"] for one in client.get("/status").json()["networks"]] == ["2", "0"]
-    (one,), (other,) = (maps(client, photo=TEN[0], target="1", network=number, layer="2")[1] for number in "01")
+    (one,), (other,) = (
+        maps(client, photo=TEN[0], target="1", network=number, layer="2")[1] for number in "01"
+    )
     assert np.abs(one - other).max() > 1e-5
     made, command = run_command(client, {"photo": TEN[0], "target": "1", "network": "1"})
     assert "--model other" in command
@@ -144,7 +148,10 @@ def test_two_networks_answer_for_themselves(
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ({"photo": "99"}, "'99' is not among the photos: choose another one, or start eb-saliency serve with it"),
+        (
+            {"photo": "99"},
+            "'99' is not among the photos: choose another one, or start eb-saliency serve with it",
+        ),
         ({"photo": "../photos/0/0000.jpg"}, "'../photos/0/0000.jpg' is not among the photos"),
         ({"photo": "added-0123456789abcdef"}, "this photo was added to the page, and is gone: add it again"),
         ({"photo": TEN[0], "network": "5"}, "there is no such network: open the page again"),

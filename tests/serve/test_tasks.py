@@ -60,7 +60,8 @@ def test_objects_are_found_and_explained_one_by_one(
 @pytest.mark.slow
 def test_a_network_that_the_command_knows_to_find_several_segments(opened: Callable[..., TestClient]) -> None:
     client = opened(network("lraspp_mobilenet_v3_large", weights="none"), paths=("squares.png",))
-    query = {"photo": "squares.png", "target": str(client.get("/subjects", params={"photo": "squares.png"}).json()[0]["index"])}
+    query = {"photo": "squares.png"}
+    query["target"] = str(client.get("/subjects", params=query).json()[0]["index"])
     made, _ = run_command(client, query)  # to a directory, as to a file there may be one only
     assert made == client.get("/picture", params=query).content
 

@@ -19,7 +19,8 @@ return { cookie, hash, href, local: JSON.stringify({...localStorage}), tab: JSON
 """
 ASK = """
 const [address, done] = arguments;
-fetch(address, { credentials: "include", mode: "no-cors" }).then((answer) => answer.text()).then(done, () => done("refused"));
+const asking = fetch(address, { credentials: "include", mode: "no-cors" });
+asking.then((answer) => answer.text()).then(done, () => done("refused"));
 """
 WITHOUT_TOKEN = "This page opens with its token."
 
