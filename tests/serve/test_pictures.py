@@ -67,7 +67,7 @@ def test_the_bundled_network_s_pictures_are_as_strong_as_those_of_the_command(
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
     monkeypatch.setattr("ebcli.run.controls.references", references)
     client = opened(network("efficientnet_lite0"), paths=(str(ROOT / "sample_images/mosaic.jpg"),))
-    query = {"photo": TEN[0], **query}
+    query = {"photo": str(ROOT / "sample_images/mosaic.jpg"), **query}
     made, _ = run_command(client, query)
     assert made == client.get("/picture", params=query).content
     about, _ = maps(client, **query)
