@@ -38,7 +38,7 @@ _BACKGROUND_CLASS = "1"  # of a segmentation network with one channel
 _UNDRAWN: JsonObject = {"style": DrawingStyle(), "output": OutputOptions()}
 
 
-class Frame(NamedTuple):
+class CameraFrame(NamedTuple):
     """What a network sees in a frame of a camera.
 
     Attributes:
@@ -240,7 +240,7 @@ class Network:
             raise ImageError(f"{self.loaded.name} finds nothing to explain: name a class")
         return explanation
 
-    def explain_frame(self, plan: RunPlan, source: Source) -> Frame:
+    def explain_frame(self, plan: RunPlan, source: Source) -> CameraFrame:
         """The maps of a frame of a camera, of which nothing is kept; for what it raises, see ``explain``."""
         frame = self._read(source, replace(self._reader, has_windows=False))
         likeliest = plan
@@ -250,7 +250,7 @@ class Network:
         (explanation,) = self._explainer(plan).explain([frame])
         if isinstance(explanation, ImageError):
             raise explanation
-        return Frame(explanation, subjects, frame.size)
+        return CameraFrame(explanation, subjects, frame.size)
 
     def size(self, source: Source) -> Size:
         """The width and height of a photo."""

@@ -1,8 +1,7 @@
 """The camera: what the network sees now, one frame at a time."""
 
 import io
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,13 @@ from color_net import GREEN, RED, load_colors, painted
 from live import settled, state
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.testclient import TestClient
 
 from ebcli.datatypes.explanation import JsonObject
-from ebcli.serve.network import Network
+from ebcli.serve.app import Page
+from ebcli.serve.network import CameraFrame, Network
 
 
 def jpeg(image: Image.Image) -> bytes:
@@ -66,25 +68,27 @@ def test_a_wrong_frame_is_one_sentence(
 
 
 @pytest.fixture
-def frames(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """How many frames are explained, and how many at a time."""
-    counts = {"now": 0, "most": 0, "total": 0, "sizes": set()}
-    explain, lock = Network.explain_frame, threading.Lock()
+def frames(monkeypatch: pytest.MonkeyPatch) -> JsonObject:
+    """How many frames wait for an answer, the most at a time, and how many had one; for pages that are made later."""
+    counts: JsonObject = {"now": 0, "most": 0, "total": 0, "sizes": set()}
+    answer, explain = Page._frame, Network.explain_frame
 
-    def counting(self: Network, *arguments: Any) -> Any:
-        with lock:
-            counts["now"] += 1
-            counts["most"] = max(counts["most"], counts["now"])
+    async def counting(self: Page, request: Request) -> Response:
+        counts["now"] += 1
+        counts["most"] = max(counts["most"], counts["now"])
         try:
-            frame = explain(self, *arguments)
+            return await answer(self, request)
         finally:
-            with lock:
-                counts["now"] -= 1
-                counts["total"] += 1
+            counts["now"] -= 1
+            counts["total"] += 1
+
+    def measuring(self: Network, *arguments: Any) -> CameraFrame:
+        frame = explain(self, *arguments)
         counts["sizes"].add(frame.size)
         return frame
 
-    monkeypatch.setattr(Network, "explain_frame", counting)
+    monkeypatch.setattr(Page, "_frame", counting)
+    monkeypatch.setattr(Network, "explain_frame", measuring)
     return counts
 
 
@@ -95,7 +99,7 @@ def started(browser: Browser) -> None:
 
 @pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
 def test_the_camera_is_watched_held_and_kept(
-    page: str, browser: Browser, frames: JsonObject, size: tuple[int, int]
+    frames: JsonObject, page: str, browser: Browser, size: tuple[int, int]
 ) -> None:
     browser.visit(page, size)
     settled(browser)
