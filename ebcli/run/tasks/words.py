@@ -153,7 +153,7 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
         ConfigurationError: the network answers nothing, or the answer lacks a word.
         UnsupportedOpError: the network has operations without an excitation rule.
     """
-    start = perf_counter()
+    began = perf_counter()
     options = request.words or WordOptions()
     model: VisionLanguage = request.model.net.model  # type: ignore[assignment]
     photo = Image.fromarray(image.pixels)
@@ -176,8 +176,8 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
             targets[k, word.places] = 1 / len(word.places)
             duals[k, word.places] = -1 / len(word.places)
     priors = torch.cat([targets, duals])[None].to(model.net.device, model.net.dtype)
-    start = priors.new_zeros(1, 1)
-    result = excitation_backprop(net, start, priors, "merge_point", joint=True)
+    zero = priors.new_zeros(1, 1)
+    result = excitation_backprop(net, zero, priors, "merge_point", joint=True)
     relevance = net.photo_relevance(result.relevance[0]).cpu()
     has_place = photo_tokens.boxes.isfinite().all(1)
     shares = relevance[:, has_place].sum(1, keepdim=True)
@@ -202,7 +202,7 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
             against=options.against or "",
         )
         maps.append(map_)
-    seconds = perf_counter() - start
+    seconds = perf_counter() - began
     return Explanation(maps=maps, seconds=seconds, question=options.question, answer=answer.text)
 
 
