@@ -290,6 +290,9 @@ def _coordinates(read: Reader, size: tuple[int, int]) -> dict[str, Tensor]:
         is_inside = contrast.abs() > _WHITE * contrast.abs().max()
         shares = [((ramp[name] - low) / contrast).where(is_inside, torch.nan) for ramp in ramps]
         where[name] = torch.stack(shares, -1).reshape(-1, 2).cpu()
+    if not where:
+        problem = "the processor makes the same of a black photo and a white one"
+        raise ConfigurationError(f"{problem}, so parts of photos cannot be traced; choose another model")
     return where
 
 
