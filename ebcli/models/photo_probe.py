@@ -83,7 +83,7 @@ class TracedCall(NamedTuple):
         return [index for index in self.differing(other) if self.arguments[index].is_floating]  # type: ignore[union-attr]
 
 
-class Entry(NamedTuple):
+class PhotoEntry(NamedTuple):
     """Where a photo enters.
 
     Attributes:
@@ -176,7 +176,9 @@ def _trace(net: nn.Module, inputs: Inputs) -> list[TracedCall]:
     return trace
 
 
-def find_entry(net: nn.Module, read: Reader, size: tuple[int, int], word: int) -> tuple[Entry, PhotoTokens]:
+def find_entry(
+    net: nn.Module, read: Reader, size: tuple[int, int], word: int
+) -> tuple[PhotoEntry, PhotoTokens]:
     """Where photos enter, and the tokens of photos of one size (width, height), which have been checked.
 
     Behind a resampler, whose tokens look at the whole photo, the entry is the last place in front of it where tokens
@@ -221,7 +223,7 @@ def _are_alike(calls: Sequence[TracedCall]) -> bool:
     return len({traced.call for traced in calls}) == 1
 
 
-def _first_with_both(traces: Sequence[list[TracedCall]], inputs: Inputs) -> Entry:
+def _first_with_both(traces: Sequence[list[TracedCall]], inputs: Inputs) -> PhotoEntry:
     """The entry, by the traces of some inputs, of those with another photo, and of those with another text."""
     raw = {*map(Fingerprint.of, inputs.values())}
     for base, photo, text in takewhile(_are_alike, zip(*traces, strict=False)):
@@ -229,7 +231,7 @@ def _first_with_both(traces: Sequence[list[TracedCall]], inputs: Inputs) -> Entr
         reads_both = of_photo and base.differing(text)
         if reads_both and raw.isdisjoint(base.arguments[index] for index in of_photo):
             of_text = [index for index in base.floating(text) if index not in of_photo]
-            return Entry(base.call, of_photo, of_text, _embeddings(traces, base.call))
+            return PhotoEntry(base.call, of_photo, of_text, _embeddings(traces, base.call))
     raise ConfigurationError("no part of the network reads both the photo and the text: choose another one")
 
 
@@ -245,7 +247,7 @@ def _embeddings(traces: Sequence[list[TracedCall]], entry: Call) -> list[str]:
     return [*dict.fromkeys(names)]
 
 
-def find_tokens(net: nn.Module, read: Reader, size: tuple[int, int], entry: Entry) -> PhotoTokens | None:
+def find_tokens(net: nn.Module, read: Reader, size: tuple[int, int], entry: PhotoEntry) -> PhotoTokens | None:
     """The tokens of photos of one size (width, height); None if most of what they read reaches several of them.
 
     Raises:
@@ -296,7 +298,7 @@ def _coordinates(read: Reader, size: tuple[int, int]) -> dict[str, Tensor]:
     return where
 
 
-def _alone(net: nn.Module, inputs: Inputs, entry: Entry) -> list[Tensor]:
+def _alone(net: nn.Module, inputs: Inputs, entry: PhotoEntry) -> list[Tensor]:
     """The arguments with photo tokens, of which none has learned of another one."""
     handles = [module.register_forward_hook(_pass_by, with_kwargs=True) for module in net.modules()]
     try:
@@ -387,10 +389,10 @@ def _earlier(
     net: nn.Module,
     read: Reader,
     size: tuple[int, int],
-    entry: Entry,
+    entry: PhotoEntry,
     traces: Sequence[list[TracedCall]],
     inputs: tuple[Inputs, Inputs],
-) -> tuple[Entry, PhotoTokens]:
+) -> tuple[PhotoEntry, PhotoTokens]:
     """The last place in front of an entry that all of the photo passes, and where tokens have places of their own."""
     base, other = inputs
     wanted = _arguments(net, other, entry.call, entry.photo)
@@ -403,7 +405,7 @@ def _earlier(
         if len(positions) != 1 or signature in seen:
             continue
         seen.append(signature)
-        candidate = Entry(before.call, positions, [], _embeddings(traces, before.call))
+        candidate = PhotoEntry(before.call, positions, [], _embeddings(traces, before.call))
         (value,) = _arguments(net, other, candidate.call, positions)
         with before_call(net, candidate.call, _replacement(positions[0], value)):
             arguments = _arguments(net, base, entry.call, entry.photo)
@@ -429,7 +431,9 @@ def _replacement(position: int, rows: Tensor) -> Callable[[list[Any]], None]:
     return replace
 
 
-def _check(net: nn.Module, read: Reader, size: tuple[int, int], entry: Entry, tokens: PhotoTokens) -> None:
+def _check(
+    net: nn.Module, read: Reader, size: tuple[int, int], entry: PhotoEntry, tokens: PhotoTokens
+) -> None:
     """Raise ConfigurationError unless tokens change most when the photo changes in their own boxes."""
     boxes = tokens.boxes
     known = boxes.isfinite().all(1).nonzero()[:, 0]

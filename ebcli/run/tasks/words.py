@@ -21,7 +21,7 @@ from ebcli.eb.checkpoints import checkpointed
 from ebcli.eb.operations import flatten_all, split_like
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import WORDS
-from ebcli.models.photo_probe import Entry, before_call, cast
+from ebcli.models.photo_probe import PhotoEntry, before_call, cast
 from ebcli.run.plan_parts import WordOptions
 from ebcli.run.tasks.task import ImageRequest, Task, register
 from ebcli.run.token_boxes import TokenBoxes
@@ -64,7 +64,12 @@ class AnswerNetwork(nn.Module):
     """
 
     def __init__(
-        self, net: Any, answer: QuestionAnswer, entry: Entry, rows: Sequence[Tensor], tokens: Sequence[Token]
+        self,
+        net: Any,
+        answer: QuestionAnswer,
+        entry: PhotoEntry,
+        rows: Sequence[Tensor],
+        tokens: Sequence[Token],
     ) -> None:
         super().__init__()
         self.net = net
