@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
-from click import Argument, IntRange
+from click import Argument, Choice, IntRange
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from ebcli.cli import audit, check  # noqa: F401  they add their commands
 from ebcli.cli.benchmark import benchmark
-from ebcli.cli.click_types import PATH, Input, SectionedCommand
+from ebcli.cli.click_types import PATH, Input, SectionedCommand, SectionOption
 from ebcli.cli.commands import Paths, alter_option, command, main
 from ebcli.cli.console import (
     SOME_FAILED,
@@ -35,7 +35,7 @@ from ebcli.files.naming import STDIN, STDOUT, answer_relpath
 from ebcli.files.paths import path_of
 from ebcli.imports import installed_version
 from ebcli.run.plan import CHOOSING, RunPlan, part_of
-from ebcli.run.plan_parts import WordOptions
+from ebcli.run.plan_parts import DTYPES, WordOptions
 
 __all__ = ["main", "run"]
 
@@ -223,7 +223,15 @@ _of_answer = partial(option, "Answer")
     alter_option("format", help="Format of the figure; auto is png."),
     alter_option("as_json", help="Print a JSON record with all words instead."),
     alter_option("cmap", show_default="violet"),
-    options=["cell_size", "dpi", "overwrite", "device", "dtype"],
+    SectionOption(
+        ["--dtype"],
+        section="Performance",
+        help="Compute in this type; bfloat16 takes half the memory, but is coarser.",
+        type=Choice(DTYPES),
+        default=DTYPES[0],
+        show_default=True,
+    ),
+    options=["cell_size", "dpi", "overwrite", "device"],
 )
 def ask(photo: Path, **options: Any) -> int:
     """Ask a vision-language model about a photo, and see which part made it say each word.

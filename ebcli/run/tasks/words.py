@@ -21,7 +21,7 @@ from ebcli.eb.checkpoints import checkpointed
 from ebcli.eb.operations import flatten_all, split_like
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import WORDS
-from ebcli.models.photo_probe import Entry, before_call, cast
+from ebcli.models.photo_probe import PhotoEntry, before_call, cast
 from ebcli.run.plan_parts import WordOptions
 from ebcli.run.tasks.task import ImageRequest, Task, register
 from ebcli.run.token_boxes import TokenBoxes
@@ -64,7 +64,12 @@ class AnswerNetwork(nn.Module):
     """
 
     def __init__(
-        self, net: Any, answer: QuestionAnswer, entry: Entry, rows: Sequence[Tensor], tokens: Sequence[Token]
+        self,
+        net: Any,
+        answer: QuestionAnswer,
+        entry: PhotoEntry,
+        rows: Sequence[Tensor],
+        tokens: Sequence[Token],
     ) -> None:
         super().__init__()
         self.net = net
@@ -153,7 +158,7 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
         ConfigurationError: the network answers nothing, or the answer lacks a word.
         UnsupportedOpError: the network has operations without an excitation rule.
     """
-    start = perf_counter()
+    began = perf_counter()
     options = request.words or WordOptions()
     model: VisionLanguage = request.model.net.model  # type: ignore[assignment]
     photo = Image.fromarray(image.pixels)
@@ -176,8 +181,8 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
             targets[k, word.places] = 1 / len(word.places)
             duals[k, word.places] = -1 / len(word.places)
     priors = torch.cat([targets, duals])[None].to(model.net.device, model.net.dtype)
-    start = priors.new_zeros(1, 1)
-    result = excitation_backprop(net, start, priors, "merge_point", joint=True)
+    zero = priors.new_zeros(1, 1)
+    result = excitation_backprop(net, zero, priors, "merge_point", joint=True)
     relevance = net.photo_relevance(result.relevance[0]).cpu()
     has_place = photo_tokens.boxes.isfinite().all(1)
     shares = relevance[:, has_place].sum(1, keepdim=True)
@@ -202,7 +207,7 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
             against=options.against or "",
         )
         maps.append(map_)
-    seconds = perf_counter() - start
+    seconds = perf_counter() - began
     return Explanation(maps=maps, seconds=seconds, question=options.question, answer=answer.text)
 
 
