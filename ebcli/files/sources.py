@@ -15,7 +15,16 @@ from typing import NamedTuple
 
 from ebcli.errors import ImageError, plural, reason
 from ebcli.files.media.medium import INPUT_FORMATS, InputFormat
-from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath, sha256
+from ebcli.files.naming import (
+    PRIVATE_NAME,
+    STDIN,
+    UNFINISHED,
+    canonical,
+    output_relpath,
+    portable,
+    safe_relpath,
+    sha256,
+)
 from ebcli.files.paths import DEFAULT, FileState, RemoteOptions, url_of, without_secrets
 from ebcli.files.results import OwnResults
 from ebcli.files.storage import Listing, Span, list_remote, read, stamp_of, tar_members, without_file_scheme
@@ -317,7 +326,8 @@ class _Search:
     def _enters(self, folder: Path, root: Path) -> bool:
         identity = _identity(folder)
         if folder != root:
-            is_hidden = identity == self.hidden or PRIVATE_NAME.fullmatch(folder.name)
+            is_private = folder.name == UNFINISHED or PRIVATE_NAME.fullmatch(folder.name)
+            is_hidden = identity == self.hidden or is_private
             if is_hidden or _matches(folder.relative_to(root), self.exclude):
                 return False
         if identity in self.identities:

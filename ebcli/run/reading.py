@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from os.path import isdir
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,9 +18,14 @@ from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Coordinates
 from ebcli.files.images import limit_pixels
-from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, InputFormat
+from ebcli.files.media.film import FILM, Film, FilmFormat, survey
+from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, InputFormat, Photo
+from ebcli.files.media.video import is_animation
+from ebcli.files.naming import MOVING
 from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
+
+_FEW = 64  # files; with more, full batches and all processes are used anyway
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +113,13 @@ class Reader:
             ImageError: the file does not exist or cannot be decoded, or a video's clips do not fit into memory.
         """
         start = perf_counter()
-        limit_pixels(self.max_pixels)
-        medium = medium_of(source, self.spec, self.media)
+        medium = self._medium(source)
         if medium is None:
             return None
         stamp, file = source.open_content()
         for other in self.media:
-            if other.network and not other.supports(self.spec) and other.has_suffix(source.path):
+            is_other = other.has_suffix(source.path) and not medium.has_suffix(source.path)
+            if other.network and not other.supports(self.spec) and is_other:
                 unit = medium.unit
                 article = "an" if unit[0] in "aeiou" else "a"
                 raise ImageError(f"it is a {other.unit}, not {article} {unit}: choose {other.network}")
@@ -131,6 +138,29 @@ class Reader:
             path=None if source.content is not None else source.name,
             windows=windows,
         )
+
+    def open(self, source: Source) -> NetworkInput | Film | None:
+        """What the network gets of an image, see ``load``, or what is known of a video, see ``survey``."""
+        return self.survey(source) or self.load(source)
+
+    def survey(self, source: Source) -> Film | None:
+        """What is known of a video, each frame of which is explained as an image; None for other files.
+
+        Raises:
+            ImageError: the file does not exist or has no frame that can be decoded.
+        """
+        medium = self._medium(source)
+        if source.problem is not None or not isinstance(medium, (FilmFormat, Photo)):
+            return None
+        _, file = source.open_content()
+        is_directory = isinstance(file, Path) and isdir(file)
+        if not (isinstance(medium, FilmFormat) or is_directory or is_animation(file)):
+            return None
+        return survey(file, self.spec, self.part)
+
+    def _medium(self, source: Source) -> InputFormat | None:
+        limit_pixels(self.max_pixels)
+        return medium_of(source, self.spec, self.media)
 
     def frames(self, source: Source, network_input: NetworkInput) -> Iterator[DisplayFrame]:
         """The frames to draw, all of one size. They are decoded a second time: keeping thousands of photos until the
@@ -159,6 +189,18 @@ class Reader:
         """
         medium = medium_of(source, self.spec, self.media)
         return None if medium is None else medium.coordinates(source.open_content()[1], self.spec)
+
+
+def has_films(sources: Sequence[Source]) -> bool:
+    """Whether some of the first files are videos by their names, animations or directories of frames."""
+    return any(map(_is_film, sources[:_FEW]))
+
+
+def _is_film(source: Source) -> bool:
+    path = source.path
+    if FILM.has_suffix(path):
+        return True
+    return source.is_local and (isdir(path) or (path.suffix.lower() in MOVING and is_animation(path)))
 
 
 def medium_of(
