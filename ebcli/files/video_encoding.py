@@ -230,6 +230,8 @@ class _FrameFile(Image.Image):
         self.seek(0)
 
     def seek(self, frame: int) -> None:
+        if frame >= self.n_frames:
+            raise EOFError
         self._file.seek(frame * self._bytes)
         self.im = Image.frombytes("RGB", self._size, self._file.read(self._bytes)).im
 

@@ -14,13 +14,13 @@ from ebcli.files.encoding import SOFTWARE
 from ebcli.files.naming import array_marks
 from ebcli.files.records import ClassRecord
 from ebcli.files.video_encoding import Chunk, Sound, join
-from ebcli.run.film_rendering import FilmJob, load_part
+from ebcli.run.film_parts import FilmJob, load_part
 
 _OF_MAP = "index name layer method score value strength evidence".split()
 _BOX = "left top width height".split()
 
 
-class Span(NamedTuple):
+class FinishedPart(NamedTuple):
     """A finished part: its number, and when it starts and ends in the video, in seconds."""
 
     number: int
@@ -28,22 +28,24 @@ class Span(NamedTuple):
     end: float
 
 
-def finish(job: FilmJob, spans: Sequence[Span], raw: dict[str, Any] | None) -> str:
+def finish(job: FilmJob, finished: Sequence[FinishedPart], raw: dict[str, Any] | None) -> str:
     """Write the results: the videos, the table of frames and, given what else is in it, the file of arrays.
 
     Returns:
         What was left out, in words; empty if nothing was.
     """
-    start = spans[0].start
+    start = finished[0].start
     sound = None
     if job.film.has_sound and job.source.is_local:
-        sound = Sound(job.source.path, start, spans[-1].end)
+        sound = Sound(job.source.path, start, finished[-1].end)
     problem = ""
     for video in range(job.videos):
-        chunks = [Chunk(job.chunk(number, video), first - start, end - start) for number, first, end in spans]
+        chunks = [
+            Chunk(job.chunk(number, video), first - start, end - start) for number, first, end in finished
+        ]
         facts = job.facts | job.tracks[video].facts(job.styles[video])
         problem = join(chunks, job.result(str(video)), job.suffix, facts, sound) or problem
-    numbers = [span.number for span in spans]
+    numbers = [span.number for span in finished]
     _write_table(job, numbers)
     if raw is not None:
         _write_arrays(job, numbers, raw)

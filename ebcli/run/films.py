@@ -35,8 +35,8 @@ from ebcli.files.video_encoding import MP4, WEBP
 from ebcli.methods.table import PICTURE
 from ebcli.models.keywords import INPUT
 from ebcli.run import film_files, film_rendering
-from ebcli.run.film_files import Span
-from ebcli.run.film_rendering import DrawnPart, FilmJob, Reel, Row, ScoresOverTime, Track
+from ebcli.run.film_files import FinishedPart
+from ebcli.run.film_parts import DrawnPart, FilmJob, Reel, Row, ScoresOverTime, Track, load_part, read_film
 from ebcli.run.plan import RunPlan
 from ebcli.run.reading import NetworkInput
 from ebcli.run.rendering import file_name
@@ -180,7 +180,7 @@ class _FilmRun:
         self._near = deque[Reel]()  # whose maps may be averaged with those of a part that is not drawn yet
         self._past: list[ScoresOverTime] = []
         self._drawing = deque[Future[DrawnPart]]()
-        self._spans: list[Span] = []
+        self._finished: list[FinishedPart] = []
         self._totals = _Totals()
         self._best = (-1.0, 0)  # the evidence of the poster frame, and its part
         self._place: Box | None = None
@@ -195,7 +195,7 @@ class _FilmRun:
         self._draw_parts()
         if self._run.stopping.is_set():
             raise CancelledError
-        if not self._spans:
+        if not self._finished:
             raise ImageError(self._problem or "it has no frames")
         record = self._run.record(
             self._source,
@@ -206,8 +206,8 @@ class _FilmRun:
             film={
                 "frames": self._num_frames,
                 "broken": self._num_broken,
-                "start": self._spans[0].start,
-                "end": self._spans[-1].end,
+                "start": self._finished[0].start,
+                "end": self._finished[-1].end,
             },
         )
         classes = self._totals.records
@@ -270,7 +270,7 @@ class _FilmRun:
 
     def _add(self, part: DrawnPart) -> None:
         """Count a part that is drawn."""
-        self._spans.append(Span(part.number, part.read.times[0], part.read.ends[-1]))
+        self._finished.append(FinishedPart(part.number, part.read.times[0], part.read.ends[-1]))
         self._place = self._place or part.reel.place
         for row in part.rows:
             self._totals.add(row)
@@ -286,7 +286,7 @@ class _FilmRun:
         number = 0
         is_last = False
         while not (is_last or self._run.stopping.is_set()):
-            drawn = film_rendering.load_part(self._job, number)
+            drawn = load_part(self._job, number)
             if drawn is not None:
                 read = drawn.read
                 self._add(drawn)
@@ -295,7 +295,7 @@ class _FilmRun:
             else:
                 for following in range(number, number + 1 + _AHEAD):
                     if following not in reading and not self._job.table(following).exists():
-                        reading[following] = self._call(film_rendering.read, following)
+                        reading[following] = self._call(read_film, following)
                 read = reading.pop(number).result()
                 maps = self._explain(read.pixels)
                 if maps is None:
@@ -342,8 +342,8 @@ class _FilmRun:
         raw = None
         if job.options.raw_provenance is not None:
             raw = job.options.raw_provenance | self._raw_fields()
-        spans = sorted(self._spans)
-        left_out = self._call(film_files.finish, spans, raw).result()
+        finished = sorted(self._finished)
+        left_out = self._call(film_files.finish, finished, raw).result()
         if left_out:
             self._problem = "; ".join(filter(None, (self._problem, left_out)))
         maps = [MapName(track.index or 0, track.name, track.layer, track.method) for track in job.tracks]

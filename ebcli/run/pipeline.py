@@ -27,7 +27,6 @@ from ebcli.files.naming import sha256
 from ebcli.files.records import Record
 from ebcli.files.sink import Files, Sink
 from ebcli.files.sources import Source
-from ebcli.run.films import explain_film
 from ebcli.run.plan import RunPlan, as_settings
 from ebcli.run.reading import NetworkInput, Reader, has_films
 from ebcli.run.rendering import RenderOptions, render
@@ -205,6 +204,8 @@ class Run:
         """The record of a video whose frames are explained as images; none after a stop."""
         if self.stopping.is_set() or self.explainer is None:
             return
+        from ebcli.run.films import explain_film
+
         start = perf_counter()
         done: Future[Record] = Future()
         try:

@@ -370,7 +370,16 @@ def _may_be_video(values: Values, suffix: str) -> bool:
     model = values.get("model", ModelSpec.name)
     if model.lower() in torchvision_names(VIDEO):
         return suffix == ".mp4" and not values.get("panel")
-    return ":" in model or any(image.suffix.lower() in MOVING for image in values["images"])
+    return ":" in model or any(map(_may_move, values["images"]))
+
+
+def _may_move(image: Path) -> bool:
+    """Whether an input may be a video: by its name, or if it is a PNG, by its content."""
+    if image.suffix.lower() == ".png" and image.exists():
+        from ebcli.files.media.video import is_animation
+
+        return is_animation(image)
+    return image.suffix.lower() in MOVING
 
 
 def as_settings(plan: RunPlan) -> str:

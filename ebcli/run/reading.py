@@ -17,7 +17,7 @@ from ebcli.datatypes.windows import WindowSpec
 from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Coordinates
-from ebcli.files.images import limit_pixels
+from ebcli.files.images import File, limit_pixels
 from ebcli.files.media.film import FILM, Film, FilmFormat, survey
 from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, InputFormat, Photo
 from ebcli.files.media.video import is_animation
@@ -109,14 +109,32 @@ class Reader:
     def load(self, source: Source) -> NetworkInput | None:
         """Decode a file and crop what the network sees; None for a file in a directory that is not data.
 
+        Of an animation, that is the first frame.
+
         Raises:
             ImageError: the file does not exist or cannot be decoded, or a video's clips do not fit into memory.
         """
-        start = perf_counter()
+        medium = self._medium(source)
+        if medium is None:
+            return None
+        return self._load(source, medium, *source.open_content())
+
+    def open(self, source: Source) -> NetworkInput | Film | None:
+        """As ``load``; but of a video or an animation, each frame of which is explained, what is known of it."""
         medium = self._medium(source)
         if medium is None:
             return None
         stamp, file = source.open_content()
+        is_film = isinstance(medium, FilmFormat)
+        if isinstance(medium, Photo):
+            is_directory = isinstance(file, Path) and isdir(file)
+            is_film = self.part.frames is not None if is_directory else is_animation(file)
+        if is_film:
+            return survey(file, self.spec, self.part)
+        return self._load(source, medium, stamp, file)
+
+    def _load(self, source: Source, medium: InputFormat, stamp: FileState, file: File) -> NetworkInput:
+        start = perf_counter()
         for other in self.media:
             is_other = other.has_suffix(source.path) and not medium.has_suffix(source.path)
             if other.network and not other.supports(self.spec) and is_other:
@@ -138,25 +156,6 @@ class Reader:
             path=None if source.content is not None else source.name,
             windows=windows,
         )
-
-    def open(self, source: Source) -> NetworkInput | Film | None:
-        """What the network gets of an image, see ``load``, or what is known of a video, see ``survey``."""
-        return self.survey(source) or self.load(source)
-
-    def survey(self, source: Source) -> Film | None:
-        """What is known of a video, each frame of which is explained as an image; None for other files.
-
-        Raises:
-            ImageError: the file does not exist or has no frame that can be decoded.
-        """
-        medium = self._medium(source)
-        if source.problem is not None or not isinstance(medium, (FilmFormat, Photo)):
-            return None
-        _, file = source.open_content()
-        is_directory = isinstance(file, Path) and isdir(file)
-        if not (isinstance(medium, FilmFormat) or is_directory or is_animation(file)):
-            return None
-        return survey(file, self.spec, self.part)
 
     def _medium(self, source: Source) -> InputFormat | None:
         limit_pixels(self.max_pixels)

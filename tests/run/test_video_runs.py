@@ -242,12 +242,6 @@ def test_a_directory_of_photos_has_no_videos() -> None:
     )
 
 
-def test_a_network_for_images_names_one_for_videos() -> None:
-    result = CliRunner().invoke(main, ["move.mp4"])
-    assert result.exit_code == 1
-    assert "it is a video, not an image: choose a network for video, such as --model r3d_18" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("name", "kind"), [("out.mp4", "MP4"), ("out.webp", "WEBP"), ("new/out.png", "PNG"), ("out.jpg", "JPEG")]
 )
