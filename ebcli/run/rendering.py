@@ -28,7 +28,9 @@ from ebcli.files.records import ClassRecord
 from ebcli.files.sources import Source
 from ebcli.files.video_encoding import video_writer
 from ebcli.models.classes import printable
-from ebcli.run.reading import NetworkInput, Reader
+
+if TYPE_CHECKING:
+    from ebcli.run.reading import NetworkInput, Reader
 
 if TYPE_CHECKING:
     from ebcli.drawing.planes import Orthogonal

@@ -147,12 +147,6 @@ def test_every_second_clip_and_a_part() -> None:
     outputs(run("move.mp4", "--start", "1", "--duration", "0.5", "-o", "part"))
     assert len(read_video(Path("part/move.mp4.0-red.mp4"))) == 5
     assert records(Path("part"))[0]["clips"]["start"] == 1.0
-    refused = CliRunner().invoke(main, ["move.mp4"], env={"EB_SALIENCY_EVERY": "2"})
-    assert refused.exit_code == 2
-    assert (
-        "--start, --duration and every are for videos, but efficientnet_lite0 explains images"
-        in refused.stderr
-    )
 
 
 def test_without_the_package_animations_become_webp(monkeypatch: pytest.MonkeyPatch) -> None:
