@@ -96,9 +96,10 @@ def draw_over(
         style: the style, on the video's color scale.
     """
     result = to_rgb(picture(image, values, place, style, is_blank=False))
-    for number, map_ in enumerate(maps):
+    for map_ in maps:
         scale = place.size[0] / map_.placement.size[0]
-        draw_outlines(result, map_.subject, number, scale, image.width)
+        # a class keeps its color in all frames
+        draw_outlines(result, map_.subject, map_.subject.index, scale, image.width)
     return result
 
 
@@ -125,7 +126,7 @@ def add_curve(image: Image.Image, lines: Sequence[str], curve: Curve) -> Image.I
     width = max(2, size // 6)
     for run in points:
         draw.line(run, color, width, joint="curve")
-    if points:
+    if points and np.isfinite(curve.scores[-1]):
         x, y = points[-1][-1]
         draw.ellipse((x - width, y - width, x + width, y + width), color)
     return result

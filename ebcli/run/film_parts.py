@@ -37,20 +37,20 @@ class Track(NamedTuple):
 
     Attributes:
         layer, method: those of the maps.
-        index: the class; None for all objects.
+        class_index: the class; None for all objects.
         name: the name of the class.
     """
 
     layer: str
     method: str
-    index: int | None = None
+    class_index: int | None = None
     name: str | None = None
 
     def facts(self, style: DrawingStyle) -> dict[str, str]:
         """What its video says: the layer, the class and the color scale."""
         facts = {"layer": self.layer, "scale": f"{style.vmin:g} to {style.vmax:g}"}
-        if self.index is not None:
-            facts["class"] = f"{self.index} {self.name or ''}".rstrip()
+        if self.class_index is not None:
+            facts["class"] = f"{self.class_index} {self.name or ''}".rstrip()
         return facts
 
     def maps(self, maps: Sequence[Map]) -> list[Map]:
@@ -58,7 +58,7 @@ class Track(NamedTuple):
         return [
             map_
             for map_ in maps
-            if self.index in (None, map_.subject.index) and (map_.layer, map_.method) == self[:2]
+            if self.class_index in (None, map_.subject.index) and (map_.layer, map_.method) == self[:2]
         ]
 
 

@@ -55,8 +55,8 @@ def draw_part(
     curves = _curves(job, [*past, (context.times, context.scores)])
     with ExitStack() as stack:
         videos = []
-        for video in range(job.videos):
-            target = stack.enter_context(CompleteFile(job.chunk(number, video)))
+        for i in range(job.videos):
+            target = stack.enter_context(CompleteFile(job.chunk(number, i)))
             videos.append(Video(target, job.suffix, job.film.rate / job.part.every, {}))
         for frame in part_frames(job.file, job.film, job.part, number):
             i = None if frame is None else numbers.get(frame.time)
@@ -144,7 +144,7 @@ def _box(job: FilmJob, map_: Map) -> Box | None:
     small = reduced_size(size, _BOX_SIDE)
     options = RegionOptions("max", _OF_MAXIMUM, False)
     region = largest_region(map_.values, map_.placement.rescale(size, small), small, options)
-    return region and region.box.rescale(small, size)
+    return None if region is None else region.box.rescale(small, size)
 
 
 def evidence_of(row: Row) -> float:

@@ -76,7 +76,7 @@ def explain_film(run: Run, explainer: Explainer, source: Source, film: Film) -> 
     tracks = _tracks(run.plan, explainer, sample_maps)
     styles = [_style(run, track, sample_maps) for track in tracks]
     suffix = _suffix(run.plan, source)
-    has_objects = bool(tracks) and tracks[0].index is None
+    has_objects = bool(tracks) and tracks[0].class_index is None
     names = run.options.names.of_film(suffix, has_objects)
     facts = {**run.options.provenance, "input": file_name(source)}
     key = (source.name, stamp, run.common.configuration, film.size, film.rate, tracks, styles, suffix, names)
@@ -346,7 +346,9 @@ class _FilmRun:
         left_out = self._call(film_files.finish, finished, raw).result()
         if left_out:
             self._problem = "; ".join(filter(None, (self._problem, left_out)))
-        maps = [MapName(track.index or 0, track.name, track.layer, track.method) for track in job.tracks]
+        maps = [
+            MapName(track.class_index or 0, track.name, track.layer, track.method) for track in job.tracks
+        ]
         kinds = [*map(str, range(job.videos)), "csv"]
         if raw is not None:
             kinds.append("npz")
@@ -363,9 +365,9 @@ class _FilmRun:
         return {
             "image_size": self._job.film.size,
             "crop": self._place or (0, 0, *self._job.film.size),
-            "classes": [-1 if track.index is None else track.index for track in tracks],
+            "classes": [-1 if track.class_index is None else track.class_index for track in tracks],
             "names": [track.name or "" for track in tracks],
-            "scores": np.array([means.get(track.index or 0, np.nan) for track in tracks], np.float32),
+            "scores": np.array([means.get(track.class_index or 0, np.nan) for track in tracks], np.float32),
         }
 
 
@@ -395,7 +397,9 @@ class _Sums:
     def record(self) -> ClassRecord:
         """The record of the class: that of the frame with the strongest cell, with means over all frames."""
         best = self._best
-        means = {name: self._sums[name] / self._count for name in _MEANS if getattr(best, name) is not None}
+        means: dict[str, Any] = {
+            name: self._sums[name] / self._count for name in _MEANS if getattr(best, name) is not None
+        }
         (evidence, _), *_ = self._evidence.most_common(1)
         return replace(best, box=None, evidence=evidence, **means)
 

@@ -193,7 +193,7 @@ def read_part(file: File, film: Film, spec: InputSpec, part: ClipOptions, number
                 num_broken += 1
                 continue
             result.times.append(frame.time)
-            result.ends.append(frame.end)
+            result.ends.append(frame.end if part.every == 1 else frame.time + part.every / film.rate)
             result.pixels.append(pixels)
     except ImageError as error:
         problem = str(error)
