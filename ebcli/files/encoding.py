@@ -68,9 +68,7 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Facts = _NO_FACTS) 
     buffer = io.BytesIO()
     options = dict(_SAVING[suffix])
     if suffix == "png":
-        texts = options["pnginfo"] = PngInfo()
-        for name, value in shorten(facts).items():
-            texts.add_text(name, value)
+        options["pnginfo"] = as_texts(facts)
         facts = _NO_FACTS
     if "dpi" in picture.info:
         options["dpi"] = picture.info["dpi"]
@@ -81,6 +79,14 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Facts = _NO_FACTS) 
             f"its map of {sides(picture.size)} pixels does not fit into the format {suffix} ({error}): use png"
         ) from error
     return buffer.getvalue()
+
+
+def as_texts(facts: Facts) -> PngInfo:
+    """How a picture was made, as PNG has it."""
+    texts = PngInfo()
+    for name, value in shorten(facts).items():
+        texts.add_text(name, value)
+    return texts
 
 
 def made_by(facts: Facts) -> Image.Exif:

@@ -21,7 +21,7 @@ from PIL import Image
 
 from ebcli.datatypes.explanation import Size
 from ebcli.errors import ConfigurationError, ImageError, import_optional, sides
-from ebcli.files.encoding import SOFTWARE, Facts, made_by, shorten
+from ebcli.files.encoding import SOFTWARE, Facts, as_texts, made_by, shorten
 
 MP4 = "mp4"
 WEBM = "webm"
@@ -202,11 +202,11 @@ class Animation:
         buffer = io.BytesIO()
         times = [*self._times, end or self._times[-1] + 1 / self._rate]
         delays = np.diff([round(1000 * (time - times[0])) for time in times]).tolist()
-        options = _ANIMATIONS[self._suffix]
+        options = _ANIMATIONS[self._suffix] | {"exif": made_by(self._facts)}
         if self._suffix == GIF:  # it has no EXIF data
-            options = options | {"comment": json.dumps(_metadata(self._facts))}
-        else:
-            options = options | {"exif": made_by(self._facts)}
+            options["comment"] = json.dumps(_metadata(self._facts))
+        elif self._suffix == PNG:
+            options["pnginfo"] = as_texts(self._facts)
         with self._file:
             frames = _FrameFile(self._file, self._size, len(self._times))
             try:
@@ -342,7 +342,7 @@ def _copied(av: Any, sound: Sound, source: Any, stream: Any, copy: Any) -> _Pack
             time = float(packet.dts * packet.time_base) - sound.start
             if time >= sound.end - sound.start:
                 return
-            if time >= 0:
+            if time >= 0 or not sound.start:  # what prepares the decoder comes before the first sound
                 shift = round(sound.start / packet.time_base)
                 packet.dts -= shift
                 packet.pts = packet.dts

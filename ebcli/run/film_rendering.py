@@ -55,8 +55,8 @@ def draw_part(
     curves = _curves(job, [*past, (context.times, context.scores)])
     with ExitStack() as stack:
         videos = []
-        for i in range(job.videos):
-            target = stack.enter_context(CompleteFile(job.chunk(number, i)))
+        for video_number in range(job.videos):
+            target = stack.enter_context(CompleteFile(job.chunk(number, video_number)))
             videos.append(Video(target, job.suffix, job.film.rate / job.part.every, {}))
         for frame in part_frames(job.file, job.film, job.part, number):
             i = None if frame is None else numbers.get(frame.time)
@@ -72,6 +72,8 @@ def draw_part(
                 _save_thumbnails(job, number, image, maps[i])
             for video, picture in zip(videos, pictures, strict=True):
                 video.add(picture, float(at[i] - at[0]))
+            if i == len(at) - 1:  # behind it, the file may be broken
+                break
         for video in videos:
             video.close()
     drawn = DrawnPart(number, part, reel, rows)
