@@ -214,7 +214,7 @@ class Frames(InputFormat):
                 size = image.size
             crops[i] = pixels
             if len(crops) > limit:
-                remedy = "explain a part with --duration, or less with EB_SALIENCY_EVERY"
+                remedy = "explain a part with --duration, or less with --every"
                 raise ImageError(f"its clips do not fit into memory: {remedy}")
         total = i + 1
         starts = clip_starts(total, length, step)
