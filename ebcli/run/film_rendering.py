@@ -1,7 +1,7 @@
 """Drawing a part of a film in any process, as chunks of its result videos. Imports no torch."""
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -49,36 +49,38 @@ def draw_part(
     """
     rows = [(time, _records(job, frame_maps)) for time, frame_maps in zip(part.times, maps, strict=True)]
     best = max(range(len(rows)), key=lambda i: evidence_of(rows[i]))
-    numbers = {time: i for i, time in enumerate(part.times)}
     at = reel.times
     values = [drawing.smooth(array, context.times, at, job.part.smooth) for array in context.values]
     curves = _curves(job, [*past, (context.times, context.scores)])
+    place = context.place or Box(0, 0, *job.film.size)
     with ExitStack() as stack:
         videos = []
         for video_number in range(job.videos):
             target = stack.enter_context(CompleteFile(job.chunk(number, video_number)))
             videos.append(Video(target, job.suffix, job.film.rate / job.part.every, {}))
-        for frame in part_frames(job.file, job.film, job.part, number):
-            i = None if frame is None else numbers.get(frame.time)
-            if frame is None or i is None:  # broken, or the next part
-                continue
-            image = frame.load().resize(job.film.size)
+        for i, image in _images(job, number, part.times):
             drawn_values = [array[i] for array in values]
-            place = context.place or Box(0, 0, *job.film.size)
-            pictures = _draw(
-                job, image, drawn_values, maps[i], place, [curve.until(at[i]) for curve in curves]
-            )
+            drawn_curves = [curve.until(at[i]) for curve in curves]
+            pictures = _draw(job, image, drawn_values, maps[i], place, drawn_curves)
             if i == best and job.thumbnail_names is not None:
                 _save_thumbnails(job, number, image, maps[i])
             for video, picture in zip(videos, pictures, strict=True):
                 video.add(picture, float(at[i] - at[0]))
-            if i == len(at) - 1:  # behind it, the file may be broken
-                break
         for video in videos:
             video.close()
     drawn = DrawnPart(number, part, reel, rows)
     save_part(job, drawn, maps)
     return drawn
+
+
+def _images(job: FilmJob, number: int, times: Sequence[float]) -> Iterator[tuple[int, Image.Image]]:
+    """The images of the frames at some times, with their numbers."""
+    numbers = {time: i for i, time in enumerate(times)}
+    for frame in part_frames(job.file, job.film, job.part, number):
+        if frame is not None and frame.time in numbers:  # others are broken
+            yield numbers[frame.time], frame.load().resize(job.film.size)
+            if frame.time == times[-1]:  # behind it, the file may be broken
+                return
 
 
 def _draw(

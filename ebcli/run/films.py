@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -283,32 +283,42 @@ class _FilmRun:
     def _parts(self) -> Iterator[_Part]:
         """The parts in order, as they are explained; those that an earlier run finished without their maps."""
         reading: dict[int, Future[FilmPart]] = {}
-        number = 0
         is_last = False
-        while not (is_last or self._run.stopping.is_set()):
-            drawn = load_part(self._job, number)
-            if drawn is not None:
-                read = drawn.read
-                self._add(drawn)
-                self._count(len(read.times))
-                yield _Part(number, read, None, drawn.reel)
-            else:
-                for following in range(number, number + 1 + _AHEAD):
-                    if following not in reading and not self._job.table(following).exists():
-                        reading[following] = self._call(read_film, following)
-                read = reading.pop(number).result()
-                maps = self._explain(read.pixels)
-                if maps is None:
-                    break
-                if read.times:
-                    reel = Reel.of_frames(read.times, maps, self._job.tracks, self._job.styles)
-                    yield _Part(number, read._replace(pixels=[]), maps, reel)
-            self._num_broken += read.num_broken
-            self._problem = read.problem
-            is_last = read.is_last or bool(read.problem)
-            number += 1
+        for number in count():
+            part = None
+            if not (is_last or self._run.stopping.is_set()):
+                part = self._finished_part(number) or self._explained_part(number, reading)
+            if part is None:
+                break
+            self._num_broken += part.read.num_broken
+            self._problem = part.read.problem
+            is_last = part.read.is_last or bool(part.read.problem)
+            if part.read.times:
+                yield part
         for future in reading.values():
             future.cancel()
+
+    def _finished_part(self, number: int) -> _Part | None:
+        """A part that an earlier run finished."""
+        drawn = load_part(self._job, number)
+        if drawn is None:
+            return None
+        self._add(drawn)
+        self._count(len(drawn.read.times))
+        return _Part(number, drawn.read, None, drawn.reel)
+
+    def _explained_part(self, number: int, reading: dict[int, Future[FilmPart]]) -> _Part | None:
+        """A part that is explained while the next ones are read; None after a stop."""
+        for following in range(number, number + 1 + _AHEAD):
+            is_needed = following == number or not self._job.table(following).exists()
+            if is_needed and following not in reading:
+                reading[following] = self._call(read_film, following)
+        read = reading.pop(number).result()
+        maps = self._explain(read.pixels)
+        if maps is None:
+            return None
+        reel = Reel.of_frames(read.times, maps, self._job.tracks, self._job.styles)
+        return _Part(number, read._replace(pixels=[]), maps, reel)
 
     def _explain(self, pixels: Sequence[AnyArray]) -> list[Sequence[Map]] | None:
         """The maps of frames, batch by batch; None after a stop."""

@@ -4,13 +4,15 @@ Parts are spans of time. So each can be read alone, in any process: for the netw
 resumes a killed one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
+
+from PIL import Image
 
 from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import Size
@@ -104,17 +106,21 @@ def survey(file: File, spec: InputSpec, part: ClipOptions) -> Film:
     else:
         times = [part.start + duration * (i + 0.5) / SAMPLE for i in range(SAMPLE)]
         sample = [frame for time in times for frame in islice(_from(file, header.rate, time, inf), 1)]
-    if not sample:
-        raise ImageError(f"it has no frames after {part.start:g} s: lower --start")
-    pictures = []
-    for frame in sample:
-        with suppress(ImageError):  # a broken file of a directory
-            pictures.append(frame.load())
+    pictures = _load(sample)
     if not pictures:
-        raise ImageError("its frames are broken")
+        raise ImageError(f"it has no frames after {part.start:g} s: lower --start")
     size = pictures[0].size
     pixels = [spec.read(picture.resize(size)) for picture in pictures]
     return Film(size=size, rate=header.rate, duration=duration, sample=pixels, has_sound=header.has_sound)
+
+
+def _load(sample: Sequence[Frame]) -> list[Image.Image]:
+    """The images of frames, without files of a directory that are broken."""
+    pictures = []
+    for frame in sample:
+        with suppress(ImageError):
+            pictures.append(frame.load())
+    return pictures
 
 
 def _spread(file: File, rate: float, part: ClipOptions) -> list[Frame]:
