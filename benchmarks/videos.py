@@ -22,7 +22,7 @@ from ebcli.run.reading import NetworkInput
 
 SIZE = 640, 480
 RATE = 25
-ROUNDS = 3
+ROUNDS = 2
 
 
 def write_video(path: Path, photo: Path, seconds: float) -> None:
