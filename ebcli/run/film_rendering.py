@@ -62,7 +62,7 @@ def draw_part(
             drawn_values = [array[i] for array in values]
             drawn_curves = [curve.until(at[i]) for curve in curves]
             pictures = _draw(job, image, drawn_values, maps[i], place, drawn_curves)
-            if i == best and job.thumbnail_names is not None:
+            if i == best:
                 _save_thumbnails(job, number, image, maps[i])
             for video, picture in zip(videos, pictures, strict=True):
                 video.add(picture, float(at[i] - at[0]))
@@ -158,7 +158,9 @@ def evidence_of(row: Row) -> float:
 
 
 def _save_thumbnails(job: FilmJob, number: int, image: Image.Image, maps: Sequence[Map]) -> None:
-    assert job.thumbnail_names is not None
+    """Keep the thumbnails of a frame, if there is a page for them."""
+    if job.thumbnail_names is None:
+        return
     size = job.film.size
     style = job.options.style
     frame_maps = [FrameMaps.from_map(map_, size, None, style, i) for i, map_ in enumerate(maps)]

@@ -98,20 +98,23 @@ def survey(file: File, spec: InputSpec, part: ClipOptions) -> Film:
     header = read_header(file, part.frames or _USUAL_RATE)
     duration = None
     if header.duration:
-        duration = max(0.0, header.duration - part.start)
-        if part.duration is not None:
-            duration = min(duration, part.duration)
+        duration = min(max(0.0, header.duration - part.start), part.duration or inf)
     if duration is None or duration * header.rate <= SAMPLE * PART:
         sample = _spread(file, header.rate, part)
     else:
-        times = [part.start + duration * (i + 0.5) / SAMPLE for i in range(SAMPLE)]
-        sample = [frame for time in times for frame in islice(_from(file, header.rate, time, inf), 1)]
+        sample = _seek(file, header.rate, part.start, duration)
     pictures = _load(sample)
     if not pictures:
         raise ImageError(f"it has no frames after {part.start:g} s: lower --start")
     size = pictures[0].size
     pixels = [spec.read(picture.resize(size)) for picture in pictures]
     return Film(size=size, rate=header.rate, duration=duration, sample=pixels, has_sound=header.has_sound)
+
+
+def _seek(file: File, rate: float, start: float, duration: float) -> list[Frame]:
+    """Some frames at equal distances in time."""
+    times = [start + duration * (i + 0.5) / SAMPLE for i in range(SAMPLE)]
+    return [frame for time in times for frame in islice(_from(file, rate, time, inf), 1)]
 
 
 def _load(sample: Sequence[Frame]) -> list[Image.Image]:
