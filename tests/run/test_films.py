@@ -356,7 +356,7 @@ def test_memory_does_not_grow_with_the_length(monkeypatch: pytest.MonkeyPatch, s
         write_video(Path("long.mp4"), moving_square(length))
         alive.clear()
         outputs(run("long.mp4", "-o", f"{length}.mp4"))
-    assert highest[160] <= highest[40] <= 5 * 6
+    assert max(highest.values()) <= 5 * 6  # the part at the network, those ahead of it and those behind
 
 
 SCRIPT = (
@@ -371,6 +371,7 @@ def start(*arguments: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", code, *options, *arguments], start_new_session=True)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_at_its_last_finished_part() -> None:
     write_video(Path("long.mp4"), moving_square(90))
     Path("calls.txt").write_text("")
