@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from ebcli.cli.console import (
     SOME_FAILED,
@@ -164,7 +164,7 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> i
     with handle_signals(stop):
         try:
             # images in progress are finished and recorded
-            with _bar_of_passes(work), closing(work.results) as results:
+            with _bar_of_passes(work), _bar_of_frames(work), closing(work.results) as results:
                 for record in tqdm(results, total=total, unit=unit, leave=False, disable=hidden):
                     totals.add(record)
                     with tqdm.external_write_mode():
@@ -183,7 +183,7 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> i
             _summarize(work, plan, counts, mapless, is_interrupted=bool(signals))
     if signals:
         return 128 + signals[0]
-    if counts["failed"]:
+    if counts["failed"] or totals.num_incomplete:
         return SOME_FAILED
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
         raise EbcliError(_nothing_found(plan, counts["not an image"], unit))
@@ -212,6 +212,29 @@ def _bar_of_passes(work: Run) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _bar_of_frames(work: Run) -> Iterator[None]:
+    """Show on the terminal how many frames of a video are explained, and how long the rest will take."""
+    from tqdm import tqdm
+
+    bars: dict[str, tqdm[Any]] = {}
+
+    def show(name: str, done: int, total: int | None) -> None:
+        if name not in bars:
+            for bar in bars.values():
+                bar.close()
+            bars[name] = tqdm(desc=display_path(name), unit="frame", leave=False, disable=is_quiet() or None)
+        bars[name].total = total
+        bars[name].update(done - bars[name].n)
+
+    work.on_frames = show
+    try:
+        yield
+    finally:
+        for bar in bars.values():
+            bar.close()
+
+
 @dataclass(kw_only=True)
 class _Totals:
     """What is said of all records together.
@@ -224,6 +247,7 @@ class _Totals:
         evidence: of how many maps only the score is poor, see ``ClassRecord``.
         tests: how many maps suffice, and how many do not.
         mapless: how many images have no map, by what is said of their prediction.
+        num_incomplete: how many videos could be explained in part only.
     """
 
     unit: str
@@ -233,9 +257,12 @@ class _Totals:
     evidence: Counter[bool | None] = field(default_factory=Counter)
     tests: Counter[bool] = field(default_factory=Counter)
     mapless: Counter[str] = field(default_factory=Counter)
+    num_incomplete: int = 0
 
     def add(self, record: Record) -> None:
         self.counts[record.status] += 1
+        if record.problem:
+            self.num_incomplete += 1
         if record.is_without_maps:
             self.mapless[record.prediction_words] += 1
         if record.label is not None:

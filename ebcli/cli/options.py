@@ -256,19 +256,25 @@ _ALL = (
         "Only process the I-th of N shards, counted from 1. [default: from RANK and WORLD_SIZE, or all]",
     ),
     _input("--allow-truncated", "Explain what can be read of images that are cut off."),
-    _input("--every", "Videos: explain every N-th clip."),
-    _input("--start SECONDS", "Videos: start the first clip here."),
+    _input("--every N", "Videos: explain every N-th frame, or every N-th clip if the network is for video."),
+    _input("--start SECONDS", "Videos: start here."),
     _input("--duration SECONDS", "Videos: explain this many seconds. [default: to the end]"),
+    _input(
+        "--frames RATE",
+        "Explain a directory of numbered images as one video with this many frames per second. [default: each "
+        "image for itself]",
+    ),
     _output(
         "-o --output PATH",
-        "Write to this directory or file. A .png, .jpg, .webp or .mp4 file is for a single picture or video, a .pdf or "
-        ".svg file for a single figure, and an .html file for a page; - is stdout.",
+        "Write to this directory or file. A .png, .jpg or .webp file is for a single picture, a .mp4, .webm, "
+        ".gif, .webp or .apng file for a single video, a .pdf or .svg file for a single figure, and an .html file for "
+        "a page; - is stdout.",
         shell_complete=DIRECTORY.shell_complete,
     ),
     _output(
         "--format",
-        "Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf and "
-        "svg imply --panel; html is an interactive page.",
+        "Picture format; auto is jpg for JPEG photos, else png. Videos are WebP with webp; else, animations keep their "
+        "format, and others are MP4. pdf and svg imply --panel; html is an interactive page.",
     ),
     _output(
         "--max-side PIXELS",
@@ -322,6 +328,10 @@ _ALL = (
         "largest value in a sample of the run's images (run), at a value (HIGH), or at a percentile of each "
         "map's positive values (P%). LOW is the lower end. 1 is the value of each cell in a uniform map "
         "with the sum 1.",
+    ),
+    _appearance(
+        "--smooth SECONDS",
+        "Videos: average the maps of frames that are less than this apart, with weights that fall to 0; 0 for none.",
     ),
     _appearance("--cells", "Draw the layer's cells with hard edges, without interpolation."),
     _appearance("--background", "Keep this much of the photo visible where a mask's map is 0."),

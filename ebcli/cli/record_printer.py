@@ -55,6 +55,8 @@ class RecordPrinter:
         name = display_path(record.input)
         if record.error is not None:
             say_error(record.error, label=name)
+        if record.problem:
+            say_error(record.problem, label=name)
         if record.status == "not an image":
             if self.verbose:
                 say(f"{name}: not an image, skipped")

@@ -3,6 +3,7 @@
 A painter works on one part of the photo at a time, so memory stays small.
 """
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -53,6 +54,12 @@ def limits(saliency: _Values, style: DrawingStyle) -> tuple[float, float]:
     if style.signed:
         return -high, high
     return style.vmin / cells, high
+
+
+def rounded_up(value: float) -> float:
+    """A value to two significant digits, as the end of a scale: 0.3333 -> 0.34."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / unit) * unit:.2g}")
 
 
 def levels(values: _Values, ends: tuple[float, float], count: int = LEVELS) -> FloatArray:

@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClipOptions:
-    """Which part of each video is explained.
+    """Which part of each video is explained, and how by networks for images.
 
     Attributes:
-        every: explain every N-th clip; 1 for all.
+        every: explain every N-th clip; of networks for images, every N-th frame. 1 for all.
         start: where the first clip starts, in seconds.
         duration: how many seconds are explained; None for the rest of the video.
+        frames: a directory of numbered images is a video with so many frames per second; None for single images.
+            Networks for video have a frame rate of their own.
+        smooth: maps of frames are averaged over so many seconds before and after, with weights that fall to 0; 0 for
+            none.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -29,11 +33,15 @@ class ClipOptions:
     every: int = 1
     start: float = 0.0
     duration: float | None = None
+    frames: float | None = None
+    smooth: float = 0.2
 
     def __post_init__(self) -> None:
         check_at_least(1, every=self.every)
         check_value("--start", self.start, lambda it: 0 <= it < inf, "at least 0 seconds")
         check_value("--duration", self.duration, lambda it: 0 < it < inf, "above 0 seconds")
+        check_value("--frames", self.frames, lambda it: 0 < it <= 1000, "above 0 and at most 1000 per second")
+        check_value("--smooth", self.smooth, lambda it: 0 <= it <= 10, "from 0 to 10 seconds")
 
 
 class MappedFrame(NamedTuple):

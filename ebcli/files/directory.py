@@ -117,6 +117,10 @@ class OutputFolder(Sink):
 
     directory: Path
 
+    @property
+    def workplace(self) -> Path:
+        return self.directory
+
     def __init__(self, directory: Path, overwrite: bool) -> None:
         self.directory = directory
         self._overwrite = overwrite
@@ -212,12 +216,15 @@ class OutputFolder(Sink):
                 self._check_replaceable(relative)
                 temporary = self.private / stored_name(relative)
                 targets[temporary] = path
-                temporary.write_bytes(content)
+                if isinstance(content, Path):
+                    content.replace(temporary)
+                else:
+                    temporary.write_bytes(content)
             path = self.directory / MARKER
             digests = [
                 (sha256(content), str(relative))
                 for relative, content in files.items()
-                if relative not in recorded_paths
+                if relative not in recorded_paths and isinstance(content, bytes)
             ]
             if digests:
                 append_lines(path, *map(json.dumps, digests))

@@ -1,15 +1,13 @@
-"""The bytes of result files, which say that this program made them: pictures, videos and arrays."""
+"""The bytes of result files, which say that this program made them: pictures and arrays."""
 
 import html
 import io
 import json
 import math
 import re
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,15 +19,13 @@ from PIL.PdfParser import PdfParser
 from PIL.PngImagePlugin import PngInfo
 
 from ebcli.datatypes.arrays import AnyArray
-from ebcli.datatypes.explanation import JsonObject, Size
-from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, sides
+from ebcli.datatypes.explanation import JsonObject
+from ebcli.errors import EbcliError, ImageError, import_optional, sides
 from ebcli.files.images import open_image
 from ebcli.files.paths import safe_open
 
 Facts = Mapping[str, str]
 
-MP4 = "mp4"  # of videos
-WEBP = "webp"
 SOFTWARE = "eb-saliency"
 _FACT_NAMES = (
     "input model weights head layer fit tiles method style scale class score output value strength sufficiency "
@@ -55,8 +51,6 @@ _SAVING: dict[str, JsonObject] = {
     "jpg": {"format": "JPEG", "quality": 90},
     "webp": {"format": "WEBP", "quality": 90},
 }
-_QUALITY = {"crf": "20", "preset": "veryfast"}  # of videos
-_FINEST = 1000  # the denominator of frame rates
 
 
 def encode_picture(picture: Image.Image, suffix: str, facts: Facts = _NO_FACTS) -> bytes:
@@ -74,9 +68,7 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Facts = _NO_FACTS) 
     buffer = io.BytesIO()
     options = dict(_SAVING[suffix])
     if suffix == "png":
-        texts = options["pnginfo"] = PngInfo()
-        for name, value in shorten(facts).items():
-            texts.add_text(name, value)
+        options["pnginfo"] = as_texts(facts)
         facts = _NO_FACTS
     if "dpi" in picture.info:
         options["dpi"] = picture.info["dpi"]
@@ -87,6 +79,14 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Facts = _NO_FACTS) 
             f"its map of {sides(picture.size)} pixels does not fit into the format {suffix} ({error}): use png"
         ) from error
     return buffer.getvalue()
+
+
+def as_texts(facts: Facts) -> PngInfo:
+    """How a picture was made, as PNG has it."""
+    texts = PngInfo()
+    for name, value in shorten(facts).items():
+        texts.add_text(name, value)
+    return texts
 
 
 def made_by(facts: Facts) -> Image.Exif:
@@ -110,7 +110,10 @@ def read_facts(path: Path) -> Facts:
         OSError: it cannot be read.
         ConfigurationError: it is a video, and the package for videos is missing.
     """
-    readers = {".npz": _of_arrays, ".mp4": _of_video, ".pdf": _of_pdf, ".svg": _of_text, ".html": _of_text}
+    readers = {
+        **{".npz": _of_arrays, ".pdf": _of_pdf, ".svg": _of_text, ".html": _of_text},
+        **{".mp4": _of_video, ".webm": _of_video, ".gif": _of_gif},
+    }
     read = readers.get(path.suffix.lower(), _of_picture)
     with safe_open(path, follow=False) as file:
         try:
@@ -142,7 +145,14 @@ def _of_arrays(file: BinaryIO) -> _Facts:
 
 def _of_video(file: BinaryIO) -> _Facts:
     with import_optional("av").open(file) as container:
-        return container.metadata["description"], container.metadata["comment"]
+        metadata = {name.lower(): text for name, text in container.metadata.items()}  # WebM's are in capitals
+        return metadata["description"], metadata["comment"]
+
+
+def _of_gif(file: BinaryIO) -> _Facts:
+    with open_image(file) as image:
+        metadata = json.loads(image.info["comment"])
+        return metadata["description"], metadata["comment"]
 
 
 def _of_pdf(file: BinaryIO) -> _Facts:
@@ -209,122 +219,3 @@ def _arrays(file: BinaryIO, names: Collection[str]) -> dict[str, AnyArray]:
             with archive.open(name) as member:
                 arrays[name.removesuffix(".npy")] = npy.read_array(member, allow_pickle=False)
     return arrays
-
-
-def video_format(picture_format: str) -> str:
-    """The format of result videos: WebP if pictures are, or if the package ``av`` is missing; else MP4."""
-    if picture_format == WEBP:
-        return WEBP
-    try:
-        import_optional("av")
-    except ConfigurationError:
-        return WEBP
-    return MP4
-
-
-def video_writer(suffix: str, frame_rate: float, facts: Facts) -> "Mp4 | Webp":
-    """What encodes a video of a format frame by frame.
-
-    Args:
-        suffix: ``mp4`` or ``webp``.
-        frame_rate: frames per second.
-        facts: how the video was made, some of ``ebcli.files.encoding.FACTS``.
-    """
-    if suffix == MP4:
-        return Mp4(frame_rate, facts)
-    return Webp(frame_rate, facts)
-
-
-class Mp4:
-    """H.264 in MP4; its metadata are a comment, and this program as the description."""
-
-    def __init__(self, frame_rate: float, facts: Facts) -> None:
-        self._av = import_optional("av")
-        self._rate = Fraction(frame_rate).limit_denominator(_FINEST)
-        self._buffer = io.BytesIO()
-        self._container = self._av.open(self._buffer, "w", format="mp4")
-        self._container.metadata.update(comment=json.dumps(shorten(facts)), description=SOFTWARE)
-        self._stream: Any = None
-
-    def add(self, frame: Image.Image) -> None:
-        """Append a frame, RGB; all have the same size."""
-        width, height = (side + side % 2 for side in frame.size)  # as H.264 stores color
-        if (width, height) != frame.size:
-            frame = frame.resize((width, height))
-        try:
-            if self._stream is None:
-                self._stream = self._container.add_stream("libx264", rate=self._rate, options=_QUALITY)
-                self._stream.width = width
-                self._stream.height = height
-                self._stream.pix_fmt = "yuv420p"
-                self._stream.codec_context.thread_count = 1  # each thread would hold frames
-            self._container.mux(self._stream.encode(self._to_yuv(frame)))
-        except (self._av.FFmpegError, ValueError) as error:
-            problem = f"its frames of {width} x {height} pixels cannot be encoded"
-            raise ImageError(f"{problem}: use --max-side") from error
-
-    def _to_yuv(self, image: Image.Image) -> Any:
-        """A frame for the encoder, which also reads the padding of its rows: it is 0, not what memory held."""
-        yuv = self._av.VideoFrame.from_image(image).reformat(format="yuv420p")
-        frame = self._av.VideoFrame(image.width, image.height, "yuv420p")
-        for plane, source in zip(frame.planes, yuv.planes, strict=True):
-            rows = np.frombuffer(source, np.uint8).reshape(-1, source.line_size)
-            content = rows[: plane.height, : plane.width]
-            plane.update(np.pad(content, ((0, 0), (0, plane.line_size - plane.width))).tobytes())
-        return frame
-
-    def finish(self) -> bytes:
-        """The content of the file."""
-        self._container.mux(self._stream.encode())
-        self._container.close()
-        return self._buffer.getvalue()
-
-
-class Webp:
-    """Animated WebP by Pillow, which takes all frames at the end: until then, they are kept in a temporary file."""
-
-    def __init__(self, frame_rate: float, facts: Facts) -> None:
-        self._delay = 1000 / frame_rate
-        self._facts = facts
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by finish
-        self._size = (0, 0)
-        self._count = 0
-
-    def add(self, frame: Image.Image) -> None:
-        """Append a frame, RGB; all have the same size."""
-        self._size = frame.size
-        self._count += 1
-        self._file.write(frame.tobytes())
-
-    def finish(self) -> bytes:
-        """The content of the file."""
-        buffer = io.BytesIO()
-        with self._file:
-            frames = _FrameFile(self._file, self._size, self._count)
-            delays = np.diff([round(i * self._delay) for i in range(self._count + 1)]).tolist()
-            try:
-                frames.save(
-                    buffer, "WEBP", save_all=True, duration=delays, quality=80, exif=made_by(self._facts)
-                )
-            except (OSError, ValueError) as error:
-                raise ImageError(
-                    f"its frames of {sides(self._size)} pixels do not fit into WebP ({error}): use --max-side"
-                ) from error
-        return buffer.getvalue()
-
-
-class _FrameFile(Image.Image):
-    """An animation whose frames are read from a file when Pillow seeks them."""
-
-    def __init__(self, file: Any, size: Size, count: int) -> None:
-        super().__init__()
-        self._file = file
-        self._bytes = 3 * math.prod(size)
-        self._mode = "RGB"
-        self._size = size
-        self.n_frames = count
-        self.seek(0)
-
-    def seek(self, frame: int) -> None:
-        self._file.seek(frame * self._bytes)
-        self.im = Image.frombytes("RGB", self._size, self._file.read(self._bytes)).im

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -24,12 +24,19 @@ COMPARISON = Path("comparison", "index.html")
 AUDIT = Path("audit", "index.html")
 MARKER = ".eb-saliency"  # has the SHA-256 of each file of this program that is not in the records
 PRIVATE = f"{MARKER}-"
+UNFINISHED = f"{MARKER}-unfinished"  # a directory with finished parts of videos that take long
 NIFTI, GEOTIFF = "nii.gz", "tif"  # of maps with the coordinates of a volume or of a GeoTIFF
+OBJECTS = "objects"  # the kind of a video with the maps of all objects
+FRAMES_TABLE = "csv"  # of a video, with a row for each frame
+FILM_FORMATS = ("mp4", "webm", "gif", "webp", "png")  # of videos; PNG is animated
+MOVING_FORMATS = {f".{name}": name for name in FILM_FORMATS} | {".apng": "png"}  # by the suffixes of files
 FIGURE_FORMATS = ("pdf", "svg")  # of panels only: their text stays text
 HTML = "html"  # of atlases only
 AUTO = "auto"  # the format of pictures: that of the photo if it is JPEG, else PNG
 PRIVATE_NAME = re.compile(r"\.eb-saliency-[a-z0-9_]{8}")  # of a directory that a run makes for itself
 
+# the suffixes of files that may be videos; a directory of frames has none
+MOVING = {"", ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".gif", ".png", ".apng", ".webp"}
 _JPEG = {".jpg", ".jpeg", ".jpe", ".jfif"}
 _LONGEST_STEM = 160  # bytes; leaves room for a class and a suffix in the 255 that file systems allow
 _LONGEST_SLUG = 60
@@ -43,7 +50,8 @@ _LONGEST_MARKS = 56
 _PICTURE = "input"  # the layer of maps that lie on the picture
 _MARKS = r"(?:@[a-z0-9-]+)*(?:\+[a-z0-9-]+)*"  # layers and method, see ``ResultNames``
 _OF_CLASS = rf"(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}(?:\.mp4|\.nii\.gz|(?:\.sheet)?\.[a-z]+)"
-_RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|(?:panel|layers|atlas|answer){_MARKS}\.[a-z]+|npz)"
+_OF_ALL = r"(?:panel|layers|atlas|answer|objects|frames)"  # a file of all maps
+_RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|{_OF_ALL}{_MARKS}\.(?:mp4|[a-z]+)|npz)"
 _MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
 _LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
 _RESULT_NAME = re.compile(_RESULT, re.DOTALL)
@@ -218,7 +226,7 @@ def array_marks(maps: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
 
 def is_raw(name: str) -> bool:
     """Whether a result has numbers, and is no picture."""
-    return name.endswith((".npz", f".{NIFTI}", f".{GEOTIFF}"))
+    return name.endswith((".npz", f".{NIFTI}", f".{GEOTIFF}", f".{FRAMES_TABLE}"))
 
 
 def parse_result_name(result: Path) -> tuple[Path, int | None] | None:
@@ -270,6 +278,7 @@ class ResultNames:
         video: of videos, the suffix of result videos, each of which has a contact sheet beside it; empty for images.
         volumes: they are of volumes, whose pictures have contact sheets, too.
         question: what a vision-language model is asked, whose panels are answers; None for other networks.
+        is_film: they are of a video whose frames are explained as images, see ``of_film``.
     """
 
     format: str
@@ -283,6 +292,19 @@ class ResultNames:
     video: str = ""
     volumes: bool = False
     question: str | None = None
+    is_film: bool = False
+
+    def of_film(self, suffix: str, has_objects: bool) -> "ResultNames":
+        """The names for a video whose frames are explained as images: result videos and a table of its frames.
+
+        Args:
+            suffix: the format of result videos.
+            has_objects: whether all objects of a frame are in one picture.
+        """
+        figure = self.figure
+        if has_objects and not figure:
+            figure = OBJECTS
+        return replace(self, format=suffix, figure=figure, is_film=True)
 
     def suffix(self, relpath: Path) -> str:
         """The format of an image's pictures, such as ``png``.
@@ -328,6 +350,9 @@ class ResultNames:
             results = of_maps(self.video or picture)
             if self.video or self.volumes:
                 results += of_maps(f"{_SHEET}{picture}")
+        if self.is_film:
+            mark = self._marks(self.layers, self.method)
+            results.append(figure_relpath(relpath, "frames", FRAMES_TABLE, mark))
         if self.raw:
             results.append(raw_relpath(relpath, self._marks(self.layers, self.method)))
         if coordinate_suffix:
@@ -346,6 +371,10 @@ class ResultNames:
         if origin is None:
             return False
         relpath, index = origin
+        if not self.is_film and relpath.suffix.lower() in MOVING:
+            films = (self.of_film(path.suffix[1:], has_objects) for has_objects in (False, True))
+            if any(names.matches(path, class_names) for names in films):
+                return True
         if index is None:
             return path in (*self.relpaths(relpath, ()), *self.pages(relpath))
         if index not in class_names:

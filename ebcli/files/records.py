@@ -198,6 +198,10 @@ class Record:
         label, predicted: with ``--labels``, the indices of the true class and of the most likely one.
         image_size: with ``--annotations``, the width and height of the upright image.
         clips: the explained clips of a video, see ``ebcli.files.clips.Clips``.
+        film: of a video whose frames were explained as images, the number of these ``frames``, how many others are
+            ``broken``, and when they ``start`` and ``end``, in seconds. The scores and strengths of its classes are
+            means over frames; a ``.csv`` file has a row for each.
+        problem: why a file could be explained in part only; empty if all of it was.
         fit: how the image was fitted into the network's input: ``whole``, ``crop``, ``squash`` or ``pad``.
         tiles: the number of tiles that were explained and joined; 0 if the image was not cut.
         seen: the share of the image that the network saw, 0 to 1.
@@ -240,6 +244,8 @@ class Record:
     answer: str | None = None
     other_inputs: str = ""
     candidates: str = ""
+    film: JsonObject | None = None
+    problem: str = ""
 
     @classmethod
     def parse(cls, line: bytes) -> "Record | None":
@@ -308,7 +314,7 @@ class Record:
         self._check_counts(names)
 
     def _check_texts(self, names: list[str]) -> None:
-        texts = [value for name, value in vars(self).items() if type(value) is str and name != "error"]
+        texts = [value for name, value in vars(self).items() if type(value) is str and name not in _SENTENCES]
         layers = [class_record.layer for class_record in self.classes]
         joined_text = "".join((*texts, *layers, *names, *self.output_sha256))  # raises for other types
         if not joined_text.isascii():
@@ -323,6 +329,9 @@ class Record:
 
     def _check_counts(self, names: list[str]) -> None:
         integers = [*self.output_bytes, *self.against, *(self.image_size or ())]
+        if self.film is not None:
+            _check([self.film["start"], self.film["end"]])
+            integers += [self.film["frames"], self.film["broken"]]
         count = len(self.classes)
         if self.status == "done" and self.error is None:
             integers += (self.input_bytes, self.input_mtime_ns)
@@ -340,7 +349,7 @@ class Record:
 
     def line(self) -> str:
         """The JSON object in ASCII, without a newline; bytes that are not UTF-8 are escaped as by ``os.fsdecode``."""
-        return json.dumps(_finite({"schema": SCHEMA, **asdict(self)}), allow_nan=False)
+        return json.dumps(finite({"schema": SCHEMA, **asdict(self)}), allow_nan=False)
 
 
 def _scalars(record: type[ClassRecord | Record]) -> dict[str, set[Any]]:
@@ -363,7 +372,10 @@ _LATER: JsonObject = {
     "other_inputs": "",
     "candidates": "",
     "notes": {},
+    "film": None,
+    "problem": "",
 }  # which records of earlier versions lack
+_SENTENCES = ("error", "problem")  # which may name anything
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 
 
@@ -375,14 +387,14 @@ def _check(values: Iterable[Any], kinds: Iterable[Collection[type]] = repeat(_NU
             raise TypeError(value)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no NaN: null instead; boxes as files have them."""
     if isinstance(value, Box):
         value = value.xywh
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

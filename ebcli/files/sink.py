@@ -13,14 +13,13 @@ from os.path import isdir, isfile, lexists
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError, OutputError, as_output_error
-from ebcli.files.naming import AUTO
+from ebcli.files.naming import AUTO, MOVING_FORMATS
 from ebcli.files.private import private_directory
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 
-_VIDEO = ".mp4"
-
-Files = Mapping[Path, bytes]  # paths below the output directory, and contents
+# paths below the output directory, and contents; or files there with these contents, which are moved
+Files = Mapping[Path, bytes | Path]
 IsImage = Callable[[Source], bool]
 IsResult = Callable[[Path], bool]  # of a file name
 
@@ -33,6 +32,11 @@ class Sink(AbstractContextManager["Sink"]):
     """
 
     directory: Path | None = None
+
+    @property
+    def workplace(self) -> Path:
+        """The directory in which results that take long may grow."""
+        return Path(tempfile.gettempdir())
 
     def __exit__(self, *_: object) -> None:
         """Nothing has to be closed."""
@@ -92,7 +96,7 @@ class OneFile(Sink):
 
     Args:
         path: the file.
-        format: its format, such as ``png``; ``AUTO`` for a video in MP4.
+        format: its format, such as ``png``; ``AUTO`` for that of a video, by its name.
         overwrite: also replace a file that this program did not write.
     """
 
@@ -100,6 +104,10 @@ class OneFile(Sink):
         self.path = path
         self.format = format
         self._overwrite = overwrite
+
+    @property
+    def workplace(self) -> Path:
+        return self.path.parent
 
     def check(self) -> None:
         from ebcli.files.encoding import read_facts
@@ -109,9 +117,16 @@ class OneFile(Sink):
     def write(self, files: Files, record: Record) -> Record:
         if not record.output:
             return record
-        content = _only_picture(files, record, self.format, str(self.path))
+        suffix = self.path.suffix.lower()
+        format_ = self.format
+        if format_ == AUTO and suffix in MOVING_FORMATS:
+            format_ = MOVING_FORMATS[suffix]
+        content = _only_picture(files, record, format_, str(self.path))
         with atomic_write(self.path) as temporary:
-            temporary.write_bytes(content)
+            if isinstance(content, Path):
+                content.replace(temporary)
+            else:
+                temporary.write_bytes(content)
         return replace(record, output=(str(self.path),))
 
 
@@ -129,19 +144,22 @@ class Stdout(Sink):
 
     def write(self, files: Files, record: Record) -> Record:
         if record.output:
-            self._put(_only_picture(files, record, self.format, "stdout"))
+            content = _only_picture(files, record, self.format, "stdout")
+            self._put(content.read_bytes() if isinstance(content, Path) else content)
         return replace(record, output=())
 
 
-def _only_picture(files: Files, record: Record, format_: str, name: str) -> bytes:
+def _only_picture(files: Files, record: Record, format_: str, name: str) -> bytes | Path:
     """The one picture among the results of an image: videos and volumes have a contact sheet beside them."""
-    suffix = _VIDEO if format_ == AUTO else f".{format_}"
+    suffix = f".{format_}"
     pictures = [content for path, content in files.items() if path.suffix == suffix]
     if len(pictures) >= len(record.classes) > 1:
         raise OutputError(
             f"{record.input} has {len(pictures)} maps: "
             "add --panel to draw them in one figure, add --top-k 1, or name a directory with -o"
         )
+    if not pictures and record.film is not None:
+        raise OutputError(f"'{name}' cannot hold a video: choose .mp4, .webm, .gif, .webp or .apng")
     if not pictures:
         raise OutputError(f"'{name}' cannot hold a picture, and {record.model} explains images: choose .png")
     return pictures[0]

@@ -18,6 +18,7 @@ from ebcli.files.media.medium import INPUT_FORMATS, InputFormat
 from ebcli.files.naming import (
     PRIVATE_NAME,
     STDIN,
+    UNFINISHED,
     canonical,
     is_outside,
     output_relpath,
@@ -353,7 +354,8 @@ class _Search:
     def _enters(self, folder: Path, root: Path) -> bool:
         identity = _identity(folder)
         if folder != root:
-            is_hidden = identity == self.hidden or PRIVATE_NAME.fullmatch(folder.name)
+            is_private = folder.name == UNFINISHED or PRIVATE_NAME.fullmatch(folder.name)
+            is_hidden = identity == self.hidden or is_private
             if is_hidden or _matches(folder.relative_to(root), self.exclude):
                 return False
         if identity in self.identities:

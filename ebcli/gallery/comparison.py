@@ -70,7 +70,7 @@ class ImageMaps(NamedTuple):
 
 
 def read_maps(directory: Path, record: Record) -> ImageMaps | None:
-    """The maps in the ``.npz`` file of a record; None if there is no intact one."""
+    """The maps in the ``.npz`` file of a record, of a video their means over frames; None if there is no intact one."""
     relpath = next((Path(result.path) for result in record.results if result.path.endswith(".npz")), None)
     if relpath is None or first_link(directory, relpath):
         return None
@@ -85,7 +85,10 @@ def read_maps(directory: Path, record: Record) -> ImageMaps | None:
         width, height = map(int, arrays["image_size"])
         placement = Box(*map(float, arrays["crop"]))
         for name, classes in groups.items():
-            for index, class_, values in zip(arrays["classes"].tolist(), classes, arrays[name], strict=True):
+            class_maps = arrays[name]
+            if record.film is not None:
+                class_maps = class_maps.mean(1)  # over all frames
+            for index, class_, values in zip(arrays["classes"].tolist(), classes, class_maps, strict=True):
                 if index != class_.index or values.ndim != 2 or not values.size or min(width, height) < 1:
                     return None
                 map_ = Map(

@@ -217,6 +217,7 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Js
             "seconds": outcome.seconds,
             **{name: getattr(record, name) for name in ("error", "label", "predicted")},
             "photo": outcome.photo and _url(outcome.photo, existing),
+            "film": record.film is not None,
             "maps": list(map(map_data, maps)),
         }
 
@@ -293,6 +294,8 @@ def _make(
 ) -> Files:
     files: Files = {}
     photo = outcome.photo
+    if outcome.record.film is not None:  # whose run made them
+        return files
     with suppress(ImageError, OSError):
         if photo and photo in missing and source and Source(source).stamp() == outcome.record.stamp:
             _, file = Source(source).open_content()

@@ -152,6 +152,21 @@ function card(one, index, count, open) {
   return made;
 }
 
+// A video plays over its poster frame while the pointer is on it.
+function playOnHover(box, source) {
+  let film = null;
+  box.classList.add("plays");
+  box.addEventListener("pointerenter", () => {
+    const isAnimation = /\.(gif|webp|png)$/.test(source);
+    film ??= element(isAnimation ? "img" : "video", { class: "film", src: source, alt: isAnimation ? "" : null, loop: "" });
+    box.append(film);
+    if (isAnimation) return;
+    film.muted = true; // browsers play nothing else by themselves
+    film.play().catch(() => film.remove());
+  });
+  box.addEventListener("pointerleave", () => film?.remove());
+}
+
 // The photo with one map over it; both have the same size, so they stay aligned at any zoom.
 function picture(image, outcome, map) {
   const box = element("div", { class: "picture" });
@@ -169,6 +184,7 @@ function picture(image, outcome, map) {
     return box;
   }
   if (outcome.photo) add("photo", outcome.photo, "Photo");
+  if (outcome.film && map?.result) playOnHover(box, map.result);
   if (map) {
     const name = nameOf(data.classes[map.class]);
     if (map.map) add("map", map.map, `Map of ${name} in ${file}`);

@@ -148,6 +148,32 @@ class Explainer:
         return other
 
     @property
+    def has_classes(self) -> bool:
+        """Whether it can be asked about the same classes in all images, rather than about the objects of each."""
+        return self._task.in_batches
+
+    def for_film(self, sample: Images) -> "Explainer":
+        """The same network, asked about the same classes in each frame of a video.
+
+        Without targets, these are the classes that score highest on average over some of its frames; with a label, the
+        true class, too. Of detectors and segmentation networks, each frame has its own objects.
+
+        Args:
+            sample: the frames.
+        """
+        if not self.has_classes:
+            return self
+        guard = guard_user_code(self.loaded.name)
+        with self._lock, evaluating(self.loaded.net), guard, self._other_inputs(sample[0]):
+            scores = self._scores_of([image.pixels for image in sample], self._piece_batch_size)
+            subjects = self._task.subjects(scores.mean(0), self._request(sample[0]))
+        other = copy(self)
+        network = replace(self.network, classes=[(subject.index,) for subject in subjects])
+        maps = replace(self._maps_asked, above=None, top_k=None, only=None)
+        other._request_template = replace(self._request_template, network=network, maps=maps, labeled=False)
+        return other
+
+    @property
     def network(self) -> NetworkDescription:
         """The description of the network."""
         return self._request_template.network

@@ -5,8 +5,9 @@ Imports no torch.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -21,12 +22,13 @@ from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError, in_words, reason
 from ebcli.files.images import decoding_memory
+from ebcli.files.media.film import Film
 from ebcli.files.naming import sha256
 from ebcli.files.records import Record
-from ebcli.files.sink import Sink
+from ebcli.files.sink import Files, Sink
 from ebcli.files.sources import Source
 from ebcli.run.plan import RunPlan, as_settings
-from ebcli.run.reading import NetworkInput, Reader
+from ebcli.run.reading import NetworkInput, Reader, has_films
 from ebcli.run.rendering import RenderOptions, render
 from ebcli.workers import Workers, enough_for
 
@@ -37,7 +39,7 @@ _BATCHES_AHEAD = 2  # loaded while the network is busy
 _BATCHES_BEHIND = 2  # rendered and written meanwhile
 _BATCHES_APART = 8  # an image waits no longer for others of its size, as records come in order
 _LARGE = 1 << 23  # bytes; larger images do not wait at all
-_Loading = tuple[int, Source, Future[NetworkInput | Record]]
+_Loading = tuple[int, Source, Future[NetworkInput | Film | Record]]
 _Rendering = tuple[int, Future[Any]]  # of a record
 
 
@@ -67,6 +69,7 @@ class Run:
         stopping: set it, from any thread or a signal handler, to finish the images in progress and start no others.
         counts: the number of records written so far, by status; after an interrupt more than were yielded.
         workers: the processes that load and render images, while there are results.
+        on_frames: gets the name of a video, and how many of its frames are explained, and there are, if that is known.
     """
 
     plan: RunPlan
@@ -82,6 +85,7 @@ class Run:
     stopping: Event = field(default_factory=Event)
     counts: Counter[str] = field(default_factory=Counter)
     workers: Workers = field(init=False)
+    on_frames: Callable[[str, int, int | None], None] | None = None
 
     @property
     def results(self) -> Generator[Record]:
@@ -95,6 +99,8 @@ class Run:
             yield from map(self._planned, self.sources)
         elif self.sources:
             count = len(self.sources) if self.explainer else 0
+            if has_films(self.sources):  # which keep all processes busy
+                count = sys.maxsize
             # those of the command
             settings = as_settings(self.plan) if self.plan.words is None else None
             with self.sink, workers_for(self.plan, count) as self.workers:
@@ -163,6 +169,10 @@ class Run:
             if isinstance(item, Record):
                 yield number, loading
                 continue
+            if isinstance(item, Film):
+                for future in self._explain_film(source, item):
+                    yield number, future
+                continue
             groups.setdefault(item.form, []).append(_NumberedInput(number, source, item))
             oldest = number - _BATCHES_APART * batch_size
             for form, group in [*groups.items()]:
@@ -200,17 +210,33 @@ class Run:
         for (number, source, item), explanation in zip(images, explanations, strict=True):
             yield number, self.workers.submit(self._render, source, item, explanation)
 
+    def _explain_film(self, source: Source, film: Film) -> Iterator[Future[Record]]:
+        """The record of a video whose frames are explained as images; none after a stop."""
+        if self.stopping.is_set() or self.explainer is None:
+            return
+        from ebcli.run.films import explain_film
+
+        start = perf_counter()
+        done: Future[Record] = Future()
+        try:
+            done.set_result(explain_film(self, self.explainer, source, film))
+        except CancelledError:
+            return
+        except (EbcliError, MemoryError, RuntimeError) as error:
+            done.set_result(self.failed(source, error, perf_counter() - start))
+        yield done
+
     @property
     def _batch_size(self) -> int:
         return self.explainer.batch_size if self.explainer else 1
 
-    def _load(self, source: Source) -> NetworkInput | Record:
-        """What the network gets of an image; or the record of a file that failed, or is not an image."""
+    def _load(self, source: Source) -> NetworkInput | Film | Record:
+        """What the network gets of an image or a video; or the record of a file that failed, or is not an image."""
         start = perf_counter()
         try:
-            network_input: NetworkInput | None = self.workers.call(self.reader.load, source)
+            network_input: NetworkInput | Film | None = self.workers.call(self.reader.open, source)
         except Exception as error:
-            return self._failed(source, error, perf_counter() - start)
+            return self.failed(source, error, perf_counter() - start)
         return network_input or self.record(source, "not an image")
 
     def _render(
@@ -218,7 +244,7 @@ class Run:
     ) -> Record:
         """Render and write one image's results, then its record."""
         if isinstance(explanation, ImageError):
-            return self._failed(source, explanation, network_input.seconds)
+            return self.failed(source, explanation, network_input.seconds)
         start = perf_counter() - network_input.seconds - explanation.seconds
         stamp = network_input.stamp
         common = self.record(
@@ -231,7 +257,7 @@ class Run:
             other_inputs=explanation.other_inputs,
         )
         if not explanation.maps:  # no class scores above the threshold, or the prediction is right
-            return self._store({}, replace(common, seconds=round(perf_counter() - start, 4)))
+            return self.store({}, replace(common, seconds=round(perf_counter() - start, 4)))
         names = None
         if self.plan.output.report:
             names = ThumbnailNames(common.place, stamp, common.configuration, common.method)
@@ -241,7 +267,7 @@ class Run:
         try:
             rendered = self.workers.call(render, *arguments)
         except Exception as error:
-            return self._failed(source, error, perf_counter() - start)
+            return self.failed(source, error, perf_counter() - start)
         files = rendered.files
         if self.options.regions is not None:
             common = replace(common, image_size=network_input.size)
@@ -261,9 +287,10 @@ class Run:
             question=explanation.question,
             answer=explanation.answer,
         )
-        return self._store(files | rendered.thumbnails, record)
+        return self.store(files | rendered.thumbnails, record)
 
-    def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
+    def failed(self, source: Source, error: Exception, seconds: float) -> Record:
+        """The record of a file that failed. Raises errors that are those of the run."""
         if isinstance(error, (OutputError, CancelledError)):
             raise error
         words = in_words(error)
@@ -271,9 +298,10 @@ class Run:
             words = " ".join(str(error).split())
         elif isinstance(error, MemoryError):
             words = "not enough memory to decode and draw it"
-        return self._store({}, self.record(source, "failed", error=words, seconds=round(seconds, 4)))
+        return self.store({}, self.record(source, "failed", error=words, seconds=round(seconds, 4)))
 
-    def _store(self, files: Mapping[Path, bytes], record: Record) -> Record:
+    def store(self, files: Files, record: Record) -> Record:
+        """Write the results of a file, then its record."""
         stored_record = self.sink.write(files, record)
         self.counts[record.status] += 1
         return stored_record

@@ -16,7 +16,7 @@ from ebcli.datatypes.explanation import Box
 from ebcli.drawing.style import ATLAS, UNSIGNED_STYLES, DrawingStyle
 from ebcli.errors import DISTRIBUTION, ConfigurationError, import_optional
 from ebcli.files.clips import ClipOptions
-from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML, STDOUT
+from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML, MOVING, STDOUT
 from ebcli.files.paths import RemoteOptions, url_of, without_secrets
 from ebcli.imports import installed_version
 from ebcli.methods.table import CONTRASTIVE, MARGINAL, find_method
@@ -26,6 +26,7 @@ from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, Preprocessing, as_classes
 from ebcli.run.plan_parts import (
     PICTURES,
+    VIDEOS,
     WINDOWS,
     ExecutionOptions,
     InputOptions,
@@ -56,7 +57,7 @@ CHOOSING = ("target", "similar_to", "top_k", "above", "labels", "candidates")
 PREFIX = "EB_SALIENCY_"  # of the variables that set options
 # which no option of the command sets: fine points of data and drawing, what a machine can do, and limits
 SETTINGS_ONLY = frozenset(
-    "bands depth every background cells dtype fail_fast "
+    "bands depth background cells dtype fail_fast "
     "gpus_per_worker timeout retries max_bytes max_pixels image_timeout".split()
 )
 REPEATED = {
@@ -239,7 +240,8 @@ class RunPlan:
         if len(images) != 1:
             return f"there are {len(images)} inputs: {advice}"
         (image,) = images
-        if url_of(image) is None and (os.path.isdir(image) or image.suffix.lower() == ".tar"):
+        is_directory = os.path.isdir(image) and self.inputs.clips.frames is None
+        if url_of(image) is None and (is_directory or image.suffix.lower() == ".tar"):
             return f"'{image}' may hold many images: {advice}"
         if self._may_have_many_pictures:
             return f"there are several maps: add --panel to draw them in one figure, or {advice}"
@@ -262,6 +264,8 @@ class RunPlan:
             return True
         if max(len(maps.targets), maps.max_classes, len(maps.layers), len(maps.methods)) > 1:
             return True
+        if self.output.directory.suffix.lower() in VIDEOS:  # all objects of a frame are in one picture
+            return False
         finds_many = {*torchvision_names(DETECTION), *torchvision_names(SEGMENTATION)}
         return maps.top_k != 1 and maps.where is None and self.model.name.lower() in finds_many
 
@@ -352,20 +356,31 @@ def _format(values: Values) -> str:
     if path == STDOUT or not OutputOptions(path).is_file:
         return format_
     suffix = path.suffix.lower()
-    if suffix not in PICTURES or (suffix == ".mp4" and not _may_be_video(values)):
+    if suffix not in PICTURES or (suffix in VIDEOS and not _may_be_video(values, suffix)):
         advice = "choose .png, .jpg or .webp, .pdf or .svg for a figure, or .html for a page"
         raise ConfigurationError(f"pictures cannot be written as {suffix}: {advice}")
-    if suffix == ".mp4":
+    if suffix in VIDEOS:
         import_optional("av")
     elif format_ not in (AUTO, PICTURES[suffix]):
         raise ConfigurationError(f"'{path}' is not {format_}: drop --format, or change the name")
     return PICTURES[suffix]
 
 
-def _may_be_video(values: Values) -> bool:
-    """Whether pictures may be videos: the network may be one for video, and there is no figure."""
+def _may_be_video(values: Values, suffix: str) -> bool:
+    """Whether the only picture may be a video: of a network for video without a figure, or of frames of an input."""
     model = values.get("model", ModelSpec.name)
-    return not values.get("panel") and (model.lower() in torchvision_names(VIDEO) or ":" in model)
+    if model.lower() in torchvision_names(VIDEO):
+        return suffix == ".mp4" and not values.get("panel")
+    return ":" in model or any(map(_may_move, values["images"]))
+
+
+def _may_move(image: Path) -> bool:
+    """Whether an input may be a video: by its name, or if it is a PNG, by its content."""
+    if image.suffix.lower() == ".png" and image.exists():
+        from ebcli.files.media.video import is_animation
+
+        return is_animation(image)
+    return image.suffix.lower() in MOVING
 
 
 def as_settings(plan: RunPlan) -> str:

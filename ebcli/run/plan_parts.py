@@ -16,8 +16,9 @@ from ebcli.files.paths import RemoteOptions
 from ebcli.methods.table import CONTRASTIVE, Method, find_method
 
 FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS, HTML)
-PICTURES = {f".{name}": name for name in FORMATS[1:]} | {".jpeg": "jpg", ".mp4": AUTO}  # by a file's suffix
-_OTHER_PICTURES = {".avif", ".bmp", ".eps", ".gif", ".heic", ".jp2", ".tif", ".tiff"}
+VIDEOS = dict.fromkeys((".mp4", ".webm", ".gif", ".apng"), AUTO)
+PICTURES = {f".{name}": name for name in FORMATS[1:]} | {".jpeg": "jpg"} | VIDEOS  # by a file's suffix
+_OTHER_PICTURES = {".avif", ".bmp", ".eps", ".heic", ".jp2", ".mkv", ".mov", ".tif", ".tiff"}
 DTYPES = ("float32", "bfloat16")
 ONLY = ("wrong",)  # the images that have maps
 SCALES = IMAGE, RUN = "image", "run"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ebcli.drawing.painters import palette, visible
+from ebcli.drawing.painters import palette, rounded_up, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, ImageError, plural
 from ebcli.files.clips import ClipOptions
-from ebcli.files.encoding import video_format
 from ebcli.files.images import limit_pixels
 from ebcli.files.media.medium import INPUT_FORMATS
 from ebcli.files.naming import AUTO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find_sources
+from ebcli.files.video_encoding import video_format
 from ebcli.imports import installed_version
 from ebcli.methods.table import CONTRASTIVE, Method
 from ebcli.models import LoadedModel, resolve_class
@@ -43,7 +43,7 @@ from ebcli.run.network_description import (
 from ebcli.run.pipeline import Run, workers_for
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, WINDOWS, InputOptions, OutputOptions
-from ebcli.run.reading import NetworkInput, Reader, medium_of
+from ebcli.run.reading import NetworkInput, Reader, has_films, medium_of
 from ebcli.run.rendering import Arrays, RenderOptions, render
 from ebcli.workers import warm
 
@@ -96,7 +96,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     if is_work and style.cmap is not None:
         palette(style.cmap)  # may import matplotlib
     if is_work and (network is None or has_scale):
-        explainer = _load_explainer(plan, len(sources))
+        explainer = _load_explainer(plan, sources)
         network = explainer.network
     network = network or NetworkDescription.of_plan(plan)
     model = network.loaded
@@ -110,7 +110,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         has_windows=has_windows,
         allow_truncated=inputs.allow_truncated,
     )
-    if model.transforms.axes != "HW":
+    if model.transforms.axes != "HW" or inputs.clips.frames is not None:
         listing = partial(listing, as_one=reader.formats)
         sources = listing(shard=inputs.shard)
     sources = with_labels(sources, inputs, model, reader)
@@ -142,7 +142,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     is_result = partial(options.names.matches, class_names=class_names)
     sink.refuse(remaining, reader.accepts, is_result, extra_files)
     if explainer is None and not is_dry and any(map(_may_be_work, remaining)):
-        explainer = _load_explainer(plan, len(sources))
+        explainer = _load_explainer(plan, sources)
     return Run(
         plan=plan,
         sink=sink,
@@ -168,8 +168,8 @@ def _other_inputs(source: Source, model: LoadedModel) -> str:
 
 def _check_model(plan: RunPlan, model: LoadedModel) -> None:
     """Raise ConfigurationError if options are for networks for other data."""
-    if model.task != VIDEO and plan.inputs.clips != ClipOptions():
-        problem = f"but {model.name} explains images"
+    if model.transforms.depth is not None and plan.inputs.clips != ClipOptions():
+        problem = f"but {model.name} explains volumes"
         raise ConfigurationError(f"--start, --duration and every are for videos, {problem}")
     has_figures = plan.output.panel or model.transforms.axes != "HW"  # contact sheets of videos and volumes
     style = plan.style
@@ -187,12 +187,12 @@ def _may_be_work(source: Source) -> bool:
     return (not source.is_local or os.path.lexists(source.path)) and medium_of(source) is not None
 
 
-def _load_explainer(plan: RunPlan, total: int) -> Explainer:
+def _load_explainer(plan: RunPlan, sources: Sources) -> Explainer:
     if plan.execution.workers != 0 and not plan.execution.dry_run:
         warm(render.__module__)  # while PyTorch is imported
     from ebcli.run.explainer import Explainer
 
-    return Explainer(plan, total)
+    return Explainer(plan, sys.maxsize if has_films(sources) else len(sources))
 
 
 def run_vmax(
@@ -226,7 +226,7 @@ def run_vmax(
                 finite = visible(np.nan_to_num(values, nan=0, posinf=0, neginf=0), style)
                 # in units of a uniform map
                 largest = max(largest, float(finite.max(initial=0)) * values.size)
-    return _rounded_up(largest or 1.0)
+    return rounded_up(largest or 1.0)
 
 
 def _is_probably_image(source: Source) -> bool:
@@ -235,12 +235,6 @@ def _is_probably_image(source: Source) -> bool:
     if source.is_explicit or os.path.isdir(path):
         return True
     return any(medium.has_suffix(path) for medium in INPUT_FORMATS)
-
-
-def _rounded_up(value: float) -> float:
-    """To two significant digits: 0.3333 -> 0.34."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return float(f"{math.ceil(value / unit) * unit:.2g}")
 
 
 def _region_options(output: OutputOptions) -> RegionOptions | None:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field
+from os.path import isdir
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -15,10 +17,15 @@ from ebcli.datatypes.windows import WindowSpec
 from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Coordinates
-from ebcli.files.images import Notes, allow_truncated, limit_pixels
-from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, FileContent, InputFormat
+from ebcli.files.images import File, Notes, allow_truncated, limit_pixels
+from ebcli.files.media.film import FILM, Film, FilmFormat, survey
+from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, FileContent, InputFormat, Photo
+from ebcli.files.media.video import is_animation
+from ebcli.files.naming import MOVING
 from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
+
+_FEW = 64  # files; with more, full batches and all processes are used anyway
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,17 +114,35 @@ class Reader:
     def load(self, source: Source) -> NetworkInput | None:
         """Decode a file and crop what the network sees; None for a file in a directory that is not data.
 
+        Of an animation, that is the first frame.
+
         Raises:
             ImageError: the file does not exist or cannot be decoded, or a video's clips do not fit into memory.
         """
-        start = perf_counter()
-        self._set_limits()
-        medium = medium_of(source, self.spec, self.media)
+        medium = self._medium(source)
+        if medium is None:
+            return None
+        return self._load(source, medium, *source.open_content())
+
+    def open(self, source: Source) -> NetworkInput | Film | None:
+        """As ``load``; but of a video or an animation, each frame of which is explained, what is known of it."""
+        medium = self._medium(source)
         if medium is None:
             return None
         stamp, file = source.open_content()
+        is_film = isinstance(medium, FilmFormat)
+        if isinstance(medium, Photo):
+            is_directory = isinstance(file, Path) and isdir(file)
+            is_film = self.part.frames is not None if is_directory else is_animation(file)
+        if is_film:
+            return survey(file, self.spec, self.part)
+        return self._load(source, medium, stamp, file)
+
+    def _load(self, source: Source, medium: InputFormat, stamp: FileState, file: File) -> NetworkInput:
+        start = perf_counter()
         for other in self.media:
-            if other.network and not other.supports(self.spec) and other.has_suffix(source.path):
+            is_other = other.has_suffix(source.path) and not medium.has_suffix(source.path)
+            if other.network and not other.supports(self.spec) and is_other:
                 unit = medium.unit
                 article = "an" if unit[0] in "aeiou" else "a"
                 raise ImageError(f"it is a {other.unit}, not {article} {unit}: choose {other.network}")
@@ -138,6 +163,12 @@ class Reader:
             windows=windows,
         )
 
+    def _medium(self, source: Source) -> InputFormat | None:
+        """The kind of data of a file. From here on, this process decodes images as the run says."""
+        limit_pixels(self.max_pixels)
+        allow_truncated(self.allow_truncated)
+        return medium_of(source, self.spec, self.media)
+
     def frames(self, source: Source, network_input: NetworkInput) -> Iterator[DisplayFrame]:
         """The frames to draw, all of one size. They are decoded a second time: keeping thousands of photos until the
         network is done with them would take far more memory than decoding takes time.
@@ -145,8 +176,7 @@ class Reader:
         Raises:
             ImageError: the file changed since the network saw it.
         """
-        self._set_limits()
-        medium = medium_of(source, self.spec, self.media)
+        medium = self._medium(source)
         stamp, file = source.open_content()
         if stamp != network_input.stamp or medium is None:
             raise ImageError("the file changed during the run")
@@ -157,11 +187,6 @@ class Reader:
                 else:
                     yield frame._replace(image=frame.image.resize(network_input.size))
 
-    def _set_limits(self) -> None:
-        """Make this process decode images as the run says."""
-        limit_pixels(self.max_pixels)
-        allow_truncated(self.allow_truncated)
-
     def coordinates(self, source: Source) -> Coordinates | None:
         """Where in space the pixels of a file lie; None if it does not say.
 
@@ -170,6 +195,18 @@ class Reader:
         """
         medium = medium_of(source, self.spec, self.media)
         return None if medium is None else medium.coordinates(source.open_content()[1], self.spec)
+
+
+def has_films(sources: Sequence[Source]) -> bool:
+    """Whether some of the first files are videos by their names, animations or directories of frames."""
+    return any(map(_is_film, sources[:_FEW]))
+
+
+def _is_film(source: Source) -> bool:
+    path = source.path
+    if FILM.has_suffix(path):
+        return True
+    return source.is_local and (isdir(path) or (path.suffix.lower() in MOVING and is_animation(path)))
 
 
 def medium_of(

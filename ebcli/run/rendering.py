@@ -20,14 +20,17 @@ from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails, volume_thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.clips import Clips, Slices
-from ebcli.files.encoding import encode_arrays, encode_picture, video_writer
+from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.naming import HTML, MapName, ResultNames, array_marks
 from ebcli.files.paths import url_of
 from ebcli.files.records import ClassRecord
 from ebcli.files.sources import Source
+from ebcli.files.video_encoding import video_writer
 from ebcli.models.classes import printable
-from ebcli.run.reading import NetworkInput, Reader
+
+if TYPE_CHECKING:
+    from ebcli.run.reading import NetworkInput, Reader
 
 if TYPE_CHECKING:
     from ebcli.drawing.planes import Orthogonal

@@ -12,7 +12,8 @@ from PIL import Image
 from videos import moving_square, write_video
 
 from ebcli.errors import ImageError
-from ebcli.files.encoding import FACTS, encode_arrays, encode_picture, read_arrays, read_facts, video_writer
+from ebcli.files.encoding import FACTS, encode_arrays, encode_picture, read_arrays, read_facts
+from ebcli.files.video_encoding import video_writer
 
 pytestmark = pytest.mark.usefixtures("watched")
 

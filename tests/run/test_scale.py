@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 from runs import invoke, photos, records, tree
 
-from ebcli.run.prepare import SAMPLE, _rounded_up
+from ebcli.drawing.painters import rounded_up
+from ebcli.run.prepare import SAMPLE
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 OPTIONS = ("--scale", "run", "--style", "heatmap", "--cmap", "gray")
@@ -91,7 +92,7 @@ def test_without_any_readable_image_the_scale_ends_at_an_even_spread() -> None:
     ("value", "expected"), [(0.3333, 0.34), (0.34, 0.34), (12.01, 13), (1, 1), (9.99e-5, 1e-4)]
 )
 def test_rounding_is_upwards_to_two_digits(value: float, expected: float) -> None:
-    assert _rounded_up(value) == pytest.approx(expected)
+    assert rounded_up(value) == pytest.approx(expected)
 
 
 def test_the_scale_holds_maps_of_other_methods_beside() -> None:

@@ -147,12 +147,6 @@ def test_every_second_clip_and_a_part() -> None:
     outputs(run("move.mp4", "--start", "1", "--duration", "0.5", "-o", "part"))
     assert len(read_video(Path("part/move.mp4.0-red.mp4"))) == 5
     assert records(Path("part"))[0]["clips"]["start"] == 1.0
-    refused = CliRunner().invoke(main, ["move.mp4"], env={"EB_SALIENCY_EVERY": "2"})
-    assert refused.exit_code == 2
-    assert (
-        "--start, --duration and every are for videos, but efficientnet_lite0 explains images"
-        in refused.stderr
-    )
 
 
 def test_without_the_package_animations_become_webp(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,12 +234,6 @@ def test_a_directory_of_photos_has_no_videos() -> None:
         "no videos found in 'photos', only 3 other files: name a video, or a directory that holds"
         in result.stderr
     )
-
-
-def test_a_network_for_images_names_one_for_videos() -> None:
-    result = CliRunner().invoke(main, ["move.mp4"])
-    assert result.exit_code == 1
-    assert "it is a video, not an image: choose a network for video, such as --model r3d_18" in result.stderr
 
 
 @pytest.mark.parametrize(

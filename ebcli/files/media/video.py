@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from fractions import Fraction
 from functools import partial
 from itertools import chain, islice, pairwise
@@ -23,6 +23,8 @@ from ebcli.files.images import File
 from ebcli.files.media.medium import DisplayFrame, DisplayFrames, InputFormat, Pixels, register
 
 _ANIMATION_SUFFIXES = {".gif", ".png", ".apng", ".webp"}
+_ANIMATIONS = {"GIF", "PNG", "WEBP"}
+VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
 # Other formats of FFmpeg are playlists and devices, which open files and addresses of their own
 _DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 _DELAY = 0.1  # seconds; browsers show a frame of an animation that long if its delay is 0 to 10 ms
@@ -38,12 +40,14 @@ class Frame(NamedTuple):
     Attributes:
         time: when it is shown, in seconds from the start of the video.
         end: when the next one is expected.
-        load: the upright RGB image.
+        load: the upright RGB image, with square pixels.
+        num_broken: how many broken frames before it are left out.
     """
 
     time: float
     end: float
     load: Callable[[], Image.Image]
+    num_broken: int = 0
 
 
 def frame_files(folder: Path) -> list[Path]:
@@ -70,6 +74,51 @@ def frame_files(folder: Path) -> list[Path]:
     if all(map(images.has_image_suffix, paths)) and all(map(isfile, paths)):
         return [by_number[number] for number in numbers]
     return []
+
+
+class Header(NamedTuple):
+    """What the beginning of a video says.
+
+    Attributes:
+        rate: frames per second, on average.
+        duration: its length in seconds; 0 if it does not say.
+        has_sound: whether it has sound.
+    """
+
+    rate: float
+    duration: float = 0.0
+    has_sound: bool = False
+
+
+def read_header(file: File, frame_rate: float) -> Header:
+    """What the beginning of a video says; for the arguments, see ``frames``.
+
+    Raises:
+        ImageError: it is no video.
+    """
+    if isinstance(file, Path) and isdir(file):
+        return Header(frame_rate, len(frame_files(file)) / frame_rate)
+    with images.reading(file), images.open_file(file) as content:
+        if images.is_recognized(content):
+            content.seek(0)
+            with images.open_image(content) as image:
+                return Header(1 / _delay(image))
+        content.seek(0)
+        av = import_optional("av")
+        with _open_video(av, content) as (container, stream):
+            rate = float(stream.average_rate or 1 / _DELAY)
+            has_sound = bool(container.streams.audio)
+            return Header(rate, _announced_end(container, stream, rate), has_sound)
+
+
+def is_animation(file: File) -> bool:
+    """Whether a file is an animated GIF, PNG or WebP."""
+    with (
+        suppress(Exception),
+        images.open_image(file) as image,
+    ):  # broken files make Pillow raise nearly anything
+        return image.format in _ANIMATIONS and getattr(image, "n_frames", 1) > 1
+    return False
 
 
 def frames(file: File, frame_rate: float, start: float = 0.0) -> Iterator[Frame]:
@@ -132,7 +181,7 @@ class Frames(InputFormat):
     network = "a network for video, such as --model r3d_18"
     axes = "THW"
     files = staticmethod(frame_files)
-    suffixes = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
+    suffixes = VIDEO_SUFFIXES
 
     def recognizes(self, path: Path) -> bool:
         if isdir(path):
@@ -165,7 +214,7 @@ class Frames(InputFormat):
                 size = image.size
             crops[i] = pixels
             if len(crops) > limit:
-                remedy = "explain a part with --duration, or less with EB_SALIENCY_EVERY"
+                remedy = "explain a part with --duration, or less with --every"
                 raise ImageError(f"its clips do not fit into memory: {remedy}")
         total = i + 1
         starts = clip_starts(total, length, step)
@@ -202,36 +251,58 @@ def _of_animation(file: BinaryIO) -> Iterator[Frame]:
         time = 0.0
         for picture in ImageSequence.Iterator(image):
             picture.load()
-            delay = picture.info.get("duration", 0) / 1000
-            end = time + (delay if delay > 0.01 else _DELAY)
+            end = time + _delay(picture)
             yield Frame(time, end, partial(images.to_rgb, picture.copy()))
             time = end
+
+
+def _delay(picture: Image.Image) -> float:
+    """How long a frame of an animation is shown, in seconds."""
+    delay: float = picture.info.get("duration", 0) / 1000
+    return delay if delay > 0.01 else _DELAY
+
+
+@contextmanager
+def _open_video(av: Any, file: BinaryIO) -> Iterator[tuple[Any, Any]]:
+    """A video file, and the stream of its pictures. Raises ImageError if it is none."""
+    # before PyAV 19, titles that are not UTF-8 were errors
+    lenient = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+    try:
+        container = av.open(file, options={"format_whitelist": _DEMUXERS}, **lenient)
+    except (av.FFmpegError, ValueError, EOFError) as error:
+        raise ImageError("it is not a video that FFmpeg can read, or is truncated") from error
+    with container:
+        stream = container.streams.best("video")
+        if stream is None:
+            raise ImageError("it has no video stream, or is truncated")
+        yield container, stream
 
 
 def _of_video(file: BinaryIO, start: float) -> Iterator[Frame]:
     """The frames of a video file; the first ones may be skipped."""
     av = import_optional("av")
     end = time = 0.0
-    # before PyAV 19, titles that are not UTF-8 were errors
-    lenient = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
     try:
-        with av.open(file, options={"format_whitelist": _DEMUXERS}, **lenient) as container:
-            stream = container.streams.best("video")
-            if stream is None:
-                raise ImageError("it has no video stream, or is truncated")
+        with _open_video(av, file) as (container, stream):
             rate = float(stream.average_rate or 0)
             tick = 1 / rate if rate else _DELAY
             zero = _seconds(stream.start_time, stream.time_base)
             if start > 1 and container.size > 0:
                 container.seek(int((start + zero) * av.time_base))
-            for i, frame in enumerate(container.decode(stream)):
+            aspect = float(stream.sample_aspect_ratio or 1)
+            num_broken = 0
+            for i, frame in enumerate(_decode(av, container, stream)):
+                if frame is None or frame.is_corrupt:
+                    num_broken += 1
+                    continue
                 if frame.time is None and not rate:
                     raise ImageError("it has no frame rate")
                 images.check_pixels((frame.width, frame.height))
                 since_start = i / rate if frame.time is None else frame.time - zero
                 time = max(time, since_start)
                 end = time + (_seconds(frame.duration, frame.time_base) or tick)
-                yield Frame(time, end, partial(_upright, frame))
+                yield Frame(time, end, partial(_upright, frame, aspect), num_broken)
+                num_broken = 0
             duration = _announced_end(container, stream, rate)
     except (av.FFmpegError, ValueError, EOFError) as error:
         if not end:
@@ -239,6 +310,16 @@ def _of_video(file: BinaryIO, start: float) -> Iterator[Frame]:
         raise ImageError(_cut_short(end)) from error
     if end < duration - _MISSING * tick:
         raise ImageError(_cut_short(end, f" of {duration:.1f}"))
+
+
+def _decode(av: Any, container: Any, stream: Any) -> Iterator[Any]:
+    """The frames of a stream; None for a packet that is broken."""
+    for packet in container.demux(stream):
+        try:
+            yield from packet.decode()
+        except av.InvalidDataError:
+            if packet.size:  # else the decoder was asked for what it had left
+                yield None
 
 
 def _seconds(ticks: int | None, unit: Fraction | None) -> float:
@@ -269,8 +350,11 @@ def _cut_short(end: float, total: str = "") -> str:
     )
 
 
-def _upright(frame: Any) -> Image.Image:
+def _upright(frame: Any, aspect: float) -> Image.Image:
+    """The image of a frame whose pixels have this width, divided by their height, turned as its file says."""
     image: Image.Image = frame.to_image()
+    if aspect != 1:
+        image = image.resize((max(1, round(image.width * aspect)), image.height))
     if frame.rotation:
         return image.rotate(frame.rotation, expand=True)
     return image

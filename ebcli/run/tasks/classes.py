@@ -1,6 +1,9 @@
 """Classification, of images and of videos: the subjects are classes."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -10,8 +13,10 @@ from ebcli.models import LoadedModel
 from ebcli.models.keywords import CLASSIFICATION, SOFTMAX, VIDEO
 from ebcli.run.maps import Tiles, in_sequence
 from ebcli.run.plan_parts import PHOTO
-from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import ImageRequest, Pieces, Task, register
+
+if TYPE_CHECKING:
+    from ebcli.run.reading import NetworkInput
 
 _UNLIKELY = 0.01  # probability; with more than 100 classes, that of a class chosen at random
 _WIDTH_ABOVE = 4  # classes at a time if images have different numbers of them

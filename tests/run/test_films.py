@@ -1,0 +1,449 @@
+"""Videos by networks for images: each frame is explained, with one question, one scale and the source's times."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from color_net import BLUE, RED, SIDE, painted
+from numpy.typing import NDArray
+from PIL import Image
+from runs import records
+from videos import moving_square, read_video, write_frames, write_video
+
+import ebcli
+from ebcli.cli.saliency import main
+from ebcli.errors import ImageError
+from ebcli.files.encoding import read_facts
+from ebcli.files.naming import UNFINISHED
+from ebcli.run import films
+
+NETS = """
+import sys
+from ebcli import Preprocessing
+from color_net import color_net
+import color_tasks
+
+def count(*_):
+    with open("calls.txt", "a") as calls:
+        calls.write("x")
+
+def colors():
+    '''Logits are 20 times the mean of red, green and blue, so a marginal map is the brightness of its color.'''
+    net = color_net()
+    net.preprocessing = Preprocessing(resize=32, crop=32, mean=0.0, std=1.0)
+    net.categories = ["red", "green", "blue"]
+    net.register_forward_hook(count)
+    return net
+
+detector, segmenter = color_tasks.detector, color_tasks.Segmenter
+"""
+SMALL_PARTS = "import ebcli.files.media.film as film\nfilm.PART = 6\n"
+
+
+@pytest.fixture(autouse=True)
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(NETS)
+    write_video(Path("move.mp4"), moving_square(20))
+    return tmp_path
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebcli.files.media.film.PART", 6)
+
+
+def run(*arguments: str, model: str = "colors", layer: str | None = "2", workers: int = 0) -> Result:
+    options = ["--model", f"nets.py:{model}", "--workers", str(workers)]
+    if layer is not None:
+        options += ["--layer", layer]
+    return CliRunner().invoke(main, [*options, *arguments])
+
+
+def outputs(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+GRAY = ("--style", "heatmap", "--cmap", "gray", "--marginal", "--target", "red")
+
+
+def levels(path: Path) -> NDArray[np.floating]:
+    """The gray values (frames, h, w) of a video drawn as a gray heatmap."""
+    return np.stack([np.asarray(frame.convert("L"), float) for frame in read_video(path)])
+
+
+def times_of(path: Path) -> list[float]:
+    with av.open(path) as container:
+        return [frame.time for frame in container.decode(video=0)]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+def squares(colors: Sequence[tuple[int, int, int]]) -> list[Image.Image]:
+    """Frames with a square of a color each."""
+    return [painted((SIDE, SIDE), (color, (8, 8, 24, 24))) for color in colors]
+
+
+def write_uneven(path: Path, frames: Sequence[Image.Image], times: Sequence[int]) -> None:
+    """A video without loss, whose frames are shown at times in milliseconds."""
+    with av.open(path, "w") as container:
+        stream = container.add_stream("libx264rgb", rate=10, options={"qp": "0"})
+        stream.width, stream.height = frames[0].size
+        stream.pix_fmt = "rgb24"
+        stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
+        for frame, moment in zip(frames, times, strict=True):
+            picture = av.VideoFrame.from_image(frame)
+            picture.pts = moment
+            picture.time_base = stream.codec_context.time_base
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+
+
+def add_sound(source: Path, target: Path, seconds: float, codec: str = "aac") -> None:
+    """The same video with a tone."""
+    with av.open(source) as silent, av.open(target, "w") as container:
+        pictures = silent.streams.video[0]
+        copy = container.add_stream_from_template(pictures)
+        sound = container.add_stream(codec, rate=48000)
+        for packet in silent.demux(pictures):
+            if packet.dts is not None:
+                packet.stream = copy
+                container.mux(packet)
+        tone = np.sin(np.arange(int(48000 * seconds)) * 0.05).astype(np.float32)
+        for first in range(0, len(tone), 1024):
+            frame = av.AudioFrame.from_ndarray(tone[None, first : first + 1024], format="flt", layout="mono")
+            frame.rate = 48000
+            frame.pts = first
+            container.mux(sound.encode(frame))
+        container.mux(sound.encode())
+
+
+def test_each_frame_has_its_map_and_the_video_its_times(small_parts: None) -> None:
+    """The marginal map of red is the red of the pixels, over its sum in the frame."""
+    frames = moving_square(20)
+    moments = [0, 100, 150, 400, *range(500, 2100, 100)]
+    write_uneven(Path("uneven.mkv"), frames, moments)
+    paths = outputs(run("uneven.mkv", *GRAY, "--smooth", "0", "--raw"))
+    assert paths == [f"saliency/uneven.mkv.{end}" for end in ("0-red+marginal.mp4", "frames+marginal.csv",
+                                                             "maps+marginal.npz")]  # fmt: skip
+    red = np.stack([np.asarray(frame)[..., 0] for frame in frames]) / 255
+    with np.load(paths[2]) as arrays:
+        assert arrays["maps"].shape == (1, 20, SIDE, SIDE)
+        np.testing.assert_allclose(arrays["maps"][0], red / red.sum((1, 2), keepdims=True), atol=2e-4)
+        np.testing.assert_allclose(arrays["times"], np.array(moments) / 1000, atol=1e-3)
+    np.testing.assert_allclose(times_of(Path(paths[0])), np.array(moments) / 1000, atol=1e-3)
+    assert np.abs(levels(Path(paths[0])) - 255 * red).mean() < 1  # but for what H.264 loses
+    table = rows(Path(paths[1]))
+    assert [float(row["time"]) for row in table] == pytest.approx(
+        [moment / 1000 for moment in moments], abs=1e-3
+    )
+    lefts = [float(row["left"]) for row in table]
+    assert lefts == pytest.approx([min(frame, SIDE - 8) for frame in range(20)], abs=1)
+    (record,) = records(Path("saliency"))
+    assert (record["film"]["frames"], record["film"]["broken"]) == (20, 0)
+    assert record["classes"][0]["score"] == pytest.approx(np.mean([float(row["score"]) for row in table]))
+
+
+def test_the_class_with_the_highest_mean_score_is_explained_in_all_frames() -> None:
+    """Red leads in most frames, blue on average."""
+    frames = squares([(140, 0, 130)] * 12 + [BLUE] * 8)
+    write_frames(Path("shots"), frames)
+    (path, _) = outputs(run("shots", "--frames", "10"))
+    assert path == "saliency/shots.2-blue.mp4"
+    names = outputs(run("shots", "--frames", "10", "-k", "2", "-o", "two"))
+    assert [Path(name).name for name in names] == ["shots.2-blue.mp4", "shots.0-red.mp4", "shots.frames.csv"]
+    assert outputs(run("shots", "--frames", "10", "-k", "2", "--panel", "-o", "panel.mp4")) == ["panel.mp4"]
+    (width, height) = read_video(Path("panel.mp4"))[0].size
+    assert width > 2 * height
+
+
+def test_all_frames_share_a_scale() -> None:
+    """A marginal map spreads the same mass over a square of four times the area, so it is drawn a fourth as bright."""
+    sides = [8] * 4 + [16] * 4
+    write_frames(Path("shots"), [painted((SIDE, SIDE), (RED, (8, 8, 8 + side, 8 + side))) for side in sides])
+    outputs(run("shots", "--frames", "10", *GRAY, "--smooth", "0", "-o", "out.mp4"))
+    np.testing.assert_allclose(levels(Path("out.mp4"))[:, 12, 12], [255] * 4 + [64] * 4, atol=6)
+
+
+def test_maps_are_averaged_over_time_across_parts(small_parts: None) -> None:
+    """Weights fall linearly: with frames 0.1 s apart and 0.2 s, they are 1/2, 1, 1/2, over their sum."""
+    frames = moving_square(20)
+    write_frames(Path("shots"), frames)
+    paths = outputs(run("shots", "--frames", "10", *GRAY, "--smooth", "0.2"))
+    red = np.stack([np.asarray(frame)[..., 0] for frame in frames]) / 255
+    expected = []
+    for i in range(20):
+        weights = {j: 1 - abs(i - j) / 2 for j in (i - 1, i, i + 1) if 0 <= j < 20}
+        expected.append(sum(weight * red[j] for j, weight in weights.items()) / sum(weights.values()))
+    rows_of_square = levels(Path(paths[0]))[:, 5:11]
+    np.testing.assert_allclose(rows_of_square, 255 * np.stack(expected)[:, 5:11], atol=30)
+
+
+def test_every_and_a_part_keep_the_times() -> None:
+    (path, _) = outputs(run("move.mp4", "--every", "3", "--start", "0.5", "--duration", "1"))
+    assert times_of(Path(path)) == pytest.approx([0, 0.3, 0.6, 0.9], abs=1e-3)
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [("gif", "GIF"), ("webp", "WEBP"), ("png", "PNG")])
+def test_animations_keep_their_format_and_delays(suffix: str, kind: str) -> None:
+    first, *others = moving_square(6)
+    delays = [100, 200, 100, 300, 100, 100]
+    first.save(f"move.{suffix}", save_all=True, append_images=others, duration=delays, loop=0)
+    (path, _) = outputs(run(f"move.{suffix}", "--target", "red", "--caption"))
+    assert path == f"saliency/move.{suffix}.0-red.{suffix}"
+    assert read_facts(Path(path))["class"] == "0 red"
+    with Image.open(path) as result:
+        assert (result.format, result.n_frames) == (kind, 6)
+        found = []
+        for number in range(6):
+            result.seek(number)
+            result.load()
+            found.append(result.info["duration"])
+    assert found == pytest.approx(delays, abs=10)
+
+
+def test_a_still_gif_is_a_picture() -> None:
+    moving_square(1)[0].save("still.gif")
+    assert outputs(run("still.gif")) == ["saliency/still.gif.0-red.png"]
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.webm", "out.gif", "out.webp", "out.apng"])
+def test_one_video_goes_to_a_file(name: str) -> None:
+    assert outputs(run("move.mp4", "-o", name)) == [name]
+    assert read_facts(Path(name))["input"] == "move.mp4"
+    assert outputs(run("move.mp4", "-o", name)) == [name]  # which is this program's own
+    assert not Path(UNFINISHED).exists()
+    refused = run("move.mp4", "-o", "out.jpg")
+    assert refused.exit_code == 2
+    assert "'out.jpg' cannot hold a video: choose .mp4, .webm, .gif, .webp or .apng" in refused.stderr
+
+
+def sound_packets(path: Path) -> list[bytes]:
+    with av.open(path) as container:
+        return [bytes(packet) for packet in container.demux(audio=0) if packet.size]
+
+
+def test_sound_is_copied_or_encoded_again() -> None:
+    add_sound(Path("move.mp4"), Path("loud.mp4"), 2)
+    outputs(run("loud.mp4", "-o", "out.mp4"))
+    assert sound_packets(Path("out.mp4")) == sound_packets(Path("loud.mp4"))
+    outputs(run("loud.mp4", "-o", "out.webm"))
+    with av.open("out.webm") as container:
+        assert container.streams.audio[0].codec_context.name in ("opus", "libopus")
+        seconds = sum(frame.samples / frame.rate for frame in container.decode(audio=0))
+    assert seconds == pytest.approx(2, abs=0.05)
+    outputs(run("loud.mp4", "--start", "1", "-o", "part.mp4"))
+    with av.open("part.mp4") as container:
+        seconds = sum(frame.samples / frame.rate for frame in container.decode(audio=0))
+    assert seconds == pytest.approx(1, abs=0.05)
+
+
+def test_pixels_that_are_not_square_and_rotation_are_those_of_the_source() -> None:
+    with av.open("wide.mkv", "w") as container:
+        stream = container.add_stream("libx264", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
+        stream.codec_context.sample_aspect_ratio = Fraction(2, 1)
+        for frame in moving_square(5):
+            container.mux(stream.encode(av.VideoFrame.from_image(frame)))
+        container.mux(stream.encode())
+    outputs(run("wide.mkv", "-o", "out.mp4"))
+    assert read_video(Path("out.mp4"))[0].size == (64, 32)
+
+
+def break_packet(source: Path, target: Path, number: int) -> None:
+    """The same video with one packet that no decoder can read."""
+    with av.open(source) as container:
+        packet = [packet for packet in container.demux(video=0) if packet.size][number]
+        content = bytearray(source.read_bytes())
+        content[packet.pos + 4 : packet.pos + packet.size] = bytes(packet.size - 4)
+    target.write_bytes(content)
+
+
+def test_a_broken_frame_costs_that_frame() -> None:
+    write_video(Path("intra.mp4"), moving_square(20), codec="mpeg4", g="1")
+    with av.open("intra.avi", "w") as container:  # each frame by itself
+        stream = container.add_stream("mjpeg", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuvj420p"
+        for frame in moving_square(20):
+            container.mux(stream.encode(av.VideoFrame.from_image(frame)))
+        container.mux(stream.encode())
+    break_packet(Path("intra.avi"), Path("broken.avi"), 7)
+    result = run("broken.avi", "--target", "red")
+    assert result.exit_code == 1
+    assert "broken.avi: 1 broken frame left out: the frame before stays" in result.stderr
+    times = times_of(Path("saliency/broken.avi.0-red.mp4"))
+    assert times == pytest.approx([i / 10 for i in range(20) if i != 7], abs=1e-3)
+    (record,) = records(Path("saliency"))
+    assert (record["status"], record["film"]["frames"], record["film"]["broken"]) == ("done", 19, 1)
+
+
+def test_a_broken_file_of_a_directory_costs_that_frame() -> None:
+    write_frames(Path("shots"), moving_square(8))
+    Path("shots/frame3.png").write_bytes(b"broken")
+    result = run("shots", "--frames", "4", "--target", "red")
+    assert result.exit_code == 1
+    assert "1 broken frame left out" in result.stderr
+    assert times_of(Path("saliency/shots.0-red.mp4")) == pytest.approx([0, 0.25, 0.75, 1, 1.25, 1.5, 1.75])
+
+
+def test_of_a_truncated_video_what_can_be_read_is_explained() -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (40, 64, 64, 3), np.uint8)
+    write_video(Path("whole.mkv"), [Image.fromarray(pixels) for pixels in noise])
+    content = Path("whole.mkv").read_bytes()
+    Path("cut.mkv").write_bytes(content[: len(content) // 2])
+    result = run("cut.mkv", "--target", "red")
+    assert result.exit_code == 1
+    assert "so it is truncated or broken" in result.stderr
+    count = len(read_video(Path("saliency/cut.mkv.0-red.mp4")))
+    assert 5 < count < 35
+    (record,) = records(Path("saliency"))
+    assert (record["status"], record["film"]["frames"]) == ("done", count)
+    assert "truncated" in record["problem"]
+
+
+def test_the_objects_of_a_frame_are_in_one_picture() -> None:
+    patches = [
+        [(RED, (4 * i, 20, 4 * i + 48, 68)), (BLUE, (120, 70, 168, 118))][: 2 - i // 6] for i in range(8)
+    ]
+    write_frames(Path("shots"), [painted((192, 128), *frame) for frame in patches])
+    path, table = outputs(run("shots", "--frames", "10", "--caption", model="segmenter", layer=None))
+    assert path == "saliency/shots.objects.mp4"
+    counts = [sum(float(row["time"]) == pytest.approx(i / 10) for row in rows(Path(table))) for i in range(8)]
+    assert counts == [2] * 6 + [1] * 2
+    blue = [float(row["left"]) for row in rows(Path(table)) if row["name"] == "blue"]
+    assert blue == pytest.approx([120] * 6, abs=2)
+    assert len({frame.size for frame in read_video(Path(path))}) == 1
+
+
+def test_processes_make_the_same_files() -> None:
+    for workers in (0, 2):
+        outputs(run("move.mp4", "-k", "2", "-o", f"maps{workers}", workers=workers))
+    for path in Path("maps0").glob("move*"):
+        assert Path("maps2", path.name).read_bytes() == path.read_bytes()
+
+
+def test_memory_does_not_grow_with_the_length(monkeypatch: pytest.MonkeyPatch, small_parts: None) -> None:
+    """At any time, at most a few parts of a video are in memory, for the network or with their maps."""
+    alive: list[weakref.ref[Any]] = []
+    highest: dict[int, int] = {}
+    read = films.read_film
+
+    def counted(job: Any, number: int) -> Any:
+        part = read(job, number)
+        alive.extend(weakref.ref(pixels) for pixels in part.pixels)
+        num_alive = sum(reference() is not None for reference in alive)
+        highest[length] = max(highest.get(length, 0), num_alive)
+        return part
+
+    monkeypatch.setattr(films, "read_film", counted)
+    for length in (40, 160):
+        write_video(Path("long.mp4"), moving_square(length))
+        alive.clear()
+        outputs(run("long.mp4", "-o", f"{length}.mp4"))
+    assert max(highest.values()) <= 5 * 6  # the part at the network, those ahead of it and those behind
+
+
+SCRIPT = (
+    "import sys\nsys.path[:0] = {path!r}\n" + SMALL_PARTS + "from ebcli.cli.saliency import main\nmain()\n"
+)
+
+
+def start(*arguments: str) -> "subprocess.Popen[bytes]":
+    """A run of its own, with small parts."""
+    options = ("--model", "nets.py:colors", "--layer", "2", "--workers", "0", "--batch-size", "2")
+    code = SCRIPT.format(path=[path for path in sys.path if path])
+    return subprocess.Popen([sys.executable, "-c", code, *options, *arguments], start_new_session=True)
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_at_its_last_finished_part() -> None:
+    write_video(Path("long.mp4"), moving_square(90))
+    Path("calls.txt").write_text("")
+    process = start("long.mp4", "--target", "red", "-o", "out")
+    deadline = time.monotonic() + 120
+    while not [*Path("out").glob(f"{UNFINISHED}/*/000003.npz")] and time.monotonic() < deadline:
+        assert process.poll() is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not Path("out/long.mp4.0-red.mp4").exists()
+    finished = len([*Path("out").glob(f"{UNFINISHED}/*/*.npz")])
+    Path("calls.txt").write_text("")
+    assert start("long.mp4", "--target", "red", "-o", "out").wait() == 0
+    resumed = len(Path("calls.txt").read_text())
+    Path("calls.txt").write_text("")
+    assert start("long.mp4", "--target", "red", "-o", "whole").wait() == 0
+    from_scratch = len(Path("calls.txt").read_text())
+    assert from_scratch - resumed == 3 * finished  # batches of two in parts of six
+    for path in Path("whole").glob("long*"):
+        assert Path("out", path.name).read_bytes() == path.read_bytes()
+    assert not Path("out", UNFINISHED).exists()
+
+
+def test_another_question_does_not_use_the_finished_parts(
+    monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    def fail(*_: object) -> str:
+        raise ImageError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ebcli.run.film_files.finish", fail)
+        assert run("move.mp4", "--target", "red").exit_code == 1
+    assert [*Path("saliency", UNFINISHED).glob("*/*.npz")]
+    calls = len(Path("calls.txt").read_text())
+    outputs(run("move.mp4", "--target", "blue"))
+    assert len(Path("calls.txt").read_text()) - calls >= 20 // 8
+    found = read_facts(Path("saliency/move.mp4.2-blue.mp4"))
+    assert found["class"] == "2 blue"
+
+
+def test_several_videos_and_photos_share_a_run_that_can_be_resumed_and_verified() -> None:
+    Path("inputs").mkdir()
+    for name in ("a.mp4", "b.mp4"):
+        write_video(Path("inputs", name), moving_square(10))
+    moving_square(1)[0].save("inputs/c.png")
+    names = outputs(run("inputs", "--raw", "--report"))
+    assert [Path(name).name for name in names if name.endswith((".mp4", ".png"))] == [
+        "a.mp4.0-red.mp4", "b.mp4.0-red.mp4", "c.png.0-red.png"]  # fmt: skip
+    assert run("inputs", "--raw", "--report", "--skip-existing").stdout == ""
+    verified = CliRunner().invoke(main, ["verify", "saliency"])
+    assert (verified.exit_code, "8 intact" in verified.output) == (0, True)
+    page = Path("saliency/report/index.html").read_text()
+    assert "a.mp4.0-red.mp4" in page
+    data = (
+        json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+        if 'id="data">' in page
+        else None
+    )
+    assert data is None or all(image["outcomes"][0]["photo"] for image in data["images"])
+
+
+@pytest.mark.parametrize("options", [("--sufficiency",), ("--annotations", "boxes"), ("--style", "mask")])
+def test_what_is_for_photos_only_is_refused(options: tuple[str, ...]) -> None:
+    result = run("move.mp4", *options)
+    assert result.exit_code == 1
+    assert (
+        f"it is a video, but {' '.join(options[: 1 if options[0] != '--style' else 2])} is for photos"
+        in result.stderr
+    )
+
+
+def test_from_python_a_video_says_what_explains_it() -> None:
+    with pytest.raises(ImageError, match=r"it is a video, not an image: eb-saliency VIDEO -o out.mp4"):
+        ebcli.explain("efficientnet_lite0", "move.mp4")
