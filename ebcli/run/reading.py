@@ -11,6 +11,7 @@ from PIL import Image
 from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import Size
 from ebcli.datatypes.input_spec import InputSpec
+from ebcli.datatypes.query import Query
 from ebcli.datatypes.windows import WindowSpec
 from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions, Clips, Slices
@@ -37,6 +38,7 @@ class NetworkInput:
         path: of the file; None if it is no file.
         others: what a network of several inputs gets beside the pixels, tensors (1, ...) by name; None if it reads that
             itself.
+        query: what a vision-language model is asked about it; None for other networks.
         windows: what the network would get of each window, (9, height, width, C), if the classes are found in windows.
     """
 
@@ -49,6 +51,7 @@ class NetworkInput:
     pages: int = 1
     path: str | None = None
     others: Any = None
+    query: Query | None = None
     windows: AnyArray | None = None
 
     @classmethod
@@ -126,6 +129,7 @@ class Reader:
             stamp=stamp,
             seconds=perf_counter() - start,
             label=source.label,
+            query=source.query,
             clips=clips,
             pages=medium.pages(file),
             path=None if source.content is not None else source.name,

@@ -112,12 +112,7 @@ def test_a_file_takes_the_figure_alone(model: Path, sentence: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (("--word", "horse"), "has no word 'horse'"),
-        (("--against", "T", "--all-words"), "drop --all-words"),
-        (("--answer", ","), "has no word"),
-        (("--device", "cuda:9"), "is not available"),
-    ],
+    [(("--against", "T", "--all-words"), "drop --all-words"), (("--device", "cuda:9"), "is not available")],
 )
 def test_mistakes_are_told_in_a_sentence(
     model: Path, sentence: str, arguments: tuple[str, ...], message: str

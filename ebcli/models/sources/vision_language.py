@@ -2,7 +2,7 @@
 
 import inspect
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -26,6 +26,9 @@ _BLIP = "blip"
 _USUAL_QUESTION = "Describe the image."
 _ADVICE = "save the processor beside the model by save_pretrained(), and install the packages that it needs"
 _MOST_CACHED = 64  # sizes of photos and questions whose tokens are known
+
+
+OnText = Callable[[str], None]
 
 
 class QuestionAnswer(NamedTuple):
@@ -81,7 +84,8 @@ class VisionLanguage(HuggingFace):
     """
 
     def __init__(self, name: str, device: str, dtype: torch.dtype) -> None:
-        super().__init__(name.removeprefix("hf/"))
+        self._given_name = name
+        super().__init__(name.removeprefix(self._prefix))
         place = checked_device(device)
         self._processor = self._fetch("AutoProcessor", "processor", _ADVICE)
         with fetch_errors(f"the weights of {self._title}", "its weights must be in safetensors files"):
@@ -90,6 +94,10 @@ class VisionLanguage(HuggingFace):
         self.net: Any = net.eval().requires_grad_(False).to(place)
         self._entry: Entry | None = None
         self._photo_tokens: dict[Any, PhotoTokens] = {}
+
+    @property
+    def _title(self) -> str:
+        return self._given_name
 
     def as_loaded(self) -> LoadedModel:
         """The model like others: its network gets photos as they are, which the processor reads."""
@@ -162,7 +170,14 @@ class VisionLanguage(HuggingFace):
             inputs["use_cache"] = False
         return inputs
 
-    def exchange(self, photo: Image.Image, question: str, answer: str | None, longest: int) -> QuestionAnswer:
+    def exchange(
+        self,
+        photo: Image.Image,
+        question: str,
+        answer: str | None,
+        longest: int,
+        on_text: OnText | None = None,
+    ) -> QuestionAnswer:
         """Ask a question about a photo.
 
         Args:
@@ -170,6 +185,7 @@ class VisionLanguage(HuggingFace):
             question: the question; if it is empty, that for a description.
             answer: the answer to explain; None for the network's own, its most likely token at each place.
             longest: tokens of the network's own answer.
+            on_text: gets the network's own answer as far as it is, again and again.
 
         Raises:
             ConfigurationError: there is no answer.
@@ -183,7 +199,7 @@ class VisionLanguage(HuggingFace):
             inputs[name][0, 0] = self._config.text_config.bos_token_id
         question_ids = inputs[name][0]
         if answer is None:
-            ids = self._generate(inputs, question_ids, longest)
+            ids = self._generate(inputs, question_ids, longest, on_text)
         else:
             ids = self._answer_ids(question_ids, answer)
         beginnings = [self._decode(ids[: i + 1]) for i in range(len(ids))]
@@ -198,11 +214,14 @@ class VisionLanguage(HuggingFace):
         ends = [*accumulate((len(beginning.rstrip("\ufffd")) for beginning in beginnings), max)]
         return QuestionAnswer(inputs, ids, beginnings[-1], ends)
 
-    def _generate(self, inputs: dict[str, Any], question_ids: Tensor, longest: int) -> Tensor:
+    def _generate(
+        self, inputs: dict[str, Any], question_ids: Tensor, longest: int, on_text: OnText | None
+    ) -> Tensor:
         """The tokens of the network's own answer, without those that end it."""
-        options = cast(self.net, inputs) | {"use_cache": True}
+        options = cast(self.net, inputs) | {"use_cache": True, "streamer": self._streamer(on_text)}
+        options |= {"do_sample": False, "num_beams": 1, "max_new_tokens": longest}
         with torch.no_grad(), self._silent():
-            ids: Tensor = self.net.generate(**options, do_sample=False, max_new_tokens=longest)[0]
+            ids: Tensor = self.net.generate(**options)[0]
         count = len(question_ids)
         if torch.equal(ids[:count], question_ids):  # some networks return new tokens only
             ids = ids[count:]
@@ -214,6 +233,21 @@ class VisionLanguage(HuggingFace):
     @property
     def _special_ids(self) -> list[int]:
         return self._processor.tokenizer.all_special_ids
+
+    def _streamer(self, on_text: OnText | None) -> Any:
+        """What `generate` puts its tokens into; None if nobody asks for them."""
+        if on_text is None:
+            return None
+        tokenizer = self._processor.tokenizer
+        streamer = self._library.TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        pieces: list[str] = []
+
+        def add(text: str, stream_end: bool = False) -> None:  # noqa: ARG001 - transformers passes it
+            pieces.append(text)
+            on_text("".join(pieces))
+
+        streamer.on_finalized_text = add
+        return streamer
 
     def _answer_ids(self, question_ids: Tensor, answer: str) -> Tensor:
         # many tokenizers make other tokens of a word behind a space, as which it is generated behind "ASSISTANT:"
