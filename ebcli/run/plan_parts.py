@@ -200,9 +200,8 @@ class WordOptions:
         if self.questions is not None and (self.question or self.answers):
             other = "--answers" if self.answers else "QUESTION"
             raise ConfigurationError(f"{other} and --questions both ask: drop one of them")
-        if self.answer is not None and (self.questions or self.answers):
-            other = "questions" if self.questions else "answers"
-            raise ConfigurationError(f"--answer is one answer, but --{other} asks for more: drop one of them")
+        if self.answer is not None and self.answers is not None:
+            raise ConfigurationError("--answer and --answers both answer: drop one of them")
 
     def about(self, query: Query) -> "WordOptions":
         """The same of one query."""

@@ -46,7 +46,7 @@ def with_queries(
     queries = [Query(words.question, words.answer)]
     if words.questions is not None:
         questions = read_class_names(words.questions, "questions")
-        queries = [Query(question) for question in dict.fromkeys(questions)]
+        queries = [Query(question, words.answer) for question in dict.fromkeys(questions)]
     asked_sources = []
     for source in sources:
         count = len(queries) if accepts(source) else 1
@@ -77,7 +77,7 @@ def read_queries(path: Path, words: WordOptions) -> dict[tuple[str, ...], Querie
         if len(row) != len(columns) or not cells[column]:
             problem = f"{path}, line {line}: {','.join(row)!r} must be {', '.join(columns)}"
             raise ConfigurationError(f"{problem}; put a text with commas in quotation marks")
-        query = Query(cells.get(_QUESTION, words.question), cells.get(_ANSWER))
+        query = Query(cells.get(_QUESTION, words.question), cells.get(_ANSWER, words.answer))
         queries = table.setdefault(Path(cells["photo"]).parts, QueriesOfPhoto(line, [])).queries
         if query not in queries:
             queries.append(query)
