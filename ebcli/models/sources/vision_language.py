@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
+from ebcli.errors import import_optional
 from ebcli.models.checkpoint import Tensors
 from ebcli.models.keywords import WORDS
 from ebcli.models.loaded import LoadedModel
@@ -94,6 +95,20 @@ class VisionLanguage(HuggingFace):
         self.net: Any = net.eval().requires_grad_(False).to(place)
         self._entry: Entry | None = None
         self._photo_tokens: dict[Any, PhotoTokens] = {}
+
+    @classmethod
+    def in_memory(cls, net: Any, processor: Any) -> "VisionLanguage":
+        """A model of transformers and its processor, as they are.
+
+        Raises:
+            ConfigurationError: it is of another kind.
+        """
+        model = cls.__new__(cls)
+        name = net.name_or_path or type(net).__name__
+        vars(model).update(name=name, _given_name=name, _library=import_optional("transformers"))
+        vars(model).update(net=net, _config=net.config, _processor=processor)
+        model._chosen_head()  # refuses other kinds
+        return model
 
     @property
     def _title(self) -> str:
