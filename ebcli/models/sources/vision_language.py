@@ -106,7 +106,7 @@ class VisionLanguage(HuggingFace):
         model = cls.__new__(cls)
         name = net.name_or_path or type(net).__name__
         vars(model).update(name=name, _given_name=name, _library=import_optional("transformers"))
-        vars(model).update(net=net, _config=net.config, _processor=processor)
+        vars(model).update(net=net, _config=net.config, _processor=processor, _entry=None, _photo_tokens={})
         model._chosen_head()  # refuses other kinds
         return model
 
