@@ -63,8 +63,7 @@ class RecordPrinter:
             if self.verbose:
                 say(f"{name}: not an image, skipped")
             return
-        if self.plan.words is not None and (self.is_only or self.verbose):
-            self._print_unsaid(record, name)
+        self._print_unsaid(record, name)
         if self.plan.maps.only is not None and record.is_without_maps:
             if self.verbose:
                 say(f"{name}: {record.prediction_words}, skipped")
@@ -77,13 +76,15 @@ class RecordPrinter:
         if self.options["as_json"]:
             write_out(record.line(), self.out)
             return
-        if self.is_only and record.answer is not None and record.error is None:
+        if self.is_only:
             self._print_answer(record)
         self._print_paths(record)
 
     def _print_answer(self, record: Record) -> None:
-        """Print the only answer of a run, and the share of each word."""
-        write_out(one_line((record.answer or "").strip()), self.out)
+        """Print the only answer of a run, if there is one, and the share of each word."""
+        if record.answer is None or record.error is not None:
+            return
+        write_out(one_line(record.answer.strip()), self.out)
         for word in record.classes:
             write_out(one_line(f"{word.name}: {word.share:.2f} from the picture"), self.out)
 
@@ -134,9 +135,10 @@ class RecordPrinter:
                 note(f"{name}: the map of {title} is blank")
 
     def _print_unsaid(self, record: Record, name: str) -> None:
-        """Say which words that are asked for an answer lacks."""
+        """Say which words that are asked for an answer lacks; of many answers only if verbose."""
         words = self.plan.words
-        if words is None or record.answer is None or record.error is not None:
+        is_wanted = self.is_only or self.verbose
+        if words is None or record.answer is None or record.error is not None or not is_wanted:
             return
         said = {str(class_.name).lower() for class_ in record.classes}
         for text in (*words.words, *words.phrases):

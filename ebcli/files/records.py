@@ -212,7 +212,7 @@ class Record:
         pages: the number of pages or frames of an image file; the first one was explained.
         candidates: how the classes were chosen: ``windows``, ``photo`` or the name of a file; empty if in another way.
         question, answer: the question to a vision-language model and its answer.
-        given: whether the answer is not the model's own, but one that was to be explained.
+        answer_given: whether the answer is not the model's own, but one that was to be explained.
         other_inputs: a hash of what a network of several inputs got beside the image; empty for one input.
     """
 
@@ -245,7 +245,7 @@ class Record:
     pages: int = 1
     question: str = ""
     answer: str | None = None
-    given: bool = False
+    answer_given: bool = False
     other_inputs: str = ""
     candidates: str = ""
 
@@ -282,7 +282,7 @@ class Record:
     @property
     def query(self) -> Query:
         """What was asked about the image; an empty question if nothing was."""
-        return Query(self.question, self.answer if self.given else None)
+        return Query(self.question, self.answer if self.answer_given else None)
 
     @property
     def is_without_maps(self) -> bool:
@@ -375,7 +375,7 @@ _FIELD_NAMES = {record_field.name for record_field in fields(Record)}
 _LATER = {
     "question": "",
     "answer": None,
-    "given": False,
+    "answer_given": False,
     "head": None,
     "other_inputs": "",
     "candidates": "",

@@ -18,7 +18,7 @@ from ebcli.drawing.overlay import fitted_size, heatmap
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.naming import COCO, FIFTYONE_FILES, as_cell, sha256
 from ebcli.files.paths import url_of
-from ebcli.files.records import Record, latest_done, read_records
+from ebcli.files.records import ClassRecord, Record, latest_done, read_records
 from ebcli.files.sink import atomic_write, check_file
 from ebcli.gallery.comparison import SIDE, Files, read_maps
 
@@ -109,7 +109,7 @@ def write_table(path: Path, directory: Path, configurations: Set[str], of_words:
 
 def _rows(record: Record, columns: Collection[str]) -> Iterator[JsonObject]:
     """A row for each map of an input; one for an input without any."""
-    common = {name: _printable(getattr(record, name)) for name in columns if hasattr(record, name)}
+    common = _fields(record, columns)
     del common["output"]
     if not record.classes:
         yield common
@@ -117,9 +117,7 @@ def _rows(record: Record, columns: Collection[str]) -> Iterator[JsonObject]:
     if len(outputs) < len(record.classes):  # a figure of all maps
         outputs = outputs[:1] * len(record.classes)
     for class_, output in zip(record.classes, outputs, strict=False):
-        of_map = [name for name in columns if name not in common and hasattr(class_, name)]
-        row = common | {name: _printable(getattr(class_, name)) for name in of_map}
-        row["output"] = _printable(output)
+        row = _fields(class_, columns) | common | {"output": _printable(output)}
         box = class_.box or (class_.region or {}).get("box")
         if box:
             row |= zip(_BOX, box.xywh, strict=True)
@@ -128,6 +126,11 @@ def _rows(record: Record, columns: Collection[str]) -> Iterator[JsonObject]:
 
 def _as_cells(row: JsonObject) -> JsonObject:
     return {name: as_cell(value) if isinstance(value, str) else value for name, value in row.items()}
+
+
+def _fields(item: Record | ClassRecord, columns: Collection[str]) -> JsonObject:
+    """The fields of a record that are columns."""
+    return {name: _printable(getattr(item, name)) for name in columns if hasattr(item, name)}
 
 
 def _printable(value: Any) -> Any:

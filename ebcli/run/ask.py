@@ -148,7 +148,7 @@ def ask(
     plan = RunPlan.from_values(images=(Path("photo"),), model=network.name, words=options)
     frames = read_all(photos, network.transforms)
     explainer = Explainer(plan, len(photos), network)
-    about = in_a_sentence(explainer.network.provenance_of_picture())
+    subtitle = in_a_sentence(explainer.network.provenance_of_picture())
     query = Query(question, answer)
     answers = []
     for number, (item, frame) in enumerate(frames, 1):
@@ -156,7 +156,7 @@ def ask(
         if isinstance(explanation, ImageError):
             prefix = f"photo {number} of {len(photos)}: " if len(photos) > 1 else ""
             raise ImageError(f"{prefix}{explanation}") from explanation
-        answers.append(Answer(explanation, frame, plan, about))
+        answers.append(Answer(explanation, frame, plan, subtitle))
     return answers if isinstance(photo, (list, tuple)) else answers[0]
 
 

@@ -60,12 +60,17 @@ def match_rows(
         images = plural(len(missing), "image")
         warnings.warn(f"{images} {verb} no {noun} in '{file}', such as '{missing[0]}'", stacklevel=3)
     if unused_rows and sources and is_all:
-        verb = "matches" if len(unused_rows) == 1 else "match"
-        key, row = next(iter(unused_rows.items()))
-        example = f"'{Path(*key)}' in line {row.line}"
-        count = plural(len(unused_rows), "row")
-        warnings.warn(f"{count} of '{file}' {verb} no image, such as {example}", stacklevel=3)
+        _warn_of_rows(unused_rows, file)
     return rows
+
+
+def _warn_of_rows(unused_rows: Mapping[tuple[str, ...], T], file: Path) -> None:
+    """Warn that rows belong to no photo."""
+    verb = "matches" if len(unused_rows) == 1 else "match"
+    count = plural(len(unused_rows), "row")
+    key, row = next(iter(unused_rows.items()))
+    example = f"'{Path(*key)}' in line {row.line}"
+    warnings.warn(f"{count} of '{file}' {verb} no image, such as {example}", stacklevel=4)
 
 
 def _key(path: Path, table: Mapping[tuple[str, ...], T]) -> tuple[str, ...] | None:

@@ -109,7 +109,7 @@ class Run:
         """The record of a file, with these fields."""
         fields |= {"input": source.name, "place": str(source.relpath), "status": status}
         if source.query is not None:
-            fields |= {**source.query._asdict(), "given": source.query.answer is not None} | fields
+            fields |= {**source.query._asdict(), "answer_given": source.query.answer is not None} | fields
         return replace(self.common, configuration=configuration_of(source, self.common), **fields)
 
     def process(self, sources: Iterable[Source]) -> Iterator[Record]:

@@ -197,6 +197,10 @@ class WordOptions:
             raise ConfigurationError("a phrase is empty: drop it")
         if self.against is not None and self.all_words:
             raise ConfigurationError("--against contrasts with one word: drop --all-words")
+        self._check_sources()
+
+    def _check_sources(self) -> None:
+        """Raise ConfigurationError if questions or answers come from two places."""
         if self.questions is not None and (self.question or self.answers):
             other = "--answers" if self.answers else "QUESTION"
             raise ConfigurationError(f"{other} and --questions both ask: drop one of them")

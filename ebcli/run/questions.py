@@ -68,10 +68,7 @@ def read_queries(path: Path, words: WordOptions) -> dict[tuple[str, ...], Querie
     table: dict[tuple[str, ...], QueriesOfPhoto] = {}
     for number, (line, row) in enumerate(read_rows(path, f"{column}s")):
         if number == 0 and is_heading(row):
-            columns = ["photo", *(cell.strip().lower() for cell in row[1:])]
-            if column not in columns or not set(columns[1:]) <= {_QUESTION, _ANSWER}:
-                problem = f"the heading of '{path}' is {','.join(row)!r}"
-                raise ConfigurationError(f"{problem}: name the columns photo,question,answer, or two of them")
+            columns = _columns(path, row, column)
             continue
         cells = dict(zip(columns, map(str.strip, row), strict=False))
         if len(row) != len(columns) or not cells[column]:
@@ -82,3 +79,12 @@ def read_queries(path: Path, words: WordOptions) -> dict[tuple[str, ...], Querie
         if query not in queries:
             queries.append(query)
     return table
+
+
+def _columns(path: Path, heading: Sequence[str], column: str) -> list[str]:
+    """The columns of a table by its heading. Raises ConfigurationError if it lacks one, or has others."""
+    columns = ["photo", *(cell.strip().lower() for cell in heading[1:])]
+    if column not in columns or not set(columns[1:]) <= {_QUESTION, _ANSWER}:
+        problem = f"the heading of '{path}' is {','.join(heading)!r}"
+        raise ConfigurationError(f"{problem}: name the columns photo,question,answer, or two of them")
+    return columns

@@ -125,7 +125,7 @@ def test_captions_that_exist_are_explained(cwd: Path, model: str) -> None:
         ("0002.jpg", ["a", "table"]),
     ]
     assert len({path for record in records(Path("out")) for path in record["output"]}) == 4
-    assert all(record["given"] for record in records(Path("out")))
+    assert all(record["answer_given"] for record in records(Path("out")))
     assert "3 images have no row in 'captions.csv'" in result.stderr
     assert "rows of 'captions.csv' match no image, such as" in result.stderr
     other = ask(model, "what is that", "--answer", "a dog", "--include", "0001.jpg", "--skip-existing")

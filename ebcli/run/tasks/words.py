@@ -218,11 +218,11 @@ def _chosen(answer: QuestionAnswer, options: WordOptions) -> list[Word]:
         problem = f"the answer {answer.text.strip()!r} has no word"
         raise ConfigurationError(f"{problem}: ask another question, or give --answer")
     spans = [span for phrase in options.phrases for span in _spans_of(phrase, answer.text)]
-    others = [match for match in matches if not any(start <= match.start() < end for start, end in spans)]
+    words = [match for match in matches if not any(start <= match.start() < end for start, end in spans)]
     if not options.all_words:
-        others = _with_meaning(others, options)
+        words = _with_meaning(words, options)
     chosen = []
-    for span in sorted({*spans, *(match.span() for match in others)}):
+    for span in sorted({*spans, *(match.span() for match in words)}):
         number = sum(match.start() <= span[0] for match in matches)
         chosen.append(Word(number, answer.text[slice(*span)], span, answer.tokens(*span)))
     return chosen
