@@ -17,7 +17,6 @@ from ebcli.cli.execution import execute, sink_of
 from ebcli.cli.inputs import rank, with_listed, with_stdin
 from ebcli.cli.options import option, values_in
 from ebcli.errors import ConfigurationError
-from ebcli.files.media.medium import INPUT_FORMATS
 from ebcli.files.naming import STDIN, STDOUT
 from ebcli.files.paths import path_of, url_of
 from ebcli.run.plan import RunPlan, part_of
@@ -106,6 +105,8 @@ def _split(words: tuple[str, ...], has_list: bool) -> tuple[tuple[str, ...], str
     path = Path(last)
     if os.path.lexists(last) or url_of(path) is not None or path == STDIN:
         return words, ""
+    from ebcli.files.media.medium import INPUT_FORMATS  # which the help need not wait for
+
     if len(last.split()) == 1 and any(medium.has_suffix(path) for medium in INPUT_FORMATS):
         raise click.UsageError(
             f"'{display_path(last)}' is no file: correct its name, or ask in several words"
