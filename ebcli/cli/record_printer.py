@@ -64,13 +64,7 @@ class RecordPrinter:
                 say(f"{name}: not an image, skipped")
             return
         self._print_unsaid(record, name)
-        if self.plan.maps.only is not None and record.is_without_maps:
-            if self.verbose:
-                say(f"{name}: {record.prediction_words}, skipped")
-        elif record.is_without_maps:
-            note(f"{name}: no map, as {_why_no_map(self.plan.maps)}")
-        if record.label != record.predicted:
-            note(f"{name}: {_misclassification(record)}")
+        self._print_prediction(record, name)
         self._print_maps(record, name)
         self._print_hints(record, name)
         if self.options["as_json"]:
@@ -80,17 +74,27 @@ class RecordPrinter:
             self._print_answer(record)
         self._print_paths(record)
 
+    def _print_prediction(self, record: Record, name: str) -> None:
+        """Say why there is no map, and what is predicted wrongly."""
+        if self.plan.maps.only is not None and record.is_without_maps:
+            if self.verbose:
+                say(f"{name}: {record.prediction_words}, skipped")
+        elif record.is_without_maps:
+            note(f"{name}: no map, as {_why_no_map(self.plan.maps)}")
+        if record.label != record.predicted:
+            note(f"{name}: {_misclassification(record)}")
+
     def _print_answer(self, record: Record) -> None:
         """Print the only answer of a run, if there is one, and the share of each word."""
-        if record.answer is None or record.error is not None:
+        if not record.is_answered:
             return
-        write_out(one_line(record.answer.strip()), self.out)
+        write_out(one_line((record.answer or "").strip()), self.out)
         for word in record.classes:
             write_out(one_line(f"{word.name}: {word.share:.2f} from the picture"), self.out)
 
     def _print_paths(self, record: Record) -> None:
         paths = [record.input] if record.status == "planned" else [*record.output]
-        if record.answer is not None and self.is_only and paths and not self.plan.output.is_file:
+        if record.is_answered and self.is_only and paths and not self.plan.output.is_file:
             paths.append(str(Path(paths[0]).with_suffix(f".{HTML}")))
         titles: list[str] = []
         end = b"\n"
@@ -105,8 +109,8 @@ class RecordPrinter:
         """What is printed behind the path of each picture."""
         if self.plan.maps.at is not None and record.status == "done":
             return [f"  {_ranking(record.classes)}"]
-        if record.answer is not None and not self.is_only:
-            return [f"  {record.answer.strip()}"]
+        if record.is_answered and not self.is_only:
+            return [f"  {(record.answer or '').strip()}"]
         if self.plan.output.panel:
             return []
         return [f"  {_against(class_, class_.label)}, {_number(class_)}" for class_ in record.classes]
@@ -138,12 +142,12 @@ class RecordPrinter:
         """Say which words that are asked for an answer lacks; of many answers only if verbose."""
         words = self.plan.words
         is_wanted = self.is_only or self.verbose
-        if words is None or record.answer is None or record.error is not None or not is_wanted:
+        if words is None or not record.is_answered or not is_wanted:
             return
         said = {str(class_.name).lower() for class_ in record.classes}
         for text in (*words.words, *words.phrases):
             if " ".join(text.lower().split()) not in said:
-                hint = closest(text, re.findall(r"\w+", record.answer))
+                hint = closest(text, re.findall(r"\w+", record.answer or ""))
                 note(f"{name}: not said: {text!r}" + (f"; {hint}" if hint else ""))
 
     def _print_hints(self, record: Record, name: str) -> None:

@@ -285,6 +285,11 @@ class Record:
         return Query(self.question, self.answer if self.answer_given else None)
 
     @property
+    def is_answered(self) -> bool:
+        """Whether there is an answer, with maps or without the words that were asked for."""
+        return self.answer is not None and self.status in ("done", "not said")
+
+    @property
     def is_without_maps(self) -> bool:
         """Whether the image was processed, and nothing in it was to be explained."""
         return self.status == "done" and not self.classes

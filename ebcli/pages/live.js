@@ -94,8 +94,8 @@ function photos() {
 const active = () => (page.panes.includes(page.active) ? page.active : page.panes.at(-1));
 
 function choosePhoto(key) {
-  const { network, layer } = active().state;
-  active().change({ photo: key, target: "", against: "", box: "", pixel: "", network, layer });
+  const { network, layer, question } = active().state;
+  active().change({ photo: key, target: "", against: "", box: "", pixel: "", network, layer, question });
 }
 
 async function upload(files) {

@@ -169,6 +169,10 @@ def test_the_last_word_is_the_question_unless_it_is_a_photo(cwd: Path, model: st
     for question in ([], ["what is it"], ["https://example.com/photo"]):
         result = CliRunner().invoke(main, command[:3] + question + command[3:])
         assert len(result.stdout.splitlines()) == 2 + ("https" in str(question)), result.output
+    planned = CliRunner().invoke(
+        main, [*command, "--answer", "a cup", "--word", "dog", "--include", "0000.jpg"]
+    )
+    assert (planned.stdout, planned.stderr) == ("photos/0/0000.jpg\n", "1 answer: 1 to process\n")
     Path("list.txt").write_text("photos/0/0000.jpg\n")
     listed = CliRunner().invoke(main, ["ask", "what is it", "--from-file", "list.txt", *command[3:]])
     assert listed.stdout == "photos/0/0000.jpg\n", listed.output

@@ -21,6 +21,7 @@ from ebcli.models.photo_probe import Entry, PhotoTokens, cast, find_entry, find_
 from ebcli.models.running import checked_device
 from ebcli.models.sources.base import fetch_errors
 from ebcli.models.sources.huggingface import HuggingFace
+from ebcli.models.sources.huggingface_heads import head_of
 
 _AUTO = "AutoModelForImageTextToText"
 _BLIP = "blip"
@@ -97,6 +98,19 @@ class VisionLanguage(HuggingFace):
         self._photo_tokens: dict[Any, PhotoTokens] = {}
 
     @classmethod
+    def is_name(cls, name: str) -> bool:
+        """Whether a name is that of such a model, and of no classifier or the like.
+
+        Raises:
+            ConfigurationError: its configuration cannot be read.
+        """
+        model = cls.__new__(cls)
+        vars(model).update(name=name.removeprefix(cls._prefix), _given_name=name)
+        model._library = import_optional("transformers")
+        model._config = model._fetch("AutoConfig", "configuration", _ADVICE)
+        return model._answers and head_of(model._library, model._config) is None
+
+    @classmethod
     def in_memory(cls, net: Any, processor: Any) -> "VisionLanguage":
         """A model of transformers and its processor, as they are.
 
@@ -120,9 +134,13 @@ class VisionLanguage(HuggingFace):
         net = VisionLanguageNet(self)
         return LoadedModel(self._title, net, transforms=spec, task=WORDS, one_by_one=True)
 
-    def _chosen_head(self) -> str:
+    @property
+    def _answers(self) -> bool:
         auto = self._library.models.auto.modeling_auto
-        if type(self._config) not in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return type(self._config) in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    def _chosen_head(self) -> str:
+        if not self._answers:
             raise self._error(
                 f"is of type {self._config.model_type}, which answers no questions about photos"
             )
