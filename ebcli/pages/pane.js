@@ -282,7 +282,7 @@ class Pane extends Frame {
       this.part("photo").src = address;
     }
     this.part("target").placeholder = this.network.texts ? "any text" : "name or index";
-    this.part("made").hidden = this.network.answers;
+    this.part("export").hidden = this.network.answers;
     this.root.classList.toggle("answers", this.network.answers);
     if (this.network.answers) {
       this.root.querySelector(".ask label").firstChild.data = "Question ";
