@@ -185,6 +185,16 @@ class Pane extends Frame {
 
   // The answer, in which each word that has a map shows it when it is pointed at.
   fillAnswer() {
+    const found = this.part("found");
+    if (this.answered !== this.known.answer || !found.querySelector(".answer")) {
+      this.answered = this.known.answer;
+      found.replaceChildren(this.answerText());
+    }
+    found.classList.remove("stale");
+    [...found.querySelectorAll(".word")].forEach((word, at) => word.setAttribute("aria-pressed", String(at) === this.state.target));
+  }
+
+  answerText() {
     const { text, maps } = this.known.answer;
     const characters = [...text];
     const content = [];
@@ -194,18 +204,12 @@ class Pane extends Frame {
       const title = `${mass.toFixed(2)} from the picture`;
       const word = element("button", { type: "button", class: "word", title }, characters.slice(start, stop).join(""));
       word.style.setProperty("--share", mass);
-      word.setAttribute("aria-pressed", String(subject.index) === this.state.target);
       const show = () => String(subject.index) !== this.state.target && this.change({ target: String(subject.index) }, false);
       for (const event of ["pointerenter", "focus", "click"]) word.addEventListener(event, show);
       content.push(characters.slice(end, start).join(""), word);
       end = stop;
     }
-    content.push(characters.slice(end).join(""));
-    const focused = [...this.part("found").querySelectorAll(".word")].indexOf(document.activeElement);
-    const answer = element("p", { class: "answer" }, ...content);
-    this.part("found").classList.remove("stale");
-    this.part("found").replaceChildren(answer);
-    if (focused >= 0) answer.querySelectorAll(".word")[focused]?.focus();
+    return element("p", { class: "answer" }, ...content, characters.slice(end).join(""));
   }
 
   async ask(layer, signal) {
@@ -320,6 +324,7 @@ class Pane extends Frame {
   }
 
   fillSubjects() {
+    if (this.network.answers) return; // its words are in the answer
     this.part("found").classList.remove("stale");
     const { list } = this.known.subjects;
     const listed = JSON.stringify([this.selected, list]);

@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from accessibility import unreached, violations
 from browser import Browser
 from galleries import COMMON, add, photo
+from selenium.webdriver.common.keys import Keys
 
 from ebcli.files.records import ClassRecord, Record
 from ebcli.gallery.page import read_entries, write_gallery
@@ -76,7 +78,15 @@ def test_words_that_were_said_without_looking_come_first(page: Path, browser: Br
     assert browser.complaints() == []
 
 
-def test_on_a_small_screen_the_page_keeps_its_width(page: Path, browser: Browser) -> None:
-    browser.open(page, (390, 800))
+@pytest.mark.parametrize(("size", "scheme"), [((1280, 900), "light"), ((390, 844), "dark")])
+def test_everybody_can_use_it(page: Path, browser: Browser, size: tuple[int, int], scheme: str) -> None:
+    browser.open(page, size, scheme)
     assert browser.one("#words table").is_displayed()
     assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+    assert violations(browser) == []
+    if size[0] > 1000:  # on small screens, cards are made when they are scrolled to
+        assert unreached(browser) == []
+    browser.all("#words button")[0].click()
+    browser.press(Keys.ENTER)  # the first card has the focus
+    assert browser.one("#viewer-answer mark").is_displayed()
+    assert violations(browser) == []
