@@ -7,7 +7,7 @@ ValueError.
 import difflib
 import importlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Any
@@ -148,10 +148,14 @@ def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
         if key and candidate.startswith(key):
             family.setdefault(candidate.rstrip("0123456789"), candidate)
     close = difflib.get_close_matches(key, by_folded, n=count, cutoff=_CLOSE)
-    near = [by_folded[match] for match in dict.fromkeys([*family.values(), *close])][:count]
-    if not near:
+    return did_you_mean([by_folded[match] for match in dict.fromkeys([*family.values(), *close])][:count])
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """A hint that asks for one of some names; empty without names."""
+    if not names:
         return ""
-    *others, last = map(repr, near)
+    *others, last = map(repr, names)
     if not others:
         return f"did you mean {last}?"
     return f"did you mean {', '.join(others)} or {last}?"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
-from click import Argument, IntRange
+from click import Argument, Choice, IntRange
 
-from ebcli.cli.click_types import PATH
+from ebcli.cli.click_types import PATH, SectionOption
 from ebcli.cli.commands import alter_option, command
 from ebcli.cli.console import display_path
 from ebcli.cli.execution import execute, sink_of
@@ -20,11 +20,11 @@ from ebcli.errors import ConfigurationError
 from ebcli.files.naming import STDIN, STDOUT
 from ebcli.files.paths import path_of, url_of
 from ebcli.run.plan import RunPlan, part_of
-from ebcli.run.plan_parts import WordOptions
+from ebcli.run.plan_parts import DTYPES, WordOptions
 
 _of_answer = partial(option, "Answer")
 _INPUT = "from_file null include exclude shard timeout retries max_bytes max_pixels image_timeout".split()
-_OUTPUT = "report cell_size dpi skip_existing overwrite dry_run fail_fast workers device dtype".split()
+_OUTPUT = "report cell_size dpi skip_existing overwrite dry_run fail_fast workers device".split()
 
 
 @command(
@@ -66,6 +66,14 @@ _OUTPUT = "report cell_size dpi skip_existing overwrite dry_run fail_fast worker
     alter_option("records", help="Also write a table with a row per word, to a .csv or .parquet file."),
     alter_option("as_json", help="Print one JSON record with all words per answer instead."),
     alter_option("cmap", show_default="violet"),
+    SectionOption(
+        ["--dtype"],
+        section="Performance",
+        help="Compute in this type; bfloat16 takes half the memory, but is coarser.",
+        type=Choice(DTYPES),
+        default=DTYPES[0],
+        show_default=True,
+    ),
     options=[*_INPUT, *_OUTPUT],
 )
 def ask(photos: tuple[str, ...], from_file: IO[bytes] | None, **options: Any) -> int:

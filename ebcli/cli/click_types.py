@@ -171,15 +171,19 @@ class SectionedCommand(click.Command):
         ctx.exit(status)
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        is_short = ctx.meta[_IS_SHORT]
+        lines = self._help_lines(ctx)
         sections: dict[str, list[_HelpRecord]] = {}
-        for option, record in self._help_lines(ctx):
-            section = getattr(option, "section", _INFORMATION)
-            if is_short:
-                section = "Common options"
-            elif isinstance(option, Setting):
-                section = _SETTINGS
-            if not is_short or getattr(option, "common", False):
+        if ctx.meta[_IS_SHORT]:
+            sections["Common options"] = [
+                (names, first_sentence(option.help or ""))
+                for option, (names, _) in lines
+                if getattr(option, "common", False)
+            ]
+        else:
+            for option, record in lines:
+                section = getattr(option, "section", _INFORMATION)
+                if isinstance(option, Setting):
+                    section = _SETTINGS
                 sections.setdefault(section, []).append(record)
         for name, command in self.commands_beside.items():
             sections.setdefault(_COMMANDS, []).append((name, command.get_short_help_str(100)))
@@ -196,11 +200,16 @@ class SectionedCommand(click.Command):
         else:
             super().format_epilog(ctx, formatter)
 
-    def _help_lines(self, ctx: Context) -> list[tuple[Parameter, _HelpRecord]]:
+    def _help_lines(self, ctx: Context) -> list[tuple[click.Option, _HelpRecord]]:
         """The options, each with its line of the help."""
         options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
         records = ((option, option.get_help_record(ctx)) for option in options)
         return [(option, record) for option, record in records if record is not None]
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a help text, which is all that ``-h`` has of it."""
+    return text.partition(". ")[0].removesuffix(".") + "."
 
 
 class MethodName(click.ParamType):

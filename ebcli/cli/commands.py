@@ -316,10 +316,18 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
         "Server", "--port", "Listen at this port; 0 for a free one.", type=IntRange(0, 65535), default=8722
     ),
     option("Server", "--open/--no-open show", "Open the page in the browser.", default=True),
+    option("Server", "--camera", "Show what the network sees in the browser's camera.", default=False),
     options=[*_NETWORK_OPTIONS, "method"],
 )
 def serve(
-    images: Paths, model: Names, weights: Names, host: str, port: int, show: bool, **options: Any
+    images: Paths,
+    model: Names,
+    weights: Names,
+    host: str,
+    port: int,
+    show: bool,
+    camera: bool,
+    **options: Any,
 ) -> int:
     """Explain photos on a live page in the browser.
 
@@ -329,7 +337,7 @@ def serve(
     from ebcli.files.images import decoding_memory
     from ebcli.serve.app import Page
     from ebcli.serve.network import Network
-    from ebcli.serve.photos import Photos
+    from ebcli.serve.photos import CAMERA, Photos
     from ebcli.serve.server import serve as run
     from ebcli.workers import Workers, enough_for
 
@@ -346,5 +354,5 @@ def serve(
     photos = Photos(images, workers, inputs.remote, inputs.max_pixels)
     with suppress(KeyboardInterrupt):
         page = Page(photos, [Network(plan, workers) for plan in plans], workers, say_error)
-        run(page, host, port, show, write_out)
+        run(page, host, port, show, write_out, CAMERA if camera else None)
     exit_at_once()

@@ -1,5 +1,6 @@
 """The inputs of a command beside those that it names: on stdin, in a list, and one part among many processes."""
 
+import codecs
 import os
 import sys
 from dataclasses import replace
@@ -57,8 +58,16 @@ def _read_list(file: IO[bytes], null: bool) -> tuple[Path, ...]:
         problem = "contains NUL characters: add -0"
     if problem:
         raise click.UsageError(f"the list {click.format_filename(file.name)} {problem}")
-    names = content.split(b"\0" if null else b"\n")
+    names = content.split(b"\0") if null else _lines(content)
     return tuple(path_of(os.fsdecode(name)) for name in names if name)
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """Lines without their ends, also those of editors on Windows, which may begin a file with a byte order mark."""
+    lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    if all(line.endswith(b"\r") for line in lines if line):
+        return [line.removesuffix(b"\r") for line in lines]
+    return lines
 
 
 def rank() -> tuple[int, int] | None:

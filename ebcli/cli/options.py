@@ -120,8 +120,8 @@ _ALL = (
     ),
     _map(
         "-x --method NAME",
-        "Compute maps by this method, such as contrastive (why it is this class) or object (where the object is); "
-        "docs/methods.md lists all. Repeatable. [default: contrastive]",
+        "Compute maps by this method, such as object. contrastive shows why it is this class, and object where the "
+        "object is; docs/methods.md lists all. Repeatable. [default: contrastive]",
         type=METHOD,
         default=(),
     ),
@@ -133,9 +133,8 @@ _ALL = (
     ),
     _map(
         "--against",
-        "Compare the target with this class, by index or name: show what distinguishes the two. With "
-        "--similar-to, compare with this picture. Repeatable. [default: the class's own classifier weights, "
-        "negated]",
+        "Show what distinguishes the target from this class. Takes an index or a name; with --similar-to, a picture. "
+        "Repeatable. [default: the class's own classifier weights, negated]",
     ),
     _map("--compare-with METHOD", "Also show this method's map in panels. Repeatable.", type=METHOD),
     _map(
@@ -189,14 +188,14 @@ _ALL = (
     ),
     _model(
         "-m --model NAME",
-        "Model to load: a torchvision name, timm/NAME, hf/NAME, ultralytics/FILE.pt, clip/NAME or "
+        "Load this model. Takes a torchvision name, timm/NAME, hf/NAME, ultralytics/FILE.pt, clip/NAME or "
         "open_clip/NAME for texts, a network in FILE.onnx or FILE.pt2, or your own code as FILE.py:FACTORY "
         "or MODULE:FACTORY.",
         shell_complete=complete_model,
     ),
     _model(
         "--weights NAME|FILE|none",
-        "Load these weights: DEFAULT, another name, a checkpoint file, or none.",
+        "Load these weights. Takes DEFAULT, another name, a checkpoint file, or none.",
         shell_complete=complete_weights,
     ),
     _model(
@@ -217,7 +216,7 @@ _ALL = (
     _model("--bands N[,N...]", "Show these channels of the file in pictures: one, or red, green and blue."),
     _model(
         "--range LOW,HIGH",
-        "Scale arrays, TIFF and medical images: LOW becomes 0 and HIGH becomes 1, without clipping.",
+        "Scale arrays, TIFF, medical images and 16-bit PNG: LOW becomes 0 and HIGH becomes 1, without clipping.",
     ),
     _model(
         "--fit",
@@ -232,7 +231,7 @@ _ALL = (
     ),
     _input(
         "--config",
-        "Read options from this TOML file, such as a run's settings.toml.",
+        "Read options from this TOML file. A run writes its own to settings.toml.",
         type=PATH,
         callback=use_file,
         is_eager=True,  # it sets defaults of the others
@@ -247,7 +246,7 @@ _ALL = (
     _input("--exclude GLOB", "Skip files that match GLOB. [default: none]"),
     _input(
         "--labels FILE|folders",
-        "Compare with true classes: a CSV file of file,class, or folders named after classes.",
+        "Compare with the true classes. Takes a CSV file of file,class, or folders named after classes.",
     ),
     _input(
         "--only", "With --labels: compute maps only of images with a wrong prediction. [default: all images]"
@@ -256,19 +255,20 @@ _ALL = (
         "--shard I/N",
         "Only process the I-th of N shards, counted from 1. [default: from RANK and WORLD_SIZE, or all]",
     ),
+    _input("--allow-truncated", "Explain what can be read of images that are cut off."),
     _input("--every", "Videos: explain every N-th clip."),
     _input("--start SECONDS", "Videos: start the first clip here."),
     _input("--duration SECONDS", "Videos: explain this many seconds. [default: to the end]"),
     _output(
         "-o --output PATH",
-        "Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, a .pdf or .svg "
-        "file for a single figure, or an .html file for a page; - for stdout.",
+        "Write to this directory or file. A .png, .jpg, .webp or .mp4 file is for a single picture or video, a .pdf or "
+        ".svg file for a single figure, and an .html file for a page; - is stdout.",
         shell_complete=DIRECTORY.shell_complete,
     ),
     _output(
         "--format",
         "Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf and "
-        "svg are for --panel; html is an interactive page.",
+        "svg imply --panel; html is an interactive page.",
     ),
     _output(
         "--max-side PIXELS",
@@ -293,7 +293,7 @@ _ALL = (
     _output("--json as_json", "Print one JSON record per image instead of paths.", is_flag=True),
     _appearance(
         "--style",
-        "Drawing style; atlas is one figure of the regions in which each class has the most evidence.",
+        "Draw in this style. An atlas is one figure of the regions in which each class has the most evidence.",
     ),
     _appearance(
         "--cmap NAME",
@@ -308,6 +308,9 @@ _ALL = (
         default=None,
     ),
     _appearance("--caption", "Add class, score and color scale in a strip below each picture."),
+    _appearance(
+        "--header/--no-header", "Figures: put the image's name, model, layer and method above the pictures."
+    ),
     _appearance(
         "--cell-size PIXELS",
         "Panels: longer side of each picture. Wide photos are stacked, with up to twice this size. [default: 3 inches]",

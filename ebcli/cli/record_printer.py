@@ -152,7 +152,7 @@ class RecordPrinter:
 
     def _print_hints(self, record: Record, name: str) -> None:
         """Say what of an image is not explained, and what explains it; of the first such image only, unless verbose."""
-        hints = {}
+        hints = {**record.notes}
         if record.pages > 1:
             hints["pages"] = f"only the first of its {record.pages} pages or frames is explained"
         if record.tiles:

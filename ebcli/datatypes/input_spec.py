@@ -26,6 +26,7 @@ _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any ph
 _USUAL_SIDE = 224  # pixels, to try networks that take images of any size
 _USUAL_VOLUME = 64  # cells a side, likewise
 _HIGHEST = {"uint8": 255.0, "uint16": 65535.0}
+_MOST_ELONGATED = 32  # times as long as wide, of images that are explained whole: 63 tiles
 _TOLERANCE = 0.02  # of a side; 8 bits tell places of a side apart to 0.004
 _STRIDE = 32  # pixels, of the coarsest layers of nearly all networks for photos
 _CELLS = 7  # a side in these layers, so those of networks for smaller images have smaller strides
@@ -173,8 +174,10 @@ class InputSpec:
     def read_array(self, values: AnyArray) -> FloatArray:
         """What the network gets of an array (C, H, W), (height, width, C), or of a volume (C, D, H, W).
 
+        Values that are not finite are no data. In their place, it gets the mean that is subtracted.
+
         Raises:
-            ImageError: it has other channels than the network takes, or values that are not finite.
+            ImageError: it has other channels than the network takes.
         """
         if values.ndim == 4:
             return self._read_volume(values)
@@ -186,12 +189,12 @@ class InputSpec:
         if self.selected:
             values = values[[number - 1 for number in self.selected]]
         self.check_channels(len(values))
-        fill = self.mean if self.fit == "pad" else (0.0,) * self.channels
-        bands = map(Image.fromarray, map(self.to_unit_range, values))
-        pixels = np.stack([*map(self._crop_image, bands, fill)], axis=-1)
-        if not np.isfinite(pixels).all():
-            raise ImageError("it has values that are not finite: replace them, for example by 0")
-        return pixels
+        bands = []
+        for band, mean in zip(values, np.broadcast_to(self.mean, self.channels).tolist(), strict=True):
+            levels = self.to_unit_range(band)
+            image = Image.fromarray(np.where(np.isfinite(levels), levels, np.float32(mean)))
+            bands.append(self._crop_image(image, mean if self.fit == "pad" else 0.0))
+        return np.stack(bands, axis=-1)
 
     def _read_volume(self, values: AnyArray) -> FloatArray:
         planes = np.stack([self.read_array(plane) for plane in values.swapaxes(0, 1)])
@@ -272,6 +275,16 @@ class InputSpec:
             return tensor
         return tensor.transpose(-4, -3)
 
+    def notes_of_size(self, size: Size) -> dict[str, str]:
+        """What a user may not expect of an image of a size (width, height), by topic."""
+        elongation = max(size) / min(size)
+        if self.fit != "whole" or elongation <= _MOST_ELONGATED:
+            return {}
+        words = f"one side is {elongation:,.0f} times as long as the other"
+        return {
+            "long": f"{words}, so it is shortened to {_MOST_ELONGATED} times: cut it into parts for finer maps"
+        }
+
     @property
     def step(self) -> int:
         """Of ``"whole"``: sides differ by multiples of this many pixels, so that cells cover them evenly."""
@@ -308,7 +321,8 @@ class InputSpec:
             scale = side * max(1, self.tiles) / shorter
             if self.longest and not self.tiles:
                 scale = min(scale, self.longest / longer)
-            steps = [round((length * scale - side) / self.step) for length in size]
+            side_limit = _MOST_ELONGATED * side * max(1, self.tiles)
+            steps = [round((min(length * scale, side_limit) - side) / self.step) for length in size]
             across, down = (side + count * self.step for count in steps)
             return across, down
         if len(self.resize) == 2 or self.fit == "squash":

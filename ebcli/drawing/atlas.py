@@ -124,8 +124,9 @@ def atlas_figure(frames: Frames, maps: MapsOfImage, name: str, subtitle: str, pi
     room = figure.pixels(_LEGEND)
     left = photo.width + 2 * gap
     figure.width = left + room + gap
-    figure.write_title(name, subtitle)
-    figure.height += gap
+    figure.write_title(name, subtitle, style)
+    if style.header:
+        figure.height += gap
     _add_photo(figure, photo, marked_regions)
     letters = figure.letters
     size = round(letters.size)

@@ -121,9 +121,11 @@ class Figure:
         self.write(self.gap, self.height, text, bold=bold, fill=fill)
         self.height += self.line
 
-    def write_title(self, name: str, subtitle: str) -> None:
-        """Add the first two lines."""
+    def write_title(self, name: str, subtitle: str, style: DrawingStyle) -> None:
+        """Add the first two lines, if the style has them."""
         self.height = self.gap
+        if not style.header:
+            return
         self.write_line(name, bold=True)
         self.write_line(subtitle, fill=SECONDARY)
 
@@ -374,11 +376,12 @@ def lay_out(
     figure.width = gap + max(columns * (room + gap), legend_width)
     if columns == 1:  # wide pictures one below another, with their notes in one line
         room = figure.width - 2 * gap
-    figure.write_title(name, subtitle)
+    figure.write_title(name, subtitle, style)
     if sufficiency:
         for words in in_lines(printable(sufficiency), letters, figure.width - 2 * gap):
             figure.write_line(words)
-    figure.height += gap
+    if style.header or sufficiency:
+        figure.height += gap
     for row in rows:
         if row.heading:
             figure.write_line(row.heading, bold=True)

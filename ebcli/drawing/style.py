@@ -35,6 +35,7 @@ class DrawingStyle:
         cells: draw the layer's cells with hard edges, without interpolation.
         background: the opacity of a mask where the map is 0, 0 to 1.
         caption: put class, score and color scale in a strip below each picture.
+        header: put the name of the image, and model, layer and method, above figures.
         cell_size: the longer side of each picture in a figure, in pixels; None for 3 inches.
         dpi: pixels per inch of a figure; its text and lines grow with it.
 
@@ -53,6 +54,7 @@ class DrawingStyle:
     cells: bool = False
     background: float = 0.0
     caption: bool = False
+    header: bool = True
     cell_size: int | None = None
     dpi: int = 100
 

@@ -118,7 +118,7 @@ def excitation_backprop(
             is the first that looks like a picture, and ``"input:1"`` or ``"input:NAME"`` another one, by the name of
             its argument; the name alone if no module has it. A list or tuple of layers shares one forward pass and the
             same backward passes.
-        contrastive: subtract the dual's map.
+        contrastive: subtract the dual's map. `explain` and the command do so by default, this function does not.
         against: one or several class indices. The map is contrastive: the target's map minus the mean map of these
             classes, each normalized over the cells of the map. It replaces the dual.
         joint: explain all winning neurons jointly (True) or step by step (False). None decides for each layer:

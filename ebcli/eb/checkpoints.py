@@ -4,7 +4,7 @@ In between, only their inputs are kept, so the memory of a deep network is that 
 checkpointing (Chen et al. 2016, arXiv:1604.06174) for the tape. It holds for the joint rule.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -117,8 +117,12 @@ def checkpointed(net: Module) -> Iterator[None]:
     """Record the members of a network's lists of modules, such as the layers of a transformer, twice."""
     with ExitStack() as stack:
         for module in _members_of_lists(net):
+            own = vars(module).copy()
             module.forward = partial(_call, type(module).__name__, module.forward)
-            stack.callback(delattr, module, "forward")
+            if "forward" in own:
+                stack.callback(setattr, module, "forward", own["forward"])
+            else:
+                stack.callback(delattr, module, "forward")
         yield
 
 
@@ -131,28 +135,44 @@ def _members_of_lists(module: Module) -> Iterator[Module]:
             yield from _members_of_lists(child)
 
 
-def _call(name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+class ModuleCall:
+    """A module's call as a function of some of its arguments, which returns all tensors in its result."""
+
+    def __init__(
+        self, forward: AnyFunction, leaves: Sequence[Any], spec: Any, positions: Sequence[int]
+    ) -> None:
+        self._forward = forward
+        self._leaves = leaves
+        self._spec = spec
+        self._positions = positions
+
+    def __call__(self, *signals: Tensor) -> Tensors:
+        leaves = list(self._leaves)
+        for position, signal in zip(self._positions, signals, strict=True):
+            leaves[position] = signal
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        results, self._result_spec = tree_flatten(self._forward(*args, **kwargs))
+        # a class in the place of each tensor, which would stay in memory
+        self._results = [Tensor if isinstance(leaf, Tensor) else leaf for leaf in results]
+        return [leaf for leaf in results if isinstance(leaf, Tensor)]
+
+    def result(self, tensors: Tensors) -> Any:
+        """What the last call returned, with other tensors."""
+        remaining = iter(tensors)
+        leaves = [next(remaining) if leaf is Tensor else leaf for leaf in self._results]
+        return tree_unflatten(leaves, self._result_spec)
+
+
+def _call(name: str, forward: AnyFunction, *args: Any, **kwargs: Any) -> Any:
     """What a module returns, recorded as one operation if the tape has values among its arguments."""
     tape: Tape | None = ACTIVE_TAPE.get()
-    leaves, spec = tree_flatten((args, kwargs))
-    positions = [i for i, leaf in enumerate(leaves) if tape and isinstance(tape.value_of(leaf), Value)]
-    if tape is None or not positions:
+    if tape is None:
         return forward(*args, **kwargs)
-    result_spec: Any = None
-    others: Sequence[Any] = ()
-
-    def function(*signals: Tensor) -> Tensors:
-        nonlocal result_spec, others
-        arguments = list(leaves)
-        for position, signal in zip(positions, signals, strict=True):
-            arguments[position] = signal
-        changed_args, changed_kwargs = tree_unflatten(arguments, spec)
-        others, result_spec = tree_flatten(forward(*changed_args, **changed_kwargs))
-        return [leaf for leaf in others if isinstance(leaf, Tensor)]
-
+    leaves, spec = tree_flatten((args, kwargs))
+    positions = [i for i, leaf in enumerate(leaves) if isinstance(tape.value_of(leaf), Value)]
+    if not positions:
+        return forward(*args, **kwargs)
+    call = ModuleCall(forward, leaves, spec, positions)
     signals = [leaves[position] for position in positions]
     rule = Checkpoint(tape, signals)
-    tensors = iter(tape.call(name, partial(rule.run, function, signals), function, signals, rule))
-    return tree_unflatten(
-        [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in others], result_spec
-    )
+    return call.result(tape.call(name, partial(rule.run, call, signals), call, signals, rule))

@@ -15,8 +15,10 @@ deviations of norms are constants, as they are step by step.
 """
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +31,7 @@ from ebcli.eb.places import ONE_MARK, Images, move_marks
 from ebcli.eb.products import add_all, ratio
 from ebcli.eb.rules.activations import Activation
 from ebcli.eb.rules.rule import Gradients
+from ebcli.eb.torch_private import tree_map_only
 
 
 class Weights(NamedTuple):
@@ -84,31 +87,36 @@ class JointNeuron:
     def _through(self, op: Op, rule: Checkpoint, incoming: list[list[Weights]]) -> list[list[Weights]]:
         """Propagate through the operations of a module."""
         with rule.recorded(op) as recorded:
-            start = {
-                value: weights for value, weights in zip(recorded.results, incoming, strict=True) if weights
-            }
+            pairs = zip(recorded.results, incoming, strict=True)
+            start = {value: weights for value, weights in pairs if weights}
             joins = [below for below in recorded.ops if joins_constants(below)]
-            targets = [*recorded.sources, *(below.out for below in joins)]
             inside = JointNeuron()
+            targets = [*recorded.sources, *(below.out for below in joins)]
             messages = walk(start, recorded.ops, inside, targets)
-            sums = [of_module for modules in inside.constants.values() for of_module in modules]
-            for below in joins:
-                if below.out in messages:
-                    exponent = max(weights.exponent for weights in messages[below.out])
-                    excitation = _excitation(below.out, messages, exponent).where(_is_constant(below), 0)
-                    sums.append(Sums(excitation.flatten(1).sum(1, keepdim=True), exponent))
-            self.constants[op] = sums
+            self.constants[op] = [*chain(*inside.constants.values()), *_constant_sums(joins, messages)]
             return [messages.get(source, []) for source in recorded.sources]
 
 
+def _constant_sums(joins: Sequence[Op], messages: Messages) -> Iterator[Sums]:
+    """The excitations by constants in a module, of a single image."""
+    for op in joins:
+        if op.out in messages:
+            exponent = _largest_exponent([op.out], messages)
+            excitation = _excitation(op.out, messages, exponent).where(_is_constant(op), 0)
+            yield Sums(excitation.flatten(1).sum(1, keepdim=True), exponent)
+
+
+def _largest_exponent(values: Sequence[Value], messages: Messages) -> int:
+    return max(weights.exponent for value in values for weights in messages[value])
+
+
 def _slopes(op: Op, rule: Callable[..., Gradients], G: Sequence[Any]) -> Gradients:
-    """What a rule answers for K joint neurons, one after another, as their weights alone fill a device."""
+    """What a rule answers for K joint neurons, one after another, as the weights of one alone fill a device."""
     count = next(len(g) for g in G if g is not None)
-    by_neuron = [rule(op, [None if g is None else g[k] for g in G]) for k in range(count)]
+    by_neuron = [rule(op, tree_map_only(Tensor, itemgetter(k), [*G])) for k in range(count)]
     if count == 1:
-        return [None if g is None else g[None] for g in by_neuron[0]]
-    by_operand = zip(*by_neuron, strict=True)
-    return [None if slopes[0] is None else torch.stack(slopes) for slopes in by_operand]
+        return tree_map_only(Tensor, lambda g: g[None], by_neuron[0])
+    return [None if slopes[0] is None else torch.stack(slopes) for slopes in zip(*by_neuron, strict=True)]
 
 
 def _rescale(G: Tensor, exponent: int) -> Weights:
@@ -146,31 +154,52 @@ def joint_shares(output: Value, priors: Tensor, paths: Paths, images: Images) ->
     messages = walk({output: [Weights(priors, 0)]}, ops, neuron, targets)
     masks = {op: op.memoize(partial(_is_constant, op)) for op in joins if op.out in messages}
 
-    def image_sums(z: Tensor, value: Value) -> Tensor:
-        return torch.stack([images.sums(of_neuron, value) for of_neuron in z])
-
     shares = []
     for path in paths:
         nothing = priors.new_zeros(len(priors), *path.layer.shape)
         messages.setdefault(path.layer, [Weights(nothing, 0)])
-        with_constants = [op for op in path.ops if op in masks and masks[op].any()]
-        values = [path.layer, *(op.out for op in with_constants)]
-        inside = [(op.site, sums) for op in path.ops for sums in neuron.constants.get(op, ())]
-        exponents = [weights.exponent for value in values for weights in messages[value]]
-        exponent = max([*exponents, *(sums.exponent for _, sums in inside)])
-        z = _excitation(path.layer, messages, exponent)
-        constants: LostMass = {}
-        for op in with_constants:
-            excitation = _excitation(op.out, messages, exponent).where(masks[op], 0)
-            constants[op.site] = constants.get(op.site, 0) + image_sums(excitation, op.out)
-        for site, (sums, own_exponent) in inside:
-            constants[site] = constants.get(site, 0) + sums * 2.0 ** (own_exponent - exponent)
-        total = image_sums(z, path.layer) + sum(constants.values())
-        pairs = zip(z, total, strict=True)
-        relevance = torch.stack([ratio(of_neuron, images.spread(t, path.layer)) for of_neuron, t in pairs])
-        lost = {site: ratio(sums, total) for site, sums in constants.items()}
-        shares.append(LayerShares(relevance.to(path.layer.dtype), lost))
+        inside = {op: sums for op, sums in neuron.constants.items() if op in path.ops}
+        with_constants = {op: masks[op] for op in path.ops if op in masks and masks[op].any()}
+        shares.append(_shares(path.layer, messages, with_constants, inside, images))
     return shares
+
+
+def _shares(
+    layer: Value,
+    messages: Messages,
+    masks: Mapping[Op, Tensor],
+    inside: Mapping[Op, Sequence[Sums]],
+    images: Images,
+) -> LayerShares:
+    """The relevance of a layer, and the shares of constants.
+
+    Args:
+        layer: the layer.
+        messages: what has arrived there, and where constants join.
+        masks: where the results of operations are constants.
+        inside: the excitations by constants in modules.
+        images: of each element.
+    """
+    exponent = _largest_exponent([layer, *(op.out for op in masks)], messages)
+    exponent = max([exponent, *(sums.exponent for sums in chain(*inside.values()))])
+
+    def sum_up(z: Tensor, value: Value) -> Tensor:
+        return torch.stack([images.sums(of_neuron, value) for of_neuron in z])
+
+    z = _excitation(layer, messages, exponent)
+    constants: LostMass = {}
+    for op, mask in masks.items():
+        excitation = _excitation(op.out, messages, exponent).where(mask, 0)
+        constants[op.site] = constants.get(op.site, 0) + sum_up(excitation, op.out)
+    for op, of_module in inside.items():
+        for sums in of_module:
+            constants[op.site] = constants.get(op.site, 0) + sums.sums * 2.0 ** (sums.exponent - exponent)
+    total = sum_up(z, layer) + sum(constants.values())
+    pairs = zip(z, total, strict=True)
+    relevance = torch.stack([ratio(of_neuron, images.spread(sums, layer)) for of_neuron, sums in pairs])
+    return LayerShares(
+        relevance.to(layer.dtype), {site: ratio(sums, total) for site, sums in constants.items()}
+    )
 
 
 def _is_constant(op: Op) -> Tensor:

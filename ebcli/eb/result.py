@@ -69,8 +69,9 @@ class ExcitationResult:
                 masses[4:] = ["..."]
             mass = f"[{', '.join(masses)}]"
         head = "" if self.head is None else f"head={self.head!r}, "
+        method = "contrastive" if self.contrastive else "marginal"
         return (
-            f"{type(self).__name__}({head}layer={self.layer!r}, contrastive={self.contrastive}, "
+            f"{type(self).__name__}({head}layer={self.layer!r}, method={method!r}, "
             f"relevance={tuple(self.relevance.shape)}, logits={tuple(self.logits.shape)}, "
             f"mass={mass})"
         )

@@ -3,25 +3,29 @@
 That is its bytes without its name, and no more than it may unpack to.
 """
 
+import io
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from math import inf
 from os.path import isdir, isfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageFile, ImageOps, UnidentifiedImageError
 
-from ebcli.datatypes.explanation import Box, Size
+from ebcli.datatypes.arrays import AnyArray
+from ebcli.datatypes.explanation import Box, Interval, Size
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, import_optional, missing, reason, sides
 from ebcli.files.paths import safe_open
 
 File = Path | BinaryIO
+Notes = dict[str, str]  # sentences about a file that its user may not expect, by topic
 
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
@@ -31,8 +35,14 @@ _MEMORY_PER_PIXEL = 32  # bytes; floats in TIFF take 28
 _USUAL_PIXELS = Image.MAX_IMAGE_PIXELS or 0
 _HEIF = {".heic", ".heif"}
 _MULTIPAGE = {"GIF", "PNG", "WEBP", "TIFF"}
+_allows_truncated = ContextVar("allows_truncated", default=False)
 _PACKED_CHUNK = 1 << 14  # bytes at a time
 _UNPACKED_CHUNK = 1 << 22  # deflate makes at most 1032 bytes of one
+WHITE = 65535.0  # of 16 bits
+_LEAST_SHARE = 0.001  # that is named
+_DARKEST = 1 / 8  # of white; the brightest value of images that are nearly black
+NO_DATA_TAG = 42113  # GDAL's, in TIFF
+NOTHING_FINITE = "none of its values is a finite number"
 TOO_MANY = "it has too many pixels: raise EB_SALIENCY_MAX_PIXELS"
 
 
@@ -62,18 +72,106 @@ def limit_pixels(count: int | None) -> None:
         Image.MAX_IMAGE_PIXELS = count // 2  # Pillow warns above this, and refuses above twice as much
 
 
-def decode(file: File) -> Image.Image:
+def allow_truncated(is_allowed: bool) -> None:
+    """Make this thread read what is there of images that are cut off, or refuse them."""
+    _allows_truncated.set(is_allowed)
+
+
+class Decoded(NamedTuple):
+    """An upright RGB image, and what a user may not expect of its file, by topic."""
+
+    image: Image.Image
+    notes: Notes
+
+
+def decode(file: File, *, to_srgb: bool = False) -> Image.Image:
+    """The image of ``read_photo``."""
+    return read_photo(file, to_srgb=to_srgb).image
+
+
+def read_photo(file: File, limits: Interval | None = None, *, to_srgb: bool = False) -> Decoded:
     """The image upright (EXIF orientation applied) and in RGB; of an animation, the first frame.
 
     Transparent pixels become white; 16-bit values are scaled to 8 bits.
 
+    Args:
+        file: its path or bytes.
+        limits: see ``to_rgb``.
+        to_srgb: whether to convert colors of another color space, as pictures need it. Networks get them as they are
+            stored, as those of torchvision and timm do.
+
     Raises:
-        ImageError: the file does not exist, is not an image, is broken, or has more pixels than Pillow's
+        ImageError: the file does not exist, is not an image, is broken or truncated, or has more pixels than Pillow's
             ``Image.MAX_IMAGE_PIXELS`` allows.
     """
     with reading(file), open_image(file) as image:
+        notes = _load(image)
         ImageOps.exif_transpose(image, in_place=True)  # a copy of a large photo takes a lot of memory
-        return to_rgb(image)
+        picture: Image.Image = image
+        if _is_gray(image):
+            values = mark_missing(np.asarray(image), getattr(image, "tag_v2", {}).get(NO_DATA_TAG))
+            notes |= notes_of_values([values], None if limits else _limits(values, image.mode)[1])
+            if values.dtype.kind == "f":
+                picture = Image.fromarray(values)
+        elif to_srgb:
+            picture = in_srgb(image)
+        return Decoded(to_rgb(picture, limits), notes)
+
+
+def _load(image: Image.Image) -> Notes:
+    """Decode an image; if it is truncated and that is allowed, what is there of it.
+
+    Raises:
+        ImageError: it is truncated.
+    """
+    try:
+        image.load()
+    except OSError as error:
+        if "truncated" not in str(error).lower():
+            raise
+        share = _share_of_rows(image)
+        problem = "it is truncated"
+        if share:
+            problem += f", and about {share:.0%} of its rows are there"
+        if not _allows_truncated.get():
+            advice = "copy it again, or explain what can be read of it with --allow-truncated"
+            raise ImageError(f"{problem}: {advice}") from error
+    else:
+        return {}
+    # It is a switch of the whole process. Another thread that decodes now may read a truncated image without a note
+    ImageFile.LOAD_TRUNCATED_IMAGES = True
+    try:
+        image.load()
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
+    return {"truncated": f"{problem}; what is missing is gray or black, and maps are of the rest"}
+
+
+def _share_of_rows(image: Any) -> float:
+    """The share of the rows that were decoded before an error, as the others are 0; 0 if all are."""
+    tile = image.tile
+    image.tile = []  # so that Pillow does not decode it again
+    rows = np.asarray(image).reshape(image.height, -1)
+    image.tile = tile
+    return min(float(rows.any(axis=1).mean()), 0.99)
+
+
+def in_srgb(image: Image.Image) -> Image.Image:
+    """The image with colors in sRGB, if it says that they are others."""
+    content = image.info.get("icc_profile")
+    if not content:
+        return image
+    try:
+        profile = ImageCms.ImageCmsProfile(io.BytesIO(content))
+        if "sRGB" in ImageCms.getProfileDescription(profile):
+            return image
+        mode = "RGBA" if image.mode == "RGBA" else "RGB"
+        converted = ImageCms.profileToProfile(image, profile, ImageCms.createProfile("sRGB"), outputMode=mode)
+    except (ImageCms.PyCMSError, OSError):  # the profile is broken, or not for this mode
+        return image
+    assert converted is not None
+    del converted.info["icc_profile"]  # files without one are in sRGB
+    return converted
 
 
 @contextmanager
@@ -119,6 +217,50 @@ def decoding_memory(max_pixels: int | None = None) -> int:
     return _MEMORY + _MEMORY_PER_PIXEL * max_pixels
 
 
+def mark_missing(values: AnyArray, no_data: Any) -> AnyArray:
+    """Values in which those are NaN that stand for no data, as the tag of GDAL says; the same values if there are none.
+
+    Those of integers without a sign stay, as their whole range is from black to white.
+    """
+    if no_data is None or values.dtype.kind not in "fi":
+        return values
+    with suppress(ValueError):
+        is_missing = values.astype(np.float32) == np.float32(str(no_data).strip("\0 "))
+        if is_missing.any():
+            return np.where(is_missing, np.float32(np.nan), values.astype(np.float32))
+    return values
+
+
+def notes_of_values(bands: Sequence[AnyArray], white: float | None) -> Notes:
+    """What a user may not expect of values that are no colors.
+
+    Args:
+        bands: of any shape.
+        white: the value that the network sees as white; None if the user chose it, or none is.
+
+    Raises:
+        ImageError: none of them is a finite number.
+    """
+    if bands[0].dtype.kind == "f":
+        return _notes_of_missing(1 - float(np.mean([np.isfinite(band).mean() for band in bands])))
+    high = int(max(band.max() for band in bands))
+    if white is None or not 0 < high < _DARKEST * white:
+        return {}
+    end = (1 << high.bit_length()) - 1
+    words = f"its highest value is {high} of {white:.0f}, so the network sees it nearly black"
+    return {"dark": f"{words}: --range 0,{end} makes {end} white"}
+
+
+def _notes_of_missing(share: float) -> Notes:
+    if share == 1:
+        raise ImageError(NOTHING_FINITE)
+    if share == 0:
+        return {}
+    amount = f"{share:.1%}" if share >= _LEAST_SHARE else "less than 0.1%"
+    words = f"{amount} of its values are no data (NaN, infinite, or marked so)"
+    return {"no data": f"{words}: pictures have them in white"}
+
+
 def check_pixels(size: Size) -> None:
     """Raise ImageError if an image of this size has more pixels than Pillow would decode."""
     if size[0] * size[1] > most_pixels():
@@ -145,21 +287,28 @@ def open_file(file: File) -> Iterator[BinaryIO]:
             yield content
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert any Pillow mode to ``RGB``; transparent pixels become white.
+def to_rgb(image: Image.Image, limits: Interval | None = None) -> Image.Image:
+    """Convert any Pillow mode to ``RGB``; transparent pixels become white, and so does what is no finite number.
 
     32-bit integers that fit into 16 bits are read as 16-bit values. Other 32-bit integers and floats have no fixed
     white, so they are scaled from their minimum to their maximum.
+
+    Args:
+        image: of any mode.
+        limits: the values that become black and white, for integers of 16 or more bits and floats; None to choose them.
+
+    Raises:
+        ImageError: none of its values is a finite number.
     """
-    if image.mode.startswith(("I", "F")):
+    if _is_gray(image):
         values = np.asarray(image, dtype=np.float64)
-        values = np.nan_to_num(values, posinf=values[np.isfinite(values)].max(initial=0.0), neginf=0.0)
-        low = values.min()
-        high = values.max()
-        if image.mode != "F" and low >= 0 and high <= 0xFFFF:
-            low = 0
-            high = 0xFFFF
-        levels = (values - low) * (255 / (high - low or 1))
+        is_missing = ~np.isfinite(values)
+        if is_missing.all():
+            raise ImageError(NOTHING_FINITE)
+        values = np.where(is_missing, values[~is_missing][0], values)
+        low, high = limits or _limits(values, image.mode)
+        levels = ((values - low) * (255 / (high - low or 1))).clip(0, 255)
+        levels[is_missing] = 255
         return Image.fromarray(levels.round().astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
@@ -167,6 +316,20 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
         return image
     return image.convert("RGB")
+
+
+def _is_gray(image: Image.Image) -> bool:
+    """Whether an image has numbers of more than 8 bits, which are no colors."""
+    return image.mode.startswith(("I", "F"))
+
+
+def _limits(values: AnyArray, mode: str) -> Interval:
+    """The values that become black and white."""
+    low = float(values.min())
+    high = float(values.max())
+    if mode != "F" and low >= 0 and high <= WHITE:
+        return 0.0, WHITE
+    return low, high
 
 
 def read_mask(path: Path, size: Size, region: Box, shape: tuple[int, int]) -> NDArray[np.bool_]:

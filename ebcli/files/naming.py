@@ -87,7 +87,7 @@ def output_relpath(path: Path) -> Path:
     plain = canonical(path)
     if plain.parts[:1] and plain.parts[0].endswith(":"):  # its scheme
         plain = portable(plain)
-    if plain.is_absolute() or _is_of_others(plain):
+    if plain.is_absolute() or is_outside(plain):
         plain = _place_of(Path(os.path.abspath(plain)))  # noqa: PTH100 - Path.resolve would follow links
     return safe_relpath(plain)
 
@@ -112,7 +112,8 @@ def safe_relpath(plain: Path) -> Path:
     return Path(*folders, f"{plain.name}~" if _LIKE_MARKED_RAW.fullmatch(plain.name) else plain.name)
 
 
-def _is_of_others(relative: Path) -> bool:
+def is_outside(relative: Path) -> bool:
+    """Whether a place is one of inputs from outside the working directory."""
     return bool(relative.parts and _OF_OTHERS.fullmatch(relative.parts[0]))
 
 
@@ -123,7 +124,7 @@ def _place_of(path: Path) -> Path:
             relpath = path.relative_to(folder)
             if levels:
                 return Path("parent" if levels == 1 else f"parent-{levels}", relpath)
-            if not _is_of_others(relpath):
+            if not is_outside(relpath):
                 return relpath
     drive = re.sub(r"[:\\/]+", " ", path.drive).split()
     return Path(_OUTSIDE, *drive, *path.parts[1:])

@@ -210,6 +210,7 @@ class Record:
         tiles: the number of tiles that were explained and joined; 0 if the image was not cut.
         seen: the share of the image that the network saw, 0 to 1.
         pages: the number of pages or frames of an image file; the first one was explained.
+        notes: what a user may not expect of the file, such as values that are missing, by topic.
         candidates: how the classes were chosen: ``windows``, ``photo`` or the name of a file; empty if in another way.
         question, answer: the question to a vision-language model and its answer.
         answer_given: whether the answer is not the model's own, but one that was to be explained.
@@ -243,6 +244,7 @@ class Record:
     tiles: int = 0
     seen: float = 1.0
     pages: int = 1
+    notes: JsonObject = field(default_factory=dict)
     question: str = ""
     answer: str | None = None
     answer_given: bool = False
@@ -377,13 +379,14 @@ def _scalars(record: type[ClassRecord | Record]) -> dict[str, set[Any]]:
 _OF_CLASS = _scalars(ClassRecord)
 _OF_RECORD = _scalars(Record)
 _FIELD_NAMES = {record_field.name for record_field in fields(Record)}
-_LATER = {
+_LATER: JsonObject = {
     "question": "",
     "answer": None,
     "answer_given": False,
     "head": None,
     "other_inputs": "",
     "candidates": "",
+    "notes": {},
 }  # which records of earlier versions lack
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 

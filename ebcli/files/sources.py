@@ -4,7 +4,7 @@ import hashlib
 import os
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from io import BytesIO
@@ -16,7 +16,16 @@ from typing import NamedTuple
 from ebcli.datatypes.query import Query
 from ebcli.errors import ImageError, plural, reason
 from ebcli.files.media.medium import INPUT_FORMATS, InputFormat
-from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath, sha256
+from ebcli.files.naming import (
+    PRIVATE_NAME,
+    STDIN,
+    canonical,
+    is_outside,
+    output_relpath,
+    portable,
+    safe_relpath,
+    sha256,
+)
 from ebcli.files.paths import DEFAULT, FileState, RemoteOptions, url_of, without_secrets
 from ebcli.files.results import OwnResults
 from ebcli.files.storage import Listing, Span, list_remote, read, stamp_of, tar_members, without_file_scheme
@@ -149,6 +158,7 @@ def find_sources(
     """Find every file of ``paths`` once, in the order of ``paths``; the files of a directory are sorted by path.
 
     A directory in ``paths`` is the root of the places of its files; of several, each has a place below its own name.
+    The place of a file outside the working directory that is named by an absolute path has the name of its directory.
 
     Of local directories, no more than the files of the shard and the entries of one directory are held in memory.
 
@@ -172,7 +182,6 @@ def find_sources(
         as_one: kinds of data of which a local directory can be one input, such as numbered frames.
     """
     hidden = hidden_directory and _identity(hidden_directory)
-    search = _Search(hidden=hidden, include=include, exclude=exclude, shard=shard, as_one=as_one)
     sources: dict[str, Source] = {}
     skipped_names = []
     own_results = OwnResults()
@@ -181,7 +190,13 @@ def find_sources(
     containers = [path for path, _ in inputs if path.suffix.lower() == ".tar" or isdir(path)]
     containers += [path for path, listing in listings.items() if listing.files != [path]]
     has_several = len(set(map(canonical, containers))) > 1
-    roots = {path: Root(path, Path(_with_name(path).name if has_several else "")) for path in containers}
+    short_roots = _short_roots([path for path, _ in inputs])
+    roots = short_roots | {
+        path: Root(path, Path(_with_name(path).name if has_several else "")) for path in containers
+    }
+    search = _Search(
+        hidden=hidden, include=include, exclude=exclude, shard=shard, as_one=as_one, short_roots=short_roots
+    )
     for path, options in inputs:
         root = roots.get(path)
         if stdin is not None and path == STDIN:
@@ -204,6 +219,26 @@ def find_sources(
         count = plural(len(skipped_names), "file")
         warnings.warn(f"skipped {count} that this program wrote, such as '{skipped_names[0]}'", stacklevel=2)
     return list(sources.values())
+
+
+def _short_roots(paths: Iterable[Path]) -> dict[Path, Root]:
+    """The roots of inputs that are named by absolute paths from outside the working directory.
+
+    ``/data/photos/a.jpg`` goes to ``photos/a.jpg``. Inputs that would have the same place get no root.
+    """
+    places = {path: output_relpath(path) for path in paths}
+    for path, place in places.items():
+        short = Path(path.parent.name, path.name)
+        if path.is_absolute() and is_outside(place) and not is_outside(short):
+            places[path] = short
+    owners = dict[Path, set[Path]]()
+    for path, place in places.items():
+        owners.setdefault(place, set()).add(canonical(path))
+    return {
+        path: Root(path.parent, Path(path.parent.name))
+        for path, place in places.items()
+        if place != output_relpath(path) and len(owners[place]) == 1
+    }
 
 
 def _remote_entries(path: Path, root: Root | None, listing: Listing) -> Iterator[_Entry]:
@@ -260,6 +295,7 @@ class _Search:
     exclude: Sequence[str]
     shard: Shard | None
     as_one: Sequence[InputFormat]
+    short_roots: Mapping[Path, Root]
     identities: set[object] = field(default_factory=set)
 
     def selects(self, source: Source, relpath: Path) -> bool:
@@ -295,7 +331,7 @@ class _Search:
             folder = folders.pop()
             if _parts(folder, self.as_one):
                 is_root = folder == root.path
-                place = None if is_root else root
+                place = self.short_roots.get(folder) if is_root else root
                 sources.append(Source(_with_name(folder), is_explicit=is_root, root=place))
                 continue
             if not self._enters(folder, root.path):

@@ -412,7 +412,7 @@ def _strip(candidate: Candidate) -> Image.Image:
     tiles = []
     for photo, mask in candidate.photos[:_MAX_PHOTOS]:
         with suppress(ImageError):
-            small = resize(decode(photo.path), _SIDE)
+            small = resize(decode(photo.path, to_srgb=True), _SIDE)
             tile = picture(small, photo.grid, Box(0, 0, *small.size), DrawingStyle())
             rows, columns = np.nonzero(mask)
             place = Box(columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)

@@ -242,7 +242,7 @@ def _row(pair: MapPair, correlation: Correlation, photo: Path | None) -> tuple[J
     tiles = []
     if photo is not None:
         with suppress(ImageError):
-            background = decode(photo).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+            background = decode(photo, to_srgb=True).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
             tiles.append(background)
     has_photo = bool(tiles)
     for map_ in pair.maps:

@@ -302,7 +302,7 @@ def _make(
     with suppress(ImageError, OSError):
         if photo and photo in missing and source and Source(source).stamp() == outcome.record.stamp:
             _, file = Source(source).open_content()
-            files[photo] = encode_picture(downscale(decode(file)), "jpg")
+            files[photo] = encode_picture(downscale(decode(file, to_srgb=True)), "jpg")
     with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
         for entry, frame_maps in _frame_maps(directory, outcome, style):
             content = map_thumbnail(frame_maps, frame_maps.map.values) if entry.map in missing else None

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ebcli.errors import ConfigurationError, UnknownClassError, closest, reason
+from ebcli.errors import ConfigurationError, UnknownClassError, closest, did_you_mean, reason
 from ebcli.files.naming import from_cell
 
 Names = Sequence[str] | None  # of classes, in the order of the network's outputs
@@ -35,7 +35,7 @@ def resolve_class(categories: Names, target: str | int, num_classes: int | None 
         resolve_class(categories, "281")          # 281
         resolve_class(categories, "Tabby")        # 281: case does not matter
         resolve_class(categories, "tiger cat")    # 282
-        resolve_class(categories, "tabb")         # 281: part of only one name
+        resolve_class(categories, "cardoon")      # 946: a whole word of only one name
 
     Args:
         categories: class names in the order of the output units; None if unknown.
@@ -59,8 +59,9 @@ def resolve_class(categories: Names, target: str | int, num_classes: int | None 
 def matching_classes(categories: Names, target: str | int, num_classes: int | None = None) -> tuple[int, ...]:
     """Indices of the classes that an index or a name can mean.
 
-    An exact match wins over one that ignores case, that wins over those with the name as a whole word, and these win
-    over those with it as a part. ImageNet has both a dog "Cardigan" and a garment "cardigan".
+    An exact match wins over one that ignores case, as ImageNet has both a dog "Cardigan" and a garment "cardigan". Then
+    come names that list it among synonyms, as in "tabby, tabby cat", and last those that have it as whole words. Names
+    that only have it inside a word, as "crate" has "rat", are suggested.
 
     Args:
         categories: class names in the order of the output units; None if unknown.
@@ -99,16 +100,22 @@ def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ..
     lowercase = name.casefold()
     literal = re.escape(lowercase)
     names = [category.casefold() for category in categories]
+    parts: list[str] = []
     if lowercase:
         matches = [index for index, category in enumerate(categories) if category == name]
-        for pattern in (rf"\A{literal}\Z", rf"(?<!\w){literal}(?!\w)", literal):
+        for pattern in (rf"\A{literal}\Z", rf"(\A|, ?){literal}(,|\Z)", rf"(?<!\w){literal}(?!\w)"):
             matches = matches or [index for index, text in enumerate(names) if re.search(pattern, text)]
         if matches:
             return tuple(matches)
-    usual = f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
+        parts = [category for category, text in zip(categories, names, strict=True) if lowercase in text]
+    advice = closest(name, categories) or did_you_mean(parts[:_MAX_NAMES])
+    advice = (
+        advice
+        or f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
+    )
     like = dict(zip(names, categories, strict=True))
-    near = difflib.get_close_matches(lowercase, like, cutoff=_LIKE)
-    raise UnknownClassError(name, closest(name, categories) or usual, map(like.__getitem__, near))
+    close = [like[key] for key in difflib.get_close_matches(lowercase, like, cutoff=_LIKE)]
+    raise UnknownClassError(name, advice, dict.fromkeys([*close, *parts[:_MAX_NAMES]]))
 
 
 def printable_names(names: NamesOfHeads) -> NamesByHead:

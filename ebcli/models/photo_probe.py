@@ -14,6 +14,7 @@ An experiment with the network as it is checks them: a token must change most wh
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -49,21 +50,40 @@ class Call(NamedTuple):
     number: int
 
 
-class TracedCall(NamedTuple):
-    """A call of a module, and a fingerprint of each of its arguments that is a tensor of numbers.
+class Fingerprint(NamedTuple):
+    """What tells a tensor from another one."""
 
-    Attributes:
-        call: the call.
-        arguments: of floating-point tensors; None of anything else.
-        ids: of tensors of whole numbers; None of anything else.
-    """
+    is_floating: bool
+    shape: torch.Size
+    total: float
+    size: float
+
+    @classmethod
+    def of(cls, leaf: Any) -> "Fingerprint | None":
+        """That of a tensor; None of anything else."""
+        if not isinstance(leaf, Tensor) or leaf.numel() < 2:
+            return None
+        numbers = leaf.detach().double().nan_to_num(0, 0, 0)
+        return cls(leaf.is_floating_point(), leaf.shape, float(numbers.sum()), float(numbers.abs().sum()))
+
+
+class TracedCall(NamedTuple):
+    """A call of a module, and a fingerprint of each of its arguments."""
 
     call: Call
-    arguments: list[Any]
-    ids: list[Any]
+    arguments: list[Fingerprint | None]
+
+    def differing(self, other: "TracedCall") -> list[int]:
+        """The arguments that are others in another forward pass."""
+        pairs = enumerate(zip(self.arguments, other.arguments, strict=False))
+        return [index for index, (a, b) in pairs if a != b and a is not None and b is not None]
+
+    def floating(self, other: "TracedCall") -> list[int]:
+        """Those of them that are of floating-point numbers."""
+        return [index for index in self.differing(other) if self.arguments[index].is_floating]  # type: ignore[union-attr]
 
 
-class Entry(NamedTuple):
+class PhotoEntry(NamedTuple):
     """Where a photo enters.
 
     Attributes:
@@ -92,11 +112,6 @@ class PhotoTokens(NamedTuple):
     boxes: Tensor
 
 
-def flatten_call(args: Any, kwargs: Any) -> tuple[list[Any], Any]:
-    """The arguments of a call of a module, flat, and how to put them together again."""
-    return tree_flatten((args, kwargs))
-
-
 def cast(net: Any, inputs: Inputs) -> Inputs:
     """Inputs in the precision of a network."""
     return {
@@ -115,7 +130,7 @@ def before_call(net: nn.Module, call: Call, hook: Callable[[list[Any]], None]) -
         remaining -= 1
         if remaining != -1:
             return None
-        leaves, spec = flatten_call(args, kwargs)
+        leaves, spec = tree_flatten((args, kwargs))
         hook(leaves)
         return tree_unflatten(leaves, spec)
 
@@ -139,11 +154,6 @@ def _arguments(net: nn.Module, inputs: Inputs, call: Call, positions: Sequence[i
     return rows
 
 
-def _fingerprint(tensor: Tensor) -> tuple[Any, ...]:
-    numbers = tensor.detach().double().nan_to_num(0, 0, 0)
-    return tuple(tensor.shape), float(numbers.sum()), float(numbers.abs().sum())
-
-
 def _trace(net: nn.Module, inputs: Inputs) -> list[TracedCall]:
     """The calls of all modules in a forward pass."""
     trace: list[TracedCall] = []
@@ -152,13 +162,8 @@ def _trace(net: nn.Module, inputs: Inputs) -> list[TracedCall]:
 
     def note(module: nn.Module, args: Any, kwargs: Any) -> None:
         name = names[module]
-        prints: tuple[list[Any], list[Any]] = ([], [])
-        for leaf in flatten_call(args, kwargs)[0]:
-            is_tensor = isinstance(leaf, Tensor) and leaf.numel() > 1
-            for of_kind, is_of_kind in zip(prints, (True, False), strict=True):
-                matches = is_tensor and leaf.is_floating_point() == is_of_kind
-                of_kind.append(_fingerprint(leaf) if matches else None)
-        trace.append(TracedCall(Call(name, counts[name]), *prints))
+        prints = [*map(Fingerprint.of, tree_flatten((args, kwargs))[0])]
+        trace.append(TracedCall(Call(name, counts[name]), prints))
         counts[name] += 1
 
     handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in names]
@@ -171,12 +176,9 @@ def _trace(net: nn.Module, inputs: Inputs) -> list[TracedCall]:
     return trace
 
 
-def _differing(before: list[Any], after: list[Any]) -> list[int]:
-    pairs = enumerate(zip(before, after, strict=False))
-    return [index for index, (a, b) in pairs if a is not None and b is not None and a != b]
-
-
-def find_entry(net: nn.Module, read: Reader, size: tuple[int, int], word: int) -> tuple[Entry, PhotoTokens]:
+def find_entry(
+    net: nn.Module, read: Reader, size: tuple[int, int], word: int
+) -> tuple[PhotoEntry, PhotoTokens]:
     """Where photos enter, and the tokens of photos of one size (width, height), which have been checked.
 
     Behind a resampler, whose tokens look at the whole photo, the entry is the last place in front of it where tokens
@@ -204,9 +206,8 @@ def find_entry(net: nn.Module, read: Reader, size: tuple[int, int], word: int) -
 
 def _noise(size: tuple[int, int], seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    coarse = 255 * torch.rand(
-        1, 3, _BLOTCHES, _BLOTCHES, generator=generator
-    )  # which stays when it is shrunk
+    # which stays when the photo is shrunk
+    coarse = 255 * torch.rand(1, 3, _BLOTCHES, _BLOTCHES, generator=generator)
     return F.interpolate(coarse, size[::-1], mode="bilinear")[0]
 
 
@@ -217,18 +218,20 @@ def _with_last_token(inputs: Inputs, token: int) -> Inputs:
     return inputs | changed
 
 
-def _first_with_both(traces: Sequence[list[TracedCall]], inputs: Inputs) -> Entry:
+def _are_alike(calls: Sequence[TracedCall]) -> bool:
+    """Whether forward passes call the same module."""
+    return len({traced.call for traced in calls}) == 1
+
+
+def _first_with_both(traces: Sequence[list[TracedCall]], inputs: Inputs) -> PhotoEntry:
     """The entry, by the traces of some inputs, of those with another photo, and of those with another text."""
-    raw = [_fingerprint(value) for value in inputs.values() if isinstance(value, Tensor)]
-    for base, photo, text in zip(*traces, strict=False):
-        if not base.call == photo.call == text.call:
-            break
-        of_photo = _differing(base.arguments, photo.arguments)
-        of_text = _differing(base.arguments, text.arguments)
-        gets_text = of_text or _differing(base.ids, text.ids)
-        if of_photo and gets_text and not any(base.arguments[index] in raw for index in of_photo):
-            only_text = [index for index in of_text if index not in of_photo]
-            return Entry(base.call, of_photo, only_text, _embeddings(traces, base.call))
+    raw = {*map(Fingerprint.of, inputs.values())}
+    for base, photo, text in takewhile(_are_alike, zip(*traces, strict=False)):
+        of_photo = base.floating(photo)
+        reads_both = of_photo and base.differing(text)
+        if reads_both and raw.isdisjoint(base.arguments[index] for index in of_photo):
+            of_text = [index for index in base.floating(text) if index not in of_photo]
+            return PhotoEntry(base.call, of_photo, of_text, _embeddings(traces, base.call))
     raise ConfigurationError("no part of the network reads both the photo and the text: choose another one")
 
 
@@ -239,12 +242,12 @@ def _embeddings(traces: Sequence[list[TracedCall]], entry: Call) -> list[str]:
     names = [
         base.call.module
         for base, text in pairs[first:]
-        if len(base.ids) == 1 and _differing(base.ids, text.ids)
+        if len(base.arguments) == 1 and base.differing(text) and not base.floating(text)
     ]
     return [*dict.fromkeys(names)]
 
 
-def find_tokens(net: nn.Module, read: Reader, size: tuple[int, int], entry: Entry) -> PhotoTokens | None:
+def find_tokens(net: nn.Module, read: Reader, size: tuple[int, int], entry: PhotoEntry) -> PhotoTokens | None:
     """The tokens of photos of one size (width, height); None if most of what they read reaches several of them.
 
     Raises:
@@ -258,14 +261,9 @@ def find_tokens(net: nn.Module, read: Reader, size: tuple[int, int], entry: Entr
     inputs = photos[0]
     for name in where:
         inputs[name] = inputs[name].clone().requires_grad_()
-    handles = [module.register_forward_hook(_pass_by, with_kwargs=True) for module in net.modules()]
-    try:
-        with torch.enable_grad():
-            arguments = _arguments(net, inputs, entry.call, entry.photo)
-            photo_rows = [argument[is_photo] for argument, is_photo in zip(arguments, rows, strict=True)]
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.enable_grad():
+        arguments = _alone(net, inputs, entry)
+        photo_rows = [argument[is_photo] for argument, is_photo in zip(arguments, rows, strict=True)]
     numbers = [inputs[name] for name in where]
     places = torch.cat([*where.values()])
     boxes = []
@@ -294,12 +292,25 @@ def _coordinates(read: Reader, size: tuple[int, int]) -> dict[str, Tensor]:
         is_inside = contrast.abs() > _WHITE * contrast.abs().max()
         shares = [((ramp[name] - low) / contrast).where(is_inside, torch.nan) for ramp in ramps]
         where[name] = torch.stack(shares, -1).reshape(-1, 2).cpu()
+    if not where:
+        problem = "the processor makes the same of a black photo and a white one"
+        raise ConfigurationError(f"{problem}, so parts of photos cannot be traced; choose another model")
     return where
+
+
+def _alone(net: nn.Module, inputs: Inputs, entry: PhotoEntry) -> list[Tensor]:
+    """The arguments with photo tokens, of which none has learned of another one."""
+    handles = [module.register_forward_hook(_pass_by, with_kwargs=True) for module in net.modules()]
+    try:
+        return _arguments(net, inputs, entry.call, entry.photo)
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _pass_by(_module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
     """In place of a module's output, its input, if that has the same shape."""
-    signal = next((leaf for leaf in flatten_call(args, kwargs)[0] if isinstance(leaf, Tensor)), None)
+    signal = next((leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)), None)
     leaves, spec = tree_flatten(output)
     result = leaves[0] if leaves else None
     if signal is None or not isinstance(result, Tensor):
@@ -323,7 +334,7 @@ def _tokens_reached(tokens: Tensor, numbers: Sequence[Tensor], is_inside: Tensor
     count = len(tokens)
     if not (tokens.requires_grad and count):
         return None
-    direction = torch.randn_like(tokens)
+    direction = torch.randn(tokens.shape, generator=torch.Generator().manual_seed(0)).to(tokens)
 
     def slopes(weights: Tensor) -> Tensor:
         weighted = direction * weights.to(direction)[:, None]
@@ -378,10 +389,10 @@ def _earlier(
     net: nn.Module,
     read: Reader,
     size: tuple[int, int],
-    entry: Entry,
+    entry: PhotoEntry,
     traces: Sequence[list[TracedCall]],
     inputs: tuple[Inputs, Inputs],
-) -> tuple[Entry, PhotoTokens]:
+) -> tuple[PhotoEntry, PhotoTokens]:
     """The last place in front of an entry that all of the photo passes, and where tokens have places of their own."""
     base, other = inputs
     wanted = _arguments(net, other, entry.call, entry.photo)
@@ -389,12 +400,12 @@ def _earlier(
     pairs = [*zip(*traces[:2], strict=False)][: calls.index(entry.call)]
     seen = []
     for before, after in reversed(pairs):
-        positions = _differing(before.arguments, after.arguments)
+        positions = before.floating(after)
         signature = [before.arguments[position] for position in positions]
         if len(positions) != 1 or signature in seen:
             continue
         seen.append(signature)
-        candidate = Entry(before.call, positions, [], _embeddings(traces, before.call))
+        candidate = PhotoEntry(before.call, positions, [], _embeddings(traces, before.call))
         (value,) = _arguments(net, other, candidate.call, positions)
         with before_call(net, candidate.call, _replacement(positions[0], value)):
             arguments = _arguments(net, base, entry.call, entry.photo)
@@ -420,7 +431,9 @@ def _replacement(position: int, rows: Tensor) -> Callable[[list[Any]], None]:
     return replace
 
 
-def _check(net: nn.Module, read: Reader, size: tuple[int, int], entry: Entry, tokens: PhotoTokens) -> None:
+def _check(
+    net: nn.Module, read: Reader, size: tuple[int, int], entry: PhotoEntry, tokens: PhotoTokens
+) -> None:
     """Raise ConfigurationError unless tokens change most when the photo changes in their own boxes."""
     boxes = tokens.boxes
     known = boxes.isfinite().all(1).nonzero()[:, 0]

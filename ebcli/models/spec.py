@@ -148,7 +148,7 @@ class Preprocessing:
     def _resize(self, spec: InputSpec, keeps_fit: bool) -> InputSpec:
         takes_volumes = spec.depth is not None
         if self.depth is not None and not takes_volumes:
-            raise ConfigurationError(f"{spec.network} gets no volumes: drop --depth")
+            raise ConfigurationError(f"{spec.network} gets no volumes: drop depth")
         if self.crop is not None:
             if spec.size is None and not takes_volumes:
                 raise ConfigurationError("the network sees whole images: drop --crop")

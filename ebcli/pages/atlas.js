@@ -101,11 +101,12 @@ const percent = (share) => `${Math.round(100 * share)}%`;
 
 // The point on a photo, which fills a frame as `object-fit: contain` does. It follows the pointer, and stays where it was
 // kept by a click, a tap or Enter. `size`, `atlas` and `picks` are set from outside; `moved` gets the pixel or null, `kept` the
-// class with the most evidence there, or undefined, and `picked` the pixel itself if a click asks about that (`picks`).
+// class with the most evidence there, or undefined, and `picked` the pixel itself if a click asks about that (`picks`). `hoped` says
+// whether that will be known of a point that is kept before: then it is asked about as soon as it can be.
 class Probe {
-  constructor(frame, { moved = () => {}, kept = () => {}, picked = () => {}, isDark = true }) {
-    Object.assign(this, { frame, moved, kept, picked, isDark, size: null, atlas: null, picks: false });
-    Object.assign(this, { place: null, stays: null, lit: null, pointed: null, pressed: null });
+  constructor(frame, { moved = () => {}, kept = () => {}, picked = () => {}, hoped = () => false, isDark = true }) {
+    Object.assign(this, { frame, moved, kept, picked, hoped, isDark, size: null, atlas: null, picks: false });
+    Object.assign(this, { place: null, stays: null, lit: null, pointed: null, pressed: null, isWaiting: false });
     this.region = element("canvas", { class: "region", "aria-hidden": "true" });
     this.mark = element("span", { class: "point", hidden: "" });
     this.card = element("span", { class: "here", "aria-hidden": "true", hidden: "" });
@@ -118,13 +119,28 @@ class Probe {
     frame.addEventListener("keydown", (event) => this.key(event));
   }
 
-  // Of another photo, or of none.
+  // Of a photo of which more is known, or of none before another photo.
   ask(size, atlas, picks = false) {
+    const { size: before, stays } = this;
     const isOther = atlas !== this.atlas;
     Object.assign(this, { size, atlas, picks });
-    if (size && !isOther) return;
+    if (size && before) { // of the photo as the page has it, and then as it is
+      this.stays = stays?.map((at, axis) => (at * size[axis]) / before[axis]) ?? null;
+      if (this.isWaiting && this.isOpen) this.keep(this.stays);
+      else if (isOther) this.move(this.stays);
+      return;
+    }
+    this.isWaiting = false;
     this.light(null);
     this.press(null);
+  }
+
+  // The point that waits, which nothing will be known of in this way; null if none does.
+  taken() {
+    if (!this.isWaiting) return null;
+    this.isWaiting = false;
+    this.move(this.stays);
+    return this.stays;
   }
 
   // Whether there is something to ask at a point.
@@ -151,7 +167,7 @@ class Probe {
     const found = place && this.atlas ? this.atlas.at(...place) : [];
     this.pointed = found[0]?.number ?? null;
     this.draw();
-    if (place && this.isOpen) {
+    if (place && (this.isOpen || this.isWaiting)) {
       const { factor, left, top } = this.scale;
       const [x, y] = [left + place[0] * factor, top + place[1] * factor];
       Object.assign(this.mark.style, { left: `${x}px`, top: `${y}px` });
@@ -162,7 +178,7 @@ class Probe {
           element("i", {}, percent(share)),
         ]),
       );
-      if (!found.length) this.card.textContent = "nothing clear here";
+      if (!found.length) this.card.textContent = this.isWaiting ? "Looking …" : "nothing clear here";
       const { offsetWidth: width, offsetHeight: height } = this.card; // where no finger covers it
       const across = Math.max(4, Math.min(this.frame.clientWidth - width - 4, x - width / 2));
       Object.assign(this.card.style, { left: `${across}px`, top: `${y > height + 24 ? y - height - 20 : y + 20}px` });
@@ -172,7 +188,7 @@ class Probe {
 
   keep(place) {
     if (!place) return;
-    Object.assign(this, { stays: place, pressed: null });
+    Object.assign(this, { stays: place, pressed: null, isWaiting: !this.isOpen && this.hoped() });
     this.move(place);
     this.say();
     if (this.atlas) this.kept(this.atlas.at(...place)[0]?.subject);
@@ -207,21 +223,25 @@ class Probe {
     this.frame.classList.toggle("lit", Boolean(drawn) && isDark);
     if (drawn && drawn !== this.drawn) this.atlas.light(this.region, number, isDark);
     this.drawn = drawn;
-    this.mark.hidden = this.lit !== null || !(this.place && this.isOpen);
-    this.card.hidden = this.mark.hidden || !this.atlas;
+    this.mark.hidden = this.lit !== null || !(this.place && (this.isOpen || this.isWaiting));
+    this.card.hidden = this.mark.hidden || !(this.atlas || this.isWaiting);
+  }
+
+  get middle() {
+    return this.size.map((side) => side / 2 - 0.001);
   }
 
   key(event) {
     const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-    if (!this.isOpen || event.ctrlKey || event.metaKey || event.altKey || event.target !== this.frame) return;
+    if (!this.size || !(this.isOpen || this.hoped()) || event.ctrlKey || event.metaKey || event.altKey || event.target !== this.frame) return;
     if (step) {
       const by = Math.max(...this.size) / (event.shiftKey ? 5 * STEPS : STEPS);
-      const from = this.place ?? this.size.map((side) => side / 2 - 0.001);
+      const from = this.place ?? this.middle;
       const place = from.map((at, axis) => Math.min(this.size[axis] - 0.5, Math.max(0.5, at + (this.place ? step[axis] * by : 0))));
       this.stays = place;
       this.move(place);
       this.say();
-    } else if (event.key === "Enter" && this.place) this.keep(this.place);
+    } else if (event.key === "Enter") this.keep(this.place ?? this.middle);
     else if (event.key === "Escape") this.move((this.stays = null));
     else return;
     event.preventDefault();

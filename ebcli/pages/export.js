@@ -11,6 +11,7 @@ class Export {
     this.download = root.querySelector(".download");
     this.root = root;
     this.copying.addEventListener("click", () => this.copy());
+    this.download.addEventListener("click", () => this.save());
     this.wait();
   }
 
@@ -20,8 +21,7 @@ class Export {
     this.soon = null;
     this.root.classList.add("stale");
     this.copying.disabled = true;
-    this.download.removeAttribute("href");
-    this.download.setAttribute("aria-disabled", "true");
+    this.download.disabled = true;
   }
 
   // There is nothing that they could belong to.
@@ -30,19 +30,32 @@ class Export {
     this.code.textContent = "";
   }
 
-  // `find` gets the server's answer, or throws its sentence.
-  follow(query, find) {
+  follow(query) {
     this.wait();
     const turn = (this.soon = setTimeout(async () => {
-      const answer = await find(`/command?${query}`).then((found) => found.json()).catch((error) => error);
+      const answer = await server.fetch(`/command?${query}`).then((found) => found.json()).catch((error) => error);
       if (turn !== this.soon) return;
       this.root.classList.remove("stale");
       this.code.textContent = answer.command ?? answer.message;
       this.copying.disabled = !answer.command;
-      if (!answer.command) return;
-      this.download.href = `/picture?${query}`;
-      this.download.removeAttribute("aria-disabled");
+      this.download.disabled = !answer.command;
+      this.download.dataset.address = `/picture?${query}`;
     }, SETTLED));
+  }
+
+  // The picture as a file, under the name that the server gives it.
+  async save() {
+    const label = this.download.textContent;
+    try {
+      const answer = await server.fetch(this.download.dataset.address);
+      const [, download] = answer.headers.get("content-disposition").match(/filename="(.*)"/);
+      const href = URL.createObjectURL(await answer.blob());
+      element("a", { href, download }).click();
+      setTimeout(() => URL.revokeObjectURL(href), 60_000); // the browser reads it meanwhile
+    } catch (error) {
+      this.download.textContent = error.message;
+      setTimeout(() => (this.download.textContent = label), 5000);
+    }
   }
 
   async copy() {

@@ -1,6 +1,6 @@
 "use strict";
 
-// The parts of a pane, what it says while it waits and if something fails, and how it asks.
+// The parts of a pane, and what it says while it waits and if something fails.
 
 const SLOW = 250; // ms until it is said that something is computed
 
@@ -46,13 +46,5 @@ class Frame {
       return choice;
     });
     this.failed(`${message}. `, ...(near.length ? ["Is it ", ...choices] : ["Type a part of a name, or choose one from the list"]));
-  }
-
-  // The answer of the server; throws its sentence.
-  async fetch(address, signal) {
-    const answer = await fetch(address, { signal });
-    if (answer.ok) return answer;
-    const { problem, ...more } = await answer.json();
-    throw Object.assign(new Error(problem), more);
   }
 }

@@ -12,6 +12,7 @@ const page = {
   panes: [],
   atlases: new Map(), // with the maps of their classes, by photo and network
   active: null,
+  added: new Map(), // files of this page by what the server calls them: a server that is started again gets them anew
 
   // The look as the server needs it.
   drawing() {
@@ -37,6 +38,12 @@ const page = {
     part("trouble").textContent = text;
   },
 
+  // The controls are for one of two panes.
+  activate(pane) {
+    this.active = pane;
+    for (const other of this.panes) other.root.classList.toggle("active", other === active());
+  },
+
   className(network, target) {
     const option = part(`classes-${network || 0}`)?.options[target];
     return /^\d+$/.test(target) && option ? option.value : target;
@@ -52,7 +59,7 @@ function restore() {
   for (const name of LOOKS) page.look[name] = query.get(name) ?? "";
   const [first] = Object.keys(page.status.photos);
   states[0].photo ||= first ?? "";
-  for (const pane of page.panes) pane.giveUp?.abort();
+  for (const pane of page.panes) pane.close();
   page.panes = states.map((one) => new Pane(page, one));
   part("panes").replaceChildren(...page.panes.map((pane) => pane.root));
   shown();
@@ -61,6 +68,7 @@ function restore() {
 }
 
 function shown() {
+  page.activate(active());
   part("panes").classList.toggle("two", page.panes.length > 1);
   page.panes.forEach(({ root }, index) => root.setAttribute("aria-label", page.panes.length > 1 ? `Map ${index + 1}` : "Map"));
   part("compare").setAttribute("aria-pressed", page.panes.length > 1);
@@ -71,23 +79,43 @@ function shown() {
   part("signed").checked = page.panes.some((pane) => pane.signed);
 }
 
-// Thumbnails.
+// Thumbnails, which are loaded when they are seen.
+const thumbnails = new Map(); // by photo
+const loader = new IntersectionObserver((entries) => {
+  for (const { isIntersecting, target } of entries) if (isIntersecting) loadThumbnail(target);
+});
+
+async function loadThumbnail(button) {
+  loader.unobserve(button);
+  const image = button.firstElementChild;
+  try {
+    image.src = await server.picture(`/photo?small&${new URLSearchParams({ photo: button.dataset.key })}`);
+    await image.decode();
+  } catch {
+    // its name says what it is
+  }
+  URL.revokeObjectURL(image.src);
+}
+
+function thumbnail(key, name) {
+  const button = element("button", { type: "button", role: "option", title: name, class: "thumbnail" }, element("img", { alt: name }));
+  button.dataset.key = key;
+  button.addEventListener("click", () => choosePhoto(key));
+  loader.observe(button);
+  return button;
+}
+
 function photos() {
   const chosen = page.panes.map(({ state }) => state.photo);
   const keys = Object.entries(page.status.photos);
   const box = part("photos");
-  if (box.childElementCount !== keys.length) {
-    box.replaceChildren(
-      ...keys.map(([key, name]) => {
-        const button = element("button", { type: "button", role: "option", title: name, class: "thumbnail" });
-        button.dataset.key = key;
-        button.append(element("img", { src: `/photo/${key}?small`, alt: name, loading: "lazy" }));
-        button.addEventListener("click", () => choosePhoto(key));
-        return button;
-      }),
-    );
+  if ([...box.children].map((button) => button.dataset.key).join() !== keys.map(([key]) => key).join()) {
+    for (const [key, name] of keys) if (!thumbnails.has(key)) thumbnails.set(key, thumbnail(key, name));
+    box.replaceChildren(...keys.map(([key]) => thumbnails.get(key)));
   }
   for (const button of box.children) button.setAttribute("aria-selected", chosen.includes(button.dataset.key));
+  part("camera").setAttribute("aria-pressed", active().isLive);
+  if (!chosen.includes(CAMERA)) camera.close();
 }
 
 // The pane that photos and keys are for: the one that was used last.
@@ -98,22 +126,42 @@ function choosePhoto(key) {
   active().change({ photo: key, target: "", against: "", box: "", pixel: "", network, layer, question });
 }
 
-async function upload(files) {
+// Photos of this machine; the last one is shown, unless they are of the camera.
+async function upload(files, isShown = true) {
   const problems = [];
   for (const file of files) {
-    const answer = await fetch(`/photos?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file });
-    const { key, problem } = await answer.json();
-    if (problem) problems.push(`${file.name}: ${problem}`);
-    else {
+    try {
+      const key = await send(file);
       await readStatus();
-      choosePhoto(key);
+      if (isShown) choosePhoto(key);
+      else photos();
+    } catch (error) {
+      problems.push(`${file.name}: ${error.message}`);
     }
   }
   page.trouble(problems.join("; "));
 }
 
+async function send(file) {
+  const answer = await server.fetch(`/photos?${new URLSearchParams({ name: file.name })}`, { body: file });
+  const { key } = await answer.json();
+  page.added.set(key, file);
+  return key;
+}
+
+// After the server was started again: it has none of the files that were added.
+async function sendAgain() {
+  const problems = [];
+  for (const [key, file] of page.added) {
+    if (key in page.status.photos) continue;
+    await send(file).catch(() => problems.push(`${file.name} is gone: add it again`));
+  }
+  await readStatus();
+  page.trouble(problems.join("; "));
+}
+
 async function readStatus() {
-  page.status = await (await fetch("/status")).json();
+  page.status = await (await server.fetch("/status")).json();
   const { networks, more } = page.status;
   const told = networks.map(({ name, ready, problem, doubt }) => problem ?? (ready ? (doubt ?? name) : `Loading ${name} …`));
   if (more) told.push(`${more} more photos are not shown`);
@@ -125,7 +173,7 @@ async function readStatus() {
 async function classes() {
   for (const [number, { ready, texts }] of page.status.networks.entries()) {
     if (!ready || texts || part(`classes-${number}`)) continue;
-    const names = await (await fetch(`/classes?network=${number}`)).json();
+    const names = await (await server.fetch(`/classes?network=${number}`)).json();
     document.body.append(
       element("datalist", { id: `classes-${number}` }, ...names.map((value) => element("option", { value }))),
     );
@@ -143,8 +191,9 @@ function relook(changes) {
 
 // Another half with the same question, of the second network if there is one that knows the class.
 function compare() {
-  if (page.panes.length > 1) page.panes.pop().root.remove();
-  else {
+  if (page.panes.length > 1) {
+    page.panes.pop().close();
+  } else {
     const { state } = page.panes[0];
     const other = { ...state };
     if (page.status.networks.length > 1) {
@@ -153,7 +202,8 @@ function compare() {
       const isKnown = [...(part(`classes-${network}`)?.options ?? [])].some(({ value }) => value === target);
       Object.assign(other, { network, layer: "", against: "", box: "", pixel: "", target: isKnown ? target : "" });
     }
-    page.panes.push(new Pane(page, other));
+    page.active = new Pane(page, other);
+    page.panes.push(page.active);
     part("panes").append(page.panes[1].root);
     page.panes[1].refresh();
   }
@@ -161,7 +211,7 @@ function compare() {
 }
 
 function onKey(event) {
-  if (!isCommand(event)) return;
+  if (!isCommand(event) || !page.panes.length) return;
   const keys = Object.keys(page.status.photos);
   const hasArrows = event.target.matches("[type=range], [type=radio]"); // which are its own
   const at = keys.indexOf(active().state.photo);
@@ -178,7 +228,36 @@ function onKey(event) {
   event.preventDefault();
 }
 
+// The camera in place of a photo, or the photo again that was there before.
+function toggleCamera() {
+  const pane = active();
+  const [first = ""] = Object.keys(page.status.photos);
+  const next = pane.isLive ? (pane.before ?? first) : CAMERA;
+  pane.before = pane.state.photo;
+  choosePhoto(next);
+}
+
+// Without the right token, or without a server.
+function closed(problem) {
+  part("entry").hidden = false;
+  part("entry-problem").textContent = problem;
+  if (!page.panes.length) part("lead").textContent = "";
+}
+
+function enter(text) {
+  server.enter(text);
+  begin().catch((error) => page.trouble(part("entry").hidden ? error.message : ""));
+}
+
 function listen() {
+  server.closed = closed;
+  part("entry").addEventListener("submit", (event) => {
+    event.preventDefault();
+    enter(part("address").value);
+    part("address").value = "";
+  });
+  addEventListener("hashchange", arrive);
+  part("camera").addEventListener("click", toggleCamera);
   part("files").addEventListener("change", ({ target }) => {
     upload([...target.files]);
     target.value = "";
@@ -206,12 +285,21 @@ function listen() {
   });
 }
 
-async function start() {
-  look.add(part("look"));
-  listen();
+// The token leaves the address bar, and so what is copied from there.
+function arrive() {
+  const { hash, pathname, search } = location;
+  if (hash) history.replaceState(null, "", pathname + search);
+  enter(hash);
+}
+
+async function begin() {
   let isDone = await readStatus();
+  part("entry").hidden = true;
+  part("bar").hidden = false;
+  if (page.added.size) await sendAgain();
+  page.atlases.clear();
   restore();
-  page.colors = await (await fetch("/colors")).json();
+  page.colors = await (await server.fetch("/colors")).json();
   shown();
   for (const pane of page.panes) pane.draw();
   while (true) {
@@ -232,4 +320,6 @@ async function start() {
   }
 }
 
-start();
+look.add(part("look"));
+listen();
+arrive();

@@ -22,7 +22,7 @@ class Pane extends Frame {
 
   listen() {
     for (const event of ["focusin", "pointerdown"]) {
-      this.root.addEventListener(event, () => (this.page.active = this));
+      this.root.addEventListener(event, () => this.page.activate(this));
     }
     this.part("network").addEventListener("change", ({ target }) => {
       this.change({ network: target.value, target: "", against: "", box: "", pixel: "", layer: "" });
@@ -43,14 +43,28 @@ class Pane extends Frame {
     const moved = (place) => this.tell(place);
     const kept = (subject) => subject && String(subject.index) !== this.state.target && this.choose(subject);
     const picked = (place) => this.pick(place);
-    this.probe = new Probe(this.part("shown"), { moved, kept, picked, isDark: false });
+    const hoped = () => this.willKnow();
+    this.probe = new Probe(this.part("shown"), { moved, kept, picked, hoped, isDark: false });
     this.part("whole").addEventListener("click", () => this.change({ pixel: "" }));
     this.part("photo").addEventListener("load", () => this.size());
-    this.part("photo").addEventListener("error", () => this.failed("This photo cannot be shown"));
+    this.part("release").addEventListener("click", () => this.change({ target: "" }));
+    this.part("keep").addEventListener("click", async () => upload([await keptFrame(this.part("video"))], false));
+  }
+
+  close() {
+    this.giveUp?.abort();
+    this.looking?.giveUp.abort();
+    URL.revokeObjectURL(this.part("photo").src);
+    this.root.remove();
   }
 
   get network() {
     return this.page.status.networks[Number(this.state.network) || 0];
+  }
+
+  // Whether the camera is in place of a photo.
+  get isLive() {
+    return this.state.photo === CAMERA;
   }
 
   // Whether the network returns a value for each pixel, and so a click asks about one.
@@ -94,7 +108,9 @@ class Pane extends Frame {
     this.fill();
     if (!this.isReady()) return;
     this.wait(true);
-    const isFirst = this.network.task === "classification" && !this.network.texts; // of the likeliest class, without a list
+    if (this.looking?.key !== this.atlasKey) this.looking?.giveUp.abort();
+    if (this.isLive) return watch(this, signal).catch((error) => signal.aborted || this.problem(error));
+    const isFirst = this.hasAtlas; // the map of the likeliest class, without a list
     if (this.known.subjects?.key === this.listKey) this.fillSubjects();
     else this.part("found").classList.add("stale");
     try {
@@ -109,6 +125,8 @@ class Pane extends Frame {
       const start = performance.now();
       this.reuse();
       if (!this.known.maps.layers.has(this.layer)) await this.ask(this.layer, signal);
+      await this.photo;
+      if (signal.aborted) return;
       this.wait(false);
       this.note();
       this.showMap(this.known.maps.layers.get(this.layer));
@@ -118,12 +136,15 @@ class Pane extends Frame {
       this.root.dataset.shown = this.query({ layer: this.layer });
       if (isFirst) await this.find(signal);
       this.list(this.map.subject);
-      this.later = setTimeout(() => this.askRest(isFirst, signal), Math.max(IDLE, 2 * (performance.now() - start)));
+      this.later = setTimeout(() => this.askRest(signal), this.probe.isWaiting ? 0 : Math.max(IDLE, 2 * (performance.now() - start)));
     } catch (error) {
-      if (signal.aborted) return;
-      if (error.near) this.unknown(error);
-      else this.failed(error.message);
+      if (!signal.aborted) this.problem(error);
     }
+  }
+
+  problem(error) {
+    if (error.near) this.unknown(error);
+    else this.failed(error.message);
   }
 
   isReady() {
@@ -131,7 +152,7 @@ class Pane extends Frame {
     const { name, ready, problem } = this.network;
     this.part("picture").classList.toggle("has-photo", photo !== "");
     if (problem) this.failed(problem);
-    else if (photo === "") this.failed("Drop a photo here, or choose one above");
+    else if (photo === "") this.failed("Drop a photo here, choose one above, or choose Camera");
     else if (!ready) {
       this.wait(true, "");
       this.note(`Loading ${name} …`);
@@ -153,7 +174,7 @@ class Pane extends Frame {
     const { network, target } = this.state;
     const key = this.listKey;
     if (this.known.subjects?.key !== key) {
-      const list = key === network ? [] : await (await this.fetch(`/subjects?${key}`, signal)).json();
+      const list = key === network ? [] : await (await server.fetch(`/subjects?${key}`, { signal })).json();
       this.known.subjects = { key, list };
     }
     const [first] = this.known.subjects.list;
@@ -165,7 +186,7 @@ class Pane extends Frame {
   async answer(signal) {
     const key = this.query({ target: "", layer: "" });
     if (this.known.answer?.key !== key) {
-      const { answer, maps, subjects, size } = decoded(await (await this.fetch(`/maps?${key}`, signal)).arrayBuffer());
+      const { answer, maps, subjects, size } = decoded(await (await server.fetch(`/maps?${key}`, { signal })).arrayBuffer());
       const list = subjects.map((subject, index) => Object.assign(subject, { index }));
       this.known.answer = { key, text: answer, maps: maps.map((map, at) => Object.assign(map, { subject: list[at], size })) };
       this.known.subjects = { key: this.listKey, list };
@@ -214,12 +235,17 @@ class Pane extends Frame {
 
   async ask(layer, signal) {
     const { maps } = this.known;
-    const answer = decoded(await (await this.fetch(`/maps?${this.query({ layer })}`, signal)).arrayBuffer());
+    const answer = decoded(await (await server.fetch(`/maps?${this.query({ layer })}`, { signal })).arrayBuffer());
     const [subject] = answer.subjects;
     for (const map of answer.maps) maps.layers.set(map.layer, Object.assign(map, { subject, size: answer.size }));
     if (this.network.texts) return;
     this.state.target = String(subject.index);
     maps.key = this.query({ layer: "" });
+  }
+
+  // Whether the classes at each place can be compared.
+  get hasAtlas() {
+    return this.network.task === "classification" && !this.network.texts && !this.isLive;
   }
 
   get atlasKey() {
@@ -234,26 +260,51 @@ class Pane extends Frame {
   }
 
   // What the pointer, the list and the slider need, so that they ask nothing: the atlas of the photo, and all layers.
-  async askRest(hasAtlas, signal) {
+  async askRest(signal) {
     try {
-      const { photo, network } = this.state;
-      if (hasAtlas && !this.page.atlases.has(this.atlasKey)) {
-        const address = `/atlas?${new URLSearchParams({ photo, network })}`;
-        const { atlas, maps, subjects, size } = decoded(await (await this.fetch(address, signal)).arrayBuffer());
-        const known = maps.map((map, at) => [String(subjects[at].index), Object.assign(map, { subject: subjects[at], size })]);
-        this.page.atlases.set(this.atlasKey, { atlas: new Atlas(atlas), maps: new Map(known) });
-        this.probe.ask(size, this.page.atlases.get(this.atlasKey).atlas);
-      }
+      await this.look();
       if (!this.method.picture && this.known.maps.layers.size < this.network.layers.length) await this.ask("every", signal);
     } catch {
       // one by one may do
     }
   }
 
+  // Asks for the atlas of the photo, once, also while its maps are asked for.
+  look() {
+    const key = this.atlasKey;
+    if (!this.hasAtlas || this.page.atlases.has(key)) return null;
+    if (this.looking?.key !== key || this.looking.giveUp.signal.aborted) {
+      const giveUp = new AbortController();
+      this.looking = { key, giveUp, done: this.readAtlas(key, giveUp.signal) };
+      this.looking.done.catch(() => {
+        giveUp.abort();
+        if (key === this.atlasKey) this.probe.taken();
+      });
+    }
+    return this.looking.done;
+  }
+
+  async readAtlas(key, signal) {
+    const { photo, network } = this.state;
+    const address = `/atlas?${new URLSearchParams({ photo, network })}`;
+    const { atlas, maps, subjects, size } = decoded(await (await server.fetch(address, { signal })).arrayBuffer());
+    const known = maps.map((map, at) => [String(subjects[at].index), Object.assign(map, { subject: subjects[at], size })]);
+    this.page.atlases.set(key, { atlas: new Atlas(atlas), maps: new Map(known) });
+    if (key === this.atlasKey) this.probe.ask(size, this.page.atlases.get(key).atlas);
+  }
+
+  // Whether it will be known what is at a place that was chosen before; what is known of it is asked for now.
+  willKnow() {
+    const { ready, problem } = this.network;
+    if (problem || this.isLive || this.state.photo === "") return false;
+    if (ready) this.look();
+    return this.hasAtlas || !this.map;
+  }
+
   choose(subject, isStep = true) {
     const target = this.network.texts ? subject.name : String(subject.index);
     this.state.target = target;
-    this.state.box = subject.box ? subject.box.map((number) => Number(number.toPrecision(8))).join() : "";
+    this.state.box = subject.box && !this.isLive ? subject.box.map((number) => Number(number.toPrecision(8))).join() : "";
     if (isStep) this.change({});
   }
 
@@ -278,15 +329,14 @@ class Pane extends Frame {
     select.replaceChildren(...networks.map((one, value) => element("option", { value }, one.name)));
     select.value = state.network || "0";
     this.part("networks").hidden = networks.length < 2;
-    this.part("title").textContent = photos[state.photo] ?? "";
+    this.part("title").textContent = this.isLive ? "Camera" : (photos[state.photo] ?? "");
     this.part("title").hidden = state.photo === "";
-    const address = state.photo && `/photo/${state.photo}`;
-    if (address && this.part("photo").getAttribute("src") !== address) {
-      this.showMap(null);
-      this.part("photo").src = address;
-    }
+    this.part("picture").classList.toggle("live", this.isLive);
+    for (const name of ["watching", "release"]) this.part(name).hidden = !this.isLive;
+    this.part("release").hidden ||= state.target === "";
+    this.part("export").hidden = this.isLive || this.network.answers;
+    if (state.photo !== this.photoKey) this.showPhoto();
     this.part("target").placeholder = this.network.texts ? "any text" : "name or index";
-    this.part("export").hidden = this.network.answers;
     this.root.classList.toggle("answers", this.network.answers);
     if (this.network.answers) {
       this.root.querySelector(".ask label").firstChild.data = "Question ";
@@ -316,9 +366,54 @@ class Pane extends Frame {
       : "The mean of all pixels: click on the photo for the value of one";
   }
 
+  // Loads the photo, which elements cannot do: they send no token.
+  showPhoto() {
+    const image = this.part("photo");
+    const key = (this.photoKey = this.state.photo);
+    this.showMap(null);
+    URL.revokeObjectURL(image.src);
+    image.removeAttribute("src");
+    if (key === "" || this.isLive) return;
+    const load = async () => {
+      const address = await server.picture(`/photo?${new URLSearchParams({ photo: key })}`);
+      if (key !== this.photoKey) return URL.revokeObjectURL(address);
+      image.src = address;
+      await image.decode().catch(() => Promise.reject(new Error("This photo cannot be shown")));
+    };
+    this.photo = load();
+    this.photo.catch((error) => {
+      if (key !== this.photoKey) return;
+      this.photoKey = null;
+      this.failed(error.message);
+    });
+  }
+
+  // What the network sees in a frame of the camera. What somebody points at stays where it is.
+  showFrame({ size, maps: [map], subjects: [subject], likeliest }, rate) {
+    const isNew = FIELDS.some((name) => this.kept[name] !== this.state[name]);
+    this.wait(false);
+    this.note();
+    const isPointed = this.part("found").matches(":hover, :focus-within");
+    const same = (one) => (other) => other.index === one.index && other.name === one.name;
+    let list = subject && !likeliest.some(same(subject)) ? [...likeliest, subject] : likeliest;
+    if (isPointed && this.known.subjects) list = this.known.subjects.list.map((one) => list.find(same(one)) ?? one);
+    this.known.subjects = { key: this.listKey, list };
+    this.showMap(map ? Object.assign(map, { subject, size }) : null);
+    if (!map) this.note(`${this.network.name} finds nothing in this picture`);
+    this.fillSubjects();
+    this.part("rate").textContent = `${rate.toFixed(rate < 10 ? 1 : 0)} frames per second`;
+    if (isNew) {
+      this.kept = { ...this.state };
+      this.page.changed(this.isStep);
+      this.isStep = false;
+    }
+    this.root.dataset.shown = this.query({ layer: this.layer });
+  }
+
   get selected() {
     const { target, box } = this.state;
     const { list } = this.known.subjects;
+    if (this.isLive && target === "") return list.findIndex(({ index }) => index === this.map?.subject.index);
     const near = (one) => !box || (one.box && box.split(",").every((n, i) => Math.abs(n - one.box[i]) < 0.01));
     return list.findIndex((one) => (this.network.texts ? one.name : String(one.index)) === target && near(one));
   }
@@ -327,8 +422,8 @@ class Pane extends Frame {
     if (this.network.answers) return; // its words are in the answer
     this.part("found").classList.remove("stale");
     const { list } = this.known.subjects;
-    const listed = JSON.stringify([this.selected, list]);
-    if (listed === this.listed) return;
+    const listed = JSON.stringify(list.map(({ index, name }) => [index, name]));
+    if (listed === this.listed) return this.refillSubjects(list);
     this.listed = listed;
     const options = list.map((subject, value) => ({
       value,
@@ -340,7 +435,7 @@ class Pane extends Frame {
         element("span", { class: "score" }, number(subject.score)),
       ],
     }));
-    const choose = (value) => this.choose(list[value]);
+    const choose = (value) => this.choose(this.known.subjects.list[value]);
     const focused = this.part("found").contains(document.activeElement);
     const made = tabs("Classes", options, this.selected, choose, { vertical: true });
     this.part("found").replaceChildren(made);
@@ -353,7 +448,21 @@ class Pane extends Frame {
     this.outline();
   }
 
+  // The same subjects as before with other scores: they stay under the pointer, and keep the focus.
+  refillSubjects(list) {
+    const { children } = this.part("found").firstElementChild;
+    list.forEach((subject, at) => {
+      const tab = children[at];
+      tab.setAttribute("aria-selected", at === this.selected);
+      tab.tabIndex = at === Math.max(0, this.selected) ? 0 : -1;
+      tab.querySelector(".score").textContent = number(subject.score);
+      if (!subject.is_value) tab.querySelector("meter").value = subject.score;
+    });
+    this.outline();
+  }
+
   outline() {
+    if (this.isLive && this.part("shown").matches(":active")) return; // a click on an outline needs it until its end
     this.root.querySelector("svg")?.remove();
     if (!this.map) return;
     const { subject, size } = this.map;
@@ -361,27 +470,39 @@ class Pane extends Frame {
       if (subject.outlines.length) this.part("picture").append(outlines([subject], size, 0, () => {}));
       return;
     }
+    const place = this.hasAtlas ? null : this.probe.taken();
     const { list } = this.known.subjects ?? { list: [] };
     if (!list.some((one) => one.outlines.length)) return;
-    this.part("picture").append(outlines(list, size, this.selected, (one) => this.choose(one)));
+    const drawn = outlines(list, size, this.selected, (one) => this.choose(one));
+    this.part("picture").append(drawn);
+    if (place) [...drawn.children].findLast((path) => path.isPointInFill(new DOMPoint(...place)))?.dispatchEvent(new Event("click"));
   }
 
   // The canvas has the photo's pixels, or more if the map is finer.
   size() {
-    const [photo, canvas, map] = [this.part("photo"), this.part("map"), this.map];
-    this.part("shown").style.setProperty("--ratio", photo.naturalWidth / photo.naturalHeight);
-    if (map && photo.naturalWidth) {
-      const factor = Math.max(1, Math.ceil(map.shape[1] / photo.naturalWidth));
-      canvas.width = photo.naturalWidth * factor;
-      canvas.height = photo.naturalHeight * factor;
+    const { map, shownSize: [width, height] } = this;
+    const canvas = this.part("map");
+    if (width) this.part("shown").style.setProperty("--ratio", width / height);
+    if (width && !map) this.probe.ask([width, height], null); // a place can be chosen before there is a map
+    if (width && map) {
+      const factor = Math.max(1, Math.ceil(map.shape[1] / width));
+      canvas.width = width * factor;
+      canvas.height = height * factor;
     }
     this.draw();
+  }
+
+  // The width and height of the photo on the page, or of the frame; 0 if it is not there.
+  get shownSize() {
+    const { naturalWidth, naturalHeight } = this.part("photo");
+    return this.isLive ? (this.map?.size ?? [0, 0]) : [naturalWidth, naturalHeight];
   }
 
   showMap(map) {
     this.map = map;
     this.part("picture").classList.toggle("has-map", Boolean(map));
-    this.part("facts").replaceChildren(...(map ? facts(map, map.subject) : []));
+    const isRead = map && this.part("facts").matches(":hover, :focus-within");
+    if (!isRead || !this.isLive) this.part("facts").replaceChildren(...(map ? facts(map, map.subject) : []));
     this.part("columns").replaceChildren(...(map ? tables(map) : []));
     this.part("columns").hidden = !map?.columns.length;
     this.part("scale").hidden = !map;
@@ -400,8 +521,7 @@ class Pane extends Frame {
 
   draw() {
     const { map, page } = this;
-    const photo = this.part("photo");
-    if (!map || !page.colors || !photo.naturalWidth) return;
+    if (!map || !page.colors || !this.shownSize[0]) return;
     const { style, cells } = page.look;
     const drawing = { style: style === "heatmap" ? style : "overlay", signed: this.signed };
     const drawn = draw(this.part("map"), map, page.colors, { ...drawing, cells: cells === "1" });
@@ -412,8 +532,7 @@ class Pane extends Frame {
   }
 
   settle() {
-    if (this.network.answers) return;
-    this.export.follow(this.query({ ...this.page.drawing(), layer: this.layer }), (address) => this.fetch(address));
+    if (!this.isLive && !this.network.answers) this.export.follow(this.query({ ...this.page.drawing(), layer: this.layer }));
   }
 
   // The value at a pixel.

@@ -19,6 +19,7 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.models.running import resolve_device
 from ebcli.models.sources.vision_language import VisionLanguage
 from ebcli.run.explainer import Explainer
+from ebcli.run.image_arguments import read_all
 from ebcli.run.network_description import in_a_sentence
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import WordOptions
@@ -132,8 +133,6 @@ def ask(
         >>> ebcli.ask(net, "photo.jpg", "Is there a dog?", processor=processor, words="dog")  # doctest: +SKIP
         <Answer 'A dog.'; from the picture: dog 0.58; my_model (DEFAULT), layer photo tokens, contrastive EB>
     """
-    from ebcli.run.explain import read_all  # images are the same for both
-
     options = WordOptions(
         question=question,
         answer=answer,

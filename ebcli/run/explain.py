@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,12 +22,7 @@ from ebcli.datatypes.windows import WindowSpec
 from ebcli.drawing.overlay import heatmap
 from ebcli.eb import excitation_backprop
 from ebcli.eb.forward import unwrap
-from ebcli.errors import ConfigurationError, ImageError, LayerError
-from ebcli.files.clips import ClipOptions
-from ebcli.files.images import decode, to_rgb
-from ebcli.files.media.array import NumPy
-from ebcli.files.media.medium import DisplayFrame
-from ebcli.files.sources import Source
+from ebcli.errors import ConfigurationError, ImageError, LayerError, plural
 from ebcli.heads import HeadChoice
 from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.classes import NamesOfHeads
@@ -38,22 +31,18 @@ from ebcli.models.running import default_batch_size, resolve_device
 from ebcli.models.several_inputs import METHOD, PICTURE_AXES, Rows, is_image, takes_several
 from ebcli.models.sources.in_memory import FunctionOfTensor
 from ebcli.run.explainer import Explainer, Results
+from ebcli.run.image_arguments import Frame, is_input, read_all
 from ebcli.run.input_evidence import frame_at
-from ebcli.run.network_description import in_a_sentence
+from ebcli.run.network_description import in_a_sentence, target_names, warn_of_several
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import CANDIDATES, WINDOWS, Values
-from ebcli.run.reading import NetworkInput, Reader
 from ebcli.run.saliency import Saliency
 
 File = str | os.PathLike[str] | IO[bytes] | Image.Image
 Array = AnyArray | Tensor
-Frame = tuple[NetworkInput, DisplayFrame]  # what the network gets, and what its maps are drawn over
-Targets = str | int | Sequence[str | int] | None
+Targets = str | int | Sequence[str | int | Sequence[str | int]] | None
 Place = tuple[int, int] | str | os.PathLike[str] | None
 Layers = str | nn.Module | Sequence[str | nn.Module] | None
-
-_KINDS = "a path, a URL, a Pillow image, an array (H, W, 3), a tensor (3, H, W) or an open file"
-_COLORS = (1, 3, 4)  # channels: gray, RGB, with transparency
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
@@ -134,15 +123,16 @@ def explain(
             tensors, as the network gets them, or a mapping of their names; either one row of each, with a picture
             (C, H, W), or a batch of each. The first that looks like a picture is drawn, and other pictures beside it.
             Beside one row of numbers, lists or arrays, the only picture can also be an image, as above.
-        classes: classes to explain, by name or index, also in a list; any texts for `clip/NAME`. None for the most
-            likely class, or for all detections or segments.
+        classes: classes to explain in every image, by name or index, also in a list; any texts for `clip/NAME`. A list
+            of lists has the classes of each image: `[[1], [2], [4]]`. None for the most likely class, or for all
+            detections or segments.
         target: the same by keyword.
         targets: the same by keyword.
         layer: the layer of the maps, or several: names or modules; `"input"` for the pixels. Of a network with several
             inputs, `"input:1"`, or `"input:NAME"` by the name of the argument, is another input. Its map has the
             shape of this input. The name alone will do if no module has it. None for the model's default layer.
         against: classes to contrast with. None for the class's own dual.
-        contrastive: contrastive maps; marginal ones if False.
+        contrastive: contrastive maps, other than `excitation_backprop`; marginal ones if False.
         method: the method of the maps, or several, by name: `contrastive`, `marginal`, `object`, `grad-cam` or another
             one of docs/methods.md. None for what `contrastive` says.
         top_k: the number of most likely classes, in place of targets; None for 1, except in an atlas.
@@ -211,7 +201,6 @@ def explain(
         places = [Path(where) if isinstance(where, (str, os.PathLike)) else _pixel(where)]
     values = {
         "images": (Path("image"),),
-        "target": _flat(*classes, target, targets),
         "against": _flat(against),
         **_methods(method, contrastive),
         "top_k": top_k,
@@ -220,22 +209,25 @@ def explain(
         "fit": fit,
         "where": next(iter(places), None),
     }
+    image_targets = _targets_of(len(all_images), *classes, target, targets)
+    groups = [*zip(shapes, image_targets, strict=True)]
     results: dict[int, Saliency] = {}
-    for shape in dict.fromkeys(shapes):  # inputs of each size by themselves
+    for group in dict.fromkeys(groups):  # inputs of each size, and with other classes, by themselves
+        shape, values["target"] = group
         spec = None
         if shape is not None:
             (channels,) = shape[:-2] or (1,)
             spec = InputSpec.as_is(shape[-2:], channels)
         plan, network = _make_plan(model, transform, categories, scores, head, layers, spec, values)
-        numbers = [i for i, input_shape in enumerate(shapes) if input_shape == shape]
+        numbers = [i for i, item in enumerate(groups) if item == group]
         frames = read_all([all_images[i] for i in numbers], network.transforms)
         if plan.maps.candidates == WINDOWS:
             frames = _with_windows(frames, [all_images[i] for i in numbers], network.transforms)
         if others:
             pairs = zip(frames, numbers, strict=True)
             frames = [(replace(item, others=others[i]), frame) for (item, frame), i in pairs]
-        group = _explain(plan, network, frames, places[1:])
-        results |= zip(numbers, group, strict=True)
+        group_results = _explain(plan, network, frames, places[1:])
+        results |= zip(numbers, group_results, strict=True)
     saliencies = [results[i] for i in sorted(results)]
     return saliencies if is_list else saliencies[0]
 
@@ -267,6 +259,42 @@ def _with_windows(frames: Sequence[Frame], images: Sequence[Any], spec: InputSpe
     return [
         (replace(item, windows=pixels), frame) for (item, frame), pixels in zip(frames, windows, strict=True)
     ]
+
+
+def _targets_of(count: int, *targets: Any) -> list[tuple[str, ...]]:
+    """The classes of each of so many images.
+
+    Raises:
+        ConfigurationError: there are rows, but not one for each image; or a list could be such rows.
+    """
+    lists = [target.tolist() if hasattr(target, "tolist") else target for target in targets]
+    rows = next(filter(_has_rows, lists), None)
+    if rows is None:
+        for item in lists:
+            _check_list(item, count)
+        return [_flat(*lists)] * count
+    if len(rows) != count:
+        raise ConfigurationError(
+            f"targets have {plural(len(rows), 'row')}, but there are {plural(count, 'image')}"
+        )
+    others = [item for item in lists if item is not rows]
+    return [_flat(*others, row) for row in rows]
+
+
+def _check_list(classes: Any, count: int) -> None:
+    """Raise ConfigurationError if classes could be those of every image, or of one image each."""
+    if count > 1 and isinstance(classes, (list, tuple)) and len(classes) == count:
+        names = [*map(repr, classes)]
+        each = ", ".join(f"[{name}]" for name in names)
+        raise ConfigurationError(
+            f"{count} classes for {count} images can mean two things: pass targets=[{each}] for one class per image, "
+            f"or explain(model, images, {', '.join(names)}) for all classes of every image"
+        )
+
+
+def _has_rows(targets: Any) -> bool:
+    """Whether targets are a list of lists: the classes of each image."""
+    return isinstance(targets, (list, tuple)) and any(isinstance(row, (list, tuple)) for row in targets)
 
 
 def _flat(*targets: Targets) -> tuple[str, ...]:
@@ -401,6 +429,7 @@ def _explain(
     for box_explainer in explainers:
         for i, explanation in zip(order, box_explainer.explain([inputs[i] for i in order]), strict=True):
             by_image[i].append(explanation)
+    warn_of_several(explainer.network, target_names(plan.maps))
     subtitle = in_a_sentence(explainer.network.provenance_of_picture())
     results = []
     (first_layer, *_) = explainer.network.layers
@@ -415,96 +444,6 @@ def _explain(
             raise ImageError(f"{prefix}{network.name} finds nothing to explain: name a class")
         results.append(Saliency(joined, frame_at(network, first_layer, item, frame), plan, subtitle))
     return results
-
-
-def is_input(image: Any) -> bool:
-    """Whether an image is a network's input already: a tensor of floats."""
-    return isinstance(image, Tensor) and image.is_floating_point()
-
-
-def read_all(images: Sequence[Any], spec: InputSpec) -> list[Frame]:
-    """What the network gets of each image, and what its maps are drawn over.
-
-    Raises:
-        ConfigurationError: the network is not for images, or gets no such thing.
-        ImageError: an image cannot be read; the message names it.
-    """
-    if spec.axes != "HW":
-        kind = "videos" if spec.frames is not None else "volumes"
-        raise ConfigurationError(f"{spec.network} is for {kind}, explain() for images: use the command")
-    inputs = []
-    for number, image in enumerate(images, 1):
-        try:
-            inputs.append(_read(image, spec))
-        except ImageError as error:
-            name = f"image {number} of {len(images)}"
-            if isinstance(image, (str, os.PathLike)):
-                name = f"'{image}'"
-            raise ImageError(f"{name}: {error}") from error
-    return inputs
-
-
-def _read(image: Any, spec: InputSpec) -> Frame:
-    if isinstance(image, (str, os.PathLike)) and not os.path.isdir(image):
-        reader = Reader(spec)
-        source = Source(Path(image))
-        network_input = reader.load(source)
-        assert network_input is not None  # which only files in directories are
-        (frame,) = reader.frames(source, network_input)
-        return network_input, frame
-    if isinstance(image, Tensor):
-        if is_input(image):
-            image = image.float()
-        values = image.detach().cpu().numpy()
-        if values.ndim == 2:
-            values = values[None]
-        return _of_array(values, spec, values.dtype.kind == "f")
-    if isinstance(image, np.ndarray):
-        return _of_array(_channels_first(image, spec), spec)
-    if hasattr(image, "read"):
-        image = decode(image)
-    if not isinstance(image, Image.Image):
-        problem = f"image is {reprlib.repr(image)}"
-        raise ConfigurationError(f"{problem}, but explain() takes {_KINDS}, or a list of these")
-    upright = to_rgb(image)
-    return NetworkInput.from_image(upright, spec), DisplayFrame(upright)
-
-
-def _channels_first(values: AnyArray, spec: InputSpec) -> AnyArray:
-    if values.ndim < 3:
-        return np.atleast_3d(values.T).T
-    if len(values) == spec.channels and values.shape[-1] not in (*_COLORS, len(values)):
-        return values
-    return np.moveaxis(values, -1, 0)
-
-
-def _of_array(values: AnyArray, spec: InputSpec, is_input: bool = False) -> Frame:
-    """The same of an array (C, H, W)."""
-    if not is_input and len(values) in _COLORS and spec.channels in _COLORS:
-        values = _as_colors(values, spec)
-        is_gray = len(values) == 1
-        if values.dtype == np.uint8:
-            pixels = values[0] if is_gray else np.moveaxis(values, 0, -1)
-            return _read(Image.fromarray(pixels), spec)
-        if is_gray:
-            values = values.repeat(spec.channels, 0)
-    file = io.BytesIO()
-    np.save(file, values)  # as a file of it is read
-    medium = NumPy("HW")
-    pixels, size, _ = medium.read(file, spec, ClipOptions())
-    (frame,) = medium.frames(file, spec, ClipOptions(), None)
-    return NetworkInput(pixels=pixels, size=size), frame
-
-
-def _as_colors(values: AnyArray, spec: InputSpec) -> AnyArray:
-    """An array of colors, in 8 bits if that is what the preprocessing takes."""
-    maximum = values.max(initial=0)
-    if spec.range is None and values.dtype not in (np.uint8, np.uint16) and maximum > 1:
-        problem = f"it is {values.dtype} with values up to {maximum:g}"
-        raise ImageError(f"{problem}: pass integers of 8 bits, or floats from 0 to 1")
-    if values.dtype == np.uint8 or spec.function is None:
-        return values
-    return (255 * spec.to_unit_range(values).clip(0, 1)).round().astype(np.uint8)
 
 
 def quantus_explain(

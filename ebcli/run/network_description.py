@@ -1,5 +1,6 @@
 """What is asked of a network, and what records, names and checks need to know of it. Imports no torch."""
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ Classes = list[tuple[int, ...]] | None  # see ``NetworkDescription``
 Indices = list[int] | None  # of classes
 
 _NOT_LOADED: Any = None
+_MAX_NAMES = 5  # classes in a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +180,25 @@ def target_names(maps: MapOptions) -> Sequence[str]:
     if isinstance(maps.candidates, Path):
         return read_class_names(maps.candidates)
     return maps.targets
+
+
+def warn_of_several(network: NetworkDescription, targets: Sequence[str]) -> None:
+    """Warn of each target that several classes match, of which the likeliest is explained."""
+    model = network.loaded
+    words = {}  # in the order of the classes
+    for word in targets:
+        words[models.matching_classes(model.categories, word, model.num_classes)] = word
+    for word, group in zip(words.values(), network.classes or (), strict=False):
+        count = len(group)
+        names = class_labels(model, group[:_MAX_NAMES])
+        if count > _MAX_NAMES:
+            names.append("...")
+        if count > 1:
+            warnings.warn(
+                f"{word!r} means {count} classes ({', '.join(names)}): of these, the one that scores highest is "
+                "explained",
+                stacklevel=2,
+            )
 
 
 def class_labels(model: LoadedModel, indices: Sequence[int] | None) -> list[str]:

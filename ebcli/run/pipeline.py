@@ -19,7 +19,7 @@ import numpy as np
 
 from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
-from ebcli.errors import EbcliError, ImageError, OutputError, in_words
+from ebcli.errors import EbcliError, ImageError, OutputError, in_words, reason
 from ebcli.files.images import decoding_memory
 from ebcli.files.naming import sha256
 from ebcli.files.records import Record
@@ -95,8 +95,7 @@ class Run:
             EbcliError: the network cannot continue; likewise.
         """
         if self.plan.execution.dry_run:
-            for source in self.sources:
-                yield self.record(source, "planned" if self.reader.accepts(source) else "not an image")
+            yield from map(self._planned, self.sources)
         elif self.sources:
             count = len(self.sources) if self.explainer else 0
             # those of the command
@@ -104,6 +103,17 @@ class Run:
             with self.sink, workers_for(self.plan, count) as self.workers:
                 self.sink.start(settings)
                 yield from self.process(self.sources)
+
+    def _planned(self, source: Source) -> Record:
+        """What a run would do with a file, as far as that is known without opening it."""
+        if source.problem is not None:
+            return self.record(source, "failed", error=source.problem)
+        try:
+            if source.is_local:
+                source.stamp()
+        except OSError as error:
+            return self.record(source, "failed", error=reason(error))
+        return self.record(source, "planned" if self.reader.accepts(source) else "not an image")
 
     def record(self, source: Source, status: str, **fields: Any) -> Record:
         """The record of a file, with these fields."""
@@ -254,6 +264,7 @@ class Run:
             tiles=explanation.tiles,
             seen=round(explanation.maps[0].placement.share_of(network_input.size), 4),
             pages=network_input.pages,
+            notes=network_input.notes,
             answer=explanation.answer,
         )
         return self._store(files | rendered.thumbnails, record)
@@ -261,12 +272,12 @@ class Run:
     def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
         if isinstance(error, (OutputError, CancelledError)):
             raise error
-        reason = in_words(error)
+        words = in_words(error)
         if isinstance(error, EbcliError):
-            reason = " ".join(str(error).split())
+            words = " ".join(str(error).split())
         elif isinstance(error, MemoryError):
-            reason = "not enough memory to decode and draw it"
-        return self._store({}, self.record(source, "failed", error=reason, seconds=round(seconds, 4)))
+            words = "not enough memory to decode and draw it"
+        return self._store({}, self.record(source, "failed", error=words, seconds=round(seconds, 4)))
 
     def _store(self, files: Mapping[Path, bytes], record: Record) -> Record:
         stored_record = self.sink.write(files, record)

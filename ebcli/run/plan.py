@@ -54,9 +54,9 @@ _SCALE = ("vmin", "vmax", "percentile")  # and the scale of `OutputOptions` are 
 _HIDDEN = {"stdin", "login", "query", "track_lost_mass", "words", *_SCALE}
 CHOOSING = ("target", "similar_to", "top_k", "above", "labels", "candidates")
 PREFIX = "EB_SALIENCY_"  # of the variables that set options
-# which no option of the command sets: how much of a video is explained, what a machine can do, and limits
+# which no option of the command sets: fine points of data and drawing, what a machine can do, and limits
 SETTINGS_ONLY = frozenset(
-    "every background dtype fail_fast "
+    "bands depth every background cells dtype fail_fast "
     "gpus_per_worker timeout retries max_bytes max_pixels image_timeout".split()
 )
 REPEATED = {
@@ -70,7 +70,7 @@ REPEATED = {
     "method",
     "compare_with",
 }
-NEGATED = {"signed": "unsigned"}
+NEGATED = {"signed": "unsigned", "header": "no-header"}
 SHORT_FORM = "contrastive"  # of the methods of that name, and marginal if it is false
 _IN_DIRECTORIES = ("raw", "report", "annotations", "records", "skip_existing", "questions", "answers")
 _SEPARATORS = {"shard": "/", "threshold": ":"}
@@ -129,6 +129,8 @@ class RunPlan:
         values["format"] = _format(values)
         _derive_methods(values)
         _derive_style(values)
+        if values["format"] in FIGURE_FORMATS:
+            values["panel"] = True
         if not {"fit", "resize", "crop"} & values.keys():
             values["fit"] = usual_fit
         if "words" in values:  # an answer is one figure
@@ -228,8 +230,6 @@ class RunPlan:
             return
         if self.style.name == "mask" and format_ == "jpg":
             raise ConfigurationError("the style mask needs transparency, which jpg lacks: choose png or webp")
-        if format_ in FIGURE_FORMATS:
-            raise ConfigurationError(f"{format_} files hold figures: add --panel, or choose png, jpg or webp")
         if self.maps.beside:
             raise ConfigurationError("--compare-with draws another method's map into panels: add --panel")
 

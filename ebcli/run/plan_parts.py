@@ -43,6 +43,7 @@ class InputOptions:
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit, 179 million.
         stdin: the bytes that the input ``-`` stands for.
         clips: which part of each video is explained.
+        allow_truncated: explain what is there of images that are cut off, in place of a failure.
         labels: the true classes, see ``ebcli.run.prepare.with_labels``; each image is explained for its own and, if it
             differs, for the predicted class, and for what tells the two apart.
 
@@ -60,6 +61,7 @@ class InputOptions:
     max_pixels: int | None = None
     stdin: bytes | None = None
     labels: Path | None = None
+    allow_truncated: bool = False
 
     def __post_init__(self) -> None:
         if not self.images:

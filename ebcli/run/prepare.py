@@ -28,7 +28,7 @@ from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find_sources
 from ebcli.imports import installed_version
 from ebcli.methods.table import CONTRASTIVE, Method
-from ebcli.models import LoadedModel, matching_classes, resolve_class
+from ebcli.models import LoadedModel, resolve_class
 from ebcli.models.classes import read_labels
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
 from ebcli.models.loaded import configuration_hash, content_hash, network_settings
@@ -36,9 +36,9 @@ from ebcli.models.names import caveat
 from ebcli.run.network_description import (
     NetworkDescription,
     check_picture,
-    class_labels,
     in_a_sentence,
     target_names,
+    warn_of_several,
 )
 from ebcli.run.photo_tables import match_rows
 from ebcli.run.pipeline import Run, configuration_of, workers_for
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 Sources = Sequence[Source]
 
-_MAX_NAMES = 5  # classes in a message
 # options of the output that change no picture, record or array
 _OF_WORDS = "words phrases against all_words max_tokens".split()  # the same for all questions
 _OUTPUT_ONLY = "directory report scale skip_existing overwrite annotations threshold records".split()
@@ -107,7 +106,13 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     _check_model(plan, model)
     check_picture(network)
     has_windows = plan.maps.candidates == WINDOWS
-    reader = Reader(model.transforms, inputs.clips, inputs.max_pixels, has_windows=has_windows)
+    reader = Reader(
+        model.transforms,
+        inputs.clips,
+        inputs.max_pixels,
+        has_windows=has_windows,
+        allow_truncated=inputs.allow_truncated,
+    )
     if model.transforms.axes != "HW":
         listing = partial(listing, as_one=reader.formats)
         sources = listing(shard=inputs.shard)
@@ -183,9 +188,12 @@ def _check_model(plan: RunPlan, model: LoadedModel) -> None:
         problem = f"but {model.name} explains images"
         raise ConfigurationError(f"--start, --duration and every are for videos, {problem}")
     has_figures = plan.output.panel or model.transforms.axes != "HW"  # contact sheets of videos and volumes
-    sizes = plan.style.cell_size, plan.style.dpi
-    if sizes != (DrawingStyle.cell_size, DrawingStyle.dpi) and not has_figures:
-        raise ConfigurationError("--cell-size and --dpi are for figures: add --panel, or drop them")
+    style = plan.style
+    usual = DrawingStyle.cell_size, DrawingStyle.dpi, DrawingStyle.header
+    if (style.cell_size, style.dpi, style.header) != usual and not has_figures:
+        raise ConfigurationError(
+            "--cell-size, --dpi and --no-header are for figures: add --panel, or drop them"
+        )
 
 
 def _may_be_work(source: Source) -> bool:
@@ -265,22 +273,7 @@ def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
         doubts = f"{model.name} is untrained: its maps are meaningless"
     if doubts:
         warnings.warn(doubts, stacklevel=2)
-    if network.classes is None:
-        return
-    words = {}  # in the order of the classes
-    for word in targets:
-        words[matching_classes(model.categories, word, model.num_classes)] = word
-    for word, group in zip(words.values(), network.classes, strict=True):
-        count = len(group)
-        names = class_labels(model, group[:_MAX_NAMES])
-        if count > _MAX_NAMES:
-            names.append("...")
-        if count > 1:
-            warnings.warn(
-                f"{word!r} means {count} classes ({', '.join(names)}): of these, the one that scores highest is "
-                "explained",
-                stacklevel=2,
-            )
+    warn_of_several(network, targets)
 
 
 def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> dict[str, object]:
@@ -299,6 +292,9 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     labels = plan.inputs.labels
     labels_hash = str(FOLDERS) if labels == FOLDERS else labels and content_hash(labels)
     regions = _region_options(plan.output)
+    drawing = {**asdict(style), "cmap": style.colormap}
+    if style.header:  # results of earlier versions, which had no other figures, are up to date
+        del drawing["header"]
     settings = {
         **network_settings(model),
         "method": network.method,
@@ -306,7 +302,7 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
         "labels": labels_hash,
         "clips": asdict(plan.inputs.clips),
         "maps": maps,
-        "style": {**asdict(style), "cmap": style.colormap},
+        "style": drawing,
         "output": {name: value for name, value in asdict(plan.output).items() if name not in _OUTPUT_ONLY},
         "regions": regions and asdict(regions),
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -16,8 +16,8 @@ from ebcli.datatypes.windows import WindowSpec
 from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Coordinates
-from ebcli.files.images import limit_pixels
-from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, InputFormat
+from ebcli.files.images import Notes, allow_truncated, limit_pixels
+from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, FileContent, InputFormat
 from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
 
@@ -40,6 +40,7 @@ class NetworkInput:
             itself.
         query: what a vision-language model is asked about it; None for other networks.
         windows: what the network would get of each window, (9, height, width, C), if the classes are found in windows.
+        notes: what a user may not expect of the file, by topic.
     """
 
     pixels: AnyArray
@@ -53,11 +54,12 @@ class NetworkInput:
     others: Any = None
     query: Query | None = None
     windows: AnyArray | None = None
+    notes: Notes = field(default_factory=dict)
 
     @classmethod
     def from_image(cls, image: Image.Image, spec: InputSpec) -> "NetworkInput":
         """An RGB image that is no file."""
-        return cls(pixels=spec.read(image), size=image.size)
+        return cls(pixels=spec.read(image), size=image.size, notes=spec.notes_of_size(image.size))
 
     @property
     def video_clips(self) -> Clips | None:
@@ -80,13 +82,16 @@ class Reader:
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
         media: the kinds of data, so that other processes know those that were registered here.
         has_windows: whether to read windows of each image, too.
+        allow_truncated: whether to read what is there of images that are cut off.
     """
 
     spec: InputSpec
     part: ClipOptions = field(default_factory=ClipOptions)
     max_pixels: int | None = None
+    _: KW_ONLY
     media: Sequence[InputFormat] = field(default_factory=lambda: [*INPUT_FORMATS])
     has_windows: bool = False
+    allow_truncated: bool = False
 
     @property
     def unit(self) -> str:
@@ -109,7 +114,7 @@ class Reader:
             ImageError: the file does not exist or cannot be decoded, or a video's clips do not fit into memory.
         """
         start = perf_counter()
-        limit_pixels(self.max_pixels)
+        self._set_limits()
         medium = medium_of(source, self.spec, self.media)
         if medium is None:
             return None
@@ -119,18 +124,19 @@ class Reader:
                 unit = medium.unit
                 article = "an" if unit[0] in "aeiou" else "a"
                 raise ImageError(f"it is a {other.unit}, not {article} {unit}: choose {other.network}")
-        pixels, size, clips = medium.read(file, self.spec, self.part)
+        item = FileContent(*medium.read(file, self.spec, self.part))
         windows = None
         if self.has_windows:
             windows, *_ = medium.read(file, WindowSpec.from_spec(self.spec), self.part)
         return NetworkInput(
-            pixels=pixels,
-            size=size,
+            pixels=item.values,
+            size=item.size,
             stamp=stamp,
             seconds=perf_counter() - start,
             label=source.label,
             query=source.query,
-            clips=clips,
+            clips=item.clips,
+            notes=item.notes | self.spec.notes_of_size(item.size),
             pages=medium.pages(file),
             path=None if source.content is not None else source.name,
             windows=windows,
@@ -143,7 +149,7 @@ class Reader:
         Raises:
             ImageError: the file changed since the network saw it.
         """
-        limit_pixels(self.max_pixels)
+        self._set_limits()
         medium = medium_of(source, self.spec, self.media)
         stamp, file = source.open_content()
         if stamp != network_input.stamp or medium is None:
@@ -154,6 +160,11 @@ class Reader:
                     yield frame
                 else:
                     yield frame._replace(image=frame.image.resize(network_input.size))
+
+    def _set_limits(self) -> None:
+        """Make this process decode images as the run says."""
+        limit_pixels(self.max_pixels)
+        allow_truncated(self.allow_truncated)
 
     def coordinates(self, source: Source) -> Coordinates | None:
         """Where in space the pixels of a file lie; None if it does not say.

@@ -75,20 +75,18 @@ class Saliency:
         return ConfigurationError(f"{problem}: take its values from maps, or those of a table from columns")
 
     @property
-    def maps(self) -> FloatArray:
-        """The maps (K, h, w), signed: one per class, and of several layers one per class and layer.
+    def maps(self) -> Any:
+        """The maps (K, h, w), signed: one per class, and of several methods one per class and method.
 
-        The map of an input that is no picture has the input's own shape: (K, columns) of a table.
-
-        Raises:
-            ConfigurationError: the layers' maps differ in size; those of each layer are in ``explanation.by_layer``.
+        Of several layers, it is a dictionary of their names with the maps of each: the layers' cells differ in size.
+        `heatmap` has all maps at one size. The map of an input that is no picture has the input's own shape:
+        (K, columns) of a table.
         """
-        maps = [map_.values for map_ in self._maps]
-        if len({values.shape for values in maps}) > 1:
-            raise ConfigurationError(
-                "the layers' maps differ in size: take them from explanation.by_layer, or at one size from heatmap()"
-            )
-        return np.stack(maps)
+        layers = {
+            layer: np.stack([map_.values for map_ in maps])
+            for layer, maps in self.explanation.by_layer.items()
+        }
+        return layers if len(layers) > 1 else layers[self._maps[0].layer]
 
     def heatmap(self, size: Size | None = None) -> FloatArray:
         """The maps as they are drawn, (K, height, width), aligned with the photo; 0 where the network did not look.

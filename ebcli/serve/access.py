@@ -9,16 +9,15 @@ from dataclasses import dataclass
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _MOST_CONNECTIONS = 500
-_COOKIE = "eb-saliency"
-_TOKEN = "token"
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(self), microphone=(), geolocation=()",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
@@ -33,7 +32,9 @@ class Guard:
         app: what answers requests.
         names: the names by which the server may be asked, besides numeric addresses: a page of another site that
             points its own name at this server (DNS rebinding) asks by that name.
-        token: what a request must know.
+        token: what a request must have in its header ``authorization``, as in ``Bearer TOKEN``, unless it asks for the
+            page: that has no secrets, and its script gets the token from the printed address, behind the ``#``, which
+            browsers send to nobody. Only the page's own memory has it, not a cookie, which all ports of a host get.
         connections: those that are open, also ones that have asked nothing yet.
     """
 
@@ -65,15 +66,18 @@ class Guard:
             return refuse(
                 400, "this server does not answer to that name: open the address that the terminal shows"
             )
-        # of a browser; another site may link to the page, but neither embed nor ask anything
-        site = request.headers.get("sec-fetch-site", "none")
+        if request["path"] == "/" and request.method in ("GET", "HEAD"):  # another site may link to the page
+            return None
+        site = request.headers.get("sec-fetch-site", "none")  # of a browser
         origin = request.headers.get("origin")
-        is_page = request.method == "GET" and request["path"] == "/"
         own_origin = f"{request['scheme']}://{host}"
-        is_foreign = site not in ("none", "same-origin") or origin not in (None, own_origin)
-        if is_foreign and not is_page:
+        if site not in ("none", "same-origin") or origin not in (None, own_origin):
             return refuse(403, "another site may not ask this server")
-        return self._without_token(request)
+        if self._has_token(request):
+            return None
+        answer = refuse(401, "this server needs its token: open the address that the terminal shows")
+        answer.headers["www-authenticate"] = "Bearer"
+        return answer
 
     def _is_name(self, host: str) -> bool:
         name = re.sub(r":\d*\Z", "", host).lower().strip("[]")
@@ -81,20 +85,10 @@ class Guard:
             return bool(ipaddress.ip_address(name))
         return name in self.names
 
-    def _without_token(self, request: Request) -> Response | None:
-        """The answer to a request without a cookie that has the token: a page that knows it gets the cookie."""
-        name = f"{_COOKIE}-{request['server'][1]}"  # cookies do not tell ports apart
-        if request["path"] == "/" and self._is_token(request.query_params.get(_TOKEN, "")):
-            address = request.url.remove_query_params(_TOKEN)
-            answer = RedirectResponse(address.replace(scheme="", netloc=""), 303)
-            answer.set_cookie(name, self.token, httponly=True, samesite="strict")
-            return answer
-        if self._is_token(request.cookies.get(name, "")):
-            return None
-        return refuse(403, "this server needs its token: open the address that the terminal shows")
-
-    def _is_token(self, word: str) -> bool:
-        return secrets.compare_digest(word.encode(errors="replace"), self.token.encode())
+    def _has_token(self, request: Request) -> bool:
+        expected = f"Bearer {self.token}"
+        header = request.headers.get("authorization", "")
+        return secrets.compare_digest(header.encode(errors="replace"), expected.encode())
 
 
 def refuse(status: int, sentence: str) -> Response:

@@ -8,10 +8,12 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -29,7 +31,7 @@ from ebcli.pages.shell import page
 from ebcli.run.plan import RunPlan
 from ebcli.serve.access import refuse
 from ebcli.serve.network import Network
-from ebcli.serve.photos import SIDE, SMALL, Photos
+from ebcli.serve.photos import CAMERA, SIDE, SMALL, Photos
 from ebcli.workers import Workers
 
 T = TypeVar("T")
@@ -69,7 +71,7 @@ class Page:
             "/colors": self._colors,
             "/status": self._status,
             "/classes": self._classes,
-            "/photo/{key}": self._photo,
+            "/photo": self._photo,
             "/subjects": self._subjects,
             "/maps": self._maps,
             "/atlas": self._atlas,
@@ -78,7 +80,13 @@ class Page:
         }
         routes = [Route(path, answer) for path, answer in answers.items()]
         routes.append(Route("/photos", self._upload, methods=["POST"]))
-        problems: dict[Any, Any] = {EbcliError: _explain, ClientDisconnect: _drop, Exception: self._fail}
+        routes.append(Route("/frame", self._frame, methods=["POST"]))
+        problems: dict[Any, Any] = {
+            EbcliError: _explain,
+            ClientDisconnect: _drop,
+            HTTPException: _refuse,
+            Exception: self._fail,
+        }
         self.app = Starlette(routes=routes, exception_handlers=problems, lifespan=self._loading)
 
     @asynccontextmanager
@@ -147,8 +155,9 @@ class Page:
         return JSONResponse(self._network(request).loaded.categories or [])
 
     async def _photo(self, request: Request) -> Response:
-        longest = SMALL if "small" in request.query_params else SIDE
-        content = await self._decode(self._photos.encode_photo, request.path_params["key"], longest)
+        query = request.query_params
+        longest = SMALL if "small" in query else SIDE
+        content = await self._decode(self._photos.encode_photo, query.get("photo", ""), longest)
         return Response(content, media_type="image/jpeg")
 
     async def _subjects(self, request: Request) -> Response:
@@ -181,29 +190,48 @@ class Page:
         return Response(content, headers=headers, media_type="image/png")
 
     async def _upload(self, request: Request) -> Response:
+        content = await self._content(request)
+        name = request.query_params.get("name", "")
+        return JSONResponse({"key": await self._decode(self._photos.add, name, content)})
+
+    async def _frame(self, request: Request) -> Response:
+        """The map of a frame of the page's camera, which is kept nowhere, and its likeliest classes."""
+        network = self._network(request)
+        plan = network.plan(request.query_params)
+        source = Source(Path(f"{CAMERA}.jpg"), content=await self._content(request))
+        content = await self._compute(request, _frame_maps, network, plan, source)
+        return Response(content, media_type=_BINARY)
+
+    async def _content(self, request: Request) -> bytes:
+        """The body of a request. Raises HTTPException if it is larger than an upload may be."""
         content = bytearray()
         max_bytes = self._photos.most_bytes
-        too_large = refuse(413, f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES")
+        too_large = HTTPException(413, f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES")
         if (
             int(request.headers.get("content-length", 0)) > max_bytes
         ):  # which the server has checked to be a number
-            return too_large
+            raise too_large
         try:
             async with asyncio.timeout(_UPLOAD_TIMEOUT):
                 async for part in request.stream():
                     content += part
                     if len(content) > max_bytes:
-                        return too_large
-        except TimeoutError:
-            return refuse(408, f"it took longer than {_UPLOAD_TIMEOUT} s to arrive: upload a smaller one")
-        name = request.query_params.get("name", "")
-        return JSONResponse({"key": await self._decode(self._photos.add, name, bytes(content))})
+                        raise too_large
+        except TimeoutError as error:
+            problem = f"it took longer than {_UPLOAD_TIMEOUT} s to arrive: upload a smaller one"
+            raise HTTPException(408, problem) from error
+        return bytes(content)
 
 
 def _maps_of(network: Network, plan: RunPlan, source: Source) -> bytes:
     explanation = network.explain(plan, source)
     fields = {} if explanation.answer is None else {"answer": explanation.answer}
     return encode_maps(explanation, network.size(source), **fields)
+
+
+def _frame_maps(network: Network, plan: RunPlan, source: Source) -> bytes:
+    frame = network.explain_frame(plan, source)
+    return encode_maps(frame.explanation, frame.size, likeliest=subjects_json(frame.subjects))
 
 
 def _atlas_of(network: Network, plan: RunPlan, source: Source) -> bytes:
@@ -215,6 +243,10 @@ def _atlas_of(network: Network, plan: RunPlan, source: Source) -> bytes:
 async def _drop(_request: Request, _error: Exception) -> Response:
     """The answer to an upload that was aborted, which nobody reads."""
     return Response(status_code=400)
+
+
+async def _refuse(_request: Request, error: HTTPException) -> Response:
+    return refuse(error.status_code, error.detail)
 
 
 async def _explain(_request: Request, error: Exception) -> Response:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ebcli.datatypes.explanation import Box, Explanation, JsonObject, Size, Subject
 from ebcli.drawing.style import DrawingStyle
@@ -33,8 +33,23 @@ ALL_LAYERS = "every"  # in place of a layer: all that the page offers
 _NUM_EXPLAINERS = 32  # in memory
 _CACHE_SIZE = 16  # inputs, and explanations, in memory
 _ANY_TEXT = ("a photo",)
+_NUM_LIKELIEST = 5  # classes of a frame
 _BACKGROUND_CLASS = "1"  # of a segmentation network with one channel
 _UNDRAWN: JsonObject = {"style": DrawingStyle(), "output": OutputOptions()}
+
+
+class CameraFrame(NamedTuple):
+    """What a network sees in a frame of a camera.
+
+    Attributes:
+        explanation: the maps; none if nothing is found.
+        subjects: the likeliest classes, or what else is found, or texts.
+        size: the width and height of the frame.
+    """
+
+    explanation: Explanation
+    subjects: list[Subject]
+    size: Size
 
 
 class Network:
@@ -70,6 +85,7 @@ class Network:
         self._with_texts = lru_cache(1)(self._loaded_with_texts)
         num_explainers = 2 if self.takes_texts else _NUM_EXPLAINERS
         self._explainer_of = lru_cache(num_explainers)(self._new_explainer)
+        self._explainer = lru_cache(num_explainers)(self._explainer_for)
         self._inputs = PhotoCache[NetworkInput](_CACHE_SIZE)
         self._explanations = PhotoCache[Explanation](_CACHE_SIZE)
 
@@ -235,6 +251,18 @@ class Network:
             raise ImageError(f"{self.loaded.name} finds nothing to explain: name a class")
         return explanation
 
+    def explain_frame(self, plan: RunPlan, source: Source) -> CameraFrame:
+        """The maps of a frame of a camera, of which nothing is kept; for what it raises, see ``explain``."""
+        frame = self._read(source, replace(self._reader, has_windows=False))
+        likeliest = plan
+        if not self.takes_texts:
+            likeliest = self._base_plan.replace(layer=plan.maps.layers, top_k=_NUM_LIKELIEST)
+        subjects = self._explainer(likeliest).subjects(frame)
+        (explanation,) = self._explainer(plan).explain([frame])
+        if isinstance(explanation, ImageError):
+            raise explanation
+        return CameraFrame(explanation, subjects, frame.size)
+
     def size(self, source: Source) -> Size:
         """The width and height of a photo."""
         return self._input(source).size
@@ -278,7 +306,7 @@ class Network:
             return name
         return str(index)
 
-    def _explainer(self, plan: RunPlan) -> Explainer:
+    def _explainer_for(self, plan: RunPlan) -> Explainer:
         """The network, asked for the classes of a plan."""
         from ebcli.run.tasks.task import check_options
 
@@ -312,13 +340,13 @@ class Network:
 
     def _input(self, source: Source) -> NetworkInput:
         """A photo as the network gets it. Raises ImageError if it cannot be read, or needs a path that it lacks."""
+        return self._inputs.get(source, None, partial(self._read, source, self._reader))
+
+    def _read(self, source: Source, reader: Reader) -> NetworkInput:
         if source.content is not None and self.loaded.inputs is not None:
             problem = f"an upload has no path, by which {self.loaded.name} reads its other inputs"
             raise ImageError(f"{problem}: start eb-saliency serve with the photo's file")
-        return self._inputs.get(source, None, partial(self._read, source))
-
-    def _read(self, source: Source) -> NetworkInput:
-        network_input = self._workers.call(self._reader.load, source)
+        network_input = self._workers.call(reader.load, source)
         if network_input is None:
             raise ImageError("it is not an image")
         return network_input

@@ -1,10 +1,11 @@
-"""The photos of the page: those that the user named, by their numbers, and uploads."""
+"""The photos of the page: those that the user named, by their paths, and uploads, by their content."""
 
 import io
 import os
 from collections import ChainMap
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -22,6 +23,9 @@ T = TypeVar("T")
 _MAX_PHOTOS = 1000
 _MOST_UPLOADS = 20
 _LONGEST_NAME = 100
+CAMERA = "camera"  # what the page calls its camera, and so no photo
+_DIGITS = 16
+_UPLOAD = "added-"  # before the digest that an upload is called by
 SIDE = 1024  # pixels, of a photo on the page
 SMALL = 160
 _CACHE_SIZE = 64  # photos in memory, as files
@@ -63,7 +67,8 @@ class Photos:
         ConfigurationError: a file does not exist, or there are no images in a directory.
 
     Attributes:
-        names: the path of each photo, or an upload's name, by what the page calls it: a number, or ``u`` and a number.
+        names: the path of each photo, or an upload's name, by what addresses of the page call it: the path, or a digest
+            of the upload. So an address means the same photo after a restart.
         most_bytes: the size of the largest upload.
         num_hidden: how many photos there are besides the first ones, which are shown.
     """
@@ -79,18 +84,16 @@ class Photos:
             raise ConfigurationError("there are no photos: name files, or directories that contain some")
         self.num_hidden = len(sources[_MAX_PHOTOS:])
         self.most_bytes = remote.max_bytes
-        self._count = 0
         self._workers = workers
         self._max_pixels = max_pixels
-        self._sources = {str(number): source for number, source in enumerate(sources[:_MAX_PHOTOS])}
+        self._sources = _by_path(sources[:_MAX_PHOTOS])
         self._uploads: dict[str, Source] = {}
         self._photos = ChainMap(self._uploads, self._sources)
         self._drawings = PhotoCache[bytes](_CACHE_SIZE)
 
     @property
     def names(self) -> dict[str, str]:
-        names = {key: os.fsencode(source.name) for key, source in self._photos.items()}
-        return {key: printable(name.decode(errors="replace")) for key, name in names.items()}
+        return {key: _path_text(source) for key, source in self._photos.items()}
 
     def source(self, key: str) -> Source:
         """The file of a photo.
@@ -100,7 +103,12 @@ class Photos:
         """
         if key in self._photos:
             return self._photos[key]
-        raise ImageError("this photo is not here any more: choose another one")
+        if key.startswith(_UPLOAD):
+            raise ImageError("this photo was added to the page, and is gone: add it again")
+        name = printable(key)[-_LONGEST_NAME:]
+        raise ImageError(
+            f"'{name}' is not among the photos: choose another one, or start eb-saliency serve with it"
+        )
 
     def encode_photo(self, key: str, longest: int) -> bytes:
         """A photo as the page shows it, JPEG.
@@ -124,8 +132,8 @@ class Photos:
         safe_name = file_name[-_LONGEST_NAME:].lstrip(".").replace("\0", "")
         source = Source(Path(safe_name or "photo"), content=content)
         self._draw(source, SMALL)
-        self._count += 1
-        key = f"u{self._count}"
+        key = _UPLOAD + sha256(content).hexdigest()[:_DIGITS]
+        self._uploads.pop(key, None)  # it is the latest now
         self._uploads[key] = source
         sizes = [len(upload.content or b"") for upload in self._uploads.values()]
         while len(sizes) > _MOST_UPLOADS or sum(sizes) > self.most_bytes:
@@ -137,8 +145,23 @@ class Photos:
 def _small(source: Source, longest: int, max_pixels: int | None) -> bytes:
     limit_pixels(max_pixels)
     file = io.BytesIO()
-    downscale(decode(source.open_content()[1]), longest).save(file, "JPEG", quality=90)
+    downscale(decode(source.open_content()[1], to_srgb=True), longest).save(file, "JPEG", quality=90)
     return file.getvalue()
+
+
+def _by_path(sources: Sequence[Source]) -> dict[str, Source]:
+    """Files by their paths as text; different paths can be the same text."""
+    photos: dict[str, Source] = {}
+    for source in sources:
+        key = _path_text(source)
+        while key in photos or key == CAMERA:
+            key += "+"
+        photos[key] = source
+    return photos
+
+
+def _path_text(source: Source) -> str:
+    return printable(os.fsencode(source.name).decode(errors="replace"))
 
 
 def _is_photo(source: Source) -> bool:

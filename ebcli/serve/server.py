@@ -6,6 +6,7 @@ import threading
 import webbrowser
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode, urlunsplit
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -36,7 +37,9 @@ class _Impatient(H11Protocol):
             self.transport.close()
 
 
-def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], None]) -> None:
+def serve(
+    page: Page, host: str, port: int, show: bool, tell: Callable[[str], None], photo: str | None = None
+) -> None:
     """Answer requests until Ctrl-C, SIGTERM or SIGHUP.
 
     Args:
@@ -45,6 +48,7 @@ def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], No
         port: the port; 0 for any that is free.
         show: open the page in the browser.
         tell: what prints the URL, which has the token.
+        photo: what the page shows first, as ``Photos.names`` and `CAMERA` call it; by default, the first photo.
 
     Raises:
         KeyboardInterrupt: it was ended.
@@ -62,7 +66,8 @@ def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], No
         token = secrets.token_urlsafe(16)
         name = socket.gethostname() if host in ("", "0.0.0.0", "::") else host
         address = f"[{name}]" if ":" in name else name
-        url = f"http://{address}:{port}/?token={token}"
+        query = urlencode({"photo": photo}) if photo else ""
+        url = urlunsplit(("http", f"{address}:{port}", "/", query, f"token={token}"))
         tell(url)
         if show:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

@@ -255,8 +255,8 @@ def test_a_gated_delta_net_is_a_product_of_fixed_weights_and_values(chunks, laye
             state = x.new_zeros(len(x), 5, 5)
             outputs = []
             parts = (*self.weights_of(x), self.v(x))
-            for q, k, b, g, v in zip(*(part.chunk(chunks, 1) for part in parts), strict=True):
-                g = g.cumsum(1)
+            for q, k, b, log_decay, v in zip(*(part.chunk(chunks, 1) for part in parts), strict=True):
+                g = log_decay.cumsum(1)
                 decay = (g - g.mT).masked_fill(~MASK[: g.shape[1], : g.shape[1]], -torch.inf).exp()
                 options = {"upper": False, "unitriangular": True}
                 system = (b * k @ k.mT) * decay
@@ -303,7 +303,8 @@ def test_queries_and_keys_that_are_turned_as_complex_numbers_get_nothing(layer):
     class Turned(Attention):
         def attention(self, x):
             q, k = (
-                torch.view_as_complex(a[..., :4].unflatten(-1, (2, 2))) * turn for a in (self.q(x), self.k(x))
+                torch.view_as_complex(a[..., :4].unflatten(-1, (2, 2)).contiguous()) * turn
+                for a in (self.q(x), self.k(x))
             )
             q, k = (torch.view_as_real(a).flatten(2) for a in (q, k))
             return (q @ k.mT).softmax(-1)

@@ -25,7 +25,7 @@ def test_a_result_is_printed_by_its_shapes_and_masses():
     result = ebcli.excitation_backprop(net, x, [[1, 2, 3]] * 2, "1")
     first = ", ".join(f"{mass:.3f}" for mass in result.mass.flatten()[:4])
     assert repr(result) == (
-        f"ExcitationResult(layer='1', contrastive={result.contrastive}, relevance=(2, 3, 9, 4, 4), "
+        f"ExcitationResult(layer='1', method='marginal', relevance=(2, 3, 9, 4, 4), "
         f"logits=(2, {NUM_CLASSES}), mass=[{first}, ...])"
     )
 

@@ -233,3 +233,32 @@ def test_a_volume_for_a_network_of_photos_is_named(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"^it is a volume, not an image: choose a network for volumes"):
         Reader(images(3)).load(Source(tmp_path / "a.nii.gz"))
     assert Reader(images(3)).load(Source(tmp_path / "a.nii.gz", is_explicit=False)) is None
+
+
+def test_what_is_no_number_is_the_mean_for_the_network_and_white_in_pictures(tmp_path: Path) -> None:
+    """The mean becomes 0 when it is subtracted, so the network sees nothing there."""
+    values = np.array([[0.0, np.nan], [1.0, np.inf]], np.float32)
+    np.save(tmp_path / "a", values)
+    photos = InputSpec(None, resize=None, mean=(0.25,), std=(0.5,), channels=1)
+    assert read(tmp_path / "a.npy", photos)[..., 0].tolist() == [[0, 0.25], [1, 0.25]]
+    assert read(tmp_path / "a.npy", images(1, range=(0, 2)))[..., 0].tolist() == [[0, 0], [0.5, 0]]
+    (frame,) = shown(tmp_path / "a.npy", images(1, range=(0, 2)))
+    assert np.asarray(frame.image)[..., 0].tolist() == [[0, 255], [128, 255]]
+    loaded = Reader(photos).load(Source(tmp_path / "a.npy"))
+    assert loaded is not None and loaded.notes["no data"].startswith("50.0% of its values")
+    np.save(tmp_path / "b", np.stack([values[0, :1], values[0, 1:]])[:, None])
+    assert not Reader(images(1, selected=(1,))).load(Source(tmp_path / "b.npy")).notes  # type: ignore[union-attr]
+
+
+def test_a_range_in_units_of_the_file_holds_for_inverted_gray(tmp_path: Path) -> None:
+    """16 bits are stored, of which 0 to 1000 are used: 0 is white in MONOCHROME1, 1000 is black."""
+    header = pydicom.dcmread(str(get_testdata_file("CT_small.dcm")))
+    header.PhotometricInterpretation, header.PixelRepresentation = "MONOCHROME1", 0
+    header.RescaleSlope, header.RescaleIntercept = 1, 0
+    header.Rows, header.Columns = 1, 3
+    header.PixelData = np.array([0, 250, 1000], "<u2").tobytes()
+    header.save_as(tmp_path / "a.dcm")
+    spec = images(1, range=(0.0, 1000.0))
+    assert read(tmp_path / "a.dcm", spec).ravel().tolist() == [1, 0.75, 0]
+    (frame,) = shown(tmp_path / "a.dcm", spec)
+    assert np.asarray(frame.image)[0, :, 0].tolist() == [255, 191, 0]

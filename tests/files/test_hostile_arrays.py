@@ -115,7 +115,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "not finite": (
         "a.npy",
         lambda: _npy("(1, 1)", content=struct.pack("<f", np.nan)),
-        "it has values that are not fin",
+        "none of its values is a finite number",
     ),
     "channels": (
         "a.npy",

@@ -1,6 +1,7 @@
 """Decoding, and where the network looks."""
 
 import os
+import re
 import struct
 import zlib
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from PIL import Image
 from synthetic import noise
@@ -17,9 +19,13 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError
-from ebcli.files.images import decode, has_image_suffix, is_recognized, to_rgb
+from ebcli.files.images import decode, has_image_suffix, is_recognized, read_photo
+from ebcli.files.sources import Source
+from ebcli.run.reading import Reader
 
 pytestmark = pytest.mark.usefixtures("watched")
+
+COFFEE = Path(__file__).parents[2] / "sample_images" / "coffee.jpg"
 
 
 def photo(width: int, height: int) -> Image.Image:
@@ -61,11 +67,6 @@ def test_what_is_transparent_is_white_whatever_colour_hides_there(mode: str, tmp
     hidden.putpixel((1, 0), (0, 0, 0, 255))
     hidden.convert(mode).save(tmp_path / "hidden.png")
     assert np.asarray(decode(tmp_path / "hidden.png")).tolist() == [[[255] * 3, [0] * 3]]
-
-
-def test_floats_that_are_not_finite_do_not_spoil_the_rest() -> None:
-    pixels = np.asarray(to_rgb(Image.fromarray(np.array([[0, 1, np.nan, np.inf]], dtype=np.float32))))
-    assert pixels[0, :2, 0].tolist() == [0, 255]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -113,13 +114,6 @@ def test_what_cannot_be_decoded_says_why(content: bytes, reason: str, tmp_path: 
     with pytest.raises(ImageError, match=reason) as caught:
         decode(tmp_path / "bad.png")
     assert "\n" not in str(caught.value)
-
-
-def test_a_truncated_jpeg_is_refused_rather_than_filled_with_grey(tmp_path: Path) -> None:
-    photo(200, 200).save(tmp_path / "whole.jpg")
-    (tmp_path / "half.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:1500])
-    with pytest.raises(ImageError, match="truncated"):
-        decode(tmp_path / "half.jpg")
 
 
 def test_missing_files_pipes_and_programs_are_never_opened(tmp_path: Path) -> None:
@@ -245,3 +239,112 @@ def test_whole_images_keep_their_aspect_ratio_in_steps(
     assert spec.place(size) == (0, 0, *size)
     np.testing.assert_array_equal(pixels, np.asarray(image.resize(expected, spec.resample)))
     torch.testing.assert_close(spec(image), spec.normalize(pixels[None])[0])
+
+
+NO_DATA = np.array([[np.nan, 40.0, 80.0], [np.inf, 60.0, -np.inf]], np.float32)
+
+
+def tiff_of_floats(path: Path, values: np.ndarray, no_data: str | None = None) -> Path:
+    extra = [] if no_data is None else [(42113, "s", 0, no_data, True)]  # as GDAL writes it
+    tifffile.imwrite(path, values, extratags=extra)
+    return path
+
+
+@pytest.mark.parametrize("marked", [None, "-9999", "-3.4028234663852886e+38"])
+def test_no_data_is_white_and_leaves_the_range_to_the_rest(marked: str | None, tmp_path: Path) -> None:
+    """Half of the values are none; the others are from 40 to 80, so 60 is the middle."""
+    missing = np.float32(marked or "nan")
+    values = np.where(np.isfinite(NO_DATA), NO_DATA, missing)
+    path = tiff_of_floats(tmp_path / "heights.tif", NO_DATA if marked is None else values, marked)
+    image, notes = read_photo(path)
+    assert np.asarray(image)[..., 0].tolist() == [[255, 0, 255], [255, 128, 255]]
+    assert notes["no data"].startswith("50.0% of its values are no data")
+    assert read_photo(path, (0, 80)).image.getpixel((1, 0)) == (128, 128, 128)
+
+
+def test_only_no_data_is_no_image(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="none of its values is a finite number"):
+        decode(tiff_of_floats(tmp_path / "none.tif", NO_DATA * np.nan))
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_twelve_bits_in_sixteen_are_said_to_be_dark(name: str, tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 2000, 4000]], np.uint16)).save(tmp_path / name)
+    image, notes = read_photo(tmp_path / name)
+    assert np.asarray(image).max() == 16  # 255 * 4000 / 65535
+    assert "highest value is 4000 of 65535" in notes["dark"] and "--range 0,4095" in notes["dark"]
+    scaled, notes = read_photo(tmp_path / name, (0, 4095))
+    assert np.asarray(scaled)[0, :, 0].tolist() == [0, 125, 249] and not notes
+    Image.fromarray(np.array([[0, 40000]], np.uint16)).save(tmp_path / name)
+    assert not read_photo(tmp_path / name).notes
+
+
+# An RGB color space of gamma 1 with the primaries of Display P3: enough to be another one than sRGB
+def wide_profile() -> bytes:
+    def xyz(*values: float) -> bytes:
+        return b"XYZ \0\0\0\0" + struct.pack(">3i", *(round(value * 65536) for value in values))
+
+    curve = b"curv\0\0\0\0" + struct.pack(">I", 0)  # a straight line
+    text = b"desc\0\0\0\0" + struct.pack(">I", 5) + b"wide\0" + bytes(78)
+    tags = {
+        b"desc": text,
+        b"wtpt": xyz(0.9642, 1, 0.8249),
+        b"rXYZ": xyz(0.5151, 0.2412, -0.0011),
+        b"gXYZ": xyz(0.2919, 0.6922, 0.0419),
+        b"bXYZ": xyz(0.1572, 0.0666, 0.7841),
+        b"rTRC": curve,
+        b"gTRC": curve,
+        b"bTRC": curve,
+    }
+    table = b""
+    data = b""
+    start = 128 + 4 + 12 * len(tags)
+    for name, content in tags.items():
+        padded = content + bytes(-len(content) % 4)
+        table += name + struct.pack(">II", start + len(data), len(content))
+        data += padded
+    header = struct.pack(">I4sI4s4s4s", start + len(data), b"lcms", 0x02100000, b"mntr", b"RGB ", b"XYZ ")
+    header += bytes(12) + b"acsp" + bytes(24) + struct.pack(">I", 0)
+    header += struct.pack(">3i", 63190, 65536, 54061)
+    return header.ljust(128, b"\0") + struct.pack(">I", len(tags)) + table + data
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+def test_pictures_are_in_srgb_and_networks_get_what_is_stored(suffix: str, tmp_path: Path) -> None:
+    """Linear light of 0.5 is 188 in sRGB: 255 * (1.055 * 0.5 ** (1 / 2.4) - 0.055)."""
+    options = {"lossless": True} if suffix == "webp" else {"quality": 100}
+    path = tmp_path / f"wide.{suffix}"
+    Image.new("RGB", (16, 16), (128, 128, 128)).save(path, icc_profile=wide_profile(), **options)
+    loaded = Reader(InputSpec(None, resize=None)).load(Source(path))
+    assert loaded is not None and set(np.unique(loaded.pixels)) == {128}
+    (frame,) = Reader(InputSpec(None, resize=None)).frames(Source(path), loaded)
+    assert np.abs(np.asarray(frame.image).astype(int) - 188).max() <= 1
+    assert "icc_profile" not in frame.image.info
+
+
+def test_a_broken_profile_is_ignored(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4), "red").save(tmp_path / "a.png", icc_profile=b"no profile")
+    assert decode(tmp_path / "a.png", to_srgb=True).getpixel((0, 0)) == (255, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["cut.jpg", "cut.png", "progressive.jpg"])
+def test_what_is_there_of_a_truncated_image(name: str, tmp_path: Path) -> None:
+    scene = decode(COFFEE)
+    scene.save(tmp_path / name, **({"progressive": True} if name == "progressive.jpg" else {}))
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(
+        ImageError, match=r"^it is truncated.*copy it again, or .* --allow-truncated$"
+    ) as caught:
+        decode(tmp_path / name)
+    rows = re.search(r"about (\d+)% of its rows", str(caught.value))
+    assert (rows is None) == (name == "progressive.jpg")  # which has all rows, at half of their detail
+    assert rows is None or 40 <= int(rows[1]) <= 60
+    reader = Reader(InputSpec(None, resize=None), allow_truncated=True)
+    loaded = reader.load(Source(tmp_path / name))
+    assert loaded is not None and "truncated" in loaded.notes
+    part = loaded.pixels[: scene.height // 3].astype(int)
+    assert np.abs(part - np.asarray(scene)[: scene.height // 3]).mean() < 10
+    assert np.ptp(loaded.pixels[-20:]) == 0 or name == "progressive.jpg"
+    with pytest.raises(ImageError, match="truncated"):  # of another run, in the same process
+        Reader(InputSpec(None, resize=None)).load(Source(tmp_path / name))

@@ -182,3 +182,24 @@ def test_a_shard_does_not_hold_the_whole_listing() -> None:
 
     peak((3, 50))  # imports what the first call needs
     assert peak((3, 50)) < peak(None) / 15
+
+
+def test_absolute_paths_are_named_after_their_folder_unless_two_would_be_alike(
+    working_directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    make("here/a.jpg")
+    other = tmp_path_factory.mktemp("data")
+    for name in ("x/a.jpg", "x/b.jpg", "y/x/a.jpg", "absolute/a.jpg"):
+        (other / name).parent.mkdir(parents=True, exist_ok=True)
+        (other / name).touch()
+
+    def places(*paths: Path | str) -> list[str]:
+        return [source.relpath.as_posix() for source in find_sources(map(Path, paths))]
+
+    assert places(other / "x/a.jpg", other / "x/b.jpg", "here/a.jpg") == ["x/a.jpg", "x/b.jpg", "here/a.jpg"]
+    assert places(working_directory / "here/a.jpg") == ["here/a.jpg"]
+    first, second, third = places(other / "x/a.jpg", other / "y/x/a.jpg", other / "x/b.jpg")
+    assert first != second and third == "x/b.jpg"
+    assert all(place.startswith(("parent", "absolute")) for place in (first, second))
+    assert places(other / "absolute/a.jpg")[0].count("absolute") == 1  # which is no place of another input
+    assert places(other / "x") == ["a.jpg", "b.jpg"]

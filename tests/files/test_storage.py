@@ -3,7 +3,6 @@
 import contextlib
 import re
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,8 +10,9 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from moto.server import ThreadedMotoServer
 from PIL import Image
-from runs import invoke, photos, records, tree, until
+from runs import invoke, photos, records, tree
 from shards import shard
 
 from ebcli.errors import ImageError
@@ -23,33 +23,21 @@ from ebcli.files.sources import Source
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """The name of an empty bucket of a server of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    server = ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
     settings = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         "AWS_ACCESS_KEY_ID": "nobody",
         "AWS_SECRET_ACCESS_KEY": "nothing",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with (
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in settings.items():
             patch.setenv(name, value)
-
-        def answers() -> bool:
-            with socket.socket() as attempt:
-                return attempt.connect_ex(("127.0.0.1", port)) == 0
-
-        try:
-            until(answers)
-            fsspec.filesystem("s3").mkdir("photos")
-            yield "photos"
-        finally:
-            server.kill()
+        fsspec.filesystem("s3").mkdir("photos")
+        yield "photos"
+    server.stop()
 
 
 def upload(local: Path, url: str) -> None:

@@ -20,7 +20,7 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.images import limit_pixels
 from ebcli.files.media.video import Frames, frame_files, frames, sample_frames
-from ebcli.files.sources import Source, find_sources
+from ebcli.files.sources import find_sources
 
 pytestmark = pytest.mark.usefixtures("watched")
 
@@ -62,7 +62,8 @@ def test_a_directory_of_numbered_images_is_one_video(tmp_path: Path) -> None:
     assert positions(tmp_path / "clip") == list(range(12))
     sources = find_sources([tmp_path], as_one=[Frames()])
     assert [(source.path, source.is_explicit) for source in sources] == [(tmp_path / "clip", False)]
-    assert find_sources([tmp_path / "clip"], as_one=[Frames()]) == [Source(tmp_path / "clip")]
+    (source,) = find_sources([tmp_path / "clip"], as_one=[Frames()])
+    assert (source.path, source.is_explicit) == (tmp_path / "clip", True)
     assert len(find_sources([tmp_path])) == 12  # for networks that explain images
     before = sources[0].stamp()
     Image.new("RGB", (SIDE, SIDE), "red").save(tmp_path / "clip/frame7.png")

@@ -24,6 +24,9 @@ from ebcli.workers import Workers
 
 HERE, TOKEN = "http://127.0.0.1:8722", "thetoken"
 HERE_ONLY = Workers(0)
+TEN = sorted(
+    f"photos/{number % 3}/{number:04}.jpg" for number in range(10)
+)  # as the page lists and calls them
 
 told: list[str] = []  # on the terminal
 
@@ -46,8 +49,8 @@ def admitted(app: Page) -> ASGIApp:
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            cookie = f"eb-saliency-{scope['server'][1]}={TOKEN}"
-            scope["headers"] = [*scope["headers"], (b"cookie", cookie.encode())]
+            headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+            scope["headers"] = [*headers, (b"authorization", f"Bearer {TOKEN}".encode())]
         await guard(scope, receive, send)
 
     return ask
@@ -55,10 +58,9 @@ def admitted(app: Page) -> ASGIApp:
 
 @contextmanager
 def entered(address: str) -> Iterator[httpx.Client]:
-    """A client that has opened an address with a token."""
-    url = httpx.URL(address)
-    with httpx.Client(base_url=url.copy_with(query=None), timeout=60) as client:
-        assert client.get("/", params=url.params).status_code == 303
+    """A client that has the token of an address."""
+    url, _, token = address.partition("/#token=")
+    with httpx.Client(base_url=url, timeout=60, headers={"authorization": f"Bearer {token}"}) as client:
         yield client
 
 
@@ -77,9 +79,13 @@ def maps(client: httpx.Client, path: str = "/maps", **query: str) -> tuple[dict[
     """The description of some maps, and their values (h, w)."""
     answer = client.get(path, params=query)
     assert answer.status_code == 200, answer.json()
-    length = int.from_bytes(answer.content[:4], "little")
-    about = json.loads(answer.content[4 : 4 + length])
-    values = np.frombuffer(answer.content[4 + length :], "<f4")
+    return decode_maps(answer.content)
+
+
+def decode_maps(content: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
+    length = int.from_bytes(content[:4], "little")
+    about = json.loads(content[4 : 4 + length])
+    values = np.frombuffer(content[4 + length :], "<f4")
     shapes = [one["shape"] for one in about["maps"]]
     parts = np.split(values, np.cumsum([height * width for height, width in shapes]))[:-1]
     return about, [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
@@ -89,6 +95,8 @@ def run_command(client: httpx.Client, query: dict[str, str]) -> tuple[bytes, str
     """What the command line of an address writes, and the command line."""
     answer = client.get("/command", params=query).json()
     words = shlex.split(answer["command"])
-    done = CliRunner().invoke(main, words[1:], env={"EB_SALIENCY_WORKERS": "0"})
+    start = words.index("eb-saliency")  # behind settings without an option: env EB_SALIENCY_CELLS=true
+    settings = dict(word.split("=", 1) for word in words[1:start])
+    done = CliRunner().invoke(main, words[start + 1 :], env={"EB_SALIENCY_WORKERS": "0", **settings})
     assert done.exit_code == 0, done.output
     return Path(done.stdout.strip()).read_bytes(), answer["command"]

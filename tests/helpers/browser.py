@@ -25,7 +25,14 @@ class Browser:
     def __init__(self, chromium: str, chromedriver: str) -> None:
         options = webdriver.ChromeOptions()
         options.binary_location = chromium
-        for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "force-color-profile=srgb"):
+        camera = ("use-fake-device-for-media-stream", "use-fake-ui-for-media-stream")  # which draws a clock
+        for argument in (
+            "headless=new",
+            "no-sandbox",
+            "disable-dev-shm-usage",
+            "force-color-profile=srgb",
+            *camera,
+        ):
             options.add_argument(f"--{argument}")
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(options, webdriver.ChromeService(chromedriver))

@@ -1,17 +1,19 @@
 """The live page in Chromium: what it shows, and its address."""
 
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from browser import Browser
 
 SIZE = (300, 200)
+CATS = ("cats/<img src=x onerror=alert(1)>.png", "cats/a cat.jpg", "cats/b cat.png")  # as the page calls them
+CATS_IN_ADDRESSES = [*map(quote, CATS)]
 
 
 def settled(browser: Browser, pane: int = 0, **expected: str) -> dict[str, list[str]]:
     """The address of the map that a pane shows, once it is the one that is expected."""
 
     def shown() -> dict[str, list[str]] | None:
-        query = browser.all(".pane")[pane].get_attribute("data-shown") if browser.all(".pane") else None
+        query = browser.run("return document.querySelectorAll('.pane')[arguments[0]]?.dataset.shown", pane)
         found = parse_qs(query or "")
         is_expected = all(found.get(name, [""]) == [value] for name, value in expected.items())
         return found if query and is_expected and not browser.all(".pane[aria-busy], .found.stale") else None
@@ -21,16 +23,20 @@ def settled(browser: Browser, pane: int = 0, **expected: str) -> dict[str, list[
 
 def command(browser: Browser) -> str:
     """The command line, once it belongs to the map that is shown."""
-    address = browser.until(lambda: browser.one(".download").get_attribute("href"))
     shown = parse_qs(browser.one(".pane").get_attribute("data-shown"))
 
     def fits() -> bool:
-        href = parse_qs(urlsplit(browser.one(".download").get_attribute("href")).query)
-        return all(href.get(name) == value for name, value in shown.items())
+        query = parse_qs(urlsplit(download(browser)).query)
+        return all(query.get(name) == value for name, value in shown.items())
 
-    assert address
     browser.until(fits)
     return browser.one(".command").text
+
+
+def download(browser: Browser) -> str:
+    """The path and the query of the picture that can be downloaded; empty while there is none."""
+    button = browser.one(".download")
+    return (button.get_attribute("data-address") or "") if button.is_enabled() else ""
 
 
 def answers(browser: Browser) -> list[str]:

@@ -234,7 +234,7 @@ def _blip() -> tuple[Any, Any]:
     own = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
     text = transformers.BlipTextConfig(
         **{name: value for name, value in TEXT.items() if name in own},
-        encoder_hidden_size=32,
+        encoder_hidden_size=48,
         projection_dim=32,
         max_position_embeddings=64,
         pad_token_id=0,
@@ -242,7 +242,8 @@ def _blip() -> tuple[Any, Any]:
         eos_token_id=3,
         sep_token_id=3,
     )
-    vision = transformers.BlipVisionConfig(**VISION, projection_dim=32)
+    # wider than the text part, as in BLIP large
+    vision = transformers.BlipVisionConfig(**VISION | {"hidden_size": 48}, projection_dim=32)
     config = transformers.BlipConfig(
         text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=32
     )

@@ -197,7 +197,10 @@ def test_a_dry_run_says_what_a_run_would_do_and_does_nothing() -> None:
     assert records(Path("saliency")) == before_records
     done = invoke("--json", "--skip-existing", "photos")
     assert [json.loads(line)["input"] for line in done.stdout.splitlines()] == planned.stdout.splitlines()
-    invoke("--dry-run", "-o", "elsewhere", "photos")
+    missing = invoke("--dry-run", "-o", "elsewhere", "photos/1", "gone.jpg", "photos.tgz")
+    assert (missing.exit_code, missing.stdout.split()) == (1, ["photos/1/0001.jpg", "photos/1/0004.jpg"])
+    assert "gone.jpg: No such file" in missing.stderr
+    assert missing.stderr.endswith("4 images: 2 to process, 2 failed\n")
     assert not Path("elsewhere").exists()
 
 

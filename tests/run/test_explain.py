@@ -1,12 +1,15 @@
 """One call from Python makes the command's own maps and picture."""
 
 from pathlib import Path
+from typing import Any
 
 import bright_nets
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from PIL import Image
+from torch import nn
 
 import ebcli
 from ebcli.cli.saliency import main
@@ -43,10 +46,9 @@ def test_an_open_image_and_a_loaded_network_do_as_well(bundled: ebcli.LoadedMode
     result = ebcli.excitation_backprop(bundled, inputs, [[282, 967]], "features.11", contrastive=True)
     maps = np.stack([one.values for one in found.explanation.by_layer["features.11"]])
     np.testing.assert_allclose(maps, result.maps[0], atol=1e-5)
-    with pytest.raises(
-        ebcli.ConfigurationError, match=r"differ in size: take them from explanation\.by_layer"
-    ):
-        found.maps  # noqa: B018
+    assert [*found.maps] == ["features.11", "features.4"]
+    np.testing.assert_array_equal(found.maps["features.11"], maps)
+    assert found.maps["features.4"].shape[0] == 2 and found.maps["features.4"].shape[1] > maps.shape[1]
     found.save(tmp_path / "panel.png")
     assert Image.open(tmp_path / "panel.png").size == found.picture.size
     assert repr(found).startswith("<Saliency of tiger cat, score 0.0")
@@ -109,3 +111,40 @@ def test_networks_for_videos_and_volumes_are_refused(tmp_path: Path) -> None:
             ebcli.ConfigurationError, match=f"is for {what}, explain\\(\\) for images: use the comm"
         ):
             ebcli.explain(loaded, PHOTO)
+
+
+def test_classes_of_a_batch_are_those_of_every_image_or_a_row_for_each() -> None:
+    net, images = small_network(), torch.rand(3, 3, 8, 8)
+
+    def classes(*arguments: Any, **options: Any) -> list[list[str]]:
+        return [found.classes for found in ebcli.explain(net, images, *arguments, **options)]
+
+    every = [["class 1", "class 2", "class 4"]] * 3
+    assert classes(1, 2, 4) == every
+    assert classes(targets=[1, 2]) == [["class 1", "class 2"]] * 3
+    rows = [["class 1"], ["class 2"], ["class 4"]]
+    assert classes(targets=[[1], [2], [4]]) == rows
+    assert classes(targets=torch.tensor([[1], [2], [4]])) == rows
+    assert classes([[1, 2], [2], []], target=7)[:2] == [
+        ["class 7", "class 1", "class 2"],
+        ["class 7", "class 2"],
+    ]
+    # each image has the map that it has alone
+    found = ebcli.explain(net, images, targets=[[1], [2], [4]])
+    for result, image, target in zip(found, images, (1, 2, 4), strict=True):
+        np.testing.assert_allclose(result.maps, ebcli.explain(net, image, target).maps, atol=1e-6)
+
+
+@pytest.mark.parametrize("targets", [[1, 2, 4], (1, 2, 4), np.array([1, 2, 4])])
+def test_a_list_that_can_mean_two_things_is_refused_with_both_ways_to_write_it(targets: Any) -> None:
+    ways = r"targets=\[\[1\], \[2\], \[4\]\] for one class per image, or explain\(model, images, 1, 2, 4\)"
+    with pytest.raises(ebcli.ConfigurationError, match=ways):
+        ebcli.explain(small_network(), torch.rand(3, 3, 8, 8), targets=targets)
+    assert len(ebcli.explain(small_network(), torch.rand(3, 8, 8), targets=targets).classes) == 3
+    with pytest.raises(ebcli.ConfigurationError, match="targets have 2 rows, but there are 3 images"):
+        ebcli.explain(small_network(), torch.rand(3, 3, 8, 8), targets=[[1], [2]])
+
+
+def small_network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -70,14 +71,31 @@ def test_figures_of_a_directory_are_resumed_and_verified_like_pictures(suffix: s
     assert (result.exit_code, f"1/0001.jpg.panel.{suffix}: " in result.stdout) == (1, True)
 
 
-@pytest.mark.parametrize("option", ["--cell-size", "--dpi"])
+@pytest.mark.parametrize("option", ["--cell-size 150", "--dpi 150", "--no-header"])
 def test_what_only_figures_have_is_refused_without_one(option: str) -> None:
     photos(Path("photos"), 1)
-    result = invoke(option, "150", "photos")
+    result = invoke(*option.split(), "photos")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "--cell-size and --dpi are for figures: add --panel" in result.stderr
+    assert "--cell-size, --dpi and --no-header are for figures: add --panel" in result.stderr
     assert not Path("saliency").exists()
-    assert invoke(option, "150", "--panel", "photos").exit_code == 0
+    assert invoke(*option.split(), "--panel", "photos").exit_code == 0
+
+
+def test_a_figure_without_its_header_has_the_same_pictures_and_no_path() -> None:
+    photos(Path("photos"), 1)
+    assert invoke("photos", "-o", "with", "--format", "svg").exit_code == 0
+    assert invoke("photos", "-o", "without", "--format", "svg", "--no-header").exit_code == 0
+    texts, images = [], []
+    for folder in ("with", "without"):
+        svg = ElementTree.parse(f"{folder}/0/0000.jpg.panel.svg")
+        names = "{http://www.w3.org/2000/svg}text", "{http://www.w3.org/2000/svg}image"
+        found = [[*svg.iter(name)] for name in names]
+        texts.append({"".join(element.itertext()).strip() for element in found[0]})
+        images.append([element.get("{http://www.w3.org/1999/xlink}href") for element in found[1]])
+    assert images[0] == images[1]
+    header = texts[0] - texts[1]
+    assert texts[1] < texts[0] and len(header) == 2  # the name, and how the maps were made
+    assert any("photos/0/0000.jpg" in text for text in header)
 
 
 def test_a_panel_of_somebody_else_is_in_the_way_of_panels_only() -> None:

@@ -70,10 +70,12 @@ def test_what_is_not_in_the_photo_has_no_map() -> None:
     assert [one["name"] for one in run("--target", "red", "--target", "green")["classes"]] == ["green"]
 
 
-def test_a_part_of_several_names_means_all_segments_and_the_best_one_of_a_pixel() -> None:
-    assert [one["name"] for one in run("--target", "re")["classes"]] == ["green", "red"]
+def test_a_word_of_several_names_means_all_segments_and_the_best_one_of_a_pixel() -> None:
+    Path("names.txt").write_text("background\nwarm red\nwarm green\nblue\n")
+    warm = "--target", "warm", "--class-names", "names.txt"
+    assert [one["name"] for one in run(*warm)["classes"]] == ["warm green", "warm red"]
     place = ",".join(str(side + 8) for side in RED_SQUARE[:2])
-    assert [one["name"] for one in run("--target", "re", "--where", place)["classes"]] == ["red"]
+    assert [one["name"] for one in run(*warm, "--where", place)["classes"]] == ["warm red"]
 
 
 def test_the_outline_of_the_segment_is_drawn() -> None:

@@ -219,7 +219,7 @@ def test_an_array_setting_has_the_same_meaning_as_option_variable_and_in_a_file(
 
     def first(network: str, name: str, text: str, *arguments: str) -> dict[str, Any]:
         words = [f"--{name}", text]
-        if way == "variable":
+        if way == "variable" or (way == "option" and name == "depth"):  # which is none
             words = []
             monkeypatch.setenv(f"EB_SALIENCY_{name.upper()}", text)
         if way == "file":
@@ -272,20 +272,27 @@ def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
             "--compare-with compares maps of images, but nets.py:solid is for volum",
         ),
         ("solid", ("--fit", "crop"), "nets.py:solid gets whole volumes: drop --fit"),
-        ("gray", ("--depth", "4"), "nets.py:gray gets no volumes: drop --depth"),
-        ("solid", ("--depth", "0"), "depth is 0, but it must be between 1 and "),
+        ("gray", ("EB_SALIENCY_DEPTH=4",), "nets.py:gray gets no volumes: drop depth"),
+        ("solid", ("EB_SALIENCY_DEPTH=0",), "depth is 0, but it must be between 1 and "),
         (
             "collapsing",
             ("--layer", "1"),
             "layer '1' has no spatial dimensions (output shape (4, 64, 64)): choose a layer",
         ),
         ("gray", ("--channels", "0"), "channels is (0,), but must be channels, numbered from 1"),
-        ("gray", ("--bands", "1,2"), "bands is (1, 2), but must be one channel or three, numbered from 1"),
+        (
+            "gray",
+            ("EB_SALIENCY_BANDS=1,2",),
+            "bands is (1, 2), but must be one channel or three, numbered from 1",
+        ),
         ("gray", ("--range", "5,5"), "range is (5.0, 5.0), but must be two numbers, the lower one first"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(network: str, arguments: tuple[str, ...], said: str) -> None:
     np.save("a.npy", volume((8, 9, 9), (3, 4, 4)))
-    result = CliRunner().invoke(main, ["--model", f"nets.py:{network}", *OPTIONS, "a.npy", *arguments])
+    environment = dict(word.split("=") for word in arguments if "=" in word)
+    options = [word for word in arguments if "=" not in word]
+    command = ["--model", f"nets.py:{network}", *OPTIONS, "a.npy", *options]
+    result = CliRunner().invoke(main, command, env=environment)
     assert result.exit_code == 2
     assert said in result.stderr

@@ -298,3 +298,23 @@ def test_what_is_left_out_is_said_once() -> None:
     assert "center crop" not in invoke("one.png").stderr
     quiet = invoke("--quiet", "--fit", "crop", "one.png", "one.tif").stderr
     assert not quiet
+
+
+@pytest.mark.parametrize("size", [(6000, 3), (3, 6000)])
+def test_tiles_are_few_however_long_an_image_is(size: tuple[int, int]) -> None:
+    """Red is in the last eighth of an image 2,000 times as long as wide, and so is the map."""
+    red = tuple(length if length == 3 else length * 7 // 8 for length in size)
+    painted(size, (RED, (*(edge if edge > 3 else 0 for edge in red), *size))).save("long.png")
+    result = invoke("--json", "--target", "red", "--marginal", "long.png")
+    record = json.loads(result.stdout)
+    assert record["tiles"] == 63  # 32 squares, and those that overlap two of them
+    assert "one side is 2,000 times as long as the other" in result.stderr
+    with np.load(record["output"][-1]) as arrays:
+        profile = arrays["maps"][0].sum(axis=size[::-1].index(3))
+    assert profile[len(profile) * 27 // 32 :].sum() > 0.95 * profile.sum()
+
+
+def test_images_that_are_less_long_keep_their_aspect_ratio() -> None:
+    painted((96 * 10, 32), (RED, (0, 0, 4, 4))).save("long.png")
+    record, map_ = run("--target", "red", "--marginal", "long.png")
+    assert map_.shape == (32, 960) and not record["notes"]

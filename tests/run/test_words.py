@@ -284,6 +284,36 @@ def test_words_that_are_not_there(
         ask(models["llava"], photo, "what", ANSWER, **options)
 
 
+def test_tokens_without_a_place_keep_their_share(
+    models: dict[str, VisionLanguage], photo: Image.Image
+) -> None:
+    """BLIP's decoder reads a class token, which the encoder makes of the whole photo."""
+    _, tokens = models["blip"].photo_tokens(SIZE, "what is on the table ?")
+    assert tokens.boxes.isnan().all(1).tolist() == [True] + 16 * [False]
+    for word in ask(models["blip"], photo, "what is on the table ?", ANSWER).maps:
+        assert 0 < word.unplaced < 1 - (word.share or 0)
+    assert all(word.unplaced == 0 for word in ask(models["llava"], photo, "what", ANSWER).maps)
+
+
+def test_places_that_the_network_contradicts_are_refused(
+    models: dict[str, VisionLanguage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patches that the processor packs in another order each time lie nowhere."""
+    model = models["qwen2_vl"]
+    read = model.read
+    generator = torch.Generator().manual_seed(0)
+
+    def shuffled(photo: Any, question: str) -> dict[str, Any]:
+        inputs = read(photo, question)
+        pixels = inputs["pixel_values"]
+        return inputs | {"pixel_values": pixels[torch.randperm(len(pixels), generator=generator)]}
+
+    monkeypatch.setattr(model, "read", shuffled)
+    monkeypatch.setattr(model, "_entry", None)
+    with pytest.raises(ConfigurationError, match=r"the photo's tokens|hardly any tokens"):
+        model.photo_tokens(SIZE, "what is")
+
+
 def test_a_photo_of_one_pixel_is_refused(models: dict[str, VisionLanguage]) -> None:
     with pytest.raises(ConfigurationError, match="too small"):
         ask(models["llava"], Image.new("RGB", (1, 1)), "what", ANSWER)

@@ -18,6 +18,7 @@ from PIL import Image
 from runs import photos as write_photos
 from starlette.testclient import TestClient
 
+from ebcli.serve.access import Guard
 from ebcli.serve.network import Network
 
 chromium = pytest.fixture(scope="session")(start)
@@ -51,12 +52,14 @@ def client(opened: Callable[..., TestClient]) -> TestClient:
 
 @pytest.fixture
 def served(ten_photos: Path) -> Iterator[Callable[..., str]]:
-    """Starts a server of a page in a thread, and returns its address."""
+    """Starts a server of a page in a thread, and returns its address; with a token, only those who know it may ask."""
     servers = []
 
-    def start_server(*networks: Network, **options: Any) -> str:
-        app = admitted(page_of(*networks, **options))
-        server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none"))
+    def start_server(*networks: Network, port: int = 0, token: str = "", **options: Any) -> str:
+        app = page_of(*networks, **options)
+        guarded = Guard(app.app, frozenset({"localhost"}), token) if token else admitted(app)
+        config = uvicorn.Config(guarded, port=port, log_config=None, access_log=False, ws="none")
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run)
         thread.start()
         servers.append((server, thread))
@@ -65,11 +68,16 @@ def served(ten_photos: Path) -> Iterator[Callable[..., str]]:
         (address,) = (one.getsockname() for one in server.servers[0].sockets)
         return f"http://127.0.0.1:{address[1]}"
 
-    start_server.connections = lambda: len(servers[0][0].server_state.connections)  # type: ignore[attr-defined]
-    yield start_server
-    for server, thread in servers:
+    def stop() -> None:
+        server, thread = servers.pop()
         server.should_exit = True
         thread.join()
+
+    start_server.connections = lambda: len(servers[0][0].server_state.connections)  # type: ignore[attr-defined]
+    start_server.stop = stop  # type: ignore[attr-defined]
+    yield start_server
+    while servers:
+        stop()
 
 
 @pytest.fixture

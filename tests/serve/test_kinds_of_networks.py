@@ -65,7 +65,7 @@ def test_each_input_has_its_share_and_columns_are_ranked(opened: Callable[..., T
         ("marginal", 0),
         ("", -1),
     ):  # the dual's only positive term is that of the third column
-        about, _ = maps(client, photo="0", target="0", method=method)
+        about, _ = maps(client, photo="a.png", target="0", method=method)
         (map_,) = about["maps"]
         assert [name for name, _ in map_["inputs"]] == ["image", "table"]
         shares = [share for _, share in map_["inputs"]]
@@ -75,9 +75,9 @@ def test_each_input_has_its_share_and_columns_are_ranked(opened: Callable[..., T
         evidence = {"10": TABLE_TERMS[0] / TERMS, "9": TABLE_TERMS[1] / TERMS}
         assert [column for column, _ in columns[:2]] == ["10", "9"]  # the larger one first
         assert dict(columns[:2]) == pytest.approx(evidence)
-    about, _ = maps(client, "/atlas", photo="0")
+    about, _ = maps(client, "/atlas", photo="a.png")
     assert [name for name, _ in about["maps"][0]["inputs"]] == ["image", "table"]
-    query = {"photo": "0", "target": "0"}
+    query = {"photo": "a.png", "target": "0"}
     made, _ = run_command(client, query)
     assert made == client.get("/picture", params=query).content
 
@@ -85,21 +85,21 @@ def test_each_input_has_its_share_and_columns_are_ranked(opened: Callable[..., T
 def test_an_upload_that_lacks_its_other_inputs_is_a_sentence(opened: Callable[..., TestClient]) -> None:
     client = opened(patient(), paths=("a.png",))
     answer = client.post("/photos", params={"name": "a.png"}, content=Path("a.png").read_bytes())
-    assert answer.json() == {"key": "u1"}
+    key = answer.json()["key"]
     for path in ("/maps", "/subjects", "/picture"):
-        problem = client.get(path, params={"photo": "u1"}).json()["problem"]
+        problem = client.get(path, params={"photo": key}).json()["problem"]
         assert problem.startswith("an upload has no path, by which ")
         assert problem.endswith(
             "Patient reads its other inputs: start eb-saliency serve with the photo's file"
         )
-    assert client.get("/maps", params={"photo": "0"}).status_code == 200
+    assert client.get("/maps", params={"photo": "a.png"}).status_code == 200
 
 
 def test_a_pixel_of_a_map_of_values_is_explained(opened: Callable[..., TestClient]) -> None:
     client = opened(heights(), paths=("a.png",))
     mean = 40 / 16 - 20 * 3 / 32
     for pixel, value in (("", mean), ("48,16", 40), ("16,44", -20)):
-        query = {"photo": "0", "pixel": pixel}
+        query = {"photo": "a.png", "pixel": pixel}
         (subject,) = client.get("/subjects", params=query).json()
         assert (subject["name"], subject["score"]) == ("value", pytest.approx(value, rel=1e-5))
         about, (values,) = maps(client, **query, method="marginal")
@@ -122,34 +122,34 @@ def test_a_pixel_of_a_map_of_values_is_explained(opened: Callable[..., TestClien
 )
 def test_a_wrong_pixel_is_a_sentence(opened: Callable[..., TestClient], pixel: str, sentence: str) -> None:
     client = opened(heights(), paths=("a.png",))
-    answer = client.get("/maps", params={"photo": "0", "pixel": pixel})
+    answer = client.get("/maps", params={"photo": "a.png", "pixel": pixel})
     assert answer.status_code == 400
     assert sentence in answer.json()["problem"]
 
 
 def test_a_pixel_of_a_classifier_is_refused(opened: Callable[..., TestClient]) -> None:
     client = opened(patient(), paths=("a.png",))
-    answer = client.get("/maps", params={"photo": "0", "pixel": "48,16"})
+    answer = client.get("/maps", params={"photo": "a.png", "pixel": "48,16"})
     assert answer.status_code == 400
     assert "--where works only with segmentation networks" in answer.json()["problem"]
 
 
 def test_the_head_is_named_with_its_map(opened: Callable[..., TestClient]) -> None:
     client = opened(network(f"{two_heads.__file__}:usual", "pixels"), paths=("a.png",))
-    about, _ = maps(client, photo="0")
+    about, _ = maps(client, photo="a.png")
     assert about["maps"][0]["head"] == "out"
     client = opened(bright(), paths=("bright.png",))
-    about, _ = maps(client, photo="0")
+    about, _ = maps(client, photo="bright.png")
     assert about["maps"][0]["head"] is None
 
 
 def test_one_channel_has_the_object_and_then_the_background(opened: Callable[..., TestClient]) -> None:
     painted((SIDE, SIDE)).save("dark.png")
     client = opened(bright(), paths=("bright.png", "dark.png"))
-    found = client.get("/subjects", params={"photo": "0"}).json()
+    found = client.get("/subjects", params={"photo": "bright.png"}).json()
     assert [(one["name"], one["score"]) for one in found] == [("object", 1 / 16), ("background", 15 / 16)]
     for one, is_bright in zip(found, (True, False), strict=True):
-        query = {"photo": "0", "target": str(one["index"])}
+        query = {"photo": "bright.png", "target": str(one["index"])}
         about, (values,) = maps(client, **query, method="marginal")
         assert about["subjects"] == [one]
         left, top, right, bottom = RED_SQUARE
@@ -157,7 +157,7 @@ def test_one_channel_has_the_object_and_then_the_background(opened: Callable[...
         assert inside == pytest.approx(values.sum() if is_bright else 0)
         made, _ = run_command(client, query)
         assert made == client.get("/picture", params=query).content
-    (only,) = client.get("/subjects", params={"photo": "1"}).json()
+    (only,) = client.get("/subjects", params={"photo": "dark.png"}).json()
     assert (only["name"], only["score"]) == ("background", 1)
 
 
@@ -173,7 +173,7 @@ def test_the_page_shows_shares_and_ranked_columns(served: Callable[..., str], br
     browser.until(lambda: "reads its other inputs: start" in browser.one(".note").text)
     assert not browser.one(".columns").is_displayed()
     browser.all(".thumbnail")[0].click()
-    settled(browser, photo="0")
+    settled(browser, photo="a.png")
     assert browser.one(".columns").is_displayed()
 
 
@@ -182,7 +182,7 @@ def test_a_click_explains_the_value_at_a_place(served: Callable[..., str], brows
     settled(browser, target="0")
     assert browser.one(".where").text == "The mean of all pixels: click on the photo for the value of one"
     click(browser, IN_RED)
-    found = settled(browser, photo="0", target="0", pixel="48,16")
+    found = settled(browser, photo="a.png", target="0", pixel="48,16")
     assert browser.one(".score").text == "40.000"
     assert browser.one(".facts").text.startswith("value 40.000")
     assert browser.one(".where span").text == "At pixel 48, 16"
@@ -202,10 +202,10 @@ def test_a_click_explains_the_value_at_a_place(served: Callable[..., str], brows
     click(browser, IN_RED)
     settled(browser, pixel="48,16")
     browser.all(".thumbnail")[1].click()
-    settled(browser, photo="1", pixel="")
+    settled(browser, photo="bright.png", pixel="")
     assert not browser.one(".point").is_displayed()
     browser.driver.back()
-    settled(browser, photo="0", pixel="48,16")
+    settled(browser, photo="a.png", pixel="48,16")
     assert browser.complaints() == []
 
 
@@ -215,7 +215,7 @@ def test_a_place_is_chosen_with_the_keyboard(served: Callable[..., str], browser
     browser.run("document.querySelector('.shown').focus()")
     browser.press(Keys.ARROW_RIGHT, Keys.ARROW_UP, Keys.ENTER)
     found = settled(browser, pixel="31,29")
-    assert found["photo"] == ["0"]
+    assert found["photo"] == ["a.png"]
     assert browser.one(".shown [aria-live]").get_attribute("textContent") == "Pixel 31, 29"
     assert browser.one(".point").is_displayed()
     assert not browser.one(".here").is_displayed()

@@ -29,7 +29,7 @@ def test_all_states_of_the_live_page(page: str, browser: Browser, size: tuple[in
     assert violations(browser) == []
     browser.one("#compare").click()
     settle()
-    browser.write(".target", "walrus")
+    browser.write(".against", "walrus")  # also if another class is chosen
     browser.press(Keys.ENTER)
     browser.until(lambda: "walrus" in browser.one(".note").text)
     assert violations(browser) == []
@@ -41,3 +41,18 @@ def test_a_page_without_photos(served: Callable[..., str], browser: Browser) -> 
     browser.until(lambda: "Drop a photo" in browser.one(".note").text)
     assert violations(browser) == []
     assert unreached(browser) == []
+
+
+def test_a_page_without_its_token(served: Callable[..., str], browser: Browser) -> None:
+    browser.visit(served(token="s3cret"))
+    browser.until(lambda: browser.one("#entry").is_displayed())
+    assert violations(browser) == []
+    assert unreached(browser) == []
+
+
+def test_the_camera(page: str, browser: Browser) -> None:
+    browser.visit(f"{page}/?photo=camera")
+    browser.until(lambda: browser.one(".rate").text)
+    browser.all(".found [role=tab]")[1].click()
+    browser.until(lambda: browser.one(".release").is_displayed())
+    assert violations(browser) == []

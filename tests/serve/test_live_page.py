@@ -3,8 +3,11 @@
 import base64
 import io
 import shlex
+import threading
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import color_tasks
@@ -14,7 +17,7 @@ import pytest
 from asking import maps, network, run_command
 from browser import Browser
 from color_net import GREEN, RED, painted
-from live import SIZE, answers, command, settled, state
+from live import CATS, CATS_IN_ADDRESSES, SIZE, answers, command, download, settled, state
 from PIL import Image
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
@@ -25,6 +28,7 @@ from ebcli.drawing.overlay import interpolate
 from ebcli.drawing.painters import levels, limits, opacity, overlay_colors
 from ebcli.drawing.style import DrawingStyle
 from ebcli.models import load_model
+from ebcli.serve.network import Network
 
 # Whether the answer with all layers is there
 ALL_LAYERS = """
@@ -41,7 +45,7 @@ slider.dispatchEvent(new Event("input"));
 def test_it_opens_in_silence_with_the_likeliest_class(page: str, browser: Browser) -> None:
     browser.visit(page)
     shown = settled(browser)
-    scores = httpx.get(f"{page}/subjects?photo=0").json()
+    scores = httpx.get(f"{page}/subjects?photo={CATS_IN_ADDRESSES[0]}").json()
     assert shown["target"] == [str(scores[0]["index"])]
     names = [tab.text for tab in browser.all(".found [role=tab] strong")]
     assert names == [one["name"] for one in scores]
@@ -63,10 +67,10 @@ def test_a_click_another_class_and_the_way_back(page: str, browser: Browser) -> 
     browser.visit(page)
     first = settled(browser)["target"][0]
     browser.all(".thumbnail")[1].click()
-    settled(browser, photo="1")
+    settled(browser, photo=CATS[1])
     chosen = browser.all(".found [role=tab] small")[2].text
     browser.all(".found [role=tab]")[2].click()
-    settled(browser, photo="1", target=chosen)
+    settled(browser, photo=CATS[1], target=chosen)
     assert state(browser)["target"] == chosen
     browser.write(".target", "class c")
     browser.write(".against", "class e")
@@ -77,20 +81,20 @@ def test_a_click_another_class_and_the_way_back(page: str, browser: Browser) -> 
     contrasted = browser.driver.current_url
 
     browser.driver.refresh()
-    settled(browser, photo="1", target="2", against="class e")
+    settled(browser, photo=CATS[1], target="2", against="class e")
     assert browser.driver.current_url == contrasted
     assert browser.one(".against").get_attribute("value") == "class e"
     browser.driver.back()
-    settled(browser, photo="1", target=chosen, against="")
+    settled(browser, photo=CATS[1], target=chosen, against="")
     browser.driver.back()
     browser.driver.back()
-    settled(browser, photo="0", target=first)
+    settled(browser, photo=CATS[0], target=first)
     browser.driver.forward()
-    settled(browser, photo="1")
+    settled(browser, photo=CATS[1])
 
 
 def test_the_slider_asks_nothing_and_values_are_those_of_the_map(page: str, browser: Browser) -> None:
-    browser.visit(f"{page}/?photo=0&target=3")
+    browser.visit(f"{page}/?photo={CATS_IN_ADDRESSES[0]}&target=3")
     settled(browser)
     browser.until(lambda: browser.run(ALL_LAYERS))
     answers(browser)
@@ -103,7 +107,7 @@ def test_the_slider_asks_nothing_and_values_are_those_of_the_map(page: str, brow
     assert state(browser)["layer"] == layers[-1]
 
     with httpx.Client(base_url=page) as client:
-        _, (values,) = maps(client, photo="0", target="3", layer=layers[-1])
+        _, (values,) = maps(client, photo=CATS[0], target="3", layer=layers[-1])
     frame = browser.one(".picture")
     height, width = values.shape
     for row, column in ((0, 0), (height // 2, 1), (height - 1, width - 1)):
@@ -118,7 +122,8 @@ def test_the_slider_asks_nothing_and_values_are_those_of_the_map(page: str, brow
     "look", ["", "&cells=1&signed=1", pytest.param("&target=2&against=1", marks=pytest.mark.slow)]
 )
 def test_the_canvas_has_the_colors_of_a_picture(page: str, browser: Browser, look: str) -> None:
-    query = f"photo=1{look}" if "target" in look else f"photo=1&target=3{look}"
+    target = "" if "target" in look else "&target=3"
+    query = f"photo={CATS_IN_ADDRESSES[1]}{target}{look}"
     browser.visit(f"{page}/?{query}")
     settled(browser)
     browser.settle()
@@ -140,18 +145,18 @@ def test_the_canvas_has_the_colors_of_a_picture(page: str, browser: Browser, loo
 
 
 def test_the_command_makes_what_is_on_the_screen(page: str, browser: Browser) -> None:
-    browser.visit(f"{page}/?photo=1&target=3&alpha=0.7")
+    browser.visit(f"{page}/?photo={CATS_IN_ADDRESSES[1]}&target=3&alpha=0.7")
     settled(browser)
     browser.until(lambda: browser.run(ALL_LAYERS))  # no thread computes any more, and takes stdout
     words = shlex.split(command(browser))
     assert words[1:6] == ["cats/a cat.jpg", "--model", "tiny", "--target", "class d"]
-    address = browser.one(".download").get_attribute("href")
+    address = download(browser)
     query = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
     browser.until(lambda: browser.run(ALL_LAYERS))  # the command and the server take turns with stdout
     with httpx.Client(base_url=page) as client:
         made, shown = run_command(client, query)
     assert shlex.split(shown) == words
-    assert made == httpx.get(address).content
+    assert made == httpx.get(f"{page}{address}").content
     browser.run(
         "Object.assign(document.querySelector('.shown').style, {width: '300px', height: '200px', borderRadius: 0})"
     )
@@ -161,24 +166,24 @@ def test_the_command_makes_what_is_on_the_screen(page: str, browser: Browser) ->
     assert np.abs(pixels - expected).mean() < 3  # the photo is a JPEG once more
     browser.press("2")
     browser.until(lambda: "--style heatmap" in browser.one(".command").text)
-    heatmap = httpx.get(browser.one(".download").get_attribute("href")).content
+    heatmap = httpx.get(f"{page}{browser.until(lambda: download(browser))}").content
     expected = np.asarray(Image.open(io.BytesIO(heatmap)).convert("RGB")).astype(int)
     assert np.abs(browser.pixels(browser.one(".picture")) - expected).mean() < 3
 
 
 def test_keys(page: str, browser: Browser) -> None:
     browser.visit(page)
-    settled(browser, photo="0")
+    settled(browser, photo=CATS[0])
     for key, view in (("1", "photo"), ("2", "map"), ("3", "overlay")):
         browser.press(key)
         assert browser.run("return document.documentElement.dataset.view") == view
     browser.press(Keys.ARROW_RIGHT)
-    settled(browser, photo="1")
+    settled(browser, photo=CATS[1])
     browser.press(Keys.ARROW_DOWN)
     second = browser.all(".found [role=tab] small")[1].text
-    settled(browser, photo="1", target=second)
+    settled(browser, photo=CATS[1], target=second)
     browser.press(".")
-    coarser = settled(browser, photo="1", target=second)["layer"]
+    coarser = settled(browser, photo=CATS[1], target=second)["layer"]
     browser.press("c", "s")
     assert browser.one("#cells").is_selected()
     assert browser.one("#signed").is_selected()
@@ -197,56 +202,76 @@ def test_photos_are_added_and_hostile_ones_refused(page: str, browser: Browser, 
     browser.visit(page)
     settled(browser)
     browser.one("#files").send_keys(str(Path("mine.png").resolve()))
-    settled(browser, photo="u1")
+    digest = sha256(Path("mine.png").read_bytes()).hexdigest()
+    settled(browser, photo=f"added-{digest[:16]}")
     assert browser.one(".title").text == "mine.png"
     assert len(browser.all(".thumbnail")) == 4
     browser.one("#files").send_keys(str(Path("drawing.svg").resolve()))
     browser.until(lambda: browser.one("#trouble").text == "drawing.svg: not an image that Pillow can read")
     assert len(browser.all(".thumbnail")) == 4
     browser.all(".thumbnail")[0].click()
-    settled(browser, photo="0")
+    settled(browser, photo=CATS[0])
     assert browser.one("#trouble").text == ""
 
 
 def test_two_side_by_side(page: str, browser: Browser) -> None:
-    browser.visit(f"{page}/?photo=0&target=1")
+    browser.visit(f"{page}/?photo={CATS_IN_ADDRESSES[0]}&target=1")
     settled(browser)
     browser.one("#compare").click()
-    settled(browser, 1, photo="0", target="1")
+    settled(browser, 1, photo=CATS[0], target="1")
     browser.all(".thumbnail")[1].click()
-    settled(browser, 1, photo="1")
-    settled(browser, 0, photo="0", target="1")
-    assert state(browser)["b-photo"] == "1"
+    settled(browser, 1, photo=CATS[1])
+    settled(browser, 0, photo=CATS[0], target="1")
+    assert state(browser)["b-photo"] == CATS[1]
     browser.all(".pane .title")[0].click()
     browser.all(".thumbnail")[2].click()
-    settled(browser, 0, photo="2")
-    settled(browser, 1, photo="1")
+    settled(browser, 0, photo=CATS[2])
+    settled(browser, 1, photo=CATS[1])
     browser.driver.refresh()
-    settled(browser, 1, photo="1")
-    settled(browser, 0, photo="2")
+    settled(browser, 1, photo=CATS[1])
+    settled(browser, 0, photo=CATS[2])
     browser.one("#compare").click()
     assert len(browser.all(".pane")) == 1
     assert "b-photo" not in state(browser)
 
 
+@pytest.mark.parametrize("is_early", [False, True])
 @pytest.mark.parametrize(
     ("name", "layer"),
     [("detector", "backbone.cells"), pytest.param("Segmenter", "pixels", marks=pytest.mark.slow)],
 )
 def test_objects_are_chosen_by_a_click_on_them(
-    served: Callable[..., str], browser: Browser, monkeypatch: pytest.MonkeyPatch, name: str, layer: str
+    served: Callable[..., str],
+    browser: Browser,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    layer: str,
+    is_early: bool,
 ) -> None:
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
-    squares = {"red": (16, 16, 56, 56), "green": (80, 40, 120, 100)}
+    compute, may_go_on = Network.explain, threading.Event()
+
+    def explain(*arguments: Any) -> Any:
+        assert may_go_on.wait(60)
+        return compute(*arguments)
+
+    monkeypatch.setattr(Network, "explain", explain)
+    squares = {"green": (80, 40, 120, 100), "red": (16, 16, 56, 56)}
     painted((128, 128), (RED, squares["red"]), (GREEN, squares["green"])).save("squares.png")
     page = served(network(f"{color_tasks.__file__}:{name}", layer), paths=("squares.png",))
     browser.visit(page)
-    settled(browser)
+    if not is_early:
+        may_go_on.set()
+        settled(browser)
+    browser.until(lambda: browser.run("return document.querySelector('img.photo')?.naturalWidth > 0"))
     frame = browser.one(".picture")
     scale = min(frame.size["width"], frame.size["height"]) / 128
     for color, (left, top, right, bottom) in squares.items():
         x, y = ((3 * left + right) / 4 - 64) * scale, ((3 * top + bottom) / 4 - 64) * scale
         ActionChains(browser.driver).move_to_element_with_offset(frame, round(x), round(y)).click().perform()
+        if not may_go_on.is_set():
+            browser.until(lambda: browser.one(".here").text == "Looking …")
+            may_go_on.set()
         settled(browser, target=str(color_tasks.CATEGORIES.index(color)))
         assert browser.one(".found [aria-selected=true] strong").text == color
         assert len(browser.all("path.chosen")) == 1
@@ -254,11 +279,12 @@ def test_objects_are_chosen_by_a_click_on_them(
 
 
 def test_two_networks_side_by_side(pictures: None, served: Callable[..., str], browser: Browser) -> None:
-    browser.visit(f"{served(network('tiny'), network('other', '0'), paths=('cats',))}/?photo=0&target=3")
+    page = served(network("tiny"), network("other", "0"), paths=("cats",))
+    browser.visit(f"{page}/?photo={CATS_IN_ADDRESSES[0]}&target=3")
     settled(browser, target="3", layer="2")
     browser.until(lambda: len(browser.all("datalist")) == 2)
     browser.one("#compare").click()
-    settled(browser, 1, photo="0", target="3", network="1", layer="0")
+    settled(browser, 1, photo=CATS[0], target="3", network="1", layer="0")
     assert [box.get_attribute("value") for box in browser.all("select.network")] == ["0", "1"]
     browser.choose(".network", "other")
     settled(browser, 0, network="1", layer="0")

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from asking import maps
 from browser import Browser
-from live import settled, state
+from live import CATS, CATS_IN_ADDRESSES, download, settled, state
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
@@ -30,7 +30,7 @@ def test_it_says_that_it_computes_and_the_buttons_wait(
 ) -> None:
     browser.visit(page)
     settled(browser)
-    browser.until(lambda: browser.one(".download").get_attribute("href"))
+    browser.until(lambda: download(browser))
     explain, may_go_on = Network.explain, threading.Event()
 
     def slowly(*args: object) -> object:
@@ -43,14 +43,12 @@ def test_it_says_that_it_computes_and_the_buttons_wait(
         browser.until(lambda: browser.one(".busy").text == "Computing …")
         assert browser.one(".pane").get_attribute("aria-busy") == "true"
         assert not browser.one(".copy").is_enabled()
-        assert browser.one(".download").get_attribute("href") is None
+        assert not browser.one(".download").is_enabled()
     finally:
         may_go_on.set()
-    settled(browser, photo="1")
+    settled(browser, photo=CATS[1])
     assert not browser.one(".busy").is_displayed()
-    browser.until(
-        lambda: browser.one(".copy").is_enabled() and browser.one(".download").get_attribute("href")
-    )
+    browser.until(lambda: browser.one(".copy").is_enabled() and download(browser))
 
 
 def test_the_map_comes_first_and_the_list_after_it(page: str, browser: Browser) -> None:
@@ -59,7 +57,7 @@ def test_the_map_comes_first_and_the_list_after_it(page: str, browser: Browser) 
     browser.until(lambda: browser.all(".found [role=tab]"))
     browser.requests()
     browser.all(".thumbnail")[1].click()
-    settled(browser, photo="1")
+    settled(browser, photo=CATS[1])
     browser.until(lambda: not browser.all(".found.stale"))
     asked = [address.partition("?")[0].rpartition("/")[2] for address in browser.requests()]
     asked = [path for path in asked if path in ("maps", "subjects")]
@@ -123,13 +121,13 @@ def test_numbers_have_a_meaning_for_those_who_point_tap_tab_or_listen(page: str,
     browser.driver.refresh()
     settled(browser)
     assert browser.one(".value").text.startswith("Point at the picture")
-    browser.driver.get(f"{page}/?photo=0&target=2&method=marginal")
+    browser.driver.get(f"{page}/?photo={CATS_IN_ADDRESSES[0]}&target=2&method=marginal")
     settled(browser, method="marginal")
     assert [fact.text.split()[0] for fact in browser.all(".fact button")] == ["score", "mass"]
 
 
 def test_the_method_is_chosen_from_a_menu(page: str, browser: Browser) -> None:
-    browser.visit(f"{page}/?photo=0&target=2&against=4")
+    browser.visit(f"{page}/?photo={CATS_IN_ADDRESSES[0]}&target=2&against=4")
     settled(browser, against="4")
     menu = Select(browser.one("select.method"))
     offered = [option.text for option in menu.options]
@@ -142,20 +140,20 @@ def test_the_method_is_chosen_from_a_menu(page: str, browser: Browser) -> None:
     settled(browser, method="grad-cam", against="")  # which compares no classes
     assert not browser.one("input.against").is_enabled()
     with httpx.Client(base_url=page) as client:
-        about, _ = maps(client, photo="0", target="2", method="grad-cam")
+        about, _ = maps(client, photo=CATS[0], target="2", method="grad-cam")
     high = float(browser.one(".scale").text.split()[1])
     assert high > float(about["maps"][0]["scales"]["unsigned"][0])
 
 
 def test_the_colors_are_explained(page: str, browser: Browser) -> None:
-    browser.visit(f"{page}/?photo=0&target=2")
+    browser.visit(f"{page}/?photo={CATS_IN_ADDRESSES[0]}&target=2")
     settled(browser)
     with httpx.Client(base_url=page) as client:
-        about, (values,) = maps(client, photo="0", target="2")
+        about, (values,) = maps(client, photo=CATS[0], target="2")
     low, high, *_ = browser.one(".scale").text.split()
     assert float(low) == about["maps"][0]["scales"]["unsigned"][0]
     assert float(high) == pytest.approx(about["maps"][0]["scales"]["unsigned"][1] * values.size, rel=0.05)
-    browser.driver.get(f"{page}/?photo=0&target=2&against=4")
+    browser.driver.get(f"{page}/?photo={CATS_IN_ADDRESSES[0]}&target=2&against=4")
     settled(browser, against="4")
     browser.until(lambda: browser.one(".scale").text.split("\n")[0] == "class e")
     assert "class c" in browser.one(".scale").text.split("\n")[1]
@@ -167,7 +165,7 @@ def test_all_is_in_reach(page: str, browser: Browser, size: tuple[int, int]) -> 
     settled(browser)
     browser.until(lambda: browser.all(".found [role=tab]") and browser.one(".copy").is_enabled())
     tab = browser.one(".found [aria-selected=true]")
-    first = httpx.get(f"{page}/subjects?photo=0").json()[0]
+    first = httpx.get(f"{page}/subjects?photo={CATS_IN_ADDRESSES[0]}").json()[0]
     name, score = tab.find_element("css selector", "strong").text, f"{first['score']:.3f}"
     assert tab.accessible_name.split() == [*name.split(), str(first["index"]), "score", score]
     if size[0] > 1000:
@@ -184,14 +182,41 @@ def test_all_is_in_reach(page: str, browser: Browser, size: tuple[int, int]) -> 
     assert "target" in state(browser)
 
 
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+def test_side_by_side_has_its_controls_in_reach(page: str, browser: Browser, size: tuple[int, int]) -> None:
+    browser.visit(page, size)
+    settled(browser)
+    browser.one("#compare").click()
+    settled(browser, 1)
+    browser.until(lambda: len(browser.all(".found [aria-selected=true]")) == 2)
+    photos = browser.all(".shown")
+    for number, photo in enumerate(photos):
+        browser.run("arguments[0].focus()", photo)  # as with Tab, or by a tap
+        pane = browser.all(".pane")[number]
+        for part in (
+            ".found [aria-selected=true]",
+            ".target",
+            ".against",
+            ".ask button",
+            ".method",
+            ".layer",
+        ):
+            control = pane.find_element("css selector", part)
+            assert control.is_displayed(), (number, part)
+            assert control.rect["y"] + control.rect["height"] <= size[1], (number, part)
+    assert photos[0].rect["y"] == photos[1].rect["y"]
+    assert photos[0].rect["x"] + photos[0].rect["width"] < photos[1].rect["x"]
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_an_earlier_question_does_not_change_the_address(
     page: str, browser: Browser, monkeypatch: pytest.MonkeyPatch, served: Callable[..., str]
 ) -> None:
     browser.visit(page)
-    settled(browser, photo="0")
+    settled(browser, photo=CATS[0])
     browser.all(".thumbnail")[1].click()
-    settled(browser, photo="1")
+    settled(browser, photo=CATS[1])
     browser.all(".thumbnail")[2].click()
     browser.driver.back()
-    settled(browser, photo="0")
-    assert state(browser)["photo"] == "0"
+    settled(browser, photo=CATS[0])
+    assert state(browser)["photo"] == CATS[0]

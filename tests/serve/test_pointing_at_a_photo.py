@@ -1,6 +1,7 @@
 """The photo as the question: which class has how much evidence at a point, without a request."""
 
 import base64
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from live import SIZE, settled
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-import ebcli
+import ebcli.serve.app
 from ebcli.datatypes.atlas import Atlas
 from ebcli.models import load_model
 
@@ -68,7 +69,7 @@ def ranking(browser: Browser) -> list[str]:
 def test_shares_are_those_of_python(squares: str) -> None:
     with httpx.Client(base_url=squares) as client:
         until_loaded(client)
-        answer, sent_maps = maps(client, "/atlas", photo="0")
+        answer, sent_maps = maps(client, "/atlas", photo="squares.png")
     about = answer["atlas"]
     found = ebcli.explain(load_colors("colors20"), "squares.png", layer="2", candidates="windows")
     atlas = Atlas.from_maps(found.explanation.maps)
@@ -123,14 +124,75 @@ def test_a_finger_and_the_keyboard(squares: str, browser: Browser) -> None:
     browser.press(*[Keys.ARROW_LEFT] * 13)
     browser.until(lambda: said.get_attribute("textContent") == "Here: red 100%")
     browser.press(Keys.ENTER)
-    settled(browser, photo="0", target="0")
+    settled(browser, photo="squares.png", target="0")
     browser.press(*[Keys.ARROW_DOWN] * 24)
     assert said.get_attribute("textContent") == "Here: nothing clear"
     browser.press(Keys.ESCAPE)
     assert not browser.one(".point").is_displayed()
     browser.all(".thumbnail")[1].click()
-    settled(browser, photo="1")
+    settled(browser, photo="photos/0/0000.jpg")
     assert not browser.one(".here").is_displayed()
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+@pytest.mark.parametrize("means", ["mouse", "finger", "keyboard"])
+@pytest.mark.parametrize("late", ["_maps_of", "_atlas_of"])
+def test_the_first_touch_asks_and_shows(
+    squares: str,
+    browser: Browser,
+    monkeypatch: pytest.MonkeyPatch,
+    late: str,
+    means: str,
+    size: tuple[int, int],
+) -> None:
+    """Also before the map is there, or the classes at each place."""
+    compute, may_go_on = getattr(ebcli.serve.app, late), threading.Event()
+
+    def slowly(*arguments: object) -> object:
+        assert may_go_on.wait(60)
+        return compute(*arguments)
+
+    monkeypatch.setattr(f"ebcli.serve.app.{late}", slowly)
+    browser.visit(squares, size)
+    try:
+        if late == "_atlas_of":
+            settled(browser)
+        browser.until(lambda: browser.run("return document.querySelector('img.photo')?.naturalWidth > 0"))
+        first = browser.one(".title").text
+        place, target = (RED_AT, "0") if target_of(browser) != "0" else (GREEN_AT, "1")
+        touch(browser, means, place)
+        browser.until(lambda: browser.one(".here").text == "Looking …")
+        assert browser.one(".point").is_displayed()
+    finally:
+        may_go_on.set()
+    settled(browser, photo="squares.png", target=target)
+    name = {"0": "red", "1": "green"}[target]
+    assert ranking(browser) == [name, "100%"]
+    assert browser.one(".found [aria-selected=true] strong").text == name
+    assert browser.one(".value").text.startswith("Pixel ")
+    assert first == "squares.png"
+    place, target = (GREEN_AT, "1") if target == "0" else (RED_AT, "0")
+    touch(browser, means, place)  # and so do all others
+    settled(browser, target=target)
+    assert browser.complaints() == []
+
+
+def target_of(browser: Browser) -> str | None:
+    return browser.run("return page.panes[0].state.target")
+
+
+def touch(browser: Browser, means: str, place: tuple[int, int]) -> None:
+    if means == "mouse":
+        point(browser, place).click().perform()
+    elif means == "finger":
+        with browser.finger() as finger:
+            finger("touchStart", browser.run(POINT, place))
+            finger("touchEnd")
+    else:
+        browser.run("document.querySelector('.shown').focus()")
+        browser.press(Keys.ESCAPE, Keys.ARROW_LEFT)  # the first one only shows the point, in the middle
+        steps = (place[0] - 150) / (300 / 24)
+        browser.press(*[Keys.ARROW_LEFT if steps < 0 else Keys.ARROW_RIGHT] * round(abs(steps)), Keys.ENTER)
 
 
 def test_networks_without_classes_to_compare(
@@ -141,6 +203,6 @@ def test_networks_without_classes_to_compare(
     page = served(network(f"{color_tasks.__file__}:detector", "backbone.cells"), paths=("squares.png",))
     with httpx.Client(base_url=page) as client:
         until_loaded(client)
-        answer = client.get("/atlas", params={"photo": "0"})
+        answer = client.get("/atlas", params={"photo": "squares.png"})
     assert answer.status_code == 400
     assert "has no classes to compare" in answer.json()["problem"]

@@ -78,7 +78,7 @@ def test_it_ends_at_once_while_a_map_is_computed(started: list[Forked], folder: 
 
         def ask() -> None:
             with suppress(httpx.HTTPError):
-                client.get("/maps", params={"photo": "0", "target": "1"})
+                client.get("/maps", params={"photo": "photos/0/0000.jpg", "target": "1"})
 
         asking = threading.Thread(target=ask)
         asking.start()
@@ -109,7 +109,7 @@ def test_uploads_are_kept_in_memory_only(how: int, tmp_path: Path) -> None:
         assert server.stdout is not None
         try:
             with entered(server.stdout.readline().decode().strip()) as client:
-                assert client.post("/photos?name=a.png", content=PHOTO.read_bytes()).json() == {"key": "u1"}
+                assert client.post("/photos?name=a.png", content=PHOTO.read_bytes()).status_code == 200
                 assert list(tmp_path.iterdir()) == []
             server.send_signal(how)
             server.wait(timeout=30)
@@ -153,14 +153,11 @@ def test_half_a_request_is_not_waited_for(served_here: str) -> None:
 @pytest.mark.parametrize("host", ["localhost", "0.0.0.0"])
 def test_the_address_has_a_token(host: str, started: list[Forked], folder: Path) -> None:
     _, address = start(started, folder, "photos", "-m", "nothing", "--host", host)
-    there = httpx.URL(address)
-    here = there.copy_with(host="127.0.0.1")
-    assert httpx.get(here.copy_with(query=None)).status_code == 403
-    assert httpx.get(here.copy_with(query=b"token=wrong")).status_code == 403
-    with httpx.Client(follow_redirects=True) as client:
-        page = client.get(here)
-        assert (page.status_code, page.url.query) == (200, b"")
-        assert client.get(here.copy_with(path="/status", query=None)).status_code == 200
+    here, _, token = address.partition("/#token=")
+    here = str(httpx.URL(here).copy_with(host="127.0.0.1"))
+    assert httpx.get(here).status_code == 200
+    assert httpx.get(f"{here}/status").status_code == 401
+    assert httpx.get(f"{here}/status", headers={"authorization": f"Bearer {token}"}).status_code == 200
 
 
 def test_a_network_that_does_not_exist_is_a_sentence_here_and_there(

@@ -8,7 +8,7 @@ import color_tasks
 import numpy as np
 import pytest
 import two_heads
-from asking import maps, network, run_command
+from asking import TEN, maps, network, run_command
 from color_net import GREEN, RED, painted
 from starlette.testclient import TestClient
 from two_towers import clip
@@ -40,14 +40,14 @@ def test_objects_are_found_and_explained_one_by_one(
     opened: Callable[..., TestClient], name: str, layer: str
 ) -> None:
     client = opened(network(f"{color_tasks.__file__}:{name}", layer), paths=("squares.png",))
-    found = client.get("/subjects", params={"photo": "0"}).json()
+    found = client.get("/subjects", params={"photo": "squares.png"}).json()
     assert {one["name"] for one in found} == {"green", "red"}
     for one in found:
         left, top, right, bottom = square = SQUARES[one["name"]]
         x, y = np.concatenate(one["outlines"])[:4].mean(0)  # the middle of a box, or a point of an edge
         assert left - 2 <= x <= right + 2
         assert top - 2 <= y <= bottom + 2
-        query = {"photo": "0", "target": str(one["index"])}
+        query = {"photo": "squares.png", "target": str(one["index"])}
         if one["box"] is not None:
             query["box"] = ",".join(map(str, one["box"]))
         about, (values,) = maps(client, **query)
@@ -60,7 +60,8 @@ def test_objects_are_found_and_explained_one_by_one(
 @pytest.mark.slow
 def test_a_network_that_the_command_knows_to_find_several_segments(opened: Callable[..., TestClient]) -> None:
     client = opened(network("lraspp_mobilenet_v3_large", weights="none"), paths=("squares.png",))
-    query = {"photo": "0", "target": str(client.get("/subjects", params={"photo": "0"}).json()[0]["index"])}
+    query = {"photo": "squares.png"}
+    query["target"] = str(client.get("/subjects", params=query).json()[0]["index"])
     made, _ = run_command(client, query)  # to a directory, as to a file there may be one only
     assert made == client.get("/picture", params=query).content
 
@@ -70,7 +71,7 @@ def test_one_of_several_heads_is_explained(opened: Callable[..., TestClient]) ->
     (status,) = client.get("/status").json()["networks"]
     assert status["name"] == f"{two_heads.__file__}:two, head color"
     assert client.get("/classes").json() == two_heads.COLOR
-    query = {"photo": "0", "target": "0", "method": "marginal"}
+    query = {"photo": "squares.png", "target": "0", "method": "marginal"}
     about, (values,) = maps(client, **query)
     assert [subject["name"] for subject in about["subjects"]] == ["green"]
     assert values.sum() == pytest.approx(1)
@@ -82,8 +83,8 @@ def test_one_of_several_heads_is_explained(opened: Callable[..., TestClient]) ->
 def test_a_photo_without_objects_is_a_sentence(opened: Callable[..., TestClient]) -> None:
     painted((128, 128)).save("nothing.png")
     client = opened(network(f"{color_tasks.__file__}:Segmenter", "pixels"), paths=("nothing.png",))
-    assert client.get("/subjects", params={"photo": "0"}).json() == []
-    answer = client.get("/maps", params={"photo": "0"})
+    assert client.get("/subjects", params={"photo": "nothing.png"}).json() == []
+    answer = client.get("/maps", params={"photo": "nothing.png"})
     assert "finds nothing to explain: name a class" in answer.json()["problem"]
 
 
@@ -101,14 +102,14 @@ def test_any_text_can_be_asked(opened: Callable[..., TestClient], monkeypatch: p
     assert status["texts"]
     answers = {}
     for text in ("red A", "a blue letter X"):
-        about, (answers[text],) = maps(client, photo="0", target=text)
+        about, (answers[text],) = maps(client, photo=TEN[0], target=text)
         assert about["subjects"][0]["name"] == text
-    contrast = {"photo": "0", "target": "a blue letter X", "against": "red A"}
+    contrast = {"photo": TEN[0], "target": "a blue letter X", "against": "red A"}
     assert client.get("/maps", params=contrast).status_code == 200
     assert len(loads) == 1
     made, command = run_command(client, contrast)
     assert made == client.get("/picture", params=contrast).content
     assert "--target 'a blue letter X' --against 'red A'" in command
     assert np.abs(answers["red A"] - answers["a blue letter X"]).max() > 0
-    problem = client.get("/maps", params={"photo": "0"}).json()["problem"]
+    problem = client.get("/maps", params={"photo": TEN[0]}).json()["problem"]
     assert "compares images with texts: type one" in problem

@@ -21,8 +21,19 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.errors import ImageError, import_optional, sides
 from ebcli.files.clips import ClipOptions, Clips, Slices
 from ebcli.files.coordinates import Affine, Coordinates, GeoTags
-from ebcli.files.images import Contents, File, check_deflated, check_pixels, open_file, reading
-from ebcli.files.media.medium import PHOTO, DisplayFrame, DisplayFrames, InputFormat, Pixels, register
+from ebcli.files.images import (
+    NO_DATA_TAG,
+    WHITE,
+    Contents,
+    File,
+    check_deflated,
+    check_pixels,
+    mark_missing,
+    notes_of_values,
+    open_file,
+    reading,
+)
+from ebcli.files.media.medium import PHOTO, DisplayFrame, DisplayFrames, FileContent, InputFormat, register
 
 _SAMPLE_SIZE = 1 << 20  # values that choose the ends of the gray scale
 _LONGEST_HEADER = 1 << 16  # bytes
@@ -62,14 +73,18 @@ class Arrays(InputFormat):
     def load(self, file: File, spec: InputSpec) -> Data:
         """What a file holds; any exception says that it is broken."""
 
-    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> FileContent:
         with reading(file):
             values, _, affine = self.load(file, spec)
             *depth, height, width = values.shape[1:]
             slices = None
             if depth:
                 slices = Slices(starts=(0,), frames=depth[0], frame_rate=1.0, total=depth[0], affine=affine)
-            return spec.read_array(values), (width, height), slices
+            pixels = spec.read_array(values)
+            bands = [values[number - 1] for number in spec.selected] or [*values]
+            has_white = values.dtype.name == "uint16" and spec.range is None
+            notes = notes_of_values(bands, WHITE if has_white else None)
+            return FileContent(pixels, (width, height), slices, notes)
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         with reading(file):
@@ -80,7 +95,8 @@ class Arrays(InputFormat):
 
         def draw(planes: Sequence[AnyArray]) -> Image.Image:
             levels = (np.stack(planes, -1).astype(np.float32) - low) * (255 / (high - low))
-            colors = np.nan_to_num(levels).clip(0, 255).round().astype(np.uint8)
+            levels[~np.isfinite(levels).all(-1)] = 255
+            colors = levels.clip(0, 255).round().astype(np.uint8)
             return Image.fromarray(colors.repeat(3 // len(planes), -1))
 
         if isinstance(clips, Slices):
@@ -162,7 +178,7 @@ class Tiff(Arrays):
 
     suffixes = (".tif", ".tiff")
 
-    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> FileContent:
         if _is_photo(file, spec):
             return PHOTO.read(file, spec, part)
         return super().read(file, spec, part)
@@ -201,7 +217,8 @@ class Tiff(Arrays):
             shape = [prod(part.shape[i] for i in channels), *depth, height, width]
             self.check(shape, part.dtype)
             _check_segments(tiff.filehandle, part.keyframe, pages)
-            return Data(part.asarray().transpose(order).reshape(shape))
+            values = mark_missing(part.asarray(), tiff.pages[0].tags.valueof(NO_DATA_TAG))
+            return Data(values.transpose(order).reshape(shape))
 
 
 @contextmanager
@@ -232,13 +249,14 @@ def _check_segments(file: Any, first: Any, pages: Iterable[Any]) -> None:
 
 def _is_photo(file: File, spec: InputSpec) -> bool:
     """Whether Pillow reads a file as the network gets photos."""
-    if spec.axes != "HW" or spec.channels not in (1, 3) or spec.selected or spec.range:
+    if spec.axes != "HW" or spec.channels not in (1, 3) or spec.selected:
         return False
     try:
         with _open_tiff(file) as tiff:
             page = tiff.pages[0]
             is_8_bit = page.bitspersample <= 8 and page.samplesperpixel in (1, 3, 4)
-            return is_8_bit or (page.samplesperpixel == 1 and spec.channels == 3)
+            is_gray = page.samplesperpixel == 1 and spec.channels == 3
+            return is_gray or (is_8_bit and spec.range is None)
     except Exception:  # broken, or tifffile is missing: Pillow may read it
         return True
 

@@ -9,6 +9,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from math import prod
 from os.path import isdir
 from pathlib import Path
@@ -109,7 +110,8 @@ class Dicom(Arrays):
             sides = [frames, first.Rows, first.Columns]
             self.check([first.SamplesPerPixel, *sides[-len(self.axes) :]], _NUMBERS)
             with_pixels = map(_header, slices) if files else headers
-            parts, windows = zip(*map(_pixels, with_pixels), strict=True)
+            read_pixels = partial(_pixels, limits=spec.range)
+            parts, windows = zip(*map(read_pixels, with_pixels), strict=True)
             values = np.concatenate(parts, 1)
             if self.is_volume:
                 return Data(values, windows[0], _affine(headers))
@@ -194,8 +196,12 @@ def _header(file: File, is_short: bool = False) -> Any:
     raise ImageError("it is no DICOM image")
 
 
-def _pixels(header: Any) -> tuple[AnyArray, Interval | None]:
-    """The values (C, D, H, W), gray ones in units of the modality, and which of them are drawn black and white."""
+def _pixels(header: Any, limits: Interval | None) -> tuple[AnyArray, Interval | None]:
+    """The values (C, D, H, W), gray ones in units of the modality, and which of them are drawn black and white.
+
+    Values of MONOCHROME1, of which large ones are dark, are mirrored: between the limits that the user chose in the
+    file's units, or else between the ends of what the file can store.
+    """
     pixels = import_optional("pydicom.pixels")
     colors = header.PhotometricInterpretation
     try:
@@ -216,9 +222,8 @@ def _pixels(header: Any) -> tuple[AnyArray, Interval | None]:
     intercept = float(header.get("RescaleIntercept") or 0)
     values = values.astype(np.float32) * np.float32(slope) + np.float32(intercept)
     center, width = _window(header)
-    if colors == "MONOCHROME1":  # large values are dark
-        lowest = -(1 << (header.BitsStored - 1)) if header.PixelRepresentation else 0
-        ends = (2 * lowest + (1 << header.BitsStored) - 1) * slope + 2 * intercept
+    if colors == "MONOCHROME1":
+        ends = sum(limits or _stored_limits(header, slope, intercept))
         values = np.float32(ends) - values
         center = ends - center
     low = center - width / 2
@@ -226,6 +231,13 @@ def _pixels(header: Any) -> tuple[AnyArray, Interval | None]:
     if low < high:
         return values, (low, high)
     return values, None
+
+
+def _stored_limits(header: Any, slope: float, intercept: float) -> Interval:
+    """The least and the greatest value that a file can store, in units of the modality."""
+    count = 1 << header.BitsStored
+    lowest = -count // 2 if header.PixelRepresentation else 0
+    return lowest * slope + intercept, (lowest + count - 1) * slope + intercept
 
 
 def _window(header: Any) -> Interval:

@@ -13,9 +13,25 @@ from ebcli.datatypes.input_spec import InputSpec
 from ebcli.files import images
 from ebcli.files.clips import ClipOptions, Clips
 from ebcli.files.coordinates import Coordinates
-from ebcli.files.images import File
+from ebcli.files.images import File, Notes
 
 Pixels = tuple[AnyArray, Size, Clips | None]
+
+
+class FileContent(NamedTuple):
+    """What the network gets of a file.
+
+    Attributes:
+        values: 8 bits, or floats from 0 to 1. The slices of a volume are frames.
+        size: the width and height of its frames.
+        clips: which frames of a video these are, or slices of a volume.
+        notes: what a user may not expect of the file, by topic.
+    """
+
+    values: AnyArray
+    size: Size
+    clips: Clips | None = None
+    notes: Notes = {}  # noqa: RUF012 - nothing is added to it
 
 
 class DisplayFrame(NamedTuple):
@@ -65,10 +81,8 @@ class InputFormat(ABC):
         return []
 
     @abstractmethod
-    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
-        """What the network gets of a file, the width and height of its frames, and which frames of a video these are.
-
-        Pixels have 8 bits, or are floats from 0 to 1. The slices of a volume are frames.
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> FileContent | Pixels:
+        """What the network gets of a file, as ``FileContent`` or a tuple of its first three fields.
 
         Raises:
             ImageError: it cannot be read.
@@ -109,12 +123,12 @@ class Photo(InputFormat):
     def recognizes(self, path: Path) -> bool:
         return images.is_recognized(path)
 
-    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> Pixels:
-        image = images.decode(file)
-        return spec.read(image), image.size, None
+    def read(self, file: File, spec: InputSpec, part: ClipOptions) -> FileContent:
+        image, notes = images.read_photo(file, spec.range)
+        return FileContent(spec.read(image), image.size, None, notes)
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
-        yield DisplayFrame(images.decode(file))
+        yield DisplayFrame(images.read_photo(file, spec.range, to_srgb=True).image)
 
 
 PHOTO = Photo()

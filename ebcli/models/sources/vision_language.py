@@ -17,7 +17,7 @@ from ebcli.errors import import_optional
 from ebcli.models.checkpoint import Tensors
 from ebcli.models.keywords import WORDS
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.photo_probe import Entry, PhotoTokens, cast, find_entry, find_tokens
+from ebcli.models.photo_probe import PhotoEntry, PhotoTokens, cast, find_entry, find_tokens
 from ebcli.models.running import checked_device
 from ebcli.models.sources.base import fetch_errors
 from ebcli.models.sources.huggingface import HuggingFace
@@ -94,7 +94,7 @@ class VisionLanguage(HuggingFace):
             # in one operation, experts have no rule
             net = self._load_published(dtype=dtype, experts_implementation="eager")
         self.net: Any = net.eval().requires_grad_(False).to(place)
-        self._entry: Entry | None = None
+        self._entry: PhotoEntry | None = None
         self._photo_tokens: dict[Any, PhotoTokens] = {}
 
     @classmethod
@@ -146,7 +146,7 @@ class VisionLanguage(HuggingFace):
             )
         return _AUTO
 
-    def photo_tokens(self, size: tuple[int, int], question: str) -> tuple[Entry, PhotoTokens]:
+    def photo_tokens(self, size: tuple[int, int], question: str) -> tuple[PhotoEntry, PhotoTokens]:
         """Where photos enter the network, and the tokens of those of one size (width, height), see `photo_probe`.
 
         Raises:

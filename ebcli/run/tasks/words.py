@@ -21,7 +21,7 @@ from ebcli.eb.checkpoints import checkpointed
 from ebcli.eb.operations import flatten_all, split_like
 from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import WORDS
-from ebcli.models.photo_probe import Entry, before_call, cast
+from ebcli.models.photo_probe import PhotoEntry, before_call, cast
 from ebcli.run.plan_parts import WordOptions
 from ebcli.run.tasks.task import ImageRequest, Task, register
 from ebcli.run.token_boxes import TokenBoxes
@@ -64,7 +64,12 @@ class AnswerNetwork(nn.Module):
     """
 
     def __init__(
-        self, net: Any, answer: QuestionAnswer, entry: Entry, rows: Sequence[Tensor], tokens: Sequence[Token]
+        self,
+        net: Any,
+        answer: QuestionAnswer,
+        entry: PhotoEntry,
+        rows: Sequence[Tensor],
+        tokens: Sequence[Token],
     ) -> None:
         super().__init__()
         self.net = net
@@ -155,14 +160,14 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
         ConfigurationError: the network answers nothing, or no word.
         UnsupportedOpError: the network has operations without an excitation rule.
     """
-    start = perf_counter()
+    began = perf_counter()
     options = request.words or WordOptions()
     model: VisionLanguage = request.model.net.model  # type: ignore[assignment]
     photo = Image.fromarray(image.pixels)
     answer = model.exchange(photo, options.question, options.answer, options.max_tokens, request.on_text)
     words = _chosen(answer, options)
     if not words:
-        seconds = perf_counter() - start
+        seconds = perf_counter() - began
         return Explanation(maps=[], seconds=seconds, question=options.question, answer=answer.text)
     tokens = [*enumerate(answer.ids.tolist())]
     rivals: list[Token] = []
@@ -207,7 +212,7 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
             against=options.against or "",
         )
         maps.append(map_)
-    seconds = perf_counter() - start
+    seconds = perf_counter() - began
     return Explanation(maps=maps, seconds=seconds, question=options.question, answer=answer.text)
 
 
