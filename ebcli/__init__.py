@@ -21,6 +21,7 @@ _get, __dir__ = lazily(
         "ebcli.methods.table": "method",
         "ebcli.models": "Candidates Detection DetectionScores LoadedModel ModelSource Preprocessing default_layer "
         "detections layers load_model model_names",
+        "ebcli.run.ask": "Answer ask",
         "ebcli.run.explain": "explain quantus_explain",
         "ebcli.run.saliency": "Saliency",
         "ebcli.run.watch": "Watch",

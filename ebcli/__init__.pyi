@@ -36,6 +36,8 @@ from ebcli.models import detections as detections
 from ebcli.models import layers as layers
 from ebcli.models import load_model as load_model
 from ebcli.models import model_names as model_names
+from ebcli.run.ask import Answer as Answer
+from ebcli.run.ask import ask as ask
 from ebcli.run.explain import explain as explain
 from ebcli.run.explain import quantus_explain as quantus_explain
 from ebcli.run.saliency import Saliency as Saliency

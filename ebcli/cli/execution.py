@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections import Counter
@@ -19,12 +20,14 @@ from ebcli.cli.console import (
     handle_signals,
     is_quiet,
     note,
+    one_line,
     say,
     sign_of_life,
     write_out,
 )
 from ebcli.cli.options import Options
 from ebcli.cli.record_printer import RecordPrinter
+from ebcli.datatypes.explanation import HARDLY_ANY
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, plural
 from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, STDOUT
@@ -109,7 +112,7 @@ def _write_summaries(work: Run, plan: RunPlan) -> None:
     if output.records is not None:
         from ebcli.gallery.exports import write_table
 
-        write_table(output.records, directory, configuration)
+        write_table(output.records, directory, work.configurations, plan.words is not None)
         note(f"Table: {display_path(output.records)}")
     if output.report:
         from ebcli.gallery.page import write_gallery
@@ -139,7 +142,7 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> i
     """Print results to ``out`` as they come, as the command's options say, and return the exit status."""
     from tqdm import tqdm
 
-    unit = work.reader.unit
+    unit = _unit(work, plan)
     total = len(work.sources)
     if options["verbose"]:
         common = work.common
@@ -164,7 +167,12 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> i
     with handle_signals(stop):
         try:
             # images in progress are finished and recorded
-            with _bar_of_passes(work), _bar_of_frames(work), closing(work.results) as results:
+            with (
+                _bar_of_passes(work),
+                _bar_of_frames(work),
+                _answer_so_far(work, plan),
+                closing(work.results) as results,
+            ):
                 for record in tqdm(results, total=total, unit=unit, leave=False, disable=hidden):
                     totals.add(record)
                     with tqdm.external_write_mode():
@@ -185,8 +193,8 @@ def print_results(work: Run, plan: RunPlan, options: Options, out: IO[str]) -> i
         return 128 + signals[0]
     if counts["failed"] or totals.num_incomplete:
         return SOME_FAILED
-    if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
-        raise EbcliError(_nothing_found(plan, counts["not an image"], unit))
+    if not (counts["done"] or counts["planned"] or counts["not said"] or work.skipped or plan.inputs.shard):
+        raise EbcliError(_nothing_found(plan, counts["not an image"], work.reader.unit))
     return 0
 
 
@@ -235,6 +243,30 @@ def _bar_of_frames(work: Run) -> Iterator[None]:
             bar.close()
 
 
+@contextmanager
+def _answer_so_far(work: Run, plan: RunPlan) -> Iterator[None]:
+    """Show on the terminal what a vision-language model says, while it does."""
+    explainer = work.explainer
+    if explainer is None or plan.words is None:
+        yield
+        return
+    from tqdm import tqdm
+
+    with tqdm(bar_format="{desc}", leave=False, disable=is_quiet() or None) as line:
+
+        def show(answer: str) -> None:
+            room = shutil.get_terminal_size().columns - 1
+            line.set_description_str(one_line(answer.strip())[-room:])
+
+        explainer.on_text = show
+        yield
+
+
+def _unit(work: Run, plan: RunPlan) -> str:
+    """What is counted: inputs, or answers about them."""
+    return work.reader.unit if plan.words is None else "answer"
+
+
 @dataclass(kw_only=True)
 class _Totals:
     """What is said of all records together.
@@ -246,6 +278,7 @@ class _Totals:
         predictions: how many of these are right, and how many wrong.
         evidence: of how many maps only the score is poor, see ``ClassRecord``.
         tests: how many maps suffice, and how many do not.
+        unlooked: how many words have hardly any evidence in the picture, and how many have more.
         mapless: how many images have no map, by what is said of their prediction.
         num_incomplete: how many videos could be explained in part only.
     """
@@ -256,6 +289,7 @@ class _Totals:
     predictions: Counter[bool] = field(default_factory=Counter)
     evidence: Counter[bool | None] = field(default_factory=Counter)
     tests: Counter[bool] = field(default_factory=Counter)
+    unlooked: Counter[bool] = field(default_factory=Counter)
     mapless: Counter[str] = field(default_factory=Counter)
     num_incomplete: int = 0
 
@@ -268,7 +302,9 @@ class _Totals:
         if record.label is not None:
             self.predictions[record.label == record.predicted] += 1
         for class_ in record.classes:
-            if self.style.name != ATLAS:  # which compares also the unlikely
+            if class_.share is not None:
+                self.unlooked[class_.evidence == HARDLY_ANY] += 1
+            elif self.style.name != ATLAS:  # which compares also the unlikely
                 self.evidence[class_.only_score_is_poor] += 1
             if class_.sufficiency is not None:
                 self.tests[class_.sufficiency["suffices"]] += 1
@@ -281,6 +317,9 @@ class _Totals:
 
     def print_evidence(self) -> None:
         """Print how many maps have hardly any evidence."""
+        if self.unlooked[True]:
+            count = f"{self.unlooked[True]} of {plural(self.unlooked.total(), 'word')}"
+            note(f"Hardly any evidence in the picture: {count}")
         total = self.evidence.total()
         num_faint = total - self.evidence[None]
         if not num_faint:
@@ -360,7 +399,7 @@ def _summarize(
         mapless: of those that are done, the number of inputs that were to have no map, by the reason.
         is_interrupted: whether the run was interrupted.
     """
-    unit = work.reader.unit
+    unit = _unit(work, plan)
     shard = plan.inputs.shard
     is_silent = is_quiet() and not plan.execution.dry_run
     num_skipped = len(work.skipped)
@@ -374,7 +413,7 @@ def _summarize(
         return
     remaining = total - counts.total()
     if not (is_interrupted or counts["failed"] or remaining):
-        is_plain = not (counts["planned"] or num_skipped or num_others or mapless)
+        is_plain = not (counts["planned"] or counts["not said"] or num_skipped or num_others or mapless)
         if is_silent or is_plain:
             return
     total += num_skipped - num_others
@@ -382,6 +421,7 @@ def _summarize(
         "to process": counts["planned"],
         "done": counts["done"] - mapless.total(),
         **{f"{reason} (no map)": count for reason, count in mapless.items()},
+        "not said": counts["not said"],
         "up to date": num_skipped,
         "failed": counts["failed"],
         "left": remaining,
@@ -416,7 +456,7 @@ def next_step(work: Run, plan: RunPlan) -> str:
         with suppress(ConfigurationError):  # this run has options that exclude it
             return f"More classes: {as_command(plan.replace(top_k=3, panel=output.is_file or output.panel))}"
     # the page gets neither weights nor preprocessing
-    if model != RunPlan.from_values(images=images, model=model.name).model:
+    if plan.words is not None or model != RunPlan.from_values(images=images, model=model.name).model:
         return ""
     if model.name != BUNDLED:
         names[:0] = ["--model", model.name]

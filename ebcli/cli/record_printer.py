@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from operator import attrgetter
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ebcli.cli.console import display_path, note, one_line, quote_path, say, say_error, write_out
 from ebcli.datatypes.explanation import VALUE
+from ebcli.errors import closest
+from ebcli.files.naming import HTML
 from ebcli.models.keywords import CROP
 
 if TYPE_CHECKING:
@@ -61,6 +65,19 @@ class RecordPrinter:
             if self.verbose:
                 say(f"{name}: not an image, skipped")
             return
+        self._print_unsaid(record, name)
+        self._print_prediction(record, name)
+        self._print_maps(record, name)
+        self._print_hints(record, name)
+        if self.options["as_json"]:
+            write_out(record.line(), self.out)
+            return
+        if self.is_only:
+            self._print_answer(record)
+        self._print_paths(record)
+
+    def _print_prediction(self, record: Record, name: str) -> None:
+        """Say why there is no map, and what is predicted wrongly."""
         if self.plan.maps.only is not None and record.is_without_maps:
             if self.verbose:
                 say(f"{name}: {record.prediction_words}, skipped")
@@ -68,15 +85,19 @@ class RecordPrinter:
             note(f"{name}: no map, as {_why_no_map(self.plan.maps)}")
         if record.label != record.predicted:
             note(f"{name}: {_misclassification(record)}")
-        self._print_maps(record, name)
-        self._print_hints(record, name)
-        if self.options["as_json"]:
-            write_out(record.line(), self.out)
-        else:
-            self._print_paths(record)
+
+    def _print_answer(self, record: Record) -> None:
+        """Print the only answer of a run, if there is one, and the share of each word."""
+        if not record.is_answered:
+            return
+        write_out(one_line((record.answer or "").strip()), self.out)
+        for word in record.classes:
+            write_out(one_line(f"{word.name}: {word.share:.2f} from the picture"), self.out)
 
     def _print_paths(self, record: Record) -> None:
-        paths = [record.input] if record.status == "planned" else record.output
+        paths = [record.input] if record.status == "planned" else [*record.output]
+        if record.is_answered and self.is_only and paths and not self.plan.output.is_file:
+            paths.append(str(Path(paths[0]).with_suffix(f".{HTML}")))
         titles: list[str] = []
         end = b"\n"
         if self.options["null"]:  # programs read paths alone
@@ -90,6 +111,8 @@ class RecordPrinter:
         """What is printed behind the path of each picture."""
         if self.plan.maps.at is not None and record.status == "done":
             return [f"  {_ranking(record.classes)}"]
+        if record.is_answered and not self.is_only:
+            return [f"  {(record.answer or '').strip()}"]
         if self.plan.output.panel:
             return []
         return [f"  {_against(class_, class_.label)}, {_number(class_)}" for class_ in record.classes]
@@ -116,6 +139,18 @@ class RecordPrinter:
                 note(one_line(f"{name}: {title}: {'; '.join(class_.input_words)}"))
             if class_.blank:
                 note(f"{name}: the map of {title} is blank")
+
+    def _print_unsaid(self, record: Record, name: str) -> None:
+        """Say which words that are asked for an answer lacks; of many answers only if verbose."""
+        words = self.plan.words
+        is_wanted = self.is_only or self.verbose
+        if words is None or not record.is_answered or not is_wanted:
+            return
+        said = {str(class_.name).lower() for class_ in record.classes}
+        for text in (*words.words, *words.phrases):
+            if " ".join(text.lower().split()) not in said:
+                hint = closest(text, re.findall(r"\w+", record.answer or ""))
+                note(f"{name}: not said: {text!r}" + (f"; {hint}" if hint else ""))
 
     def _print_hints(self, record: Record, name: str) -> None:
         """Say what of an image is not explained, and what explains it; of the first such image only, unless verbose."""

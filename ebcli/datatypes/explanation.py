@@ -304,7 +304,7 @@ class Map:
         share: of a word in an answer, the share of its evidence that is in the picture, which then tells how much the
             map rests on; None for other subjects.
         unplaced: of a word, the share of its evidence that is in the picture, but at no known place, such as in class
-            tokens.
+            tokens; None for other subjects.
         channels: at the input of a network with more than three, each channel's share of the positive relevance; else
             empty.
         head: the output of the network that it explains; None of the only one.
@@ -330,7 +330,7 @@ class Map:
     is_two_sided: bool = False
     sufficiency: Sufficiency | None = None
     share: float | None = None
-    unplaced: float = 0.0
+    unplaced: float | None = None
     channels: tuple[float, ...] = ()
     head: str | None = None
     inputs: Mapping[str, float] = field(default_factory=dict)

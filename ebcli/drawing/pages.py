@@ -50,8 +50,10 @@ def answer_page(
     )
 
 
-def notebook_view(maps: MapsOfImage, frame: DisplayFrame, subtitle: str) -> str:
-    """A fragment of HTML: a tab for each map, with the value under the pointer.
+def notebook_view(
+    maps: MapsOfImage, frame: DisplayFrame, subtitle: str, answer: Explanation | None = None
+) -> str:
+    """A fragment of HTML: a tab for each map, with the value under the pointer. Of an answer, the words are the tabs.
 
     Where scripts are not run, it shows the pictures one below the other.
 
@@ -59,6 +61,7 @@ def notebook_view(maps: MapsOfImage, frame: DisplayFrame, subtitle: str) -> str:
         maps: the maps.
         frame: the photo.
         subtitle: model, layer and method in words.
+        answer: the question and the answer, if the maps are those of its words.
     """
 
     def tab(frame_maps: FrameMaps, frame: DisplayFrame) -> tuple[Map, str, JsonObject]:
@@ -78,7 +81,7 @@ def notebook_view(maps: MapsOfImage, frame: DisplayFrame, subtitle: str) -> str:
         tabs.append(tab(frame_maps, frame))
         tabs += [tab(*pair) for pair in frame_maps.beside]
     id_ = f"eb{uuid.uuid4().hex}"
-    return page("notebook.html", tabs=tabs, about=subtitle, id=id_).decode()
+    return page("notebook.html", tabs=tabs, about=subtitle, id=id_, answer=answer, shade=shade).decode()
 
 
 def atlas_page(

@@ -1,5 +1,7 @@
 """Names of result files, in both directions: an input's path to its results, and a result's name to its input."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import re
@@ -9,7 +11,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from ebcli.datatypes.query import Query
 
 T = TypeVar("T", bound=Hashable)
 
@@ -31,7 +36,8 @@ FRAMES_TABLE = "csv"  # of a video, with a row for each frame
 FILM_FORMATS = ("mp4", "webm", "gif", "webp", "png")  # of videos; PNG is animated
 MOVING_FORMATS = {f".{name}": name for name in FILM_FORMATS} | {".apng": "png"}  # by the suffixes of files
 FIGURE_FORMATS = ("pdf", "svg")  # of panels only: their text stays text
-HTML = "html"  # of atlases only
+HTML = "html"  # of atlases and answers
+ANSWER = "answer"  # the figure of an answer
 AUTO = "auto"  # the format of pictures: that of the photo if it is JPEG, else PNG
 PRIVATE_NAME = re.compile(r"\.eb-saliency-[a-z0-9_]{8}")  # of a directory that a run makes for itself
 
@@ -40,6 +46,7 @@ MOVING = {"", ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".gif", ".png", "
 _JPEG = {".jpg", ".jpeg", ".jpe", ".jfif"}
 _LONGEST_STEM = 160  # bytes; leaves room for a class and a suffix in the 255 that file systems allow
 _LONGEST_SLUG = 60
+_LONGEST_ANSWER = 20  # beside a question
 _ROOM_OF_NUMBERED = 50  # characters of a class name before its number
 _NUMBER = re.compile(r"-([0-9]{1,4})(?:[@+][^.]*)?\.(?:nii\.gz|[a-z]+)$")
 _SHEET = "sheet."  # before the suffix of a contact sheet, which stands beside the video of the same class
@@ -193,10 +200,17 @@ def figure_relpath(relpath: Path, kind: str, suffix: str = "png", mark: str = ""
     return relpath.with_name(f"{relpath.name}.{kind}{mark}.{suffix}")
 
 
-def answer_relpath(relpath: Path, question: str, suffix: str = "png") -> Path:
-    """``photos/cat.jpg`` + "What is it?" -> ``photos/cat.jpg.answer+what-is-it.png``."""
-    kind = f"answer+{distinct_slug(question)}" if question else "answer"
-    return figure_relpath(relpath, kind, suffix)
+def answer_relpath(relpath: Path, query: Query, suffix: str = "png") -> Path:
+    """``photos/cat.jpg`` + "what is it" -> ``photos/cat.jpg.answer+what-is-it.png``.
+
+    An answer that is not the network's own stands before the question: ``photos/cat.jpg.answer@a-cat+what-is-it.png``.
+    """
+    mark = ""
+    if query.answer is not None:
+        mark = f"@{distinct_slug(query.answer, _LONGEST_ANSWER)}"
+    if query.question:
+        mark += f"+{distinct_slug(query.question)}"
+    return figure_relpath(relpath, ANSWER, suffix, mark)
 
 
 def raw_relpath(relpath: Path, mark: str = "") -> Path:
@@ -268,7 +282,8 @@ class ResultNames:
 
     Attributes:
         format: the pictures' suffix, or ``AUTO``.
-        figure: what shows all maps in one, ``"panel"``, ``"layers"`` or ``"atlas"``; empty for a picture of each.
+        figure: what shows all maps in one, ``"panel"``, ``"layers"``, ``"atlas"`` or ``ANSWER``; empty for a picture
+            of each.
         raw: also an ``.npz`` file.
         layers: the run's layers; they are part of the names, except for the default layer on its own.
         default_layer: the layer that a run without ``--layer`` uses; None if there is none.
@@ -277,7 +292,6 @@ class ResultNames:
         described: the classes are texts or pictures of this run, not those of the network.
         video: of videos, the suffix of result videos, each of which has a contact sheet beside it; empty for images.
         volumes: they are of volumes, whose pictures have contact sheets, too.
-        question: what a vision-language model is asked, whose panels are answers; None for other networks.
         is_film: they are of a video whose frames are explained as images, see ``of_film``.
     """
 
@@ -291,10 +305,9 @@ class ResultNames:
     described: bool = False
     video: str = ""
     volumes: bool = False
-    question: str | None = None
     is_film: bool = False
 
-    def of_film(self, suffix: str, has_objects: bool) -> "ResultNames":
+    def of_film(self, suffix: str, has_objects: bool) -> ResultNames:
         """The names for a video whose frames are explained as images: result videos and a table of its frames.
 
         Args:
@@ -318,7 +331,9 @@ class ResultNames:
             return self.format
         return "jpg" if relpath.suffix.lower() in _JPEG else "png"
 
-    def relpaths(self, relpath: Path, maps: Iterable[MapName], coordinate_suffix: str = "") -> list[Path]:
+    def relpaths(
+        self, relpath: Path, maps: Iterable[MapName], coordinate_suffix: str = "", query: Query | None = None
+    ) -> list[Path]:
         """The results of one image: its pictures or its panel, then its ``.npz`` file; videos before their sheets.
 
         After these, its maps as files with coordinates.
@@ -327,6 +342,7 @@ class ResultNames:
             relpath: the input's path below the output directory.
             maps: what each map is called.
             coordinate_suffix: the suffix of maps with coordinates, ``NIFTI`` or ``GEOTIFF``; empty if there are none.
+            query: what a vision-language model was asked, whose figures are answers; None for other networks.
         """
         names = []
         for (index, name, layer, method), number in with_numbers(maps):
@@ -341,8 +357,8 @@ class ResultNames:
             ]
 
         picture = self.suffix(relpath)
-        if self.question is not None:
-            results = [answer_relpath(relpath, self.question, picture)]
+        if query is not None:
+            results = [answer_relpath(relpath, query, picture)]
         elif self.figure:
             mark = self._marks(() if self.figure == "layers" else self.layers, self.method)
             results = [figure_relpath(relpath, self.figure, picture, mark)]
@@ -359,12 +375,6 @@ class ResultNames:
             results += of_maps(coordinate_suffix)
         return results
 
-    def pages(self, relpath: Path) -> list[Path]:
-        """The page of an image's answer, if there is one."""
-        if self.question is None:
-            return []
-        return [answer_relpath(relpath, self.question, "html")]
-
     def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:
         """Whether the run may write a file of this name, given the names of all classes that it may draw."""
         origin = parse_result_name(path)
@@ -376,7 +386,10 @@ class ResultNames:
             if any(names.matches(path, class_names) for names in films):
                 return True
         if index is None:
-            return path in (*self.relpaths(relpath, ()), *self.pages(relpath))
+            if self.figure == ANSWER:  # to whatever question
+                is_answer = path.name.startswith(f"{relpath.name}.{ANSWER}")
+                return is_answer and path.suffix in (f".{self.suffix(relpath)}", f".{HTML}")
+            return path in self.relpaths(relpath, ())
         if index not in class_names:
             return False
         suffixes = [suffix for suffix in (NIFTI, GEOTIFF) if self.raw and path.name.endswith(f".{suffix}")]

@@ -22,6 +22,7 @@ from ebcli.datatypes.explanation import (
     score_words,
     strength_words,
 )
+from ebcli.datatypes.query import Query
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.paths import FileState, safe_open
@@ -75,7 +76,9 @@ class ClassRecord:
             and the result in ``words``.
         region: with ``--annotations``, the box, area and polygon of the map's largest region.
         position: for a word of an answer, its number in the answer, from 1.
-        share: for a word of an answer, the share of its evidence that is in the picture, 0 to 1.
+        span: for a word of an answer, the characters of the answer where it begins and ends, from 0.
+        share: for a word of an answer, the share of its evidence that is at places of the picture, 0 to 1.
+        unplaced: for a word of an answer, the share that is in the picture, but at no known place, 0 to 1.
         window_score: where windows chose the classes, the highest score of the class in one of them, 0 to 1.
         share_at: with ``--at``, the share of the class in the evidence at this pixel, 0 to 1.
         against: the true class, if the map tells a wrong prediction from it.
@@ -105,7 +108,9 @@ class ClassRecord:
     evidence: str | None = None
     sufficiency: JsonObject | None = None
     position: int | None = None
+    span: tuple[int, int] | None = None
     share: float | None = None
+    unplaced: float | None = None
     share_at: float | None = None
     window_score: float | None = None
     against: str | None = None
@@ -117,6 +122,8 @@ class ClassRecord:
     def parse(cls, values: JsonObject) -> "ClassRecord":
         """That of a JSON object."""
         values["channels"] = tuple(values.get("channels", ()))
+        if values.get("span") is not None:
+            values["span"] = tuple(values["span"])
         for place in (values, values.get("region") or {}):
             if place.get("box") is not None:
                 place["box"] = Box.from_xywh(*place["box"])
@@ -163,7 +170,7 @@ class ClassRecord:
         _check(map(vars(self).get, _OF_CLASS), _OF_CLASS.values())
         if self.index < 0:
             raise ValueError(self.index)
-        numbers = [*(self.box or ()), *self.channels, *self.inputs.values()]
+        numbers = [*(self.box or ()), *(self.span or ()), *self.channels, *self.inputs.values()]
         for values in self.columns.values():
             numbers += values.values()
         if self.sufficiency is not None:
@@ -181,8 +188,9 @@ class Record:
 
     Attributes:
         input: the path as given.
-        status: ``"done"``; ``"failed"``, see ``error``; ``"planned"`` in a dry run; ``"not an image"`` for other files
-            in a directory, which are not written to the records.
+        status: ``"done"``; ``"failed"``, see ``error``; ``"planned"`` in a dry run; ``"not said"`` if an answer has
+            none of the words to explain; ``"not an image"`` for other files in a directory, which are not written to
+            the records.
         output: the result files: pictures, the ``.npz`` file, maps with coordinates, and contact sheets.
         output_bytes: their sizes.
         classes: the maps in order, one for each class and layer.
@@ -209,11 +217,12 @@ class Record:
         notes: what a user may not expect of the file, such as values that are missing, by topic.
         candidates: how the classes were chosen: ``windows``, ``photo`` or the name of a file; empty if in another way.
         question, answer: the question to a vision-language model and its answer.
+        answer_given: whether the answer is not the model's own, but one that was to be explained.
         other_inputs: a hash of what a network of several inputs got beside the image; empty for one input.
     """
 
     input: str
-    status: Literal["done", "failed", "planned", "not an image"]
+    status: Literal["done", "failed", "planned", "not said", "not an image"]
     _: KW_ONLY
     output: tuple[str, ...] = ()
     output_bytes: tuple[int, ...] = ()
@@ -242,6 +251,7 @@ class Record:
     notes: JsonObject = field(default_factory=dict)
     question: str = ""
     answer: str | None = None
+    answer_given: bool = False
     other_inputs: str = ""
     candidates: str = ""
     film: JsonObject | None = None
@@ -276,6 +286,16 @@ class Record:
         if self.input_bytes is None or self.input_mtime_ns is None:
             return None
         return FileState(self.input_bytes, self.input_mtime_ns)
+
+    @property
+    def query(self) -> Query:
+        """What was asked about the image; an empty question if nothing was."""
+        return Query(self.question, self.answer if self.answer_given else None)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there is an answer, with maps or without the words that were asked for."""
+        return self.answer is not None and self.status in ("done", "not said")
 
     @property
     def is_without_maps(self) -> bool:
@@ -336,6 +356,9 @@ class Record:
         if self.status == "done" and self.error is None:
             integers += (self.input_bytes, self.input_mtime_ns)
             possible = (1, count, 2 * count) if count else (0,)
+        elif self.status == "not said" and self.error is None:
+            integers += (self.input_bytes, self.input_mtime_ns)
+            possible = (0,)
         elif self.status == "failed" and type(self.error) is str:
             possible = (0,)
         else:
@@ -368,6 +391,7 @@ _FIELD_NAMES = {record_field.name for record_field in fields(Record)}
 _LATER: JsonObject = {
     "question": "",
     "answer": None,
+    "answer_given": False,
     "head": None,
     "other_inputs": "",
     "candidates": "",

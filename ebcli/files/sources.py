@@ -13,6 +13,7 @@ from os.path import isdir
 from pathlib import Path
 from typing import NamedTuple
 
+from ebcli.datatypes.query import Query
 from ebcli.errors import ImageError, plural, reason
 from ebcli.files.media.medium import INPUT_FORMATS, InputFormat
 from ebcli.files.naming import (
@@ -62,6 +63,7 @@ class Source:
         remote: limits for reading it, and secrets that its URL has.
         label: its true class, if known.
         root: the directory that the user named, in which it was found; None if the user named the file.
+        query: what a vision-language model is asked about it; None for other networks.
     """
 
     path: Path
@@ -73,6 +75,7 @@ class Source:
     remote: RemoteOptions = DEFAULT
     label: int | None = None
     root: Root | None = None
+    query: Query | None = None
 
     @property
     def relpath(self) -> Path:

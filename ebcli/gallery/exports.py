@@ -6,7 +6,7 @@ import json
 import os
 import zlib
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Set
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ebcli.drawing.overlay import fitted_size, heatmap
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.naming import COCO, FIFTYONE_FILES, as_cell, sha256
 from ebcli.files.paths import url_of
-from ebcli.files.records import Record, latest_done, read_records
+from ebcli.files.records import ClassRecord, Record, latest_done, read_records
 from ebcli.files.sink import atomic_write, check_file
 from ebcli.gallery.comparison import SIDE, Files, read_maps
 
@@ -34,6 +34,12 @@ _OF_MAP = {
 }
 # and their types, as Arrow names them
 COLUMNS = {**_OF_RECORD, "output": "string", **_OF_MAP, **dict.fromkeys(_BOX, "float64")}
+# the same of a run with questions
+WORD_COLUMNS = {
+    **dict.fromkeys(("input", "status", "error", "model", "method", "question", "answer"), "string"),
+    **{"seconds": "float64", "output": "string", "position": "int64", "name": "string", "evidence": "string"},
+    **dict.fromkeys(("score", "share", "unplaced"), "float64"),
+}
 _AT_A_TIME = 10_000  # rows
 
 _LEVELS = 255  # of a heatmap, which makes it small when compressed
@@ -51,7 +57,8 @@ def check_table(path: Path, overwrite: bool) -> None:
     if path.suffix.lower() not in (".csv", ".parquet"):
         problem = f"--records takes a table, but '{path}' is none"
         raise ConfigurationError(f"{problem}: name a .csv or .parquet file")
-    check_file(path, overwrite, lambda: _columns(path) == [*COLUMNS], "--records")
+    tables = [*COLUMNS], [*WORD_COLUMNS]
+    check_file(path, overwrite, lambda: _columns(path) in tables, "--records")
 
 
 def _columns(path: Path) -> list[str]:
@@ -61,46 +68,56 @@ def _columns(path: Path) -> list[str]:
     return list(import_optional("pyarrow.parquet", "pyarrow").read_schema(path).names)
 
 
-def write_table(path: Path, directory: Path, configuration: str) -> None:
-    """Write the last record of each input that has this configuration.
+def write_table(path: Path, directory: Path, configurations: Set[str], of_words: bool = False) -> None:
+    """Write the last record of each input, and of each question about it, that has one of these configurations.
 
     Memory grows with the number of inputs by little more than their names.
+
+    Args:
+        path: the file.
+        directory: the output directory of the run.
+        configurations: those of its records.
+        of_words: whether the maps are those of words.
 
     Raises:
         OSError: there are no records.
         OutputError: the file cannot be written.
     """
     records = enumerate(read_records(directory))
-    latest = {record.input: number for number, record in records if record.configuration == configuration}
+    latest = {}
+    for number, record in records:
+        if record.configuration in configurations:
+            latest[record.input, record.query] = number
     numbers = set(latest.values())
     latest_records = (record for number, record in enumerate(read_records(directory)) if number in numbers)
-    rows = chain.from_iterable(map(_rows, latest_records))
+    columns = WORD_COLUMNS if of_words else COLUMNS
+    rows = chain.from_iterable(_rows(record, columns) for record in latest_records)
     with atomic_write(path) as temporary:
         if path.suffix.lower() == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as file:
-                table = csv.DictWriter(file, COLUMNS)
+                table = csv.DictWriter(file, columns)
                 table.writeheader()
                 table.writerows(map(_as_cells, rows))
             return
         arrow = import_optional("pyarrow")
         parquet = import_optional("pyarrow.parquet", "pyarrow")
-        schema = arrow.schema([(name, arrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
+        schema = arrow.schema([(name, arrow.type_for_alias(kind)) for name, kind in columns.items()])
         with parquet.ParquetWriter(temporary, schema) as table:
             while part := [*islice(rows, _AT_A_TIME)]:
                 table.write_table(arrow.Table.from_pylist(part, schema))
 
 
-def _rows(record: Record) -> Iterator[JsonObject]:
+def _rows(record: Record, columns: Collection[str]) -> Iterator[JsonObject]:
     """A row for each map of an input; one for an input without any."""
-    common = {name: _printable(getattr(record, name)) for name in _OF_RECORD}
+    common = _fields(record, columns)
+    del common["output"]
     if not record.classes:
         yield common
     outputs = record.output
     if len(outputs) < len(record.classes):  # a figure of all maps
         outputs = outputs[:1] * len(record.classes)
     for class_, output in zip(record.classes, outputs, strict=False):
-        row = common | {name: _printable(getattr(class_, name)) for name in _OF_MAP}
-        row["output"] = _printable(output)
+        row = _fields(class_, columns) | common | {"output": _printable(output)}
         box = class_.box or (class_.region or {}).get("box")
         if box:
             row |= zip(_BOX, box.xywh, strict=True)
@@ -109,6 +126,11 @@ def _rows(record: Record) -> Iterator[JsonObject]:
 
 def _as_cells(row: JsonObject) -> JsonObject:
     return {name: as_cell(value) if isinstance(value, str) else value for name, value in row.items()}
+
+
+def _fields(item: Record | ClassRecord, columns: Collection[str]) -> JsonObject:
+    """The fields of a record that are columns."""
+    return {name: _printable(getattr(item, name)) for name in columns if hasattr(item, name)}
 
 
 def _printable(value: Any) -> Any:

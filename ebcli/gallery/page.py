@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ebcli.datatypes.explanation import JsonObject
+from ebcli.datatypes.query import Query
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import bar_colors, scale_labels
 from ebcli.drawing.overlay import downscale
@@ -30,7 +31,7 @@ from ebcli.workers import Workers, processors
 
 _STYLE = DrawingStyle()
 _OF_MAP = {
-    name: name for name in "score value mass told evidence sufficiency blank at_border against".split()
+    name: name for name in "score value mass told evidence sufficiency blank at_border against span".split()
 }
 _OF_MAP |= {"told": "evidence_words"}  # names on the page, and those of records
 _AT_A_TIME = 64  # images, whose thumbnails are in memory
@@ -81,18 +82,18 @@ class Entry(NamedTuple):
 
 
 def read_entries(directory: Path) -> list[Entry]:
-    """All inputs, in the order of their first records.
+    """All inputs, in the order of their first records; of questions about inputs, each one that was asked.
 
-    For each input, layer and method, the latest record counts. A result file is left out if a later record wrote it,
-    too, or if it does not exist with the recorded size.
+    For each of these, and each layer and method, the latest record counts. A result file is left out if a later record
+    wrote it, too, or if it does not exist with the recorded size.
 
     Raises:
         ConfigurationError: there are no records, or they cannot be read.
     """
-    latest: dict[str, dict[tuple[str, str], Record]] = {}
+    latest: dict[tuple[str, Query], dict[tuple[str, str], Record]] = {}
     results = Results(directory)
     for record in records_of_run(directory):
-        records = latest.setdefault(record.place, {})
+        records = latest.setdefault((record.place, record.query), {})
         key = record.layer, record.method
         records.pop(key, None)
         records[key] = record
@@ -195,8 +196,11 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Js
 
     def map_data(entry: MapEntry) -> JsonObject:
         class_record = entry.class_record
+        class_ = (class_record.index, class_record.name)
+        if class_record.span is not None:  # a word is one class, whichever tokens it begins with
+            class_ = (0, str(class_record.name).lower())
         return {
-            "class": number("classes", (class_record.index, class_record.name)),
+            "class": number("classes", class_),
             **{name: getattr(class_record, attribute) for name, attribute in _OF_MAP.items()},
             "map": _url(entry.map, existing),
             "overlay": _url(entry.overlay, existing),
@@ -205,6 +209,7 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Js
 
     def outcome_data(outcome: Outcome) -> JsonObject:
         record = outcome.record
+        is_answer = record.answer is not None
         weights = "untrained" if record.weights == "none" else record.weights
         if record.head is not None:
             weights += f", head {record.head}"
@@ -218,6 +223,7 @@ def _data(name: str, entries: Iterable[Entry], existing: Collection[Path]) -> Js
             **{name: getattr(record, name) for name in ("error", "label", "predicted")},
             "photo": outcome.photo and _url(outcome.photo, existing),
             "film": record.film is not None,
+            **({"question": record.question, "answer": record.answer} if is_answer else {}),
             "maps": list(map(map_data, maps)),
         }
 

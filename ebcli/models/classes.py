@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 24  # of a file of class names
 # Control characters and halves of characters; line and paragraph separators; overrides of the direction of text
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028-\u202e\u2066-\u2069]")
 _MAX_NAMES = 5  # names in a message
-_HEADINGS = {"file", "filename", "image", "path"}
+_HEADINGS = {"file", "filename", "image", "path", "photo"}
 _LONGEST_LINE = 1 << 20  # characters; the reader refuses fields of this length
 _LIKE = 0.6  # of 1: names to choose among, where a wrong one does no harm
 
@@ -134,17 +134,21 @@ def check_texts(name: str, texts: Names) -> None:
         raise ConfigurationError("a text to compare images with is empty: describe what to look for")
 
 
-def read_class_names(path: Path) -> list[str]:
+def read_class_names(path: Path, noun: str = "class names") -> list[str]:
     """Read class names, in the order of the logits, from a file.
 
     The file has one name per line, or is JSON: a list of names, or an object that maps indices to names, such as
     ``{"0": "tench", "1": "goldfish"}`` or ImageNet's ``{"0": ["n01440764", "tench"], ...}``.
 
+    Args:
+        path: the file.
+        noun: what it has, for messages.
+
     Raises:
         ConfigurationError: the file cannot be read, has another format, or lacks a name.
     """
-    title = f"class names in '{path}'"
-    content = _read_names(path)
+    title = f"{noun} in '{path}'"
+    content = _read_names(path, noun)
     if isinstance(content, dict):
         keys = list(map(str, range(len(content))))
         if content.keys() != set(keys):
@@ -159,7 +163,7 @@ def read_class_names(path: Path) -> list[str]:
     return [name.strip() for name in names]
 
 
-def _read_names(path: Path) -> Any:
+def _read_names(path: Path, noun: str) -> Any:
     """The lines of a text file, or what a JSON file holds."""
     try:
         with path.open("rb") as file:
@@ -171,7 +175,30 @@ def _read_names(path: Path) -> Any:
             return json.loads(text)
         return [line for line in text.splitlines() if line.strip()]
     except (OSError, ValueError, RecursionError) as error:  # invalid UTF-8 or JSON; JSON nested too deeply
-        raise ConfigurationError(f"cannot read class names from '{path}': {error}") from error
+        raise ConfigurationError(f"cannot read {noun} from '{path}': {error}") from error
+
+
+def read_rows(path: Path, noun: str) -> list[tuple[int, list[str]]]:
+    """The rows of a CSV file, each with the number of its last line, counted from 1.
+
+    Args:
+        path: the file.
+        noun: what it has, for messages.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(iter(partial(file.readline, _LONGEST_LINE), ""))
+            return [(reader.line_num, row) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigurationError(f"cannot read {noun} from '{path}': {reason(error)}") from error
+
+
+def is_heading(row: Sequence[str]) -> bool:
+    """Whether a row that begins with a file names the columns."""
+    return row[0].strip().lower() in _HEADINGS
 
 
 class LabelLine(NamedTuple):
@@ -190,13 +217,8 @@ def read_labels(path: Path, categories: Names, num_classes: int) -> Labels:
     Raises:
         ConfigurationError: the file cannot be read, a class does not exist, or a file has two classes.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(iter(partial(file.readline, _LONGEST_LINE), ""))
-            rows = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigurationError(f"cannot read labels from '{path}': {reason(error)}") from error
-    if rows and rows[0][1][0].strip().lower() in _HEADINGS:
+    rows = read_rows(path, "labels")
+    if rows and is_heading(rows[0][1]):
         del rows[0]
     table: dict[tuple[str, ...], LabelLine] = {}
     for line, row in rows:

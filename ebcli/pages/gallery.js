@@ -11,8 +11,8 @@ function update() {
   const shown = select(filter);
   part("count").textContent =
     shown.length === data.images.length
-      ? count(shown.length, "image")
-      : `${shown.length.toLocaleString("en")} of ${count(data.images.length, "image")}`;
+      ? count(shown.length, unit)
+      : `${shown.length.toLocaleString("en")} of ${count(data.images.length, unit)}`;
   if (filter.pair !== null) part("count").append(`: ${pairWords(filter.pair)}`);
   markPair(filter.pair);
   part("none").hidden = shown.length > 0;
@@ -28,19 +28,19 @@ function summarize() {
   const models = data.models.map(([model, weights]) => `${model} (${weights})`);
   document.title = `${data.name} – saliency maps`;
   document.querySelector("h1").textContent = data.name || "Saliency maps";
-  const lead = [count(data.images.length, "image"), count(maps.length, "saliency map")];
+  const lead = [count(data.images.length, unit), count(maps.length, "saliency map")];
   if (failed.length) lead.push(`${failed.length.toLocaleString("en")} failed`);
   for (const names of [models, data.layers, data.methods]) if (names.length === 1) lead.push(names[0]);
   part("lead").textContent = lead.join(" · ");
   facts(part("facts"), [
-    ["Images", count(data.images.length, "image")],
-    ["Maps", `${count(maps.length, "map")}, of ${count(data.classes.length, "class", "classes")}`],
+    ["Images", count(data.images.length, unit)],
+    ["Maps", `${count(maps.length, "map")}, of ${count(data.classes.length, subject, isAnswers ? "words" : "classes")}`],
     ["Blank", count(blank, "map")],
-    ["Failed", count(failed.length, "image")],
+    ["Failed", count(failed.length, unit)],
     ["Models", models.join(", ") || "–"],
     ["Layers", data.layers.join(", ") || "–"],
     ["Methods", data.methods.join(", ") || "–"],
-    ["Time", `${seconds.toFixed(1)} s in all, ${(seconds / Math.max(1, outcomes.length)).toFixed(2)} s an image`],
+    ["Time", `${seconds.toFixed(1)} s in all, ${(seconds / Math.max(1, outcomes.length)).toFixed(2)} s per ${unit}`],
   ]);
   if (labeled.length) {
     const right = labeled.filter((image) => !isWrong(image.prediction)).length;
@@ -51,13 +51,20 @@ function summarize() {
     part("confusion").hidden = false;
     part("confusion").append(...confusionTable(showPair));
   }
+  if (isAnswers && data.classes.length) {
+    part("words").hidden = false;
+    part("words").append(...wordTable(showWord));
+    [part("subject").textContent, part("mass").textContent] = ["Word", "Share"];
+    part("query").placeholder = "Search files and answers";
+    part("sort").querySelector("[value=mass]").textContent = massName;
+  }
   const reasons = new Map();
   for (const outcome of failed) reasons.set(outcome.error, (reasons.get(outcome.error) ?? 0) + 1);
   part("failures").hidden = !failed.length;
   const items = [...reasons].sort((a, b) => b[1] - a[1]).slice(0, 50);
   const list = part("failures").querySelector("ul");
   list.replaceChildren(
-    ...items.map(([reason, total]) => element("li", {}, element("span", {}, count(total, "image")), reason)),
+    ...items.map(([reason, total]) => element("li", {}, element("span", {}, count(total, unit)), reason)),
   );
   if (failed.length) {
     const only = element("button", { type: "button", class: "link" }, "Show them");
@@ -74,6 +81,14 @@ function summarize() {
 function showPair(pair) {
   part("bar").reset();
   Object.assign(filter, { pair });
+  update();
+  viewer.grid.focus(0);
+}
+
+function showWord(value) {
+  part("bar").reset();
+  [part("class").value, part("sort").value] = [value, "mass"];
+  Object.assign(filter, { class: String(value), sort: "mass" });
   update();
   viewer.grid.focus(0);
 }

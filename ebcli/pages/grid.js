@@ -116,7 +116,7 @@ function card(one, index, count, open) {
   const made = element("li", { class: "card", "aria-posinset": index + 1, "aria-setsize": count });
   made.dataset.index = index;
   const [folder, file] = splitName(image.name);
-  const name = element("span", { class: "name" }, element("bdi", {}, file), element("small", {}, folder || "\u00a0"));
+  const name = element("span", { class: "name" }, element("bdi", {}, file), element("small", {}, outcome.question || folder || "\u00a0"));
   if (isWrong(outcome)) {
     made.classList.add("wrong");
     name.prepend(element("span", { class: "mark" }, "wrong"));
@@ -128,7 +128,7 @@ function card(one, index, count, open) {
   const at = data.layers.length > 1 ? `${data.layers[outcome.layer]} · ` : "";
   const update = () => {
     const names = ["score", "value", "mass"].filter((name) => one.map && one.map[name] !== null);
-    const told = [...names.map((name) => `${name} ${number(one.map[name])}`), ...(one.map?.told ?? []).slice(0, 1)];
+    const told = [...names.map((name) => `${name === "mass" ? massName : name} ${number(one.map[name])}`), ...(one.map?.told ?? []).slice(0, 1)];
     told.push(`${outcome.seconds.toFixed(2)} s`);
     facts.textContent = one.map === null ? "" : at + told.map((one) => one.replaceAll(" ", "\u00a0")).join(" · ");
   };

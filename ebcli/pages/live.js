@@ -122,8 +122,8 @@ function photos() {
 const active = () => (page.panes.includes(page.active) ? page.active : page.panes.at(-1));
 
 function choosePhoto(key) {
-  const { network, layer } = active().state;
-  active().change({ photo: key, target: "", against: "", box: "", pixel: "", network, layer });
+  const { network, layer, question } = active().state;
+  active().change({ photo: key, target: "", against: "", box: "", pixel: "", network, layer, question });
 }
 
 // Photos of this machine; the last one is shown, unless they are of the camera.

@@ -12,11 +12,20 @@ const MEANINGS = {
   evidence: "Clear: at least 3× noise. Weak: at least 1.5×. Hardly any: noise often gives such maps, or the score is below 1% and below chance.",
 };
 
+// of the words of an answer
+const OF_WORDS = {
+  score: "The probability of the word, given the question and the answer so far.",
+  share: "The share of the evidence for the word that is at places of the picture. The rest is in the question, in the answer so far, and in what all places have in common.",
+  evidence: "Clear: a share of at least 0.35. Weak: at least 0.14. Hardly any: words that are said without looking often have such shares.",
+};
+
 // Each number, and its meaning for those who point at it, tap it or go there with the keyboard.
 function facts(map, subject) {
+  const meanings = subject.span ? { ...MEANINGS, ...OF_WORDS } : MEANINGS;
   const kind = subject.is_value ? "value" : "score";
   const told = { [kind]: `${kind} ${number(subject.score)}` };
-  if (map.mass !== null) told.mass = `mass ${number(map.mass)}`;
+  const massName = subject.span ? "share" : "mass";
+  if (map.mass !== null) told[massName] = `${massName} ${number(map.mass)}`;
   ["strength", "evidence"].forEach((name, at) => map.told[at] && (told[name] = map.told[at]));
   if (map.head !== null) told.head = `head ${map.head}`;
   const shares = map.inputs.map(([name, share]) => `${name} ${percent(share)}`);
@@ -24,7 +33,7 @@ function facts(map, subject) {
   return Object.entries(told).map(([name, text]) => {
     const id = `meaning-${name}-${(facts.count = (facts.count ?? 0) + 1)}`;
     const button = element("button", { type: "button", class: "link", "aria-describedby": id }, text);
-    return element("span", { class: "fact" }, button, element("span", { class: "meaning", id, role: "tooltip" }, MEANINGS[name]));
+    return element("span", { class: "fact" }, button, element("span", { class: "meaning", id, role: "tooltip" }, meanings[name]));
   });
 }
 

@@ -31,7 +31,8 @@ function splitName(path) {
 
 data.images.forEach((image, number) => {
   image.number = number;
-  image.folded = image.name.toLowerCase();
+  const texts = image.outcomes.flatMap(({ question, answer }) => [question, answer]);
+  image.folded = [image.name, ...texts].join(" ").toLowerCase();
   image.prediction = image.outcomes.findLast(isLabeled);
 });
 data.folded = data.classes.map((one) => `${one.index} ${nameOf(one).toLowerCase()}`);

@@ -6,7 +6,7 @@ const IDLE = 300; // ms until the other layers are asked for, or twice as long a
 
 const READ = `${matchMedia("(pointer: coarse)").matches ? "Tap" : "Point at"} the picture to read values`;
 
-const FIELDS = ["photo", "network", "target", "against", "box", "pixel", "layer", "method"];
+const FIELDS = ["photo", "network", "question", "target", "against", "box", "pixel", "layer", "method"];
 
 class Pane extends Frame {
   // `page` has the status, the colors and the look, and is told of changes.
@@ -29,7 +29,9 @@ class Pane extends Frame {
     });
     this.part("ask").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.change({ target: this.part("target").value.trim(), against: this.part("against").value.trim(), box: "" });
+      const text = this.part("target").value.trim();
+      if (this.network.answers) this.change({ question: text, target: "", against: this.part("against").value.trim() });
+      else this.change({ target: text, against: this.part("against").value.trim(), box: "" });
     });
     this.part("method").addEventListener("change", ({ target }) => {
       const chosen = this.network.methods.find((one) => one.name === target.value);
@@ -112,6 +114,7 @@ class Pane extends Frame {
     if (this.known.subjects?.key === this.listKey) this.fillSubjects();
     else this.part("found").classList.add("stale");
     try {
+      if (this.network.answers) return await this.answer(signal);
       if (!isFirst) await this.find(signal);
       if (!isFirst && this.state.target === "" && !this.known.subjects.list.length) {
         const ask = this.network.texts ? "Type a text: what to look for" : `${this.network.name} finds nothing in this photo`;
@@ -161,6 +164,7 @@ class Pane extends Frame {
   get listKey() {
     const { photo, network, target, pixel } = this.state;
     const byText = this.network.texts;
+    if (this.network.answers) return this.query({ target: "", layer: "" });
     if (byText && (target === "" || this.network.task === "classification")) return network;
     return new URLSearchParams(byText ? { photo, network, target } : { photo, network, pixel }).toString();
   }
@@ -176,6 +180,57 @@ class Pane extends Frame {
     const [first] = this.known.subjects.list;
     if (key !== network && (target === "" || (this.network.texts && this.state.box === "")) && first) this.choose(first, false);
     this.fillSubjects();
+  }
+
+  // The words of an answer and their maps come at once; the target is the number of a word in this list, from 0.
+  async answer(signal) {
+    const key = this.query({ target: "", layer: "" });
+    if (this.known.answer?.key !== key) {
+      const { answer, maps, subjects, size } = decoded(await (await server.fetch(`/maps?${key}`, { signal })).arrayBuffer());
+      const list = subjects.map((subject, index) => Object.assign(subject, { index }));
+      this.known.answer = { key, text: answer, maps: maps.map((map, at) => Object.assign(map, { subject: list[at], size })) };
+      this.known.subjects = { key: this.listKey, list };
+    }
+    const { maps } = this.known.answer;
+    const map = maps[Number(this.state.target)] ?? maps[0];
+    this.state.target = String(map.subject.index);
+    this.wait(false);
+    this.note();
+    this.showMap(map);
+    this.kept = { ...this.state };
+    this.page.changed(this.isStep);
+    this.isStep = false;
+    this.fillAnswer();
+    this.root.dataset.shown = this.query({ layer: this.layer });
+  }
+
+  // The answer, in which each word that has a map shows it when it is pointed at.
+  fillAnswer() {
+    const found = this.part("found");
+    if (this.answered !== this.known.answer || !found.querySelector(".answer")) {
+      this.answered = this.known.answer;
+      found.replaceChildren(this.answerText());
+    }
+    found.classList.remove("stale");
+    [...found.querySelectorAll(".word")].forEach((word, at) => word.setAttribute("aria-pressed", String(at) === this.state.target));
+  }
+
+  answerText() {
+    const { text, maps } = this.known.answer;
+    const characters = [...text];
+    const content = [];
+    let end = 0;
+    for (const { subject, mass } of maps) {
+      const [start, stop] = subject.span;
+      const title = `${mass.toFixed(2)} from the picture`;
+      const word = element("button", { type: "button", class: "word", title }, characters.slice(start, stop).join(""));
+      word.style.setProperty("--share", mass);
+      const show = () => String(subject.index) !== this.state.target && this.change({ target: String(subject.index) }, false);
+      for (const event of ["pointerenter", "focus", "click"]) word.addEventListener(event, show);
+      content.push(characters.slice(end, start).join(""), word);
+      end = stop;
+    }
+    return element("p", { class: "answer" }, ...content, characters.slice(end).join(""));
   }
 
   async ask(layer, signal) {
@@ -279,9 +334,15 @@ class Pane extends Frame {
     this.part("picture").classList.toggle("live", this.isLive);
     for (const name of ["watching", "release"]) this.part(name).hidden = !this.isLive;
     this.part("release").hidden ||= state.target === "";
-    this.part("export").hidden = this.isLive;
+    this.part("export").hidden = this.isLive || this.network.answers;
     if (state.photo !== this.photoKey) this.showPhoto();
     this.part("target").placeholder = this.network.texts ? "any text" : "name or index";
+    this.root.classList.toggle("answers", this.network.answers);
+    if (this.network.answers) {
+      this.root.querySelector(".ask label").firstChild.data = "Question ";
+      this.part("target").placeholder = "Describe the image.";
+      if (document.activeElement !== this.part("target")) this.part("target").value = state.question;
+    }
     this.part("target").setAttribute("list", this.network.texts ? "" : `classes-${state.network || 0}`);
     this.part("against").setAttribute("list", this.network.texts ? "" : `classes-${state.network || 0}`);
     this.part("against").value = this.page.className(state.network, state.against);
@@ -358,6 +419,7 @@ class Pane extends Frame {
   }
 
   fillSubjects() {
+    if (this.network.answers) return; // its words are in the answer
     this.part("found").classList.remove("stale");
     const { list } = this.known.subjects;
     const listed = JSON.stringify(list.map(({ index, name }) => [index, name]));
@@ -448,7 +510,8 @@ class Pane extends Frame {
     this.probe.ask(map?.size ?? null, (map && this.page.atlases.get(this.atlasKey)?.atlas) ?? null, this.hasPixels);
     if (!map) return delete this.root.dataset.shown;
     const { subject } = map;
-    if (document.activeElement !== this.part("target")) this.part("target").value = nameOf(subject);
+    const asked = this.network.answers ? this.state.question : nameOf(subject);
+    if (document.activeElement !== this.part("target")) this.part("target").value = asked;
     this.part("map").setAttribute("aria-label", `Map of ${nameOf(subject)}`);
     this.size();
     this.outline();
@@ -469,7 +532,7 @@ class Pane extends Frame {
   }
 
   settle() {
-    if (!this.isLive) this.export.follow(this.query({ ...this.page.drawing(), layer: this.layer }));
+    if (!this.isLive && !this.network.answers) this.export.follow(this.query({ ...this.page.drawing(), layer: this.layer }));
   }
 
   // The value at a pixel.

@@ -56,6 +56,8 @@ class Viewer {
     const stage = this.dialog.querySelector(".stage");
     stage.id = "stage";
     stage.replaceChildren(picture(image, outcome, map));
+    part("viewer-answer").hidden = outcome.answer === undefined;
+    if (outcome.answer !== undefined) part("viewer-answer").replaceChildren(...answerOf(outcome, map));
     part("viewer-outcomes").replaceChildren(...this.outcomes(one));
     part("viewer-classes").replaceChildren(...this.classes(one));
     const [model, weights] = data.models[outcome.model];
@@ -101,10 +103,10 @@ class Viewer {
       value,
       content: [
         element("strong", {}, nameOf(data.classes[map.class])),
-        element("small", {}, `${data.classes[map.class].index}${map.blank ? ", blank" : ""}`),
+        element("small", {}, `${isAnswers ? "" : data.classes[map.class].index}${map.blank ? ", blank" : ""}`),
         element("small", {}, roleOf(outcome, map)),
         map.value === null ? bar("score", map.score) : element("span", { class: "measure" }, `value ${number(map.value)}`),
-        ...(map.mass === null ? [] : [bar("mass", map.mass)]),
+        ...(map.mass === null ? [] : [bar(massName, map.mass)]),
         ...map.told.slice(0, 1).map((words) => element("small", {}, words)),
       ],
     }));

@@ -93,9 +93,11 @@ class Explainer:
         loaded: the network.
         device: the name of the device.
         batch_size: images per batch, halved when memory runs out; videos are explained one by one.
+        on_text: gets an answer as far as it is, again and again.
         on_passes: gets the numbers of forward passes that are done, and that there are, of methods that take many.
     """
 
+    on_text: Callable[[str], None] | None = None
     on_passes: Progress | None = None
 
     def __init__(self, plan: RunPlan, total: int = sys.maxsize, loaded: LoadedModel | None = None) -> None:
@@ -248,6 +250,9 @@ class Explainer:
 
     def _request(self, image: NetworkInput) -> ImageRequest:
         request = replace(self._request_template, label=image.label, size=image.size)
+        if request.words is not None and image.query is not None:
+            words = request.words.about(image.query)
+            request = replace(request, words=words, on_text=self._note_text)
         if request.maps.candidates == WINDOWS and image.windows is not None:
             request = replace(request, window_scores=self._window_scores(image.windows))
         return replace(request, place=self._task.place(request))
@@ -307,7 +312,10 @@ class Explainer:
         start = perf_counter()
         requests = [*map(self._request, images)]
         if self._task.explain is not None:
-            return [*map(self._task.explain, images, requests)]
+            try:
+                return [*map(self._task.explain, images, requests)]
+            except ConfigurationError as error:  # of this photo and this question
+                raise ImageError(str(error)) from error
         pixels = [image.pixels for image in images]
         pixels += pixels[-1:] * (self.batch_size - len(images))
         inputs = self._inputs(np.stack(pixels))
@@ -467,6 +475,13 @@ class Explainer:
             raise CancelledError
         if self.on_passes is not None:
             self.on_passes(done, total)
+
+    def _note_text(self, text: str) -> None:
+        """Tell how an answer goes on. Raises CancelledError after a stop."""
+        if self._stopping.is_set():
+            raise CancelledError
+        if self.on_text is not None:
+            self.on_text(text)
 
     @property
     def passes(self) -> dict[str, int]:

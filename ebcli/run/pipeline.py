@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from concurrent.futures import CancelledError, Future
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -27,6 +27,7 @@ from ebcli.files.naming import sha256
 from ebcli.files.records import Record
 from ebcli.files.sink import Files, Sink
 from ebcli.files.sources import Source
+from ebcli.models.loaded import configuration_hash
 from ebcli.run.plan import RunPlan, as_settings
 from ebcli.run.reading import NetworkInput, Reader, has_films
 from ebcli.run.rendering import RenderOptions, render
@@ -63,6 +64,7 @@ class Run:
         options: how results are rendered.
         common: a record with the fields that all images share.
         sources: the files to work on; some may turn out not to be images.
+        configurations: of the records of all files, see ``configuration_of``.
         skipped: the inputs whose results are up to date.
         task: what the network does.
         device: the device, or those of a cluster, in words.
@@ -80,6 +82,7 @@ class Run:
     common: Record
     sources: Sequence[Source]
     skipped: Sequence[Path]
+    configurations: Set[str]
     task: str
     device: str
     stopping: Event = field(default_factory=Event)
@@ -121,7 +124,9 @@ class Run:
     def record(self, source: Source, status: str, **fields: Any) -> Record:
         """The record of a file, with these fields."""
         fields |= {"input": source.name, "place": str(source.relpath), "status": status}
-        return replace(self.common, **fields)
+        if source.query is not None:
+            fields |= {**source.query._asdict(), "answer_given": source.query.answer is not None} | fields
+        return replace(self.common, configuration=configuration_of(source, self.common), **fields)
 
     def process(self, sources: Iterable[Source]) -> Iterator[Record]:
         """The record of each file, in order; none for files that were not started before a stop. See ``results``."""
@@ -257,9 +262,11 @@ class Run:
             other_inputs=explanation.other_inputs,
         )
         if not explanation.maps:  # no class scores above the threshold, or the prediction is right
+            if explanation.answer is not None:
+                common = replace(common, status="not said", answer=explanation.answer)
             return self.store({}, replace(common, seconds=round(perf_counter() - start, 4)))
         names = None
-        if self.plan.output.report:
+        if self.plan.output.report or (source.query is not None and len(self.sources) > 1):
             names = ThumbnailNames(common.place, stamp, common.configuration, common.method)
         # rendering needs none
         without_pixels = replace(network_input, pixels=np.empty(0, np.uint8), windows=None)
@@ -284,7 +291,6 @@ class Run:
             seen=round(explanation.maps[0].placement.share_of(network_input.size), 4),
             pages=network_input.pages,
             notes=network_input.notes,
-            question=explanation.question,
             answer=explanation.answer,
         )
         return self.store(files | rendered.thumbnails, record)
@@ -305,6 +311,18 @@ class Run:
         stored_record = self.sink.write(files, record)
         self.counts[record.status] += 1
         return stored_record
+
+
+def configuration_of(source: Source, common: Record) -> str:
+    """A hash of all settings that the results of a file depend on, with what is asked about it.
+
+    Args:
+        source: the file.
+        common: a record with the settings that all files share.
+    """
+    if source.query is None:
+        return common.configuration
+    return configuration_hash({"run": common.configuration, **source.query._asdict()})
 
 
 def workers_for(plan: RunPlan, files: int) -> Workers:

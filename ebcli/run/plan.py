@@ -73,6 +73,7 @@ REPEATED = {
 }
 NEGATED = {"signed": "unsigned", "header": "no-header"}
 SHORT_FORM = "contrastive"  # of the methods of that name, and marginal if it is false
+_IN_DIRECTORIES = ("raw", "report", "annotations", "records", "skip_existing", "questions", "answers")
 _SEPARATORS = {"shard": "/", "threshold": ":"}
 
 
@@ -245,8 +246,9 @@ class RunPlan:
             return f"'{image}' may hold many images: {advice}"
         if self._may_have_many_pictures:
             return f"there are several maps: add --panel to draw them in one figure, or {advice}"
-        for name in ("raw", "report", "annotations", "records", "skip_existing"):
-            if getattr(self.output, name):
+        options = vars(self.output) | vars(self.words or WordOptions())
+        for name in _IN_DIRECTORIES:
+            if options[name]:
                 option = f"--{_option(name)}"
                 return f"{option} needs a directory: drop {option}, or {advice}"
         if self.maps.at is not None and self.output.directory == STDOUT:

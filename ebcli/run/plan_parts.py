@@ -4,11 +4,12 @@ Imports neither torch nor Click.
 """
 
 import os
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ebcli.datatypes.explanation import Box, Size
+from ebcli.datatypes.query import Query
 from ebcli.errors import ConfigurationError, check_at_least, check_value
 from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML, STDOUT
@@ -169,7 +170,10 @@ class WordOptions:
     Attributes:
         question: the question about each image; if it is empty, that for a description.
         answer: the answer to explain; None for the network's own.
-        words: the words to explain; none for those with a meaning of their own.
+        questions: the file of several questions about each image, one a line; or a CSV file with those of each image.
+        answers: the CSV file of the answers to explain, see ``ebcli.run.questions.read_queries``.
+        words: the words to explain where they are said; none for those with a meaning of their own.
+        phrases: likewise, several words in a row that have one map.
         against: another word to contrast each of them with.
         all_words: explain all words, also such as "of".
         max_tokens: the longest answer of the network.
@@ -180,14 +184,42 @@ class WordOptions:
 
     question: str = ""
     answer: str | None = None
+    questions: Path | None = None
+    answers: Path | None = None
     words: Names = ()
+    phrases: Names = ()
     against: str | None = None
     all_words: bool = False
     max_tokens: int = 64
 
     def __post_init__(self) -> None:
+        spaced = [word for word in self.words if len(word.split()) != 1]
+        if spaced:
+            raise ConfigurationError(f"--word takes one word: use --phrase {spaced[0]!r}")
+        if not all(map(str.strip, self.phrases)):
+            raise ConfigurationError("a phrase is empty: drop it")
         if self.against is not None and self.all_words:
             raise ConfigurationError("--against contrasts with one word: drop --all-words")
+        self._check_sources()
+
+    def _check_sources(self) -> None:
+        """Raise ConfigurationError if questions or answers come from two places."""
+        if self.questions is not None and (self.question or self.answers):
+            other = "--answers" if self.answers else "QUESTION"
+            raise ConfigurationError(f"{other} and --questions both ask: drop one of them")
+        if self.answer is not None and self.answers is not None:
+            raise ConfigurationError("--answer and --answers both answer: drop one of them")
+
+    def about(self, query: Query) -> "WordOptions":
+        """The same of one query."""
+        return replace(self, questions=None, answers=None, **query._asdict())
+
+    @property
+    def table(self) -> Path | None:
+        """The file that asks about each image by itself; None if all are asked the same."""
+        if self.questions is not None and self.questions.suffix.lower() == ".csv":
+            return self.questions
+        return self.answers
 
     @property
     def method(self) -> str:
@@ -195,7 +227,7 @@ class WordOptions:
         words = "contrastive EB"
         if self.against is not None:
             words += f" against {self.against}"
-        if self.answer is not None:
+        if self.answer is not None or self.answers is not None:
             words += ", given answer"
         return words
 

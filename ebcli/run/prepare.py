@@ -17,11 +17,11 @@ import numpy as np
 from ebcli.drawing.painters import palette, rounded_up, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
-from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, ImageError, plural
+from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, ImageError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.images import limit_pixels
 from ebcli.files.media.medium import INPUT_FORMATS
-from ebcli.files.naming import AUTO, SETTINGS, ResultNames, distinct_slug
+from ebcli.files.naming import ANSWER, AUTO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find_sources
@@ -29,7 +29,7 @@ from ebcli.files.video_encoding import video_format
 from ebcli.imports import installed_version
 from ebcli.methods.table import CONTRASTIVE, Method
 from ebcli.models import LoadedModel, resolve_class
-from ebcli.models.classes import Labels, read_labels
+from ebcli.models.classes import read_labels
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
 from ebcli.models.loaded import configuration_hash, content_hash, network_settings
 from ebcli.models.names import caveat
@@ -40,9 +40,11 @@ from ebcli.run.network_description import (
     target_names,
     warn_of_several,
 )
-from ebcli.run.pipeline import Run, workers_for
+from ebcli.run.photo_tables import match_rows
+from ebcli.run.pipeline import Run, configuration_of, workers_for
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, WINDOWS, InputOptions, OutputOptions
+from ebcli.run.questions import with_queries
 from ebcli.run.reading import NetworkInput, Reader, has_films, medium_of
 from ebcli.run.rendering import Arrays, RenderOptions, render
 from ebcli.workers import warm
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 Sources = Sequence[Source]
 
 # options of the output that change no picture, record or array
+_OF_WORDS = "words phrases against all_words max_tokens".split()  # the same for all questions
 _OUTPUT_ONLY = "directory report scale skip_existing overwrite annotations threshold records".split()
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
@@ -114,6 +117,8 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         listing = partial(listing, as_one=reader.formats)
         sources = listing(shard=inputs.shard)
     sources = with_labels(sources, inputs, model, reader)
+    if plan.words is not None:
+        sources = with_queries(sources, plan.words, inputs, reader.accepts)
     if has_scale and explainer is not None:
         all_sources = sources if inputs.shard is None else with_labels(listing(), inputs, model, reader)
         with workers_for(plan, 1) as workers:
@@ -128,19 +133,13 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         candidates=str(plan.maps.candidates or ""),
         **network.provenance,
     )
-    remaining: list[Source] = []
-    skipped: list[Path] = []
-    for source in sources:
-        other_inputs = partial(_other_inputs, source, model)
-        if plan.output.skip_existing and sink.has_finished(source, common.configuration, other_inputs):
-            skipped.append(source.path)
-        else:
-            remaining.append(source)
+    remaining, skipped = _without_finished(sources, plan, sink, model, common)
     options = render_options(plan, network, style)
     extra_files = [SETTINGS, *ANNOTATIONS.get(plan.output.annotations or "", ())]
     class_names = {index: model.category(index) for index in network.possible}
     is_result = partial(options.names.matches, class_names=class_names)
-    sink.refuse(remaining, reader.accepts, is_result, extra_files)
+    photos = {source.path: source for source in remaining}  # each once, whatever is asked about it
+    sink.refuse([*photos.values()], reader.accepts, is_result, extra_files)
     if explainer is None and not is_dry and any(map(_may_be_work, remaining)):
         explainer = _load_explainer(plan, sources)
     return Run(
@@ -152,9 +151,26 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
         common=common,
         sources=remaining,
         skipped=skipped,
+        configurations={configuration_of(source, common) for source in sources},
         task=model.task,
         device=explainer.device if explainer else plan.execution.device,
     )
+
+
+def _without_finished(
+    sources: Sources, plan: RunPlan, sink: Sink, model: LoadedModel, common: Record
+) -> tuple[list[Source], list[Path]]:
+    """The files that remain to be done, and the paths of those whose results are up to date, if they are skipped."""
+    remaining: list[Source] = []
+    skipped: list[Path] = []
+    for source in sources:
+        other_inputs = partial(_other_inputs, source, model)
+        configuration = configuration_of(source, common)
+        if plan.output.skip_existing and sink.has_finished(source, configuration, other_inputs):
+            skipped.append(source.path)
+        else:
+            remaining.append(source)
+    return remaining, skipped
 
 
 def _other_inputs(source: Source, model: LoadedModel) -> str:
@@ -285,7 +301,7 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
         "regions": regions and asdict(regions),
     }
     if plan.words is not None:
-        settings["words"] = asdict(plan.words)
+        settings["words"] = {name: getattr(plan.words, name) for name in _OF_WORDS}
     return settings
 
 
@@ -311,7 +327,6 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         described=bool(plan.model.descriptions),
         video=video,
         volumes=network.loaded.transforms.depth is not None,
-        question=getattr(plan.words, "question", None),
     )
     return RenderOptions(
         style=style,
@@ -327,6 +342,8 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
 
 def _figure_kind(plan: RunPlan) -> str:
     """What shows all maps of an image in one, as file names have it; empty for a picture of each map."""
+    if plan.words is not None:
+        return ANSWER
     if not plan.output.panel:
         return ""
     if plan.maps.layers == (ALL,):
@@ -378,40 +395,9 @@ def with_labels(sources: Sources, inputs: InputOptions, model: LoadedModel, read
         by_folder = _folders([*filter(reader.accepts, sources)], model)
         return [replace(source, label=by_folder.get(_folder(source.path))) for source in sources]
     table = read_labels(labels, model.categories, model.num_classes)
-    unused_rows = {**table}
-    labeled_sources = []
-    missing = []
-    for source in sources:
-        key = _key(source.path, table)
-        if key is not None:
-            labeled_sources.append(replace(source, label=table[key].label))
-            unused_rows.pop(key, None)
-            continue
-        labeled_sources.append(source)
-        if reader.accepts(source):
-            missing.append(source.name)
-    if missing and len(unused_rows) == len(table):
-        raise ConfigurationError(
-            f"'{labels}' names none of the images, such as '{missing[0]}': name files by the end of their paths"
-        )
-    if missing:
-        verb = "has" if len(missing) == 1 else "have"
-        images = plural(len(missing), "image")
-        warnings.warn(f"{images} {verb} no label in '{labels}', such as '{missing[0]}'", stacklevel=2)
-    if unused_rows and sources and inputs.shard is None:
-        verb = "matches" if len(unused_rows) == 1 else "match"
-        rows = plural(len(unused_rows), "row")
-        key, (number, _) = next(iter(unused_rows.items()))
-        example = f"'{Path(*key)}' in line {number}"
-        warnings.warn(f"{rows} of '{labels}' {verb} no image, such as {example}", stacklevel=2)
-    return labeled_sources
-
-
-def _key(path: Path, table: Labels) -> tuple[str, ...] | None:
-    """The longest end of a path that the table has."""
-    parts = path.parts
-    ends = (parts[start:] for start in range(len(parts)))
-    return next((end for end in ends if end in table), None)
+    rows = match_rows(sources, table, labels, "label", reader.accepts, is_all=inputs.shard is None)
+    pairs = zip(sources, rows, strict=True)
+    return [replace(source, label=row.label) if row else source for source, row in pairs]
 
 
 def _folder(path: Path) -> str:

@@ -13,6 +13,7 @@ from PIL import Image
 from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import Size
 from ebcli.datatypes.input_spec import InputSpec
+from ebcli.datatypes.query import Query
 from ebcli.datatypes.windows import WindowSpec
 from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions, Clips, Slices
@@ -44,6 +45,7 @@ class NetworkInput:
         path: of the file; None if it is no file.
         others: what a network of several inputs gets beside the pixels, tensors (1, ...) by name; None if it reads that
             itself.
+        query: what a vision-language model is asked about it; None for other networks.
         windows: what the network would get of each window, (9, height, width, C), if the classes are found in windows.
         notes: what a user may not expect of the file, by topic.
     """
@@ -57,6 +59,7 @@ class NetworkInput:
     pages: int = 1
     path: str | None = None
     others: Any = None
+    query: Query | None = None
     windows: AnyArray | None = None
     notes: Notes = field(default_factory=dict)
 
@@ -156,6 +159,7 @@ class Reader:
             stamp=stamp,
             seconds=perf_counter() - start,
             label=source.label,
+            query=source.query,
             clips=item.clips,
             notes=item.notes | self.spec.notes_of_size(item.size),
             pages=medium.pages(file),

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from ebcli.datatypes.atlas import Atlas
 from ebcli.datatypes.explanation import Explanation, Interval, Map, Size, Subject
+from ebcli.datatypes.query import Query
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import scale_labels
 from ebcli.drawing.overlay import downscale
@@ -22,7 +23,7 @@ from ebcli.errors import ImageError
 from ebcli.files.clips import Clips, Slices
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.media.medium import DisplayFrame
-from ebcli.files.naming import HTML, MapName, ResultNames, array_marks
+from ebcli.files.naming import HTML, MapName, ResultNames, answer_relpath, array_marks
 from ebcli.files.paths import url_of
 from ebcli.files.records import ClassRecord
 from ebcli.files.sources import Source
@@ -39,8 +40,8 @@ Arrays = dict[str, ArrayLike]
 Facts = Mapping[str, str]
 Shares = Mapping[Subject, float]
 _OF_MAP = (
-    "method mass layer peak strength times_noise evidence share channels inputs columns".split()
-)  # which its record has, too
+    "method mass layer peak strength times_noise evidence share unplaced channels inputs columns"
+).split()  # which its record has, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +142,8 @@ def render(
     if explanation.answer is not None:
         from ebcli.drawing.pages import answer_page
 
-        for path in options.names.pages(relpath):
-            pages[path] = answer_page(explanation, frames, maps, source.name, options.subtitle)
+        page = answer_page(explanation, frames, maps, source.name, options.subtitle)
+        pages[answer_relpath(relpath, source.query or Query(), HTML)] = page
     for rows in figures:
         drawing = _Drawing(frames, rows, source.name, options.subtitle)
         files.append(_figure(options, explanation, drawing, suffix, facts | metadata(rows)))
@@ -158,7 +159,7 @@ def render(
     named_maps = [
         MapName(map_.subject.index, map_.subject.name, map_.layer, map_.method) for map_ in explanation.maps
     ]
-    paths = options.names.relpaths(relpath, named_maps, coordinate_suffix)
+    paths = options.names.relpaths(relpath, named_maps, coordinate_suffix, source.query)
     return RenderedFiles(dict(zip(paths, files, strict=True)), records, pages)
 
 
@@ -243,6 +244,7 @@ def class_record(
         at_border=maps.at_border,
         box=subject.box,
         position=subject.position,
+        span=subject.span,
         window_score=subject.window_score,
         **fields,
     )

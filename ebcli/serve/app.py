@@ -224,7 +224,9 @@ class Page:
 
 
 def _maps_of(network: Network, plan: RunPlan, source: Source) -> bytes:
-    return encode_maps(network.explain(plan, source), network.size(source))
+    explanation = network.explain(plan, source)
+    fields = {} if explanation.answer is None else {"answer": explanation.answer}
+    return encode_maps(explanation, network.size(source), **fields)
 
 
 def _frame_maps(network: Network, plan: RunPlan, source: Source) -> bytes:
@@ -267,6 +269,7 @@ def _network_status(network: Network) -> JsonObject:
         "layer": network.default,
         "methods": [_method_status(method) for method in network.methods],
         "texts": network.takes_texts,
+        "answers": network.answers,
     }
 
 
@@ -299,6 +302,7 @@ def subjects_json(subjects: Iterable[Subject]) -> list[JsonObject]:
             "score": subject.score,
             "is_value": subject.is_value,
             "box": subject.box and subject.box.xywh,
+            "span": subject.span,
             "outlines": [np.asarray(line).round(1).tolist() for line in subject.outlines],
         }
         for subject in subjects

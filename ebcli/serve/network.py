@@ -17,10 +17,10 @@ from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, find_method, metho
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
 from ebcli.models.names import caveat
-from ebcli.models.sources import takes_texts
+from ebcli.models.sources import answers_questions, takes_texts
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import RunPlan, as_command
-from ebcli.run.plan_parts import WINDOWS, MapOptions, OutputOptions
+from ebcli.run.plan_parts import WINDOWS, MapOptions, OutputOptions, WordOptions
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.serve.photos import PhotoCache
 from ebcli.workers import Workers
@@ -66,6 +66,7 @@ class Network:
         default: the layer that is shown first.
         methods: those that the page offers, the one that is shown first at the front.
         takes_texts: its classes are texts.
+        answers: it answers questions about photos, and explains the words.
     """
 
     def __init__(self, plan: RunPlan, workers: Workers) -> None:
@@ -77,7 +78,8 @@ class Network:
         self.layers: tuple[str, ...] = ()
         self.default = ""
         self.methods: list[Method] = []
-        self.takes_texts = plan.model.class_names is None and takes_texts(plan.model.name)
+        self.answers = answers_questions(plan.model.name)
+        self.takes_texts = not (self.answers or plan.model.class_names) and takes_texts(plan.model.name)
         self._loaded_model: LoadedModel | None = None
         # each set of texts is a network of its own
         self._with_texts = lru_cache(1)(self._loaded_with_texts)
@@ -121,6 +123,12 @@ class Network:
         from ebcli.run.explainer import Explainer
         from ebcli.run.network_description import check_picture, chosen_layers
 
+        if self.answers:
+            first = Explainer(self._base_plan.replace(words=WordOptions()), 1)
+            self.layers = first.network.layers
+            (self.default,) = self.layers
+            self._loaded_model = first.loaded
+            return
         layer_names = self._base_plan.maps.layers
         target = _ANY_TEXT if self.takes_texts else ()
         first = Explainer(self._base_plan.replace(layer=layer_names[:1], target=target), 1)
@@ -148,13 +156,16 @@ class Network:
         """The plan that an address of the page stands for.
 
         Args:
-            query: ``method``, ``target``, ``against``, ``box`` or ``pixel``, ``layer``, which can be `ALL_LAYERS`, and
-                how a map is drawn.
+            query: ``question``, ``method``, ``target``, ``against``, ``box`` or ``pixel``, ``layer``, which can be
+                `ALL_LAYERS`, and how a map is drawn.
 
         Raises:
             ConfigurationError: it stands for none.
         """
         options = {name: value for name, value in query.items() if value}
+        if self.answers:  # with all its words
+            words = WordOptions(question=options.get("question", ""), against=options.get("against"))
+            return self._base_plan.replace(words=words)
         values: JsonObject = {name: (options[name],) for name in ("target", "against") if name in options}
         if self.takes_texts and "target" not in values:
             raise ConfigurationError(f"{self.spec.name} compares images with texts: type one")

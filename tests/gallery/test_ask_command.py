@@ -13,7 +13,9 @@ from browser import Browser
 from click.testing import CliRunner, Result
 from galleries import framed
 from PIL import Image
+from selenium.webdriver.common.action_chains import ActionChains
 
+import ebcli
 from benchmarks.trained import sentences
 from benchmarks.trained.rounded import restored
 from ebcli.cli.saliency import main
@@ -112,12 +114,7 @@ def test_a_file_takes_the_figure_alone(model: Path, sentence: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (("--word", "horse"), "has no word 'horse'"),
-        (("--against", "T", "--all-words"), "drop --all-words"),
-        (("--answer", ","), "has no word"),
-        (("--device", "cuda:9"), "is not available"),
-    ],
+    [(("--against", "T", "--all-words"), "drop --all-words"), (("--device", "cuda:9"), "is not available")],
 )
 def test_mistakes_are_told_in_a_sentence(
     model: Path, sentence: str, arguments: tuple[str, ...], message: str
@@ -184,3 +181,15 @@ def test_what_is_asked_and_answered_is_data_on_the_page(answer: str) -> None:
     text = html.unescape(re.sub(r"<[^>]*>", "", page.partition("<h1>")[2]))
     assert text.count(hostile) >= 2 and answer in text
     assert "default-src 'none'" in html.unescape(page)
+
+
+def test_in_a_notebook_a_word_shows_its_map(model: Path, sentence: str, browser: Browser) -> None:
+    answer = ebcli.ask(str(model), "photo.png", sentences.QUESTION)
+    Path("view.html").write_text(f"<meta charset=utf-8>{answer._repr_html_()}")
+    browser.visit(Path("view.html").absolute().as_uri())
+    for number, word in enumerate(browser.all("label")):
+        ActionChains(browser.driver).move_to_element(word).perform()
+        shown = [figure.is_displayed() for figure in browser.all("figure")]
+        assert shown == [other == number for other in range(len(answer.words))]
+    assert [word.text for word in browser.all("label")] == answer.words
+    assert browser.complaints() == []

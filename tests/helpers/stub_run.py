@@ -63,6 +63,7 @@ def started(
         "common": COMMON,
         "sources": [Source(Path(f"{number}.jpg")) for number in range(total)],
         "skipped": already,
+        "configurations": {COMMON.configuration},
         "task": "classification",
         "device": "cpu",
     }

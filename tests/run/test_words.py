@@ -276,14 +276,7 @@ def test_a_contrast_is_against_the_other_word(models: dict[str, VisionLanguage],
     np.testing.assert_allclose(one, -other, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"words": ("cupp",)}, "has no word 'cupp': did you mean 'cup'"),
-        ({"words": ("dog",)}, "has no word 'dog': name one of its words"),
-        ({"words": ("cup",), "against": "cup"}, "cannot be told"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [({"words": ("cup",), "against": "cup"}, "cannot be told")])
 def test_words_that_are_not_there(
     models: dict[str, VisionLanguage], photo: Image.Image, options: dict[str, Any], message: str
 ) -> None:

@@ -110,6 +110,15 @@ def takes_texts(name: str) -> bool:
     return prefix in _WITH_TEXTS or (prefix == "hf" and source_of(name)[1].takes_texts())
 
 
+def answers_questions(name: str) -> bool:
+    """Whether a model is a vision-language model, which says something about a photo."""
+    if not name.startswith("hf/"):
+        return False
+    from ebcli.models.sources.vision_language import VisionLanguage  # which imports torch
+
+    return VisionLanguage.is_name(name)
+
+
 def plugin_names() -> list[str]:
     """Names of the models that plug-ins list, sorted; plug-ins that cannot be imported are skipped."""
     names = []

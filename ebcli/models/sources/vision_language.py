@@ -2,7 +2,7 @@
 
 import inspect
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ebcli.datatypes.input_spec import InputSpec
+from ebcli.errors import import_optional
 from ebcli.models.checkpoint import Tensors
 from ebcli.models.keywords import WORDS
 from ebcli.models.loaded import LoadedModel
@@ -20,12 +21,16 @@ from ebcli.models.photo_probe import PhotoEntry, PhotoTokens, cast, find_entry, 
 from ebcli.models.running import checked_device
 from ebcli.models.sources.base import fetch_errors
 from ebcli.models.sources.huggingface import HuggingFace
+from ebcli.models.sources.huggingface_heads import head_of
 
 _AUTO = "AutoModelForImageTextToText"
 _BLIP = "blip"
 _USUAL_QUESTION = "Describe the image."
 _ADVICE = "save the processor beside the model by save_pretrained(), and install the packages that it needs"
 _MOST_CACHED = 64  # sizes of photos and questions whose tokens are known
+
+
+OnText = Callable[[str], None]
 
 
 class QuestionAnswer(NamedTuple):
@@ -81,7 +86,8 @@ class VisionLanguage(HuggingFace):
     """
 
     def __init__(self, name: str, device: str, dtype: torch.dtype) -> None:
-        super().__init__(name.removeprefix("hf/"))
+        self._given_name = name
+        super().__init__(name.removeprefix(self._prefix))
         place = checked_device(device)
         self._processor = self._fetch("AutoProcessor", "processor", _ADVICE)
         with fetch_errors(f"the weights of {self._title}", "its weights must be in safetensors files"):
@@ -91,15 +97,50 @@ class VisionLanguage(HuggingFace):
         self._entry: PhotoEntry | None = None
         self._photo_tokens: dict[Any, PhotoTokens] = {}
 
+    @classmethod
+    def is_name(cls, name: str) -> bool:
+        """Whether a name is that of such a model, and of no classifier or the like.
+
+        Raises:
+            ConfigurationError: its configuration cannot be read.
+        """
+        model = cls.__new__(cls)
+        vars(model).update(name=name.removeprefix(cls._prefix), _given_name=name)
+        model._library = import_optional("transformers")
+        model._config = model._fetch("AutoConfig", "configuration", _ADVICE)
+        return model._answers and head_of(model._library, model._config) is None
+
+    @classmethod
+    def in_memory(cls, net: Any, processor: Any) -> "VisionLanguage":
+        """A model of transformers and its processor, as they are.
+
+        Raises:
+            ConfigurationError: it is of another kind.
+        """
+        model = cls.__new__(cls)
+        name = net.name_or_path or type(net).__name__
+        vars(model).update(name=name, _given_name=name, _library=import_optional("transformers"))
+        vars(model).update(net=net, _config=net.config, _processor=processor, _entry=None, _photo_tokens={})
+        model._chosen_head()  # refuses other kinds
+        return model
+
+    @property
+    def _title(self) -> str:
+        return self._given_name
+
     def as_loaded(self) -> LoadedModel:
         """The model like others: its network gets photos as they are, which the processor reads."""
         spec = InputSpec.as_is(network=self._title)
         net = VisionLanguageNet(self)
         return LoadedModel(self._title, net, transforms=spec, task=WORDS, one_by_one=True)
 
-    def _chosen_head(self) -> str:
+    @property
+    def _answers(self) -> bool:
         auto = self._library.models.auto.modeling_auto
-        if type(self._config) not in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return type(self._config) in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    def _chosen_head(self) -> str:
+        if not self._answers:
             raise self._error(
                 f"is of type {self._config.model_type}, which answers no questions about photos"
             )
@@ -162,7 +203,14 @@ class VisionLanguage(HuggingFace):
             inputs["use_cache"] = False
         return inputs
 
-    def exchange(self, photo: Image.Image, question: str, answer: str | None, longest: int) -> QuestionAnswer:
+    def exchange(
+        self,
+        photo: Image.Image,
+        question: str,
+        answer: str | None,
+        longest: int,
+        on_text: OnText | None = None,
+    ) -> QuestionAnswer:
         """Ask a question about a photo.
 
         Args:
@@ -170,6 +218,7 @@ class VisionLanguage(HuggingFace):
             question: the question; if it is empty, that for a description.
             answer: the answer to explain; None for the network's own, its most likely token at each place.
             longest: tokens of the network's own answer.
+            on_text: gets the network's own answer as far as it is, again and again.
 
         Raises:
             ConfigurationError: there is no answer.
@@ -183,7 +232,7 @@ class VisionLanguage(HuggingFace):
             inputs[name][0, 0] = self._config.text_config.bos_token_id
         question_ids = inputs[name][0]
         if answer is None:
-            ids = self._generate(inputs, question_ids, longest)
+            ids = self._generate(inputs, question_ids, longest, on_text)
         else:
             ids = self._answer_ids(question_ids, answer)
         beginnings = [self._decode(ids[: i + 1]) for i in range(len(ids))]
@@ -198,11 +247,14 @@ class VisionLanguage(HuggingFace):
         ends = [*accumulate((len(beginning.rstrip("\ufffd")) for beginning in beginnings), max)]
         return QuestionAnswer(inputs, ids, beginnings[-1], ends)
 
-    def _generate(self, inputs: dict[str, Any], question_ids: Tensor, longest: int) -> Tensor:
+    def _generate(
+        self, inputs: dict[str, Any], question_ids: Tensor, longest: int, on_text: OnText | None
+    ) -> Tensor:
         """The tokens of the network's own answer, without those that end it."""
-        options = cast(self.net, inputs) | {"use_cache": True}
+        options = cast(self.net, inputs) | {"use_cache": True, "streamer": self._streamer(on_text)}
+        options |= {"do_sample": False, "num_beams": 1, "max_new_tokens": longest}
         with torch.no_grad(), self._silent():
-            ids: Tensor = self.net.generate(**options, do_sample=False, max_new_tokens=longest)[0]
+            ids: Tensor = self.net.generate(**options)[0]
         count = len(question_ids)
         if torch.equal(ids[:count], question_ids):  # some networks return new tokens only
             ids = ids[count:]
@@ -214,6 +266,21 @@ class VisionLanguage(HuggingFace):
     @property
     def _special_ids(self) -> list[int]:
         return self._processor.tokenizer.all_special_ids
+
+    def _streamer(self, on_text: OnText | None) -> Any:
+        """What `generate` puts its tokens into; None if nobody asks for them."""
+        if on_text is None:
+            return None
+        tokenizer = self._processor.tokenizer
+        streamer = self._library.TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        pieces: list[str] = []
+
+        def add(text: str, stream_end: bool = False) -> None:  # noqa: ARG001 - transformers passes it
+            pieces.append(text)
+            on_text("".join(pieces))
+
+        streamer.on_finalized_text = add
+        return streamer
 
     def _answer_ids(self, question_ids: Tensor, answer: str) -> Tensor:
         # many tokenizers make other tokens of a word behind a space, as which it is generated behind "ASSISTANT:"

@@ -35,6 +35,7 @@ class ImageRequest:
         size: the image's width and height.
         place: the rectangle of the image that the network sees.
         words: what is asked of a vision-language model; None for other networks.
+        on_text: gets the answer as far as it is, again and again; None if nobody asks for it.
         window_scores: the scores (9, num_classes) of windows of the image; None if they choose no classes.
     """
 
@@ -46,6 +47,7 @@ class ImageRequest:
     size: tuple[int, int] = (0, 0)
     place: Box = Box(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
     words: WordOptions | None = None
+    on_text: Callable[[str], None] | None = None
     window_scores: Tensor | None = None
 
     @property

@@ -19,7 +19,7 @@ from ebcli.datatypes.explanation import Explanation, Map, Subject
 from ebcli.eb import excitation_backprop
 from ebcli.eb.checkpoints import checkpointed
 from ebcli.eb.operations import flatten_all, split_like
-from ebcli.errors import ConfigurationError, closest
+from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import WORDS
 from ebcli.models.photo_probe import PhotoEntry, before_call, cast
 from ebcli.run.plan_parts import WordOptions
@@ -154,16 +154,21 @@ class Word(NamedTuple):
 def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
     """The maps of the words of an answer, by one forward pass with all of it.
 
+    There are none if the answer has none of the words that are asked for.
+
     Raises:
-        ConfigurationError: the network answers nothing, or the answer lacks a word.
+        ConfigurationError: the network answers nothing, or no word.
         UnsupportedOpError: the network has operations without an excitation rule.
     """
     began = perf_counter()
     options = request.words or WordOptions()
     model: VisionLanguage = request.model.net.model  # type: ignore[assignment]
     photo = Image.fromarray(image.pixels)
-    answer = model.exchange(photo, options.question, options.answer, options.max_tokens)
+    answer = model.exchange(photo, options.question, options.answer, options.max_tokens, request.on_text)
     words = _chosen(answer, options)
+    if not words:
+        seconds = perf_counter() - began
+        return Explanation(maps=[], seconds=seconds, question=options.question, answer=answer.text)
     tokens = [*enumerate(answer.ids.tolist())]
     rivals: list[Token] = []
     if options.against is not None:
@@ -212,23 +217,34 @@ def explain(image: NetworkInput, request: ImageRequest) -> Explanation:
 
 
 def _chosen(answer: QuestionAnswer, options: WordOptions) -> list[Word]:
-    """The words of an answer to explain."""
-    words = []
-    for number, match in enumerate(_WORDS.finditer(answer.text), 1):
-        span = match.span()
-        words.append(Word(number, match[0], span, answer.tokens(*span)))
-    problem = f"the answer {answer.text.strip()!r} has no word"
-    if not words:
+    """The words and phrases of an answer to explain, in order; none if none of those that are asked for is said."""
+    matches = [*_WORDS.finditer(answer.text)]
+    if not matches:
+        problem = f"the answer {answer.text.strip()!r} has no word"
         raise ConfigurationError(f"{problem}: ask another question, or give --answer")
-    spellings = {word.text.lower(): word.text for word in words}
-    for word in options.words:
-        if word.lower() not in spellings:
-            hint = closest(word.lower(), spellings) or "name one of its words"
-            raise ConfigurationError(f"{problem} {word!r}: {hint}")
-    chosen = {*map(str.lower, options.words)}
-    if not chosen and not options.all_words:
-        chosen = spellings.keys() - _FUNCTION_WORDS
-    return [word for word in words if word.text.lower() in chosen] or words
+    spans = [span for phrase in options.phrases for span in _spans_of(phrase, answer.text)]
+    words = [match for match in matches if not any(start <= match.start() < end for start, end in spans)]
+    if not options.all_words:
+        words = _with_meaning(words, options)
+    chosen = []
+    for span in sorted({*spans, *(match.span() for match in words)}):
+        number = sum(match.start() <= span[0] for match in matches)
+        chosen.append(Word(number, answer.text[slice(*span)], span, answer.tokens(*span)))
+    return chosen
+
+
+def _spans_of(phrase: str, text: str) -> list[tuple[int, int]]:
+    """Where in a text a phrase begins and ends, each time that it is said."""
+    pattern = r"\W+".join(map(re.escape, phrase.split()))
+    return [match.span() for match in re.finditer(rf"(?<!\w){pattern}(?!\w)", text, re.IGNORECASE)]
+
+
+def _with_meaning(matches: list[re.Match[str]], options: WordOptions) -> list[re.Match[str]]:
+    """The words that are asked for; if none are, those with a meaning of their own, or all if none has one."""
+    if options.words or options.phrases:
+        names = {*map(str.lower, options.words)}
+        return [match for match in matches if match[0].lower() in names]
+    return [match for match in matches if match[0].lower() not in _FUNCTION_WORDS] or matches
 
 
 def _rival(model: VisionLanguage, answer: QuestionAnswer, word: Word, against: str) -> Token:
