@@ -190,9 +190,7 @@ class VisionLanguage(HuggingFace):
             adds_tokens = not text.startswith(processor.tokenizer.bos_token or "\0")
         title = f"what {self._title} gets of the photo and the question"
         with fetch_errors(title, "choose another photo or question"), self._silent():
-            inputs = dict(
-                processor(images=photo, text=text, return_tensors="pt", add_special_tokens=adds_tokens)
-            )
+            inputs = self._process(photo, text, adds_tokens)
         if self.net.config.is_encoder_decoder:
             start = self.net.generation_config.decoder_start_token_id
             inputs["decoder_input_ids"] = torch.tensor([[start]])
@@ -202,6 +200,17 @@ class VisionLanguage(HuggingFace):
         if not arguments.keys().isdisjoint(("use_cache", "kwargs")):
             inputs["use_cache"] = False
         return inputs
+
+    def _process(self, photo: Image.Image | Tensor, text: str, adds_tokens: bool) -> dict[str, Any]:
+        call = partial(self._processor, text=text, return_tensors="pt", add_special_tokens=adds_tokens)
+        try:
+            return dict(call(images=photo))
+        except TypeError:
+            if isinstance(photo, Image.Image):
+                raise
+            # some processors take pictures only
+            pixels = photo.round().byte().permute(1, 2, 0).numpy()
+            return dict(call(images=Image.fromarray(pixels)))
 
     def exchange(
         self,
