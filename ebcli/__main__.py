@@ -14,6 +14,9 @@ def main() -> None:
     gc.set_threshold(20_000)
     # with Triton, all that is left of it would be printed
     atexit.register(lambda: None if "triton" in sys.modules else gc.freeze())
+    from ebcli.imports import import_elsewhere
+
+    import_elsewhere()
     from ebcli.cli.saliency import main as run
 
     run(prog_name="eb-saliency")

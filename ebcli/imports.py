@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, in_words
@@ -20,6 +21,14 @@ T = TypeVar("T")
 MODELS = "ebcli.models"
 RULES = "ebcli.rules"
 METHODS = "ebcli.methods"
+
+# Packages, and what they open in the working directory while they are imported. A library of NVIDIA that PyTorch needs
+# has an empty entry in its search path, which is the working directory: glibc looks there for the driver, and in these
+# directories
+_OPENED_BY_IMPORTS = {
+    "torch": ("libcuda.so.1", "glibc-hwcaps", "tls", "haswell", "avx512_1", "xeon_phi", "x86_64", "aarch64"),
+    "matplotlib": ("matplotlibrc",),
+}
 
 
 def lazily(
@@ -65,6 +74,17 @@ def plugins(group: str) -> list[EntryPoint]:
     from importlib.metadata import entry_points
 
     return sorted(entry_points(group=group), key=lambda point: (point.name, point.value))
+
+
+def import_elsewhere() -> None:
+    """Import from the root directory what would open a file of the working directory, if such a file is there.
+
+    All threads have the same working directory: to be called before there are others.
+    """
+    for package, names in _OPENED_BY_IMPORTS.items():
+        if any(map(os.path.lexists, names)):
+            with chdir(os.path.abspath(os.sep)), suppress(ImportError):  # a command may not need it
+                importlib.import_module(package)
 
 
 class _ByThread:

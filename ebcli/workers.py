@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from ebcli.errors import EbcliError, WorkerError, in_words
+from ebcli.imports import import_elsewhere
 
 FEWEST = 1  # processes of a run, however few its files are: what they decode is not trusted
 _SAFE_PATH = "PYTHONSAFEPATH"
@@ -220,6 +221,7 @@ def _serve(pipe: Connection, grace: float, module: str) -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     warnings.simplefilter("ignore")  # Pillow's warnings do not name the file
     threading.Thread(target=_exit_with_parent, args=(grace,), daemon=True).start()
+    import_elsewhere()
     import_module(module)
     with contextlib.suppress(EOFError, OSError):  # the main process closed the pipe or died
         while True:
