@@ -174,7 +174,8 @@ def tar_members(path: Path, options: RemoteOptions = DEFAULT) -> tuple[dict[Path
             tarfile.open(fileobj=file, mode="r:", tarinfo=_SafeTarInfo) as archive,
         ):
             size = file.seek(0, os.SEEK_END)
-            for member in archive:
+            for member in iter(archive.next, None):
+                archive.members.clear()  # else it keeps all of them
                 if not (member.isreg() or member.islnk()):
                     continue
                 name = _inside(path, member.name)
