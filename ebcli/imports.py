@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, in_words
@@ -83,7 +84,7 @@ def import_elsewhere() -> None:
     """
     for package, names in _OPENED_BY_IMPORTS.items():
         if any(map(os.path.lexists, names)):
-            with chdir(os.path.abspath(os.sep)), suppress(ImportError):  # a command may not need it
+            with chdir(Path.cwd().anchor), suppress(ImportError):  # a command may not need it
                 importlib.import_module(package)
 
 

@@ -121,6 +121,9 @@ def test_only_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "records.jsonl").write_text("\n")  # of anybody: all may write among the temporary files
     (tmp_path / ".eb-saliency-foreign0").mkdir()
     (tmp_path / ".eb-saliency-foreign0/file").touch()
+    planted = tmp_path / ".eb-saliency-planted0"  # by somebody else, with a link to a file of this user
+    planted.mkdir()
+    (planted / "eb-saliency-run").hardlink_to(tmp_path / "records.jsonl")
     with private_directory() as first:
         (first / "file").touch()
         with private_directory() as second:
@@ -129,3 +132,4 @@ def test_only_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.Mo
         assert not second.exists()
     assert not first.exists()
     assert (tmp_path / ".eb-saliency-foreign0/file").exists()
+    assert (tmp_path / "records.jsonl").read_text() == "\n"
