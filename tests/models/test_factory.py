@@ -1,7 +1,10 @@
 """User-defined networks, in files and modules."""
 
+import importlib.util
 import json
 import math
+import os
+import py_compile
 import sys
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
+from torch import nn
 
 import ebcli
 from ebcli.cli.saliency import main
@@ -112,6 +116,21 @@ def test_a_factory_in_a_file(folder: Path) -> None:
     again = load_model(f"{folder}/code/nets.py:small", "none")
     for one, other in zip(loaded.net.parameters(), again.net.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_the_file_that_was_named_is_run_and_nothing_compiled(tmp_path: Path) -> None:
+    """A compiled file that claims to be of this one is one that nobody has read."""
+    compiled = tmp_path / "compiled.py"
+    compiled.write_text("def network():\n    raise RuntimeError('compiled')\n")
+    named = tmp_path / "named.py"
+    named.write_text(
+        "from torch import nn\n\ndef network():\n    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU())\n"
+    )
+    size, time = named.stat().st_size, named.stat().st_mtime
+    compiled.write_text(compiled.read_text().ljust(size, "#"))
+    os.utime(compiled, (time, time))
+    py_compile.compile(str(compiled), importlib.util.cache_from_source(str(named)))
+    assert isinstance(load_model(f"{named}:network", "none").net, nn.Sequential)
 
 
 def test_a_factory_in_a_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from torch.nn import Module
 
@@ -100,11 +101,18 @@ class Factory(ModelSource):
             sys.path[:] = before
 
 
+class _SourceLoader(SourceFileLoader):
+    """Runs the file that was named: Python would prefer a compiled one in ``__pycache__``, which nobody has read."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _execute(path: Path) -> ModuleType:
     """Import a file as a module, under a name that shadows no other."""
     name = f"_factory_of_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # the suffix is .py
+    spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look it up
     spec.loader.exec_module(module)
