@@ -175,7 +175,7 @@ def tar_members(path: Path, options: RemoteOptions = DEFAULT) -> tuple[dict[Path
         ):
             size = file.seek(0, os.SEEK_END)
             for member in iter(archive.next, None):
-                archive.members.clear()  # else it keeps all of them
+                archive.members.clear()  # type: ignore[attr-defined]  # else it keeps all of them
                 if not (member.isreg() or member.islnk()):
                     continue
                 name = _inside(path, member.name)

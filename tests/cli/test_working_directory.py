@@ -109,7 +109,12 @@ def test_pytorch_loads_no_library_from_the_working_directory(
     script = Path(command[1])
     script.write_text(f"{LIST_LOADED}\n{script.read_text()}")
     run = subprocess.run(
-        [*command, "layers", *options[:2]], cwd=folder, capture_output=True, text=True, check=True, timeout=300
+        [*command, "layers", *options[:2]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
     )
     assert "torch/lib/" in run.stdout
     assert str(folder) not in run.stdout
@@ -124,7 +129,9 @@ def test_the_live_page_imports_nothing_from_the_working_directory(
             assert server.stdout is not None
             with entered(server.stdout.readline().strip()) as client:
                 until_loaded(client)
-                assert client.get("/photo/0").status_code == 200  # a worker decodes it
+                assert (
+                    client.get("/photo", params={"photo": "photos/0/0000.jpg"}).status_code == 200
+                )  # a worker decodes it
         finally:
             server.send_signal(signal.SIGTERM)
     assert not (folder.parent / "ran").exists()

@@ -58,8 +58,8 @@ def test_no_text_is_a_script(
         browser.visit(address)
         settled(browser)
         assert_harmless(browser)
-        query = {"target": "1", "against": "0", "network": "1", "b-photo": "0", "b-target": HOSTILE[0]}
-        browser.visit(f"{address}?{urlencode(query)}")
+        query = {"target": "1", "against": "0", "network": "1", "b-photo": f"{photos}/{HOSTILE[0]}.png"}
+        browser.visit(f"{address}/?{urlencode(query)}")
         settled(browser, network="1")
         browser.write(".target", CLOSING[1])
         browser.press(Keys.ENTER)
