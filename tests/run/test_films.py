@@ -252,7 +252,7 @@ def test_one_video_goes_to_a_file(name: str) -> None:
 def sound(path: Path) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
     """The times and the values of the samples of a file."""
     with av.open(path) as container:
-        frames = [frame for frame in container.decode(audio=0)]
+        frames = list(container.decode(audio=0))
     times = [frame.time + np.arange(frame.samples) / frame.rate for frame in frames]
     return np.concatenate(times), np.concatenate([frame.to_ndarray()[0] for frame in frames])
 
