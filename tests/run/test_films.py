@@ -464,21 +464,27 @@ def test_a_killed_run_resumes_at_its_last_finished_part() -> None:
     assert not Path("out", UNFINISHED).exists()
 
 
-def test_another_question_does_not_use_the_finished_parts(
-    monkeypatch: pytest.MonkeyPatch, small_parts: None
+@pytest.mark.parametrize("changed", ["question", "style", "file", "nothing"])
+def test_only_the_same_command_uses_finished_parts(
+    monkeypatch: pytest.MonkeyPatch, small_parts: None, changed: str
 ) -> None:
     def fail(*_: object) -> str:
         raise ImageError("no space")
 
     with monkeypatch.context() as patch:
         patch.setattr("ebcli.run.film_files.finish", fail)
-        assert run("move.mp4", "--target", "red").exit_code == 1
+        assert run("move.mp4", "--target", "red", "--raw").exit_code == 1
     assert [*Path("saliency", UNFINISHED).glob("*/*.npz")]
-    calls = len(Path("calls.txt").read_text())
-    outputs(run("move.mp4", "--target", "blue"))
-    assert len(Path("calls.txt").read_text()) - calls >= 20 // 8
-    found = read_facts(Path("saliency/move.mp4.2-blue.mp4"))
-    assert found["class"] == "2 blue"
+    options = ["--target", "blue" if changed == "question" else "red", "--raw"]
+    if changed == "style":
+        options += ["--style", "heatmap"]
+    elif changed == "file":
+        write_video(Path("move.mp4"), moving_square(20)[::-1])
+    result = run("move.mp4", *options)
+    outputs(result)
+    assert ("move.mp4: resumes" in result.stderr) == (changed == "nothing")
+    outputs(run("move.mp4", *options, "-o", "fresh"))
+    check_same_results(Path("fresh"), Path("saliency"), "move*")
 
 
 def test_several_videos_and_photos_share_a_run_that_can_be_resumed_and_verified() -> None:
