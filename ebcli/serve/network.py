@@ -379,5 +379,5 @@ class Network:
             raise ImageError(f"{problem}: start eb-saliency serve with the photo's file")
         network_input = self._workers.call(reader.load, source)
         if network_input is None:
-            raise ImageError("it is not an image")
+            raise ImageError(f"it is not {'a volume' if self.is_for_volumes else 'an image'}")
         return network_input
