@@ -190,7 +190,7 @@ def saturation(browser: Browser) -> np.ndarray:
 def test_a_click_moves_the_planes(
     served: Callable[..., str], browser: Browser, scan: str, size: tuple[int, int]
 ) -> None:
-    browser.visit(f"{served(solid())}/?photo={scan}", size)
+    browser.visit(f"{served(solid())}/?photo={scan}&target=0", size)
     settled(browser, target="0")
     x, y, z = voxel_of(scan, MARK)
     words = f"axial: slice {z} of 12, coronal: slice {y} of 24, sagittal: slice {x} of 20"
