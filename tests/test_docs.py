@@ -34,6 +34,7 @@ PAGES = sorted(
     str(page.relative_to(ROOT)) for folder in (".", "docs") for page in (ROOT / folder).glob("*.md")
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+MOST_WORDS = 20_000
 RELEASE = pytest.mark.release
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
@@ -122,11 +123,29 @@ def test_blocks_of(name: str) -> None:
         known[language](block)
 
 
-@pytest.mark.parametrize("name", PAGES)
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as on GitHub."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", [*PAGES, "docs/llms.txt"])
 def test_links_of(name: str) -> None:
     page = ROOT / name
-    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
-        assert link.startswith("https://") or (page.parent / link).exists(), link
+    for link, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+        if link.startswith("https://"):
+            continue
+        target = page.parent / link if link else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+def test_pages_stay_short() -> None:
+    """What a reader has to read: all but the lists and tables that are made from the code and from files."""
+    made = re.compile(r"<!-- (names|options|fields|table|families)\b.*?<!-- [^>]*\bend -->", re.DOTALL)
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
+    words = {name: len(made.sub("", text).split()) for name, text in pages.items()}
+    assert sum(words.values()) <= MOST_WORDS, words
 
 
 def test_what_the_readme_says_of_its_picture_holds() -> None:
