@@ -125,16 +125,6 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency(
         "center", "shuffled"
     ),
-    "Object maps are better: they need {:.0%}. Grad-CAM needs {:.0%} at the last layer, and {:.0%} at the default "
-    "layer, which is about as much as maps of random numbers need ({:.0%})": lambda: tuple(
-        value("sufficiency", "part", method=method, layer=layer)
-        for method, layer in (
-            ("object", "features.11"),
-            ("grad-cam", "features.17"),
-            ("grad-cam", "features.11"),
-            ("random", "-"),
-        )
-    ),
     "In strips of 8 photos, tiling puts {:.0%} of the map on the correct photo, "
     "against {:.0%} without tiling": lambda: (tiles(8, "tiles"), tiles(8, "whole")),
     "raises the share from {:.0%} to {:.0%} in MobileNetV3, and from {:.0%} to {:.0%} in ViT": lambda: tuple(
@@ -148,10 +138,6 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     "An untrained DETR does not know the place, so its share is {:.0%}": lambda: (
         dense("DETR", "untrained", "share"),
     ),
-    "{:.0%} to {:.0%} of a word's map is in the half of its letter, and {:.0%} to {:.0%} with AttnLRP": lambda: (
-        *on_letters("contrastive"),
-        *on_letters("AttnLRP"),
-    ),
     **{
         f"| {name} | {{:.0%}} | {{:.0%}} | {{:.0%}} |": (
             lambda network=network: (
@@ -163,14 +149,7 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         for name, network in (("SSDlite", "SSDlite"), ("a small YOLO11", "YOLO"), ("a small DETR", "DETR"))
     },
     "five classes of each photo at once cost {:.1f} forward passes": lambda: (passes("ebcli", classes=5),),
-    "Captum takes {:.1f} forward passes in VGG-16. "
-    "`ZPlus` of [zennit, which always goes down to the pixels, takes {:.0f}": lambda: (
-        passes("captum (Grad-CAM)"),
-        passes("zennit (ZPlus, to the pixels)"),
-    ),
     "the 12 medians differ by at most {:.0f}% from the middle one": lambda: farthest(""),
-    "is only {:.1f} times that of maps of noise": lambda: strength("ViT", "own, median"),
-    "and in a small ConvNeXt {:.1f} times": lambda: strength("ConvNeXt", "own, median"),
 }
 
 
