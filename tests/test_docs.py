@@ -9,6 +9,7 @@ import io
 import json
 import math
 import re
+import shlex
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import nbformat
 import pytest
 import torch
 import yaml
-from documented_commands import ROOT, check_mentioned, run_line, run_script, write_files
+from documented_commands import ROOT, check_mentioned, check_options, run_line, run_script, write_files
 from method_maps import method_maps
 from PIL import Image
 
@@ -138,6 +139,24 @@ def test_links_of(name: str) -> None:
         target = page.parent / link if link else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+def test_the_list_for_language_models_has_its_format_and_commands_that_exist() -> None:
+    """As on llmstxt.org: a title, a summary, details, and lists of links."""
+    text = (ROOT / "docs/llms.txt").read_text(encoding="utf-8")
+    assert re.match(r"# eb-saliency\n\n> .+\n\n(?:[^#\n].*\n|\n)+## ", text)
+    _, *lists = re.split(r"^## .*\n", text, flags=re.MULTILINE)
+    assert all(line.startswith("- [") for block in lists for line in block.splitlines() if line)
+    commands = re.findall(r"`(eb-saliency .*?)`", text)
+    assert len(commands) > 5
+    for command in commands:
+        check_options(shlex.split(command))
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_opens_with_a_picture_or_a_command(page: Path) -> None:
+    opening = page.read_text(encoding="utf-8").partition("\n## ")[0]
+    assert "\n```" in opening or "\n![" in opening or "| ![" in opening
 
 
 def test_pages_stay_short() -> None:

@@ -73,20 +73,6 @@ def passes(by: str, **where: object) -> float:
     return value("cost", "passes", network="vgg16", by=by, **where)
 
 
-def on_letters(method: str) -> tuple[float, float]:
-    """The smallest and the largest share of the maps of words at the tokens that the decoder reads."""
-    rows = [
-        row for row in evidence.read("sentences") if (row["method"], row["layer"]) == (method, "deviation")
-    ]
-    shares = [float(row["share"]) for row in rows]
-    return min(shares), max(shares)
-
-
-def of_the_picture(word: str) -> float:
-    """The share of a word's evidence in pictures of letters."""
-    return value("words", "joint", pictures="letters", word=word)
-
-
 def sufficiency(*columns: str) -> tuple[float, ...]:
     return tuple(value("sufficiency", column, method="contrastive") for column in columns)
 
@@ -295,7 +281,13 @@ def test_the_readme_says_what_the_files_say() -> None:
     assert f"{contrastive:.0%} of the contrastive map and {cam:.0%} of Grad-CAM's map" in trust
 
 
-def test_what_pages_say_of_atlases_holds() -> None:
+def test_what_pages_say_in_words_holds() -> None:
+    """What the tables have as numbers."""
+    contrastive, object_map = (
+        value("sufficiency", "part", method=name) for name in ("contrastive", "object")
+    )
+    assert object_map < contrastive
+    assert all(strength(network, "own, median") < (1.5,) for network in ("ViT", "ConvNeXt"))
     names, correct = ("clear", "clear cells")
     ours, cam = ("contrastive", "features.11"), ("grad-cam", "features.16")
     assert naming(*ours, names) < naming(*cam, names)
