@@ -113,11 +113,6 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     ),
     "In strips of 8 photos, tiling puts {:.0%} of the map on the correct photo, "
     "against {:.0%} without tiling": lambda: (tiles(8, "tiles"), tiles(8, "whole")),
-    "raises the share from {:.0%} to {:.0%} in MobileNetV3, and from {:.0%} to {:.0%} in ViT": lambda: tuple(
-        letters(network, method)
-        for network in ("MobileNetV3", "ViT")
-        for method in ("contrastive", "against the other")
-    ),
     "even an untrained FCOS has {:.0%} of its map in the correct half": lambda: (
         dense("FCOS", "untrained", "share"),
     ),
