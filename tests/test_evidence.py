@@ -283,6 +283,8 @@ def test_what_pages_say_in_words_holds() -> None:
     )
     assert object_map < contrastive
     assert all(strength(network, "own, median") < (1.5,) for network in ("ViT", "ConvNeXt"))
+    cam, ours = (letters("ConvNeXt", method, "features.5") for method in ("Grad-CAM", "contrastive"))
+    assert cam > ours
     names, correct = ("clear", "clear cells")
     ours, cam = ("contrastive", "features.11"), ("grad-cam", "features.16")
     assert naming(*ours, names) < naming(*cam, names)
