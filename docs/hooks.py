@@ -1,9 +1,10 @@
-"""MkDocs hooks: pages of the repository's root, links to them, and formulas as MathML."""
+"""MkDocs hooks: pages of the root, links to them, formulas as MathML, and the pages that llms.txt links."""
 
 from __future__ import annotations
 
 import html
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,9 @@ def on_page_content(content: str, **_: Any) -> str:
         return f"<p>{convert(formula, display='block')}</p>" if match[1] == "div" else convert(formula)
 
     return FORMULA.sub(mathml, content)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Copy the pages beside those of the site, as they are: llms.txt links them."""
+    for page in Path(config.docs_dir).glob("*.md"):
+        shutil.copy(page, config.site_dir)

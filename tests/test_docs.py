@@ -9,6 +9,7 @@ import io
 import json
 import math
 import re
+import shlex
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import nbformat
 import pytest
 import torch
 import yaml
-from documented_commands import ROOT, check_mentioned, run_line, run_script, write_files
+from documented_commands import ROOT, check_mentioned, check_options, run_line, run_script, write_files
 from method_maps import method_maps
 from PIL import Image
 
@@ -34,6 +35,7 @@ PAGES = sorted(
     str(page.relative_to(ROOT)) for folder in (".", "docs") for page in (ROOT / folder).glob("*.md")
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+MOST_WORDS = 20_000
 RELEASE = pytest.mark.release
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
@@ -122,11 +124,47 @@ def test_blocks_of(name: str) -> None:
         known[language](block)
 
 
-@pytest.mark.parametrize("name", PAGES)
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as on GitHub."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", [*PAGES, "docs/llms.txt"])
 def test_links_of(name: str) -> None:
     page = ROOT / name
-    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
-        assert link.startswith("https://") or (page.parent / link).exists(), link
+    for link, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+        if link.startswith("https://"):
+            continue
+        target = page.parent / link if link else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+def test_the_list_for_language_models_has_its_format_and_commands_that_exist() -> None:
+    """As on llmstxt.org: a title, a summary, details, and lists of links."""
+    text = (ROOT / "docs/llms.txt").read_text(encoding="utf-8")
+    assert re.match(r"# eb-saliency\n\n> .+\n\n(?:[^#\n].*\n|\n)+## ", text)
+    _, *lists = re.split(r"^## .*\n", text, flags=re.MULTILINE)
+    assert all(line.startswith("- [") for block in lists for line in block.splitlines() if line)
+    commands = re.findall(r"`(eb-saliency .*?)`", text)
+    assert len(commands) > 5
+    for command in commands:
+        check_options(shlex.split(command))
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_opens_with_a_picture_or_a_command(page: Path) -> None:
+    opening = page.read_text(encoding="utf-8").partition("\n## ")[0]
+    assert "\n```" in opening or "\n![" in opening or "| ![" in opening
+
+
+def test_pages_stay_short() -> None:
+    """What a reader has to read: all but the lists and tables that are made from the code and from files."""
+    made = re.compile(r"<!-- \w+( of torchvision)?: .*?<!-- [^>]*\bend -->", re.DOTALL)
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
+    words = {name: len(made.sub("", text).split()) for name, text in pages.items()}
+    assert sum(words.values()) <= MOST_WORDS, words
 
 
 def test_what_the_readme_says_of_its_picture_holds() -> None:
@@ -171,7 +209,7 @@ def test_lists_of_options_and_names_are_those_of_the_code(page: Path) -> None:
 
 
 def test_all_names_options_and_fields_are_listed() -> None:
-    names, options = (page.read_text(encoding="utf-8") for page in make_lists.PAGES)
+    names, options, *_ = (page.read_text(encoding="utf-8") for page in make_lists.PAGES)
     listed = set(re.findall(r"^\| `ebcli\.(?:\w+\.)*(\w+)` \| [^ |]", names, re.MULTILINE))
     assert {*ebcli.__all__} - {"__version__"} <= listed
     for command in (run, *main.commands.values()):

@@ -73,20 +73,6 @@ def passes(by: str, **where: object) -> float:
     return value("cost", "passes", network="vgg16", by=by, **where)
 
 
-def on_letters(method: str) -> tuple[float, float]:
-    """The smallest and the largest share of the maps of words at the tokens that the decoder reads."""
-    rows = [
-        row for row in evidence.read("sentences") if (row["method"], row["layer"]) == (method, "deviation")
-    ]
-    shares = [float(row["share"]) for row in rows]
-    return min(shares), max(shares)
-
-
-def of_the_picture(word: str) -> float:
-    """The share of a word's evidence in pictures of letters."""
-    return value("words", "joint", pictures="letters", word=word)
-
-
 def sufficiency(*columns: str) -> tuple[float, ...]:
     return tuple(value("sufficiency", column, method="contrastive") for column in columns)
 
@@ -112,13 +98,6 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     "contrastive maps are worst: {:.0%} in Lite0 and {:.0%} in Lite1. A blob at the center has {:.0%}": lambda: (
         equal_area("objects", "contrastive") + equal_area("objects", "center", BUNDLED)
     ),
-    "Gradients have {:.0%} and {:.0%}, marginal maps {:.0%} and {:.0%}, object maps {:.0%} and {:.0%}, and Grad-CAM "
-    "{:.0%} and {:.0%}": lambda: (
-        *equal_area("objects", "gradient"),
-        *equal_area("objects", "marginal"),
-        *equal_area("objects", "object"),
-        *equal_area("objects", "grad-cam"),
-    ),
     "At the default layer, {:.0%} of the contrastive map is in the correct photo, "
     "compared with {:.0%} of the Grad-CAM map": lambda: (
         grid("contrastive", "features.11"),
@@ -128,83 +107,18 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         grid("contrastive", "features.16"),
         grid("grad-cam", "features.16"),
     ),
-    "With contrastive maps, {:.0%} of the cells get a name, and {:.0%} of these names are correct": lambda: (
-        naming("contrastive", "features.11", "clear"),
-        naming("contrastive", "features.11", "clear cells"),
-    ),
-    "With Grad-CAM at the last layer, {:.0%} of the cells get a name, and {:.0%} of these names are correct. "
-    "With maps of random numbers, {:.0%} are correct": lambda: (
-        naming("grad-cam", "features.16", "clear"),
-        naming("grad-cam", "features.16", "clear cells"),
-        naming("random", "-", "clear cells"),
-    ),
-    "The 20 most likely classes of the picture contain the classes of {:.0%} of the photos, and {:.0%} of the cells "
-    "get the correct class. The most likely classes of nine windows contain the classes of {:.0%} of the photos, and "
-    "{:.0%} of the cells get the correct class": lambda: (
-        candidates("four", "photo", "listed"),
-        candidates("four", "photo"),
-        candidates("four", "windows", "listed"),
-        candidates("four", "windows"),
-    ),
-    "If the four photos have different sizes, {:.0%} of the cells get the correct class with the classes of the "
-    "picture, and {:.0%} with those of windows": lambda: (
-        candidates("four of different sizes", "photo"),
-        candidates("four of different sizes", "windows"),
-    ),
-    "For one photo, windows are worse: {:.0%} of the names are correct, compared with {:.0%}": lambda: (
-        candidates("one", "windows", "named right"),
-        candidates("one", "photo", "named right"),
-    ),
-    "{:.0%} of the names are correct with contrastive maps, and {:.0%} with Grad-CAM": lambda: (
-        naming("contrastive", "features.11", "images"),
-        naming("grad-cam", "features.16", "images", "plain"),
-    ),
     "On average, the top {:.0%} of the pixels": lambda: sufficiency("part"),
     "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency(
         "center", "shuffled"
     ),
-    "Object maps are better: they need {:.0%}. Grad-CAM needs {:.0%} at the last layer, and {:.0%} at the default "
-    "layer, which is about as much as maps of random numbers need ({:.0%})": lambda: tuple(
-        value("sufficiency", "part", method=method, layer=layer)
-        for method, layer in (
-            ("object", "features.11"),
-            ("grad-cam", "features.17"),
-            ("grad-cam", "features.11"),
-            ("random", "-"),
-        )
-    ),
-    "were measured, with {:.0%}, {:.0%} and {:.0%}": lambda: tuple(
-        letters(name, "contrastive") for name in ("ViT", "Swin", "MaxViT")
-    ),
     "In strips of 8 photos, tiling puts {:.0%} of the map on the correct photo, "
     "against {:.0%} without tiling": lambda: (tiles(8, "tiles"), tiles(8, "whole")),
-    "raises the share from {:.0%} to {:.0%} in MobileNetV3, and from {:.0%} to {:.0%} in ViT": lambda: tuple(
-        letters(network, method)
-        for network in ("MobileNetV3", "ViT")
-        for method in ("contrastive", "against the other")
-    ),
-    "ConvNeXt, contrastive maps have {:.0%}, and Grad-CAM has {:.0%}": lambda: (
-        letters("ConvNeXt", "contrastive", "features.5"),
-        letters("ConvNeXt", "Grad-CAM", "features.5"),
-    ),
     "even an untrained FCOS has {:.0%} of its map in the correct half": lambda: (
         dense("FCOS", "untrained", "share"),
     ),
     "An untrained DETR does not know the place, so its share is {:.0%}": lambda: (
         dense("DETR", "untrained", "share"),
     ),
-    "{:.0%} to {:.0%} of a word's map is in the half of its letter, and {:.0%} to {:.0%} with AttnLRP": lambda: (
-        *on_letters("contrastive"),
-        *on_letters("AttnLRP"),
-    ),
-    "This share is {:.0%} to {:.0%} for letters and colors": lambda: (
-        min(
-            shares := [of_the_picture(f"{which} letter") for which in ("first", "second")]
-            + [of_the_picture("color")]
-        ),
-        max(shares),
-    ),
-    "and {:.0%} for the word *of*, which follows from grammar": lambda: (of_the_picture("of"),),
     **{
         f"| {name} | {{:.0%}} | {{:.0%}} | {{:.0%}} |": (
             lambda network=network: (
@@ -216,16 +130,7 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         for name, network in (("SSDlite", "SSDlite"), ("a small YOLO11", "YOLO"), ("a small DETR", "DETR"))
     },
     "five classes of each photo at once cost {:.1f} forward passes": lambda: (passes("ebcli", classes=5),),
-    "Captum takes {:.1f} forward passes in VGG-16. "
-    "`ZPlus` of [zennit, which always goes down to the pixels, takes {:.0f}": lambda: (
-        passes("captum (Grad-CAM)"),
-        passes("zennit (ZPlus, to the pixels)"),
-    ),
     "the 12 medians differ by at most {:.0f}% from the middle one": lambda: farthest(""),
-    "many classes, the largest difference is {:.0f}%": lambda: farthest("one picture, "),
-    "a single class in each, the largest difference is {:.0f}%": lambda: farthest("one class, "),
-    "is only {:.1f} times that of maps of noise": lambda: strength("ViT", "own, median"),
-    "and in a small ConvNeXt {:.1f} times": lambda: strength("ConvNeXt", "own, median"),
 }
 
 
@@ -369,6 +274,23 @@ def test_the_readme_says_what_the_files_say() -> None:
     assert f"and {cam:.0%} of the Grad-CAM map" in readme
     trust = " ".join(text_of("trust").split())
     assert f"{contrastive:.0%} of the contrastive map and {cam:.0%} of Grad-CAM's map" in trust
+
+
+def test_what_pages_say_in_words_holds() -> None:
+    """What the tables have as numbers."""
+    contrastive, object_map = (
+        value("sufficiency", "part", method=name) for name in ("contrastive", "object")
+    )
+    assert object_map < contrastive
+    assert all(strength(network, "own, median") < (1.5,) for network in ("ViT", "ConvNeXt"))
+    cam, ours = (letters("ConvNeXt", method, "features.5") for method in ("Grad-CAM", "contrastive"))
+    assert cam > ours
+    names, correct = ("clear", "clear cells")
+    ours, cam = ("contrastive", "features.11"), ("grad-cam", "features.16")
+    assert naming(*ours, names) < naming(*cam, names)
+    assert naming(*ours, correct) > naming(*cam, correct)
+    assert candidates("four", "windows") > candidates("four", "photo")
+    assert candidates("one", "windows", "named right") < candidates("one", "photo", "named right")
 
 
 @pytest.mark.parametrize("network", REAL)

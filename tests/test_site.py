@@ -57,6 +57,13 @@ def test_every_page_is_linked(site: dict[str, Page]) -> None:
     assert {f"{page.stem}.html" for page in (ROOT / "docs").glob("*.md")} < seen
 
 
+def test_pages_that_llms_txt_links_are_beside_it(site: dict[str, Page]) -> None:
+    folder = site["index.html"].path.parent
+    links = re.findall(r"\]\(([^)#]+)", (folder / "llms.txt").read_text(encoding="utf-8"))
+    assert len(links) > 10
+    assert all((folder / link).is_file() for link in links)
+
+
 def test_resources_exist(site: dict[str, Page]) -> None:
     for name, page in site.items():
         for link in page.loads:
