@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Explanation, JsonObject, Size
@@ -14,8 +14,10 @@ from ebcli.errors import ConfigurationError, ImageError, sides
 from ebcli.files.clips import Slices
 from ebcli.files.encoding import encode_picture
 from ebcli.files.sources import Source
-from ebcli.run.reading import NetworkInput, Reader
 from ebcli.run.rendering import frame_maps_of
+
+if TYPE_CHECKING:
+    from ebcli.run.reading import NetworkInput, Reader
 
 _WIDEST = 1600  # pixels, of all planes together
 _NARROWEST = 200

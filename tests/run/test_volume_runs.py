@@ -232,10 +232,12 @@ def test_an_array_setting_has_the_same_meaning_as_option_variable_and_in_a_file(
     with np.load(first("gray", "channels", "2", "a.npy")["output"][-1]) as raw:
         assert center(raw["maps"][0]) == pytest.approx([21.5, 25.5])
     # the logit is the mean brightness and a constant
-    twice = "EB_SALIENCY_CHANNELS=2", "--scores", "raw", "a.npy", "--range"
-    numbers = [run("gray", *twice, f"0,{high}")[0]["classes"][0]["value"] for high in (1, 2)]
+    twice = "--scores", "raw", "a.npy", "--range"
+    numbers = [run("gray", *twice, f"0,{high}", channels="2")[0]["classes"][0]["value"] for high in (1, 2)]
     assert numbers[0] - numbers[1] == pytest.approx(64 / 64 / 2, rel=1e-4)
-    record = first("gray", "range", "-2,0", "EB_SALIENCY_CHANNELS=2", "--scores", "raw", "a.npy")
+    monkeypatch.setenv("EB_SALIENCY_CHANNELS", "2")
+    record = first("gray", "range", "-2,0", "--scores", "raw", "a.npy")
+    monkeypatch.delenv("EB_SALIENCY_CHANNELS")
     assert record["classes"][0]["value"] - numbers[1] == pytest.approx(1, rel=1e-4)  # (v + 2) / 2
     np.save("volume.npy", volume((12, 16, 16), (5, 8, 8)))
     with np.load(first("fixed", "depth", "6", "volume.npy")["output"][2]) as raw:
