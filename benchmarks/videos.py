@@ -60,7 +60,7 @@ def main() -> None:
         assert explainer is not None
         film = work.reader.open(work.sources[0])
         batch = [NetworkInput(pixels=pixels, size=SIZE) for pixels in film.sample]
-        asked = explainer.for_film(batch)
+        asked, _ = explainer.for_film(batch)
         batch = (batch * (1 + explainer.batch_size // SAMPLE))[: explainer.batch_size]
         asked.explain(batch)  # warm
         count = round(arguments.seconds * RATE)

@@ -331,8 +331,9 @@ def serve(
 ) -> int:
     """Explain photos on a live page in the browser.
 
-    The page shows the PHOTOS and photos that are dropped on it. It opens only at the printed address, which has a
-    token, and only on this machine, unless --host names another address. Ctrl-C ends the server.
+    The page shows the PHOTOS and photos that are dropped on it. With a network for volumes, they are volumes. The page
+    opens only at the printed address, which has a token, and only on this machine, unless --host names another address.
+    Ctrl-C ends the server.
     """
     from ebcli.files.images import decoding_memory
     from ebcli.serve.app import Page

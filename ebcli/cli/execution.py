@@ -235,7 +235,11 @@ def _bar_of_frames(work: Run) -> Iterator[None]:
         bars[name].total = total
         bars[name].update(done - bars[name].n)
 
+    def note_resumed(name: str) -> None:
+        note(f"{display_path(name)}: resumes where an earlier run ended")
+
     work.on_frames = show
+    work.on_resume = note_resumed
     try:
         yield
     finally:

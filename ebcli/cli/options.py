@@ -212,7 +212,7 @@ _ALL = (
     _model("--depth SLICES", "Resize volumes to this many slices."),
     _model("--mean", "Subtract this mean from pixels of 0 to 1: one number, or one for each channel."),
     _model("--std", "Divide pixels by this standard deviation."),
-    _model("--channels N[,N...]", "Give the network these channels of an array or TIFF, from 1."),
+    _model("--channels", "Give the network these channels of an array or TIFF, from 1."),
     _model("--bands N[,N...]", "Show these channels of the file in pictures: one, or red, green and blue."),
     _model(
         "--range LOW,HIGH",

@@ -145,7 +145,7 @@ class InputSpec:
             return
         problem = f"it has {plural(count, 'channel')}, but {self.network} takes {self.channels}"
         if count == 1 < self.channels < 4:
-            problem += f": repeat it with --channels {','.join('1' * self.channels)}"
+            problem += f": repeat it with EB_SALIENCY_CHANNELS={','.join('1' * self.channels)}"
         raise ImageError(problem)
 
     def place(self, size: Size) -> Box:

@@ -80,8 +80,7 @@ def smooth(maps: FloatArray, times: DoubleArray, at: DoubleArray, seconds: float
     # the frame itself counts, even if it is alone
     weights = np.where(distances == 0, 1.0, (1 - distances / max(seconds, 1e-9)).clip(0))
     weights /= weights.sum(1, keepdims=True)
-    # in double precision, as the last bit of sums depends on where arrays lie in memory
-    return np.einsum("mn,nhw->mhw", weights, maps.astype(np.float64)).astype(np.float32)
+    return np.tensordot(weights.astype(np.float32), maps, 1)
 
 
 def draw_over(

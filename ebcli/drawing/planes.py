@@ -1,6 +1,7 @@
 """The three planes of a volume through the maximum of its map: their names, slices, directions, and a scale."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ _UNITS = {"micron": "µm", "meter": "m"}
 
 
 class Orthogonal:
-    """The planes of a volume through its map's maximum, side by side, with the proportions of the volume in space.
+    """The planes of a volume through its map's maximum, or another voxel, with the proportions of the volume in space.
 
     Planes are axial, coronal and sagittal, as radiologists see them, if the directions of the axes are known. Of the
     slices, only what is drawn is kept.
@@ -37,25 +38,51 @@ class Orthogonal:
     Args:
         maps: the map.
         slices: those of the volume.
+        voxel: where the planes cross: the numbers in the file, from 1, of the slices along x, y and z. None for the
+            map's maximum.
 
     Attributes:
-        peak: the slice, row and column of the maximum, as they are drawn.
+        peak: the slice, row and column where the planes cross, as they are drawn.
     """
 
-    def __init__(self, maps: FrameMaps, slices: Slices) -> None:
+    def __init__(self, maps: FrameMaps, slices: Slices, voxel: Sequence[int] | None = None) -> None:
         self._maps = maps
         self._slices = slices
         self._values = slices.upright(maps.map.display_values)
-        strength = np.nan_to_num(self._values)
-        if maps.style.signed:
-            strength = np.abs(strength)
-        self._cell = np.array(np.unravel_index(strength.argmax(), strength.shape))
         self._shape = (slices.total, *maps.size[::-1])
+        cells = np.array(self._values.shape)
         pixels = np.array(self._shape)
-        self.peak = ((2 * self._cell + 1) * pixels // (2 * np.array(strength.shape))).tolist()
+        if voxel is None:
+            strength = np.nan_to_num(self._values)
+            if maps.style.signed:
+                strength = np.abs(strength)
+            self._cell = np.array(np.unravel_index(strength.argmax(), strength.shape))
+            self.peak = ((2 * self._cell + 1) * pixels // (2 * cells)).tolist()
+        else:
+            self.peak = [number - 1 for number in reversed(self._mirror(voxel))]
+            self._cell = np.array(self.peak) * cells // pixels
         self._slice: DisplayFrame | None = None
         self._rows: list[_Pixels] = []
         self._columns: list[_Pixels] = []
+
+    @property
+    def voxel(self) -> list[int]:
+        """Where the planes cross: the numbers in the file, from 1, of the slices along x, y and z."""
+        return self._mirror([at + 1 for at in reversed(self.peak)])
+
+    def _mirror(self, numbers: Sequence[int]) -> list[int]:
+        """The numbers of slices along x, y and z as they are drawn, given those in the file; or the other way round.
+
+        Slices along z are drawn one by one, in the order of the file.
+        """
+        x, y, z = numbers
+        x_flipped, y_flipped, _ = self._slices.flips
+        _, height, width = self._shape
+        if x_flipped:
+            x = width + 1 - x
+        if y_flipped:
+            y = height + 1 - y
+        return [x, y, z]
 
     def add(self, frame: DisplayFrame) -> None:
         """Keep what is drawn of the next slice."""
@@ -70,11 +97,15 @@ class Orthogonal:
         """The picture, in which all planes together are at most so wide."""
         return self._maps.caption(self.figure(longest).image())
 
-    def figure(self, longest: int | None = None, has_map: bool = True) -> Figure:
-        """The planes, which are its first pictures, with their words; without the map, without its color scale, too."""
+    def figure(self, longest: int | None = None, has_map: bool = True, is_stacked: bool = False) -> Figure:
+        """The planes, which are its first pictures, with their words, side by side or one below the other.
+
+        Without the map, the figure has no color scale, either.
+        """
         zoom = max(1, _LEAST / max(self._maps.size))
         planes = [(plane, self._draw_plane(plane, zoom, has_map)) for plane in self._slices.planes]
-        total = sum(image.width for _, image in planes)
+        widths = [image.width for _, image in planes]
+        total = max(widths) if is_stacked else sum(widths)
         share = min(1, (longest or total) / total)
         figure = Figure(round(max(_RESOLUTION, total * share / _WIDTH)))
         figure.height = top = figure.gap // 2
@@ -87,8 +118,11 @@ class Orthogonal:
             write_ends(small, ends, figure.pixels(_LETTER), count)
             room = max(small.width, figure.pixels(_ROOM))
             figure.add_tile(Tile(small, plane.name, [self._slice_words(plane)]), left, top, room)
-            left += room + figure.gap
-        figure.width = left
+            figure.width = max(figure.width, left + room + figure.gap)
+            if is_stacked:
+                top = figure.height + figure.gap // 2
+            else:
+                left += room + figure.gap
         figure.height += figure.gap // 2
         if has_map:
             self._write_scale(figure)
@@ -97,9 +131,7 @@ class Orthogonal:
 
     def values_of(self, maps: FrameMaps) -> list[FloatArray]:
         """The values of a map of the same volume in each plane of the figure."""
-        whole = Orthogonal(maps, self._slices)
-        shape = np.array(whole._values.shape)
-        whole._cell = np.array(self.peak) * shape // self._shape
+        whole = Orthogonal(maps, self._slices, self.voxel)
         whole._slice = self._slice
         return [whole._turn(whole._values_of(plane.normal), plane) for plane in self._slices.planes]
 
@@ -138,11 +170,7 @@ class Orthogonal:
 
     def _slice_words(self, plane: Plane) -> str:
         """The number of a plane in the file, from 1."""
-        axis = 2 - plane.normal
-        number = self.peak[axis] + 1
-        if plane.normal != 2 and self._slices.flips[plane.normal]:
-            number = self._shape[axis] + 1 - number
-        return f"slice {number} of {self._shape[axis]}"
+        return f"slice {self.voxel[plane.normal]} of {self._shape[2 - plane.normal]}"
 
     def _write_scale(self, figure: Figure) -> None:
         """Write the color scale, unless the map is blank or a caption has it."""

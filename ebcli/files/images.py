@@ -66,10 +66,17 @@ def is_recognized(file: File) -> bool:
         return True
 
 
+_limit_before: list[int | None] = []  # of pixels, if it has been replaced
+
+
 def limit_pixels(count: int | None) -> None:
-    """Make this process refuse images with more pixels; None keeps Pillow's own limit, 179 million."""
+    """Make this process refuse images with more pixels; None for the limit before, usually Pillow's 179 million."""
     if count is not None:
+        if not _limit_before:
+            _limit_before.append(Image.MAX_IMAGE_PIXELS)
         Image.MAX_IMAGE_PIXELS = count // 2  # Pillow warns above this, and refuses above twice as much
+    elif _limit_before:
+        Image.MAX_IMAGE_PIXELS = _limit_before.pop()
 
 
 def allow_truncated(is_allowed: bool) -> None:

@@ -117,7 +117,7 @@ class Video:
         try:
             if self._stream is None:
                 self._stream = self._add_stream(frame.size)
-            picture = self._to_frame(frame)
+            picture = self._av.VideoFrame.from_image(frame)
             seconds = self._count / self._rate if time is None else time
             picture.pts = round(seconds * _TICKS)
             picture.time_base = Fraction(1, _TICKS)
@@ -134,19 +134,6 @@ class Video:
         stream.time_base = stream.codec_context.time_base = Fraction(1, _TICKS)
         stream.codec_context.thread_count = 1  # each thread would hold frames
         return stream
-
-    def _to_frame(self, image: Image.Image) -> Any:
-        """A frame for the encoder, which also reads the padding of its rows: it is 0, not what memory held."""
-        picture = self._av.VideoFrame.from_image(image)
-        if picture.format.name == self._codec.pixels:
-            return picture
-        yuv = picture.reformat(format=self._codec.pixels)
-        frame = self._av.VideoFrame(image.width, image.height, self._codec.pixels)
-        for plane, source in zip(frame.planes, yuv.planes, strict=True):
-            rows = np.frombuffer(source, np.uint8).reshape(-1, source.line_size)
-            content = rows[: plane.height, : plane.width]
-            plane.update(np.pad(content, ((0, 0), (0, plane.line_size - plane.width))).tobytes())
-        return frame
 
     def close(self) -> None:
         """Write what is left."""

@@ -97,15 +97,17 @@ class Atlas {
   }
 }
 
+const pixelWords = (place) => `Pixel ${place.map(Math.floor).join(", ")}`;
+
 const percent = (share) => `${Math.round(100 * share)}%`;
 
 // The point on a photo, which fills a frame as `object-fit: contain` does. It follows the pointer, and stays where it was
 // kept by a click, a tap or Enter. `size`, `atlas` and `picks` are set from outside; `moved` gets the pixel or null, `kept` the
 // class with the most evidence there, or undefined, and `picked` the pixel itself if a click asks about that (`picks`). `hoped` says
-// whether that will be known of a point that is kept before: then it is asked about as soon as it can be.
+// whether that will be known of a point that is kept before: then it is asked about as soon as it can be. `words` names a point.
 class Probe {
-  constructor(frame, { moved = () => {}, kept = () => {}, picked = () => {}, hoped = () => false, isDark = true }) {
-    Object.assign(this, { frame, moved, kept, picked, hoped, isDark, size: null, atlas: null, picks: false });
+  constructor(frame, { moved = () => {}, kept = () => {}, picked = () => {}, hoped = () => false, words = pixelWords, isDark = true }) {
+    Object.assign(this, { frame, moved, kept, picked, hoped, words, isDark, size: null, atlas: null, picks: false });
     Object.assign(this, { place: null, stays: null, lit: null, pointed: null, pressed: null, isWaiting: false });
     this.region = element("canvas", { class: "region", "aria-hidden": "true" });
     this.mark = element("span", { class: "point", hidden: "" });
@@ -200,7 +202,7 @@ class Probe {
     const found = this.atlas ? this.atlas.at(...this.place).slice(0, TOLD) : [];
     const told = found.map(({ subject, share }) => `${nameOf(subject)} ${percent(share)}`).join(", ");
     this.said.textContent = this.atlas ? `Here: ${told || "nothing clear"}` : "";
-    if (this.picks) this.said.textContent = `Pixel ${this.place.map(Math.floor).join(", ")}`;
+    if (this.picks) this.said.textContent = this.words(this.place);
   }
 
   // Lights the region of a class of the list while somebody points at it.

@@ -9,9 +9,9 @@ function decoded(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const about = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   let start = 4 + length;
-  for (const map of about.maps) {
-    const [height, width] = map.shape;
-    map.values = new Float32Array(buffer, start, height * width);
+  for (const part of about.maps.flatMap(partsOf)) {
+    const [height, width] = part.shape;
+    part.values = new Float32Array(buffer, start, height * width);
     start += 4 * height * width;
   }
   return about;
@@ -19,13 +19,17 @@ function decoded(buffer) {
 
 // The value of a map at a point of the photo, in units of a uniform map; null outside of what the network saw.
 function valueAt(map, x, y) {
-  const [height, width] = map.shape;
-  const [left, top, right, bottom] = map.place;
+  const part = partAt(map, x, y);
+  if (!part) return null;
+  const [height, width] = part.shape;
+  const [left, top, right, bottom] = part.place;
   const column = Math.floor(((x - left) / (right - left)) * width);
   const row = Math.floor(((y - top) / (bottom - top)) * height);
-  if (column < 0 || row < 0 || column >= width || row >= height) return null;
-  return { row, column, value: map.values[row * width + column] * width * height };
+  return { row, column, value: part.values[row * width + column] * cellsOf(map) };
 }
+
+// The number of cells, also of a volume's map.
+const cellsOf = (map) => map.shape.reduce((cells, side) => cells * side, 1);
 
 // For each pixel of an axis: the cells around it and their weights. Cubic convolution with a = -0.5, and a border of one
 // cell like the outermost ones, as in pictures.
@@ -70,22 +74,31 @@ function upsampled(map, values, size, scale, smooth) {
 // Draws a map on a canvas as large as the photo on the page; false if it is blank.
 function draw(canvas, map, colors, { style, signed, cells }) {
   const scale = canvas.width / map.size[0];
-  const name = signed ? "signed" : "unsigned";
-  const ends = map.scales[name];
+  const ends = map.scales[signed ? "signed" : "unsigned"];
   const context = canvas.getContext("2d");
   context.clearRect(0, 0, canvas.width, canvas.height);
-  if (ends === null) return false;
-  const [low, high] = ends;
+  if (ends) {
+    const image = context.createImageData(canvas.width, canvas.height);
+    for (const part of partsOf(map)) paint(image, part, ends, colors, { style, signed, cells, scale });
+    context.putImageData(image, 0, 0);
+  }
+  if (map.planes) drawPlanes(context, map, scale, ends && style === "heatmap");
+  else if (ends && style === "overlay") drawCrop(context, map, scale);
+  return Boolean(ends);
+}
+
+// Paints the map of a photo, or a plane, on the pixels of a canvas.
+function paint(image, part, [low, high], colors, { style, signed, cells, scale }) {
   const factor = (LEVELS - 1) / (high - low);
-  const own = signed ? map.values : map.values.map((value) => Math.max(0, value)); // or a dip would dent a peak
-  const found = upsampled(map, own, canvas, scale, !cells);
-  const image = context.createImageData(canvas.width, canvas.height);
-  const { opacity, [style]: palette } = colors.scales[name];
-  const [left, top, right, bottom] = map.place.map((edge) => Math.ceil(edge * scale - 0.5));
-  for (let y = 0, at = 0; y < canvas.height; y++) {
-    for (let x = 0; x < canvas.width; x++, at++) {
+  const own = signed ? part.values : part.values.map((value) => Math.max(0, value)); // or a dip would dent a peak
+  const found = upsampled(part, own, image, scale, !cells);
+  const { opacity, [style]: palette } = colors.scales[signed ? "signed" : "unsigned"];
+  const [left, top, right, bottom] = part.place.map((edge) => Math.ceil(edge * scale - 0.5));
+  const hasMargin = style === "heatmap" && !part.axes; // gray, unless it is a plane
+  for (let y = 0, at = 0; y < image.height; y++) {
+    for (let x = 0; x < image.width; x++, at++) {
       if (x < left || y < top || x >= right || y >= bottom) {
-        if (style === "heatmap") image.data.set([119, 119, 119, 255], 4 * at);
+        if (hasMargin) image.data.set([119, 119, 119, 255], 4 * at);
         continue;
       }
       const level = Math.min(LEVELS - 1, Math.max(0, Math.floor((found[at] - low) * factor + 0.5)));
@@ -95,11 +108,13 @@ function draw(canvas, map, colors, { style, signed, cells }) {
       image.data[4 * at + 3] = style === "heatmap" ? 255 : opacity[level];
     }
   }
-  context.putImageData(image, 0, 0);
-  const seen = [left, top, right - left, bottom - top];
-  if (style === "overlay" && (left > 0 || top > 0 || right < canvas.width || bottom < canvas.height)) {
-    context.strokeStyle = "rgb(150 150 150)";
-    context.strokeRect(...seen);
-  }
-  return true;
+}
+
+// Draws the edges of what the network saw of a photo, if that is a part of it.
+function drawCrop(context, map, scale) {
+  const { width, height } = context.canvas;
+  const [left, top, right, bottom] = map.place.map((edge) => Math.ceil(edge * scale - 0.5));
+  if (left <= 0 && top <= 0 && right >= width && bottom >= height) return;
+  context.strokeStyle = "rgb(150 150 150)";
+  context.strokeRect(left, top, right - left, bottom - top);
 }

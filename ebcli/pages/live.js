@@ -12,6 +12,7 @@ const page = {
   panes: [],
   atlases: new Map(), // with the maps of their classes, by photo and network
   active: null,
+  guess: null, // the photo that is shown if the address names none; it is known for good when the networks are loaded
   added: new Map(), // files of this page by what the server calls them: a server that is started again gets them anew
 
   // The look as the server needs it.
@@ -57,8 +58,8 @@ function restore() {
   const states = [state("")];
   if ([...query.keys()].some((name) => name.startsWith(SECOND))) states.push(state(SECOND));
   for (const name of LOOKS) page.look[name] = query.get(name) ?? "";
-  const [first] = Object.keys(page.status.photos);
-  states[0].photo ||= first ?? "";
+  page.guess = states[0].photo === "" ? firstPhoto() : null;
+  states[0].photo ||= page.guess;
   for (const pane of page.panes) pane.close();
   page.panes = states.map((one) => new Pane(page, one));
   part("panes").replaceChildren(...page.panes.map((pane) => pane.root));
@@ -66,6 +67,8 @@ function restore() {
   photos();
   for (const pane of page.panes) pane.refresh();
 }
+
+const firstPhoto = () => Object.keys(page.status.photos)[0] ?? "";
 
 function shown() {
   page.activate(active());
@@ -115,6 +118,10 @@ function photos() {
   }
   for (const button of box.children) button.setAttribute("aria-selected", chosen.includes(button.dataset.key));
   part("camera").setAttribute("aria-pressed", active().isLive);
+  const isVolume = Boolean(active().isVolume);
+  part("camera").hidden = isVolume && !active().isLive;
+  part("add").textContent = isVolume ? "Add volumes …" : "Add photos …";
+  part("files").accept = isVolume ? "" : "image/*";
   if (!chosen.includes(CAMERA)) camera.close();
 }
 
@@ -123,7 +130,7 @@ const active = () => (page.panes.includes(page.active) ? page.active : page.pane
 
 function choosePhoto(key) {
   const { network, layer, question } = active().state;
-  active().change({ photo: key, target: "", against: "", box: "", pixel: "", network, layer, question });
+  active().change({ photo: key, target: "", against: "", box: "", pixel: "", voxel: "", network, layer, question });
 }
 
 // Photos of this machine; the last one is shown, unless they are of the camera.
@@ -200,7 +207,7 @@ function compare() {
       const network = state.network === "1" ? "0" : "1";
       const target = page.className(state.network, state.target);
       const isKnown = [...(part(`classes-${network}`)?.options ?? [])].some(({ value }) => value === target);
-      Object.assign(other, { network, layer: "", against: "", box: "", pixel: "", target: isKnown ? target : "" });
+      Object.assign(other, { network, layer: "", against: "", box: "", pixel: "", voxel: "", target: isKnown ? target : "" });
     }
     page.active = new Pane(page, other);
     page.panes.push(page.active);
@@ -231,8 +238,7 @@ function onKey(event) {
 // The camera in place of a photo, or the photo again that was there before.
 function toggleCamera() {
   const pane = active();
-  const [first = ""] = Object.keys(page.status.photos);
-  const next = pane.isLive ? (pane.before ?? first) : CAMERA;
+  const next = pane.isLive ? (pane.before ?? firstPhoto()) : CAMERA;
   pane.before = pane.state.photo;
   choosePhoto(next);
 }
@@ -305,6 +311,8 @@ async function begin() {
   while (true) {
     const ready = page.status.networks.map((one) => one.ready || one.problem);
     await classes();
+    if (page.panes[0].state.photo === page.guess) page.panes[0].state.photo = firstPhoto();
+    photos();
     for (const pane of page.panes) {
       if (!pane.map) pane.refresh();
       else if (pane.state.against) { // its name is known now

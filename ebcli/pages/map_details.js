@@ -67,7 +67,7 @@ function scale(place, map, colors, { style, signed, names: [name, against] }) {
     image.data.set([...color, style === "heatmap" ? 255 : opacity[level]], 4 * level);
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
-  const [low, high] = ends.map((end) => Number((end * map.values.length).toPrecision(2)));
+  const [low, high] = ends.map((end) => Number((end * cellsOf(map)).toPrecision(2)));
   const [left, right] = signed ? [against || `against ${name}`, `${name} · ±${high}`] : [low, high];
   place.replaceChildren(element("span", {}, String(left)), canvas, element("span", {}, `${right} × even share`));
 }

@@ -6,7 +6,7 @@ const IDLE = 300; // ms until the other layers are asked for, or twice as long a
 
 const READ = `${matchMedia("(pointer: coarse)").matches ? "Tap" : "Point at"} the picture to read values`;
 
-const FIELDS = ["photo", "network", "question", "target", "against", "box", "pixel", "layer", "method"];
+const FIELDS = ["photo", "network", "question", "target", "against", "box", "pixel", "voxel", "layer", "method"];
 
 class Pane extends Frame {
   // `page` has the status, the colors and the look, and is told of changes.
@@ -25,7 +25,7 @@ class Pane extends Frame {
       this.root.addEventListener(event, () => this.page.activate(this));
     }
     this.part("network").addEventListener("change", ({ target }) => {
-      this.change({ network: target.value, target: "", against: "", box: "", pixel: "", layer: "" });
+      this.change({ network: target.value, target: "", against: "", box: "", pixel: "", voxel: "", layer: "" });
     });
     this.part("ask").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -44,8 +44,9 @@ class Pane extends Frame {
     const kept = (subject) => subject && String(subject.index) !== this.state.target && this.choose(subject);
     const picked = (place) => this.pick(place);
     const hoped = () => this.willKnow();
-    this.probe = new Probe(this.part("shown"), { moved, kept, picked, hoped, isDark: false });
-    this.part("whole").addEventListener("click", () => this.change({ pixel: "" }));
+    const words = (place) => this.words(place);
+    this.probe = new Probe(this.part("shown"), { moved, kept, picked, hoped, words, isDark: false });
+    this.part("whole").addEventListener("click", () => this.change({ pixel: "", voxel: "" }));
     this.part("photo").addEventListener("load", () => this.size());
     this.part("release").addEventListener("click", () => this.change({ target: "" }));
     this.part("keep").addEventListener("click", async () => upload([await keptFrame(this.part("video"))], false));
@@ -69,7 +70,19 @@ class Pane extends Frame {
 
   // Whether the network returns a value for each pixel, and so a click asks about one.
   get hasPixels() {
-    return this.network.task === "maps of values";
+    return this.network.task === "maps of values" && !this.isVolume;
+  }
+
+  // Whether there are three planes in place of a photo, and a click moves them.
+  get isVolume() {
+    return this.network.volumes;
+  }
+
+  // How large the planes of a volume should be.
+  get planes() {
+    if (!this.isVolume) return {};
+    const width = this.part("shown").clientWidth;
+    return width < STACKED ? { width, stacked: 1 } : { width: width - WORDS };
   }
 
   get layer() {
@@ -126,10 +139,12 @@ class Pane extends Frame {
       this.reuse();
       if (!this.known.maps.layers.has(this.layer)) await this.ask(this.layer, signal);
       await this.photo;
+      const map = this.known.maps.layers.get(this.layer);
+      if (map.planes) await this.showPlanes(map);
       if (signal.aborted) return;
       this.wait(false);
       this.note();
-      this.showMap(this.known.maps.layers.get(this.layer));
+      this.showMap(map);
       this.kept = { ...this.state };
       this.page.changed(this.isStep);
       this.isStep = false;
@@ -152,12 +167,13 @@ class Pane extends Frame {
     const { name, ready, problem } = this.network;
     this.part("picture").classList.toggle("has-photo", photo !== "");
     if (problem) this.failed(problem);
-    else if (photo === "") this.failed("Drop a photo here, choose one above, or choose Camera");
+    else if (photo === "") this.failed(this.isVolume ? "Drop a volume here" : "Drop a photo here, choose one above, or choose Camera");
+    else if (this.isLive && this.isVolume) this.failed(`${name} is for volumes: choose one in place of the camera`);
     else if (!ready) {
       this.wait(true, "");
       this.note(`Loading ${name} …`);
     }
-    return ready && photo !== "";
+    return ready && photo !== "" && !(this.isLive && this.isVolume);
   }
 
   // What the list depends on: with CLIP, on nothing but what was typed.
@@ -235,9 +251,11 @@ class Pane extends Frame {
 
   async ask(layer, signal) {
     const { maps } = this.known;
-    const answer = decoded(await (await server.fetch(`/maps?${this.query({ layer })}`, { signal })).arrayBuffer());
-    const [subject] = answer.subjects;
-    for (const map of answer.maps) maps.layers.set(map.layer, Object.assign(map, { subject, size: answer.size }));
+    const voxel = this.state.voxel || (maps.voxel ?? ""); // all layers have the planes of the first one
+    const address = `/maps?${this.query({ layer, voxel, ...this.planes })}`;
+    const { subjects: [subject], size, picture, volume, ...answer } = decoded(await (await server.fetch(address, { signal })).arrayBuffer());
+    for (const map of answer.maps) maps.layers.set(map.layer, Object.assign(map, { subject, size, picture, volume }));
+    maps.voxel = volume?.voxel.join();
     if (this.network.texts) return;
     this.state.target = String(subject.index);
     maps.key = this.query({ layer: "" });
@@ -245,7 +263,7 @@ class Pane extends Frame {
 
   // Whether the classes at each place can be compared.
   get hasAtlas() {
-    return this.network.task === "classification" && !this.network.texts && !this.isLive;
+    return this.network.task === "classification" && !this.network.texts && !this.isLive && !this.isVolume;
   }
 
   get atlasKey() {
@@ -296,7 +314,7 @@ class Pane extends Frame {
   // Whether it will be known what is at a place that was chosen before; what is known of it is asked for now.
   willKnow() {
     const { ready, problem } = this.network;
-    if (problem || this.isLive || this.state.photo === "") return false;
+    if (problem || this.isLive || this.isVolume || this.state.photo === "") return false;
     if (ready) this.look();
     return this.hasAtlas || !this.map;
   }
@@ -308,11 +326,16 @@ class Pane extends Frame {
     if (isStep) this.change({});
   }
 
-  // A pixel of a map of values is explained instead of the mean of all.
+  // The planes of a volume move to a point, or a pixel of a map of values is explained instead of the mean of all.
   pick(place) {
+    if (this.isVolume) return this.movePlanes(voxelAt(this.map, ...place));
     const pixel = place.map(Math.floor);
     if (valueAt(this.map, pixel[0] + 0.5, pixel[1] + 0.5)) this.change({ pixel: pixel.join() });
     else this.note("This place is outside what the network sees of the photo");
+  }
+
+  movePlanes(voxel) {
+    if (voxel) this.change({ voxel: voxel.join() });
   }
 
   // A subject that was typed is one of the list from now on.
@@ -335,7 +358,7 @@ class Pane extends Frame {
     for (const name of ["watching", "release"]) this.part(name).hidden = !this.isLive;
     this.part("release").hidden ||= state.target === "";
     this.part("export").hidden = this.isLive || this.network.answers;
-    if (state.photo !== this.photoKey) this.showPhoto();
+    if (this.shownKey !== this.photoKey) this.showPhoto();
     this.part("target").placeholder = this.network.texts ? "any text" : "name or index";
     this.root.classList.toggle("answers", this.network.answers);
     if (this.network.answers) {
@@ -358,24 +381,43 @@ class Pane extends Frame {
     this.part("layers").hidden = this.method.picture || this.network.layers.length < 2;
     const output = this.root.querySelector(".layers output");
     output.textContent = output.title = this.layer;
-    const isAtPixel = state.pixel !== "";
-    this.part("where").hidden = !this.hasPixels && !isAtPixel;
-    this.part("whole").hidden = !isAtPixel;
-    this.root.querySelector(".where span").textContent = isAtPixel
-      ? `At pixel ${state.pixel.replace(",", ", ")}`
-      : "The mean of all pixels: click on the photo for the value of one";
+    this.fillWhere();
+    this.part("shown").setAttribute("aria-label", `${this.isVolume ? "Planes" : "Photo"}. The arrow keys move a point.`);
+    this.part("shown").classList.toggle("volume", Boolean(this.isVolume));
+    this.part("shown").classList.toggle("stacked", Boolean(this.planes.stacked));
+  }
+
+  // Which pixel or voxel is asked about.
+  fillWhere() {
+    const { pixel, voxel } = this.state;
+    const at = this.isVolume ? voxel : pixel;
+    this.part("where").hidden = !this.hasPixels && !this.isVolume && at === "";
+    this.part("whole").hidden = at === "";
+    this.part("whole").textContent = this.isVolume ? "Maximum of the map" : "Whole photo";
+    const texts = this.isVolume
+      ? [`Planes through voxel ${voxel.replaceAll(",", ", ")}; the downloaded picture has those through the maximum`, "Planes through the maximum of the map: click on a place to move them"]
+      : [`At pixel ${pixel.replace(",", ", ")}`, "The mean of all pixels: click on the photo for the value of one"];
+    this.root.querySelector(".where span").textContent = texts[at === "" ? 1 : 0];
+  }
+
+  // What the picture depends on; the planes of a volume come with its map.
+  get shownKey() {
+    return this.isVolume && !this.isLive ? `volume ${this.state.photo}` : this.state.photo;
   }
 
   // Loads the photo, which elements cannot do: they send no token.
   showPhoto() {
     const image = this.part("photo");
-    const key = (this.photoKey = this.state.photo);
+    const key = (this.photoKey = this.shownKey);
+    const { photo } = this.state;
     this.showMap(null);
     URL.revokeObjectURL(image.src);
     image.removeAttribute("src");
-    if (key === "" || this.isLive) return;
+    image.alt = "";
+    this.photo = null;
+    if (photo === "" || this.isLive || this.isVolume) return;
     const load = async () => {
-      const address = await server.picture(`/photo?${new URLSearchParams({ photo: key })}`);
+      const address = await server.picture(`/photo?${new URLSearchParams({ photo })}`);
       if (key !== this.photoKey) return URL.revokeObjectURL(address);
       image.src = address;
       await image.decode().catch(() => Promise.reject(new Error("This photo cannot be shown")));
@@ -386,6 +428,16 @@ class Pane extends Frame {
       this.photoKey = null;
       this.failed(error.message);
     });
+  }
+
+  // The planes of a volume, which come with its map.
+  async showPlanes(map) {
+    const image = this.part("photo");
+    const address = `data:image/jpeg;base64,${map.picture}`;
+    image.alt = planeWords(map);
+    if (image.src === address) return;
+    image.src = address;
+    await image.decode();
   }
 
   // What the network sees in a frame of the camera. What somebody points at stays where it is.
@@ -464,7 +516,7 @@ class Pane extends Frame {
   outline() {
     if (this.isLive && this.part("shown").matches(":active")) return; // a click on an outline needs it until its end
     this.root.querySelector("svg")?.remove();
-    if (!this.map) return;
+    if (!this.map || this.map.planes) return;
     const { subject, size } = this.map;
     if (this.hasPixels) { // all outputs have the same outline, and a click on it asks about another pixel
       if (subject.outlines.length) this.part("picture").append(outlines([subject], size, 0, () => {}));
@@ -485,7 +537,7 @@ class Pane extends Frame {
     if (width) this.part("shown").style.setProperty("--ratio", width / height);
     if (width && !map) this.probe.ask([width, height], null); // a place can be chosen before there is a map
     if (width && map) {
-      const factor = Math.max(1, Math.ceil(map.shape[1] / width));
+      const factor = map.planes ? 1 : Math.max(1, Math.ceil(map.shape[1] / width));
       canvas.width = width * factor;
       canvas.height = height * factor;
     }
@@ -506,8 +558,9 @@ class Pane extends Frame {
     this.part("columns").replaceChildren(...(map ? tables(map) : []));
     this.part("columns").hidden = !map?.columns.length;
     this.part("scale").hidden = !map;
-    this.part("shown").classList.toggle("picks", this.hasPixels);
-    this.probe.ask(map?.size ?? null, (map && this.page.atlases.get(this.atlasKey)?.atlas) ?? null, this.hasPixels);
+    const picks = this.hasPixels || Boolean(map?.planes);
+    this.part("shown").classList.toggle("picks", picks);
+    this.probe.ask(map?.size ?? null, (map && this.page.atlases.get(this.atlasKey)?.atlas) ?? null, picks);
     if (!map) return delete this.root.dataset.shown;
     const { subject } = map;
     const asked = this.network.answers ? this.state.question : nameOf(subject);
@@ -538,10 +591,15 @@ class Pane extends Frame {
   // The value at a pixel.
   tell(place) {
     const found = this.map && place && valueAt(this.map, ...place);
-    const pixel = place?.map(Math.floor).join(", ");
-    this.part("value").textContent = found
-      ? `Pixel ${pixel} · cell ${found.column}, ${found.row}: ${found.value.toFixed(2)} × even share`
-      : READ;
+    const cell = found && !this.map.planes ? ` · cell ${found.column}, ${found.row}` : "";
+    this.part("value").textContent = found ? `${this.words(place)}${cell}: ${found.value.toFixed(2)} × even share` : READ;
+  }
+
+  // What a point is called.
+  words(place) {
+    if (!this.map?.planes) return pixelWords(place);
+    const voxel = voxelAt(this.map, ...place);
+    return voxel ? `Voxel ${voxel.join(", ")}` : "Between planes";
   }
 
   step(by) {

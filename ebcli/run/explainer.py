@@ -154,26 +154,27 @@ class Explainer:
         """Whether it can be asked about the same classes in all images, rather than about the objects of each."""
         return self._task.in_batches
 
-    def for_film(self, sample: Images) -> "Explainer":
-        """The same network, asked about the same classes in each frame of a video.
+    def for_film(self, sample: Images, label: int | None = None) -> tuple["Explainer", int | None]:
+        """The same network, asked about the same classes in each frame of a video; and its prediction, given a label.
 
         Without targets, these are the classes that score highest on average over some of its frames; with a label, the
         true class, too. Of detectors and segmentation networks, each frame has its own objects.
 
         Args:
             sample: the frames.
+            label: the true class of the video.
         """
         if not self.has_classes:
-            return self
+            return self, None
         guard = guard_user_code(self.loaded.name)
         with self._lock, evaluating(self.loaded.net), guard, self._other_inputs(sample[0]):
-            scores = self._scores_of([image.pixels for image in sample], self._piece_batch_size)
-            subjects = self._task.subjects(scores.mean(0), self._request(sample[0]))
+            scores = self._scores_of([image.pixels for image in sample], self._piece_batch_size).mean(0)
+            subjects = self._task.subjects(scores, replace(self._request(sample[0]), label=label))
         other = copy(self)
         network = replace(self.network, classes=[(subject.index,) for subject in subjects])
         maps = replace(self._maps_asked, above=None, top_k=None, only=None)
         other._request_template = replace(self._request_template, network=network, maps=maps, labeled=False)
-        return other
+        return other, None if label is None else int(scores.argmax())
 
     @property
     def network(self) -> NetworkDescription:

@@ -27,7 +27,7 @@ from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import ImageError, import_optional, plural
 from ebcli.files.media.film import Film, FilmPart
 from ebcli.files.naming import MOVING_FORMATS, MapName, sha256
-from ebcli.files.paths import FileState, file_digest
+from ebcli.files.paths import file_digest
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
 from ebcli.files.unfinished import unfinished_work
@@ -38,7 +38,7 @@ from ebcli.run import film_files, film_rendering
 from ebcli.run.film_files import FinishedPart
 from ebcli.run.film_parts import DrawnPart, FilmJob, Reel, Row, ScoresOverTime, Track, load_part, read_film
 from ebcli.run.plan import RunPlan
-from ebcli.run.reading import NetworkInput
+from ebcli.run.reading import NetworkInput, sample_inputs
 from ebcli.run.rendering import file_name
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def explain_film(run: Run, explainer: Explainer, source: Source, film: Film) -> 
     """
     _check(run.plan)
     stamp, content = source.open_content()
-    sample = [NetworkInput(pixels=pixels, size=film.size, label=source.label) for pixels in film.sample]
-    explainer = explainer.for_film(sample)
+    sample = sample_inputs(film)
+    explainer, predicted = explainer.for_film(sample, source.label)
     explanations = explainer.explain(sample, run.stopping)
     sample_maps = [[] if isinstance(item, ImageError) else [*item.maps] for item in explanations]
     tracks = _tracks(run.plan, explainer, sample_maps)
@@ -105,7 +105,15 @@ def explain_film(run: Run, explainer: Explainer, source: Source, film: Film) -> 
             folder=folder,
             thumbnail_names=thumbnail_names,
         )
-        return _FilmRun(run, explainer, source, stamp, job).record()
+        record = run.record(
+            source,
+            "done",
+            input_bytes=stamp.bytes,
+            input_mtime_ns=stamp.mtime_ns,
+            label=source.label,
+            predicted=predicted,
+        )
+        return _FilmRun(run, explainer, source, record, job).finished_record()
 
 
 def _check(plan: RunPlan) -> None:
@@ -165,17 +173,15 @@ class _FilmRun:
         run: the run that it belongs to.
         explainer: the network, asked about the same classes in all frames.
         source: the video.
-        stamp: its state.
+        record: what is known of its record so far.
         job: how its parts are drawn.
     """
 
-    def __init__(
-        self, run: Run, explainer: Explainer, source: Source, stamp: FileState, job: FilmJob
-    ) -> None:
+    def __init__(self, run: Run, explainer: Explainer, source: Source, record: Record, job: FilmJob) -> None:
         self._run = run
         self._explainer = explainer
         self._source = source
-        self._stamp = stamp
+        self._record = record
         self._job = job
         self._near = deque[Reel]()  # whose maps may be averaged with those of a part that is not drawn yet
         self._past: list[ScoresOverTime] = []
@@ -190,33 +196,26 @@ class _FilmRun:
         self._problem = ""
         self._start = perf_counter()
 
-    def record(self) -> Record:
+    def finished_record(self) -> Record:
         """Explain and draw all parts, and write the results and the record."""
         self._draw_parts()
         if self._run.stopping.is_set():
             raise CancelledError
         if not self._finished:
             raise ImageError(self._problem or "it has no frames")
-        record = self._run.record(
-            self._source,
-            "done",
-            input_bytes=self._stamp.bytes,
-            input_mtime_ns=self._stamp.mtime_ns,
-            label=self._source.label,
-            film={
-                "frames": self._num_frames,
-                "broken": self._num_broken,
-                "start": self._finished[0].start,
-                "end": self._finished[-1].end,
-            },
-        )
         classes = self._totals.records
         files: dict[Path, bytes | Path] = {}
         if classes:
             files = self._finish()
         paths = {path: content for path, content in files.items() if isinstance(content, Path)}
         record = replace(
-            record,
+            self._record,
+            film={
+                "frames": self._num_frames,
+                "broken": self._num_broken,
+                "start": self._finished[0].start,
+                "end": self._finished[-1].end,
+            },
             output=tuple(map(str, paths)),
             output_bytes=tuple(path.stat().st_size for path in paths.values()),
             output_sha256=tuple(map(file_digest, paths.values())),
@@ -303,6 +302,8 @@ class _FilmRun:
         drawn = load_part(self._job, number)
         if drawn is None:
             return None
+        if not self._num_frames and self._run.on_resume is not None:
+            self._run.on_resume(self._source.name)
         self._add(drawn)
         self._count(len(drawn.read.times))
         return _Part(number, drawn.read, None, drawn.reel)

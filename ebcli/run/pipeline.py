@@ -72,6 +72,7 @@ class Run:
         counts: the number of records written so far, by status; after an interrupt more than were yielded.
         workers: the processes that load and render images, while there are results.
         on_frames: gets the name of a video, and how many of its frames are explained, and there are, if that is known.
+        on_resume: gets the name of a video of which an earlier run finished some parts.
     """
 
     plan: RunPlan
@@ -89,6 +90,7 @@ class Run:
     counts: Counter[str] = field(default_factory=Counter)
     workers: Workers = field(init=False)
     on_frames: Callable[[str, int, int | None], None] | None = None
+    on_resume: Callable[[str], None] | None = None
 
     @property
     def results(self) -> Generator[Record]:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.painters import palette, rounded_up, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, ImageError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.images import limit_pixels
+from ebcli.files.media.film import Film
 from ebcli.files.media.medium import INPUT_FORMATS
 from ebcli.files.naming import ANSWER, AUTO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
@@ -45,7 +47,7 @@ from ebcli.run.pipeline import Run, configuration_of, workers_for
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, WINDOWS, InputOptions, OutputOptions
 from ebcli.run.questions import with_queries
-from ebcli.run.reading import NetworkInput, Reader, has_films, medium_of
+from ebcli.run.reading import NetworkInput, Reader, has_films, medium_of, sample_inputs
 from ebcli.run.rendering import Arrays, RenderOptions, render
 from ebcli.workers import warm
 
@@ -122,7 +124,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Run:
     if has_scale and explainer is not None:
         all_sources = sources if inputs.shard is None else with_labels(listing(), inputs, model, reader)
         with workers_for(plan, 1) as workers:
-            load = partial(workers.call, reader.load)
+            load = partial(workers.call, reader.open)
             style = replace(style, vmax=run_vmax(explainer, all_sources, load, style))
     _warn_of(network, target_names(plan.maps))
     common = Record(
@@ -212,7 +214,10 @@ def _load_explainer(plan: RunPlan, sources: Sources) -> Explainer:
 
 
 def run_vmax(
-    explainer: Explainer, sources: Sources, load: Callable[[Source], NetworkInput | None], style: DrawingStyle
+    explainer: Explainer,
+    sources: Sources,
+    load: Callable[[Source], NetworkInput | Film | None],
+    style: DrawingStyle,
 ) -> float:
     """The end of a run's shared color scale, in units of a uniform map: the largest value in a sample of its maps.
 
@@ -223,18 +228,26 @@ def run_vmax(
     Args:
         explainer: the network.
         sources: all files of the run.
-        load: reads an image or a video.
+        load: reads an image or a video, or some frames of it.
         style: whether maps are drawn signed.
     """
     images = [*filter(_is_probably_image, sources)]
     count = len(images)
     sample: list[NetworkInput] = []
+    explanations: list[Explanation | ImageError] = []
     for i in np.linspace(0, count - 1, min(SAMPLE, count)).round().astype(int):
         with suppress(EbcliError, MemoryError):
-            sample += filter(None, [load(images[i])])
+            item = load(images[i])
+            if isinstance(item, Film):
+                frames = sample_inputs(item)
+                film_explainer, _ = explainer.for_film(frames)
+                explanations += film_explainer.explain(frames)
+            elif item is not None:
+                sample.append(item)
     sample.sort(key=lambda image: (len(image.form), image.form))
+    explanations += explainer.explain(sample)
     largest = 0.0
-    for explanation in explainer.explain(sample):
+    for explanation in explanations:
         if isinstance(explanation, ImageError):
             continue
         for map_ in explanation.maps:

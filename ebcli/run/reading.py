@@ -21,7 +21,7 @@ from ebcli.files.coordinates import Coordinates
 from ebcli.files.images import File, Notes, allow_truncated, limit_pixels
 from ebcli.files.media.film import FILM, Film, FilmFormat, survey
 from ebcli.files.media.medium import INPUT_FORMATS, DisplayFrame, FileContent, InputFormat, Photo
-from ebcli.files.media.video import is_animation
+from ebcli.files.media.video import is_animation, is_video
 from ebcli.files.naming import MOVING
 from ebcli.files.paths import FileState
 from ebcli.files.sources import Source
@@ -137,6 +137,8 @@ class Reader:
         if isinstance(medium, Photo):
             is_directory = isinstance(file, Path) and isdir(file)
             is_film = self.part.frames is not None if is_directory else is_animation(file)
+            if source.content is not None:  # which has no suffix
+                is_film |= is_video(file)
         if is_film:
             return survey(file, self.spec, self.part)
         return self._load(source, medium, stamp, file)
@@ -199,6 +201,11 @@ class Reader:
         """
         medium = medium_of(source, self.spec, self.media)
         return None if medium is None else medium.coordinates(source.open_content()[1], self.spec)
+
+
+def sample_inputs(film: Film) -> list[NetworkInput]:
+    """What the network gets of some frames of a video."""
+    return [NetworkInput(pixels=pixels, size=film.size) for pixels in film.sample]
 
 
 def has_films(sources: Sequence[Source]) -> bool:

@@ -4,6 +4,7 @@ One thread computes: requests wait in a row, and one that is given up leaves it.
 """
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.atlas import Atlas
 from ebcli.datatypes.explanation import Explanation, JsonObject, Map, Size, Subject
 from ebcli.drawing.frame_maps import FrameMaps
@@ -25,6 +27,7 @@ from ebcli.drawing.pages import atlas_data
 from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError, in_words
+from ebcli.files.clips import Slices
 from ebcli.files.sources import Source
 from ebcli.methods.table import PICTURE, Method
 from ebcli.pages.shell import page
@@ -32,6 +35,7 @@ from ebcli.run.plan import RunPlan
 from ebcli.serve.access import refuse
 from ebcli.serve.network import Network
 from ebcli.serve.photos import CAMERA, SIDE, SMALL, Photos
+from ebcli.serve.volumes import PlaneOptions, PlanesView
 from ebcli.workers import Workers
 
 T = TypeVar("T")
@@ -147,9 +151,11 @@ class Page:
         return JSONResponse(await self._decode(colors))
 
     async def _status(self, _request: Request) -> Response:
-        photos = self._photos
         networks = [_network_status(network) for network in self._networks.values()]
-        return JSONResponse({"networks": networks, "photos": photos.names, "more": photos.num_hidden})
+        axes = {network.axes for network in self._networks.values()}
+        photos = self._photos.names_for(axes)
+        more = self._photos.num_hidden(axes)
+        return JSONResponse({"networks": networks, "photos": photos, "more": more})
 
     async def _classes(self, request: Request) -> Response:
         return JSONResponse(self._network(request).loaded.categories or [])
@@ -167,7 +173,8 @@ class Page:
 
     async def _maps(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
-        content = await self._compute(request, _maps_of, network, plan, source)
+        options = PlaneOptions.from_query(request.query_params)
+        content = await self._compute(request, _maps_of, network, plan, source, options)
         return Response(content, media_type=_BINARY)
 
     async def _atlas(self, request: Request) -> Response:
@@ -223,10 +230,14 @@ class Page:
         return bytes(content)
 
 
-def _maps_of(network: Network, plan: RunPlan, source: Source) -> bytes:
+def _maps_of(network: Network, plan: RunPlan, source: Source, options: PlaneOptions) -> bytes:
     explanation = network.explain(plan, source)
+    size = network.size(source)
+    slices = network.slices(source)
+    if slices is not None:
+        return encode_planes(explanation, size, slices, network.planes(plan, source, options))
     fields = {} if explanation.answer is None else {"answer": explanation.answer}
-    return encode_maps(explanation, network.size(source), **fields)
+    return encode_maps(explanation, size, **fields)
 
 
 def _frame_maps(network: Network, plan: RunPlan, source: Source) -> bytes:
@@ -270,6 +281,7 @@ def _network_status(network: Network) -> JsonObject:
         "methods": [_method_status(method) for method in network.methods],
         "texts": network.takes_texts,
         "answers": network.answers,
+        "volumes": network.is_for_volumes,
     }
 
 
@@ -316,17 +328,40 @@ def encode_maps(explanation: Explanation, size: Size, **fields: Any) -> bytes:
     """
     maps = [_describe_map(map_, size) for map_ in explanation.maps]
     description = {"size": size, "subjects": subjects_json(explanation.subjects), "maps": maps, **fields}
+    return _encode(description, [map_.display_values for map_ in explanation.maps])
+
+
+def encode_planes(explanation: Explanation, size: Size, slices: Slices, view: PlanesView) -> bytes:
+    """The maps of a volume with slices of a size (width, height), encoded as those of a photo are.
+
+    The description has the picture of three planes, too, and each map has values in each of them.
+    """
+    maps = []
+    for map_, arrays in zip(explanation.maps, view.values, strict=True):
+        planes = [{**plane, "shape": array.shape} for plane, array in zip(view.planes, arrays, strict=True)]
+        maps.append({**_describe_map(map_, size, slices), "planes": planes})
+    description = {
+        "size": view.size,
+        "picture": base64.b64encode(view.picture).decode(),
+        "volume": view.volume,
+        "subjects": subjects_json(explanation.subjects),
+        "maps": maps,
+    }
+    return _encode(description, [array for arrays in view.values for array in arrays])
+
+
+def _encode(description: JsonObject, arrays: Iterable[FloatArray]) -> bytes:
     text = json.dumps(description).encode()
     text += b" " * (-len(text) % 4)
-    values = [map_.display_values.astype("<f4").tobytes() for map_ in explanation.maps]
+    values = [array.astype("<f4").tobytes() for array in arrays]
     return b"".join([len(text).to_bytes(4, "little"), text, *values])
 
 
-def _describe_map(map_: Map, size: Size) -> JsonObject:
+def _describe_map(map_: Map, size: Size, slices: Slices | None = None) -> JsonObject:
     """What is said of a map; the ends of its scales, None for one on which it is blank, are in the map's own units."""
     scales = {}
     for name, style in _STYLES.items():
-        frame = FrameMaps.from_map(map_, size, None, style)
+        frame = FrameMaps.from_map(map_, size, slices, style)
         scales[name] = None if frame.is_blank else limits(map_.display_values, frame.faded_style)
     return {
         "layer": map_.layer,

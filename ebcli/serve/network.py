@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ebcli.datatypes.explanation import Box, Explanation, JsonObject, Size, Subject
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files.clips import Slices
 from ebcli.files.naming import slug
 from ebcli.files.sources import Source
 from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, find_method, method_names
@@ -23,6 +24,7 @@ from ebcli.run.plan import RunPlan, as_command
 from ebcli.run.plan_parts import WINDOWS, MapOptions, OutputOptions, WordOptions
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.serve.photos import PhotoCache
+from ebcli.serve.volumes import PlaneOptions, PlanesView, view_planes
 from ebcli.workers import Workers
 
 if TYPE_CHECKING:
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
 
 ALL_LAYERS = "every"  # in place of a layer: all that the page offers
 _NUM_EXPLAINERS = 32  # in memory
-_CACHE_SIZE = 16  # inputs, and explanations, in memory
+_CACHE_SIZE = 16  # inputs, explanations, and views of volumes, in memory
 _ANY_TEXT = ("a photo",)
-_NUM_LIKELIEST = 5  # classes of a frame
+_NUM_LIKELIEST = 5  # classes of a frame, or a volume
 _BACKGROUND_CLASS = "1"  # of a segmentation network with one channel
 _UNDRAWN: JsonObject = {"style": DrawingStyle(), "output": OutputOptions()}
 
@@ -88,6 +90,7 @@ class Network:
         self._explainer = lru_cache(num_explainers)(self._explainer_for)
         self._inputs = PhotoCache[NetworkInput](_CACHE_SIZE)
         self._explanations = PhotoCache[Explanation](_CACHE_SIZE)
+        self._views = PhotoCache[PlanesView](_CACHE_SIZE)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -106,6 +109,16 @@ class Network:
         return self._loaded_model is not None
 
     @property
+    def axes(self) -> str:
+        """``"DHW"`` of a network for volumes, else ``"HW"``, also until it is loaded."""
+        return "HW" if self._loaded_model is None else self._loaded_model.transforms.axes
+
+    @property
+    def is_for_volumes(self) -> bool:
+        """Whether it is loaded, and gets volumes in place of photos."""
+        return self.axes == "DHW"
+
+    @property
     def title(self) -> str:
         """Its name, with the head that is explained if there are several."""
         if self._loaded_model is None or self._loaded_model.head is None:
@@ -116,7 +129,7 @@ class Network:
         """Load the network.
 
         Raises:
-            ConfigurationError: it cannot be loaded, or is not for images.
+            ConfigurationError: it cannot be loaded, or is for videos.
         """
         from ebcli.models import layers
         from ebcli.models.sources.answers import only_answers
@@ -134,10 +147,9 @@ class Network:
         first = Explainer(self._base_plan.replace(layer=layer_names[:1], target=target), 1)
         check_picture(first.network)
         model = first.loaded
-        if model.transforms.axes != "HW" or model.transforms.frames is not None:
-            raise ConfigurationError(
-                f"{model.name} is for {model.task}: the page is for images, the command is not"
-            )
+        if model.transforms.frames is not None:
+            problem = f"{model.name} is for {model.task}: the page is for images and volumes"
+            raise ConfigurationError(f"{problem}, the command is not")
         order = [INPUT, *(layer.name for layer in layers(model))]
         choice = chosen_layers((*layer_names, *first.network.layers, ALL), model)
         choice_in_order = [name for name in order if name in choice]
@@ -202,7 +214,7 @@ class Network:
         Raises:
             ConfigurationError: it is no classifier with classes of its own.
         """
-        if self.loaded.task != CLASSIFICATION or self.takes_texts:
+        if not self._has_windows:
             raise ConfigurationError(f"{self.loaded.name} has no classes to compare at each place")
         return self._base_plan.replace(layer=(self.default,), method=(CONTRASTIVE,), candidates=WINDOWS)
 
@@ -213,8 +225,10 @@ class Network:
         """
         if self.takes_texts:
             plan = plan.replace(layer=(self.default,))
-        elif self.loaded.task == CLASSIFICATION:
+        elif self._has_windows:
             plan = self.atlas_plan()
+        elif self.loaded.task == CLASSIFICATION:
+            plan = self._base_plan.replace(layer=(self.default,), top_k=_NUM_LIKELIEST)
         else:
             plan = self._base_plan.replace(layer=(self.default,), where=plan.maps.where)
         subjects = self._explainer(plan).subjects(self._input(source))
@@ -224,6 +238,11 @@ class Network:
         if self.loaded.task == CLASSIFICATION:
             subjects.sort(key=lambda subject: -subject.score)
         return subjects
+
+    @property
+    def _has_windows(self) -> bool:
+        """Whether classes are compared at each place of a photo, for which it is asked about windows."""
+        return self.loaded.task == CLASSIFICATION and not (self.takes_texts or self.is_for_volumes)
 
     @property
     def _has_background(self) -> bool:
@@ -253,6 +272,8 @@ class Network:
 
     def explain_frame(self, plan: RunPlan, source: Source) -> CameraFrame:
         """The maps of a frame of a camera, of which nothing is kept; for what it raises, see ``explain``."""
+        if self.is_for_volumes:
+            raise ImageError(f"{self.loaded.name} is for volumes: choose one in place of the camera")
         frame = self._read(source, replace(self._reader, has_windows=False))
         likeliest = plan
         if not self.takes_texts:
@@ -266,6 +287,17 @@ class Network:
     def size(self, source: Source) -> Size:
         """The width and height of a photo."""
         return self._input(source).size
+
+    def slices(self, source: Source) -> Slices | None:
+        """The slices of a volume; None of a photo."""
+        clips = self._input(source).clips
+        return clips if isinstance(clips, Slices) else None
+
+    def planes(self, plan: RunPlan, source: Source, options: PlaneOptions) -> PlanesView:
+        """The planes of a volume with the maps of a plan; for what it raises, see ``explain`` and ``view_planes``."""
+        plan = replace(plan, **_UNDRAWN)
+        arguments = source, self._input(source), self._reader, self.explain(plan, source), options
+        return self._views.get(source, (plan, options), partial(self._workers.call, view_planes, *arguments))
 
     def picture(self, plan: RunPlan, source: Source) -> bytes:
         """The picture of the only map of a photo, as a run writes it; for what it raises, see ``explain``."""
@@ -334,9 +366,8 @@ class Network:
 
     @property
     def _reader(self) -> Reader:
-        has_windows = self.loaded.task == CLASSIFICATION and not self.takes_texts
         max_pixels = self._base_plan.inputs.max_pixels
-        return Reader(self.loaded.transforms, max_pixels=max_pixels, has_windows=has_windows)
+        return Reader(self.loaded.transforms, max_pixels=max_pixels, has_windows=self._has_windows)
 
     def _input(self, source: Source) -> NetworkInput:
         """A photo as the network gets it. Raises ImageError if it cannot be read, or needs a path that it lacks."""
@@ -348,5 +379,5 @@ class Network:
             raise ImageError(f"{problem}: start eb-saliency serve with the photo's file")
         network_input = self._workers.call(reader.load, source)
         if network_input is None:
-            raise ImageError("it is not an image")
+            raise ImageError(f"it is not {'a volume' if self.is_for_volumes else 'an image'}")
         return network_input

@@ -1,21 +1,26 @@
-"""The photos of the page: those that the user named, by their paths, and uploads, by their content."""
+"""The photos or volumes of the page: those that the user named, by their paths, and uploads, by their content."""
 
 import io
 import os
 from collections import ChainMap
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from PIL import Image
+
+from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.overlay import downscale
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import decode, limit_pixels
-from ebcli.files.media.medium import PHOTO
+from ebcli.files.media.medium import INPUT_FORMATS, PHOTO, InputFormat
 from ebcli.files.paths import RemoteOptions, url_of
 from ebcli.files.sources import Source, find_sources
 from ebcli.models.classes import printable
+from ebcli.run.reading import Reader
 from ebcli.workers import Workers
 
 T = TypeVar("T")
@@ -29,6 +34,8 @@ _UPLOAD = "added-"  # before the digest that an upload is called by
 SIDE = 1024  # pixels, of a photo on the page
 SMALL = 160
 _CACHE_SIZE = 64  # photos in memory, as files
+_VOLUME = InputSpec.as_is(channels=1).of_volumes
+_OF_VOLUMES = [medium for medium in INPUT_FORMATS if medium.supports(_VOLUME)]
 
 
 class PhotoCache(Generic[T]):
@@ -55,7 +62,7 @@ class PhotoCache(Generic[T]):
 
 
 class Photos:
-    """The photos that the page can show; no other file can be read through it.
+    """The photos that the page can show; no other file can be read through it. Volumes are called photos, too.
 
     Args:
         paths: files, directories and URLs.
@@ -64,13 +71,12 @@ class Photos:
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
 
     Raises:
-        ConfigurationError: a file does not exist, or there are no images in a directory.
+        ConfigurationError: a file does not exist, or there are no images or volumes in a directory.
 
     Attributes:
         names: the path of each photo, or an upload's name, by what addresses of the page call it: the path, or a digest
             of the upload. So an address means the same photo after a restart.
         most_bytes: the size of the largest upload.
-        num_hidden: how many photos there are besides the first ones, which are shown.
     """
 
     def __init__(
@@ -79,14 +85,16 @@ class Photos:
         for path in paths:
             if url_of(path) is None and not os.path.lexists(path):
                 raise ConfigurationError(f"'{path}' does not exist: name photos or directories of photos")
-        sources = list(filter(_is_photo, find_sources(paths, remote=remote)))
-        if paths and not sources:
+        files = find_sources(paths, remote=remote, as_one=_OF_VOLUMES)
+        volumes = list(filter(_is_volume, files))
+        photos = [source for source in files if source not in volumes and _is_photo(source)]
+        if paths and not (photos or volumes):
             raise ConfigurationError("there are no photos: name files, or directories that contain some")
-        self.num_hidden = len(sources[_MAX_PHOTOS:])
         self.most_bytes = remote.max_bytes
         self._workers = workers
         self._max_pixels = max_pixels
-        self._sources = _by_path(sources[:_MAX_PHOTOS])
+        self._all = {"HW": photos, "DHW": volumes}
+        self._sources = _by_path([*photos[:_MAX_PHOTOS], *volumes[:_MAX_PHOTOS]])
         self._uploads: dict[str, Source] = {}
         self._photos = ChainMap(self._uploads, self._sources)
         self._drawings = PhotoCache[bytes](_CACHE_SIZE)
@@ -94,6 +102,19 @@ class Photos:
     @property
     def names(self) -> dict[str, str]:
         return {key: _path_text(source) for key, source in self._photos.items()}
+
+    def names_for(self, axes: Collection[str]) -> dict[str, str]:
+        """The names of what networks with these axes get, of uploads, and of files that the user named one by one."""
+        fitting = [id(source) for kind in axes for source in self._all[kind]]
+        return {
+            key: _path_text(source)
+            for key, source in self._photos.items()
+            if source.is_explicit or id(source) in fitting
+        }
+
+    def num_hidden(self, axes: Collection[str]) -> int:
+        """How many files there are for networks with these axes besides the first ones, which are shown."""
+        return sum(len(self._all[kind][_MAX_PHOTOS:]) for kind in axes)
 
     def source(self, key: str) -> Source:
         """The file of a photo.
@@ -145,8 +166,20 @@ class Photos:
 def _small(source: Source, longest: int, max_pixels: int | None) -> bytes:
     limit_pixels(max_pixels)
     file = io.BytesIO()
-    downscale(decode(source.open_content()[1], to_srgb=True), longest).save(file, "JPEG", quality=90)
+    downscale(_picture(source, max_pixels), longest).save(file, "JPEG", quality=90)
     return file.getvalue()
+
+
+def _picture(source: Source, max_pixels: int | None) -> Image.Image:
+    """A photo, or the slice in the middle of a volume."""
+    if not _is_volume(source):
+        return decode(source.open_content()[1], to_srgb=True)
+    reader = Reader(_VOLUME, max_pixels=max_pixels)
+    volume = reader.load(source)
+    assert volume is not None
+    assert volume.clips is not None
+    slices = reader.frames(source, volume)
+    return next(islice(slices, volume.clips.total // 2, None)).image
 
 
 def _by_path(sources: Sequence[Source]) -> dict[str, Source]:
@@ -165,6 +198,14 @@ def _path_text(source: Source) -> str:
 
 
 def _is_photo(source: Source) -> bool:
-    if source.is_explicit or PHOTO.has_suffix(source.path):
+    return source.is_explicit or _looks_like(source, [PHOTO])
+
+
+def _is_volume(source: Source) -> bool:
+    return not _looks_like(source, [PHOTO]) and _looks_like(source, _OF_VOLUMES)
+
+
+def _looks_like(source: Source, formats: Sequence[InputFormat]) -> bool:
+    if any(medium.has_suffix(source.path) for medium in formats):
         return True
-    return source.is_local and PHOTO.recognizes(source.path)
+    return source.is_local and any(medium.recognizes(source.path) for medium in formats)

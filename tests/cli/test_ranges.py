@@ -27,7 +27,7 @@ def test_numbers_out_of_range(option: str, value: str) -> None:
     ("setting", "value"),
     [
         ("max-pixels", "0"), ("image-timeout", "0"), ("image-timeout", "nan"), ("timeout", "0"), ("retries", "-1"),
-        ("gpus-per-worker", "-1"), ("every", "0"),
+        ("gpus-per-worker", "-1"), ("channels", "0"),
     ],
 )  # fmt: skip
 def test_limits_out_of_range(setting: str, value: str) -> None:

@@ -76,7 +76,7 @@ def until_loaded(client: httpx.Client) -> dict[str, Any]:
 
 
 def maps(client: httpx.Client, path: str = "/maps", **query: str) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The description of some maps, and their values (h, w)."""
+    """The description of some maps, and their values (h, w); of a volume, those in each plane, map by map."""
     answer = client.get(path, params=query)
     assert answer.status_code == 200, answer.json()
     return decode_maps(answer.content)
@@ -86,7 +86,7 @@ def decode_maps(content: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
     length = int.from_bytes(content[:4], "little")
     about = json.loads(content[4 : 4 + length])
     values = np.frombuffer(content[4 + length :], "<f4")
-    shapes = [one["shape"] for one in about["maps"]]
+    shapes = [part["shape"] for one in about["maps"] for part in one.get("planes", [one])]
     parts = np.split(values, np.cumsum([height * width for height, width in shapes]))[:-1]
     return about, [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { load } from "./scripts.js";
 
-const { decoded, valueAt, upsampled } = load(["draw.js"], ["decoded", "valueAt", "upsampled"]);
+const { decoded, valueAt, upsampled } = load(["volume.js", "draw.js"], ["decoded", "valueAt", "upsampled"]);
 
 // Two rows of three cells, over the right lower part of a photo of 90 x 60 pixels.
 const MAP = { shape: [2, 3], place: [30, 20, 90, 60], values: new Float32Array([1, 2, 3, 4, 5, 6]) };

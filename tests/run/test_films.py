@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from videos import moving_square, read_video, write_frames, write_video
 
 import ebcli
 from ebcli.cli.saliency import main
+from ebcli.datatypes.explanation import Map
 from ebcli.errors import ImageError
 from ebcli.files.encoding import read_facts
 from ebcli.files.naming import UNFINISHED
@@ -116,17 +118,18 @@ def write_uneven(path: Path, frames: Sequence[Image.Image], times: Sequence[int]
         container.mux(stream.encode())
 
 
-def add_sound(source: Path, target: Path, seconds: float, codec: str = "aac") -> None:
-    """The same video with a tone."""
+def add_sound(source: Path, target: Path, seconds: float, silence: float = 0) -> None:
+    """The same video with a tone after some seconds of silence."""
     with av.open(source) as silent, av.open(target, "w") as container:
         pictures = silent.streams.video[0]
         copy = container.add_stream_from_template(pictures)
-        sound = container.add_stream(codec, rate=48000)
+        sound = container.add_stream("aac", rate=48000)
         for packet in silent.demux(pictures):
             if packet.dts is not None:
                 packet.stream = copy
                 container.mux(packet)
         tone = np.sin(np.arange(int(48000 * seconds)) * 0.05).astype(np.float32)
+        tone[: int(48000 * silence)] = 0
         for first in range(0, len(tone), 1024):
             frame = av.AudioFrame.from_ndarray(tone[None, first : first + 1024], format="flt", layout="mono")
             frame.rate = 48000
@@ -182,6 +185,15 @@ def test_all_frames_share_a_scale() -> None:
     np.testing.assert_allclose(levels(Path("out.mp4"))[:, 12, 12], [255] * 4 + [64] * 4, atol=6)
 
 
+def test_a_map_that_rests_on_little_evidence_is_faint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a picture with a scale of its own: drawn at a third of its brightness if so much is given."""
+    write_frames(Path("shots"), squares([RED] * 8))
+    outputs(run("shots", "--frames", "10", *GRAY, "-o", "whole.mp4"))
+    monkeypatch.setattr(Map, "brightness", lambda *_: 1 / 3)
+    outputs(run("shots", "--frames", "10", *GRAY, "-o", "faint.mp4"))
+    np.testing.assert_allclose(levels(Path("faint.mp4")), levels(Path("whole.mp4")) / 3, atol=6)
+
+
 def test_maps_are_averaged_over_time_across_parts(small_parts: None) -> None:
     """Weights fall linearly: with frames 0.1 s apart and 0.2 s, they are 1/2, 1, 1/2, over their sum."""
     frames = moving_square(20)
@@ -197,8 +209,10 @@ def test_maps_are_averaged_over_time_across_parts(small_parts: None) -> None:
 
 
 def test_every_and_a_part_keep_the_times() -> None:
-    (path, _) = outputs(run("move.mp4", "--every", "3", "--start", "0.5", "--duration", "1"))
+    (path, _) = outputs(run("move.mp4", "--every", "3", "--start", "0.5", "--duration", "1.2"))
     assert times_of(Path(path)) == pytest.approx([0, 0.3, 0.6, 0.9], abs=1e-3)
+    with av.open(path) as container:
+        assert container.duration / av.time_base == pytest.approx(1.2, abs=1e-3)
 
 
 @pytest.mark.parametrize(("suffix", "kind"), [("gif", "GIF"), ("webp", "WEBP"), ("png", "PNG")])
@@ -235,6 +249,19 @@ def test_one_video_goes_to_a_file(name: str) -> None:
     assert "'out.jpg' cannot hold a video: choose .mp4, .webm, .gif, .webp or .apng" in refused.stderr
 
 
+def sound(path: Path) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """The times and the values of the samples of a file."""
+    with av.open(path) as container:
+        frames = list(container.decode(audio=0))
+    times = [frame.time + np.arange(frame.samples) / frame.rate for frame in frames]
+    return np.concatenate(times), np.concatenate([frame.to_ndarray()[0] for frame in frames])
+
+
+def span_of_sound(path: Path) -> tuple[float, float]:
+    times, _ = sound(path)
+    return times[0], times[-1]
+
+
 def sound_packets(path: Path) -> list[bytes]:
     with av.open(path) as container:
         return [bytes(packet) for packet in container.demux(audio=0) if packet.size]
@@ -247,15 +274,40 @@ def test_sound_is_copied_or_encoded_again() -> None:
     outputs(run("loud.mp4", "-o", "out.webm"))
     with av.open("out.webm") as container:
         assert container.streams.audio[0].codec_context.name in ("opus", "libopus")
-        seconds = sum(frame.samples / frame.rate for frame in container.decode(audio=0))
-    assert seconds == pytest.approx(2, abs=0.05)
-    outputs(run("loud.mp4", "--start", "1", "-o", "part.mp4"))
-    with av.open("part.mp4") as container:
-        seconds = sum(frame.samples / frame.rate for frame in container.decode(audio=0))
-    assert seconds == pytest.approx(1, abs=0.05)
+    assert span_of_sound(Path("out.webm")) == pytest.approx((0, 2), abs=0.05)
 
 
-def test_pixels_that_are_not_square_and_rotation_are_those_of_the_source() -> None:
+@pytest.mark.parametrize("name", ["part.mp4", "part.webm"])
+def test_a_part_has_its_own_sound(name: str) -> None:
+    """The tone begins at 1.2 s, so in a part from 0.7 s on at 0.5 s."""
+    add_sound(Path("move.mp4"), Path("loud.mp4"), 2, silence=1.2)
+    outputs(run("loud.mp4", "--start", "0.7", "--duration", "1", "-o", name))
+    assert span_of_sound(Path(name)) == pytest.approx((0, 1), abs=0.05)
+    times, samples = sound(Path(name))
+    assert times[np.abs(samples) > 0.3].min() == pytest.approx(0.5, abs=0.05)
+
+
+def rotated(content: bytes, width: int) -> bytes:
+    """An MP4 file whose display matrix turns frames by 90° clockwise, as in ISO/IEC 14496-12, 6.2.2."""
+    matrix = content.index(b"tkhd") + 44
+    one = 1 << 16
+    turned = struct.pack(">9i", 0, one, 0, -one, 0, 0, width * one, 0, 1 << 30)
+    return content[:matrix] + turned + content[matrix + len(turned) :]
+
+
+def test_frames_are_turned_as_their_file_says() -> None:
+    """After a clockwise turn, what was on the left is above."""
+    left_half = painted((64, 32), (RED, (0, 0, 32, 32)))
+    write_video(Path("lying.mp4"), [left_half] * 5)
+    Path("turned.mp4").write_bytes(rotated(Path("lying.mp4").read_bytes(), 32))
+    outputs(run("turned.mp4", *GRAY, "-o", "out.mp4"))
+    values = levels(Path("out.mp4"))
+    assert values.shape == (5, 64, 32)
+    assert values[:, 4:28].min() > 230
+    assert values[:, 36:60].max() < 25
+
+
+def test_pixels_that_are_not_square_are_those_of_the_source() -> None:
     with av.open("wide.mkv", "w") as container:
         stream = container.add_stream("libx264", rate=10)
         stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
@@ -332,11 +384,23 @@ def test_the_objects_of_a_frame_are_in_one_picture() -> None:
     assert len({frame.size for frame in read_video(Path(path))}) == 1
 
 
+def check_same_results(first: Path, second: Path, names: str) -> None:
+    """The same bytes, and videos with the same frames: libx264 may encode equal frames in different ways."""
+    paths = [*first.glob(names)]
+    assert paths
+    for path in paths:
+        other = second / path.name
+        if path.suffix == ".mp4":
+            assert times_of(other) == times_of(path)
+            np.testing.assert_allclose(levels(other), levels(path), atol=20)
+        else:
+            assert other.read_bytes() == path.read_bytes()
+
+
 def test_processes_make_the_same_files() -> None:
     for workers in (0, 2):
-        outputs(run("move.mp4", "-k", "2", "-o", f"maps{workers}", workers=workers))
-    for path in Path("maps0").glob("move*"):
-        assert Path("maps2", path.name).read_bytes() == path.read_bytes()
+        outputs(run("move.mp4", "-k", "2", "--raw", "-o", f"maps{workers}", workers=workers))
+    check_same_results(Path("maps0"), Path("maps2"), "move*")
 
 
 def test_memory_does_not_grow_with_the_length(monkeypatch: pytest.MonkeyPatch, small_parts: None) -> None:
@@ -365,11 +429,13 @@ SCRIPT = (
 )
 
 
-def start(*arguments: str) -> "subprocess.Popen[bytes]":
+def start(*arguments: str, **streams: Any) -> "subprocess.Popen[bytes]":
     """A run of its own, with small parts."""
     options = ("--model", "nets.py:colors", "--layer", "2", "--workers", "0", "--batch-size", "2")
     code = SCRIPT.format(path=[path for path in sys.path if path])
-    return subprocess.Popen([sys.executable, "-c", code, *options, *arguments], start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *options, *arguments], start_new_session=True, **streams
+    )
 
 
 @pytest.mark.slow
@@ -385,32 +451,40 @@ def test_a_killed_run_resumes_at_its_last_finished_part() -> None:
     assert not Path("out/long.mp4.0-red.mp4").exists()
     finished = len([*Path("out").glob(f"{UNFINISHED}/*/*.npz")])
     Path("calls.txt").write_text("")
-    assert start("long.mp4", "--target", "red", "-o", "out").wait() == 0
+    resuming = start("long.mp4", "--target", "red", "-o", "out", stderr=subprocess.PIPE)
+    _, message = resuming.communicate()
+    assert resuming.returncode == 0
+    assert message.count(b"long.mp4: resumes where an earlier run ended\n") == 1
     resumed = len(Path("calls.txt").read_text())
     Path("calls.txt").write_text("")
     assert start("long.mp4", "--target", "red", "-o", "whole").wait() == 0
     from_scratch = len(Path("calls.txt").read_text())
     assert from_scratch - resumed == 3 * finished  # batches of two in parts of six
-    for path in Path("whole").glob("long*"):
-        assert Path("out", path.name).read_bytes() == path.read_bytes()
+    check_same_results(Path("whole"), Path("out"), "long*")
     assert not Path("out", UNFINISHED).exists()
 
 
-def test_another_question_does_not_use_the_finished_parts(
-    monkeypatch: pytest.MonkeyPatch, small_parts: None
+@pytest.mark.parametrize("changed", ["question", "style", "file", "nothing"])
+def test_only_the_same_command_uses_finished_parts(
+    monkeypatch: pytest.MonkeyPatch, small_parts: None, changed: str
 ) -> None:
     def fail(*_: object) -> str:
         raise ImageError("no space")
 
     with monkeypatch.context() as patch:
         patch.setattr("ebcli.run.film_files.finish", fail)
-        assert run("move.mp4", "--target", "red").exit_code == 1
+        assert run("move.mp4", "--target", "red", "--raw").exit_code == 1
     assert [*Path("saliency", UNFINISHED).glob("*/*.npz")]
-    calls = len(Path("calls.txt").read_text())
-    outputs(run("move.mp4", "--target", "blue"))
-    assert len(Path("calls.txt").read_text()) - calls >= 20 // 8
-    found = read_facts(Path("saliency/move.mp4.2-blue.mp4"))
-    assert found["class"] == "2 blue"
+    options = ["--target", "blue" if changed == "question" else "red", "--raw"]
+    if changed == "style":
+        options += ["--style", "heatmap"]
+    elif changed == "file":
+        write_video(Path("move.mp4"), moving_square(20)[::-1])
+    result = run("move.mp4", *options)
+    outputs(result)
+    assert ("move.mp4: resumes" in result.stderr) == (changed == "nothing")
+    outputs(run("move.mp4", *options, "-o", "fresh"))
+    check_same_results(Path("fresh"), Path("saliency"), "move*")
 
 
 def test_several_videos_and_photos_share_a_run_that_can_be_resumed_and_verified() -> None:
@@ -432,6 +506,35 @@ def test_several_videos_and_photos_share_a_run_that_can_be_resumed_and_verified(
         else None
     )
     assert data is None or all(image["outcomes"][0]["photo"] for image in data["images"])
+
+
+def test_a_video_has_a_label_and_one_prediction(small_parts: None) -> None:
+    """Blue leads on average, red in most frames; neither is the label."""
+    write_frames(Path("inputs/green/shots"), squares([(140, 0, 130)] * 12 + [BLUE] * 8))
+    result = run("inputs/green/shots", "--frames", "10", "--labels", "folders", "--raw")
+    names = [Path(name).name for name in outputs(result) if name.endswith(".mp4")]
+    assert sorted(names) == ["shots.1-green.mp4", "shots.2-blue.mp4"]
+    (record,) = records(Path("saliency"))
+    assert (record["label"], record["predicted"]) == (1, 2)
+
+
+def test_a_scale_of_the_run_is_that_of_its_videos_too() -> None:
+    """A marginal map of a small square has a greater peak than that of a large one: 4 times for half the side."""
+    for name, side in (("small", 8), ("large", 16)):
+        write_frames(Path(name), [painted((SIDE, SIDE), (RED, (8, 8, 8 + side, 8 + side)))] * 4)
+    outputs(run("small", "large", "--frames", "10", *GRAY, "--scale", "run"))
+    for name, level in (("small", 255), ("large", 64)):
+        values = levels(Path(f"saliency/{name}.0-red+marginal.mp4"))
+        np.testing.assert_allclose(values[:, 12, 12], level, atol=6)
+
+
+def test_a_video_can_come_from_stdin() -> None:
+    options = ["--model", "nets.py:colors", "--layer", "2", "--workers", "0", "--target", "red"]
+    runner = CliRunner()
+    result = runner.invoke(main, [*options, "-", "-o", "out.mp4"], input=Path("move.mp4").read_bytes())
+    assert outputs(result) == ["out.mp4"]
+    assert times_of(Path("out.mp4")) == times_of(Path("move.mp4"))
+    assert read_facts(Path("out.mp4"))["input"] == "stdin"
 
 
 @pytest.mark.parametrize("options", [("--sufficiency",), ("--annotations", "boxes"), ("--style", "mask")])

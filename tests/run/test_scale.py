@@ -67,13 +67,13 @@ def test_a_sample_is_spread_over_all_files_and_bad_ones_do_not_count(monkeypatch
     looked: list[str] = []
     from ebcli.run.reading import Reader
 
-    load = Reader.load
+    load = Reader.open
 
     def counted(self: Reader, source: Any) -> Any:
         looked.append(source.path.name)
         return load(self, source)
 
-    monkeypatch.setattr(Reader, "load", counted)
+    monkeypatch.setattr(Reader, "open", counted)
     assert invoke(*OPTIONS, "--dry-run", "photos").exit_code == 0
     assert len(looked) == SAMPLE
     assert {"0000.jpg", "0001.jpg"} <= set(looked)  # the first file and the last one

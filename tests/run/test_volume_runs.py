@@ -219,7 +219,7 @@ def test_an_array_setting_has_the_same_meaning_as_option_variable_and_in_a_file(
 
     def first(network: str, name: str, text: str, *arguments: str) -> dict[str, Any]:
         words = [f"--{name}", text]
-        if way == "variable" or (way == "option" and name == "depth"):  # which is none
+        if way == "variable" or (way == "option" and name != "range"):  # which are none
             words = []
             monkeypatch.setenv(f"EB_SALIENCY_{name.upper()}", text)
         if way == "file":
@@ -232,10 +232,10 @@ def test_an_array_setting_has_the_same_meaning_as_option_variable_and_in_a_file(
     with np.load(first("gray", "channels", "2", "a.npy")["output"][-1]) as raw:
         assert center(raw["maps"][0]) == pytest.approx([21.5, 25.5])
     # the logit is the mean brightness and a constant
-    twice = "--channels", "2", "--scores", "raw", "a.npy", "--range"
+    twice = "EB_SALIENCY_CHANNELS=2", "--scores", "raw", "a.npy", "--range"
     numbers = [run("gray", *twice, f"0,{high}")[0]["classes"][0]["value"] for high in (1, 2)]
     assert numbers[0] - numbers[1] == pytest.approx(64 / 64 / 2, rel=1e-4)
-    record = first("gray", "range", "-2,0", "--channels", "2", "--scores", "raw", "a.npy")
+    record = first("gray", "range", "-2,0", "EB_SALIENCY_CHANNELS=2", "--scores", "raw", "a.npy")
     assert record["classes"][0]["value"] - numbers[1] == pytest.approx(1, rel=1e-4)  # (v + 2) / 2
     np.save("volume.npy", volume((12, 16, 16), (5, 8, 8)))
     with np.load(first("fixed", "depth", "6", "volume.npy")["output"][2]) as raw:
@@ -247,7 +247,7 @@ def test_a_network_declares_its_channels_and_that_it_takes_volumes() -> None:
     np.save("b.npy", volume((8, 9, 9), (3, 4, 4)))
     done, failed = run("declared", "a.npy", "b.npy", "--raw", status=1)
     assert np.load(done["output"][2])["maps"].shape == (1, 8, 16, 16)
-    assert failed["error"] == "it has 1 channel, but nets.py:declared takes 2: repeat it with --channels 1,1"
+    assert failed["error"] == "it has 1 channel, but nets.py:declared takes 2: repeat it with EB_SALIENCY_CHANNELS=1,1"
 
 
 def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
@@ -279,7 +279,7 @@ def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
             ("--layer", "1"),
             "layer '1' has no spatial dimensions (output shape (4, 64, 64)): choose a layer",
         ),
-        ("gray", ("--channels", "0"), "channels is (0,), but must be channels, numbered from 1"),
+        ("gray", ("EB_SALIENCY_CHANNELS=0",), "channels is (0,), but must be channels, numbered from 1"),
         (
             "gray",
             ("EB_SALIENCY_BANDS=1,2",),

@@ -161,7 +161,10 @@ def test_a_network_that_cannot_be_loaded_is_a_sentence_and_others_work(
     ) as client:
         missing, tiny, video = until_loaded(client)["networks"]
         assert "did you mean 'resnet18'" in missing["problem"]
-        assert video["problem"] == "clips.py:Net is for video: the page is for images, the command is not"
+        assert (
+            video["problem"]
+            == "clips.py:Net is for video: the page is for images and volumes, the command is not"
+        )
         assert told == [missing["problem"], video["problem"]]
         assert tiny["ready"]
         assert client.get("/maps", params={**ask(0, 1), "network": "1"}).status_code == 200

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
 from ebcli.datatypes.input_spec import InputSpec
-from ebcli.errors import ImageError, import_optional
+from ebcli.errors import ConfigurationError, ImageError, import_optional
 from ebcli.files import images
 from ebcli.files.clips import ClipOptions, Clips, clip_starts
 from ebcli.files.images import File
@@ -118,6 +118,15 @@ def is_animation(file: File) -> bool:
         images.open_image(file) as image,
     ):  # broken files make Pillow raise nearly anything
         return image.format in _ANIMATIONS and getattr(image, "n_frames", 1) > 1
+    return False
+
+
+def is_video(file: File) -> bool:
+    """Whether FFmpeg reads a file as a video."""
+    with suppress(ImageError, ConfigurationError), images.open_file(file) as content:
+        av = import_optional("av")
+        with _open_video(av, content):
+            return True
     return False
 
 
