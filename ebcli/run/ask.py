@@ -118,7 +118,8 @@ def ask(
         against: another word to contrast each of them with.
         all_words: also explain words such as "of".
         max_tokens: the longest answer of the model.
-        device, dtype: of a model that is loaded: any device of PyTorch, and ``"float32"`` or ``"bfloat16"``.
+        device: of a model that is loaded: any device of PyTorch.
+        dtype: of a model that is loaded: ``"float32"`` or ``"bfloat16"``.
 
     Returns:
         An `Answer`, or a list of these.

@@ -1,11 +1,13 @@
 """The server: its socket and its end."""
 
+from __future__ import annotations
+
 import secrets
 import socket
 import threading
 import webbrowser
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlunsplit
 
 import uvicorn
@@ -13,7 +15,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ebcli.errors import ConfigurationError
 from ebcli.serve.access import Guard
-from ebcli.serve.app import Page
+
+if TYPE_CHECKING:
+    from ebcli.serve.app import Page
 
 _HEADERS = 10  # seconds that they may take
 

@@ -249,7 +249,10 @@ def test_a_network_declares_its_channels_and_that_it_takes_volumes() -> None:
     np.save("b.npy", volume((8, 9, 9), (3, 4, 4)))
     done, failed = run("declared", "a.npy", "b.npy", "--raw", status=1)
     assert np.load(done["output"][2])["maps"].shape == (1, 8, 16, 16)
-    assert failed["error"] == "it has 1 channel, but nets.py:declared takes 2: repeat it with EB_SALIENCY_CHANNELS=1,1"
+    assert (
+        failed["error"]
+        == "it has 1 channel, but nets.py:declared takes 2: repeat it with EB_SALIENCY_CHANNELS=1,1"
+    )
 
 
 def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
