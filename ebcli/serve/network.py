@@ -24,12 +24,12 @@ from ebcli.run.plan import RunPlan, as_command
 from ebcli.run.plan_parts import WINDOWS, MapOptions, OutputOptions, WordOptions
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.serve.photos import PhotoCache
-from ebcli.serve.volumes import PlanesView, Voxel, view_planes
 from ebcli.workers import Workers
 
 if TYPE_CHECKING:
     from ebcli.models import LoadedModel
     from ebcli.run.explainer import Explainer
+    from ebcli.serve.volumes import PlanesView, Voxel
 
 ALL_LAYERS = "every"  # in place of a layer: all that the page offers
 _NUM_EXPLAINERS = 32  # in memory
@@ -90,7 +90,7 @@ class Network:
         self._explainer = lru_cache(num_explainers)(self._explainer_for)
         self._inputs = PhotoCache[NetworkInput](_CACHE_SIZE)
         self._explanations = PhotoCache[Explanation](_CACHE_SIZE)
-        self._views = PhotoCache[PlanesView](_CACHE_SIZE)
+        self._views: PhotoCache[PlanesView] = PhotoCache(_CACHE_SIZE)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -287,6 +287,8 @@ class Network:
 
     def planes(self, plan: RunPlan, source: Source, voxel: Voxel | None, is_stacked: bool) -> PlanesView:
         """The planes of a volume with the maps of a plan; for what it raises, see ``explain`` and ``view_planes``."""
+        from ebcli.serve.volumes import view_planes
+
         arguments = source, self._input(source), self._reader, self.explain(plan, source), voxel, is_stacked
         view = partial(self._workers.call, view_planes, *arguments)
         return self._views.get(source, (replace(plan, **_UNDRAWN), voxel, is_stacked), view)

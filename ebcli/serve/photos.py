@@ -20,7 +20,6 @@ from ebcli.files.media.medium import INPUT_FORMATS, PHOTO, InputFormat
 from ebcli.files.paths import RemoteOptions, url_of
 from ebcli.files.sources import Source, find_sources
 from ebcli.models.classes import printable
-from ebcli.run.reading import medium_of
 from ebcli.workers import Workers
 
 T = TypeVar("T")
@@ -167,8 +166,7 @@ def _picture(source: Source) -> Image.Image:
     """A photo, or the slice in the middle of a volume."""
     if PHOTO.has_suffix(source.path) or not _is_volume(source):
         return decode(source.open_content()[1], to_srgb=True)
-    medium = medium_of(source, _VOLUME)
-    assert medium is not None
+    medium = next(medium for medium in _OF_VOLUMES if _looks_like(source, [medium]))
     return next(medium.frames(source.open_content()[1], _VOLUME, ClipOptions(), None)).image
 
 
