@@ -78,11 +78,9 @@ class Pane extends Frame {
     return this.network.volumes;
   }
 
-  // How large the planes of a volume should be.
-  get planes() {
-    if (!this.isVolume) return {};
-    const width = this.part("shown").clientWidth;
-    return width < STACKED ? { width, stacked: 1 } : { width: width - WORDS };
+  // Whether the planes of a volume are one below the other.
+  get isStacked() {
+    return Boolean(this.isVolume) && this.part("shown").clientWidth < STACKED;
   }
 
   get layer() {
@@ -252,7 +250,7 @@ class Pane extends Frame {
   async ask(layer, signal) {
     const { maps } = this.known;
     const voxel = this.state.voxel || (maps.voxel ?? ""); // all layers have the planes of the first one
-    const address = `/maps?${this.query({ layer, voxel, ...this.planes })}`;
+    const address = `/maps?${this.query({ layer, voxel, stacked: this.isStacked ? "1" : "" })}`;
     const { subjects: [subject], size, picture, volume, ...answer } = decoded(await (await server.fetch(address, { signal })).arrayBuffer());
     for (const map of answer.maps) maps.layers.set(map.layer, Object.assign(map, { subject, size, picture, volume }));
     maps.voxel = volume?.voxel.join();
@@ -384,7 +382,7 @@ class Pane extends Frame {
     this.fillWhere();
     this.part("shown").setAttribute("aria-label", `${this.isVolume ? "Planes" : "Photo"}. The arrow keys move a point.`);
     this.part("shown").classList.toggle("volume", Boolean(this.isVolume));
-    this.part("shown").classList.toggle("stacked", Boolean(this.planes.stacked));
+    this.part("shown").classList.toggle("stacked", this.isStacked);
   }
 
   // Which pixel or voxel is asked about.

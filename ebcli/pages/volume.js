@@ -3,7 +3,6 @@
 // A volume: three planes through a voxel in one picture. Voxels are numbered as slices are in the file, from 1, along x, y, z.
 
 const STACKED = 480; // pixels; in narrower frames, one plane is below the other
-const WORDS = 64; // pixels around and between planes side by side
 const GAP = 0.06; // of a plane, around the point where the lines cross
 
 const partsOf = (map) => map.planes ?? [map];

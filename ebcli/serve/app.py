@@ -4,7 +4,6 @@ One thread computes: requests wait in a row, and one that is given up leaves it.
 """
 
 import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,7 @@ from ebcli.drawing.pages import atlas_data
 from ebcli.drawing.painters import limits, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError, in_words
-from ebcli.files.clips import Slices
+from ebcli.files.clips import Clips
 from ebcli.files.sources import Source
 from ebcli.methods.table import PICTURE, Method
 from ebcli.pages.shell import page
@@ -35,7 +34,7 @@ from ebcli.run.plan import RunPlan
 from ebcli.serve.access import refuse
 from ebcli.serve.network import Network
 from ebcli.serve.photos import CAMERA, SIDE, SMALL, Photos
-from ebcli.serve.volumes import PlaneOptions, PlanesView
+from ebcli.serve.volumes import PlanesView, Voxel, parse_voxel
 from ebcli.workers import Workers
 
 T = TypeVar("T")
@@ -154,8 +153,7 @@ class Page:
         networks = [_network_status(network) for network in self._networks.values()]
         axes = {network.axes for network in self._networks.values()}
         photos = self._photos.names_for(axes)
-        more = self._photos.num_hidden(axes)
-        return JSONResponse({"networks": networks, "photos": photos, "more": more})
+        return JSONResponse({"networks": networks, "photos": photos, "more": self._photos.num_hidden})
 
     async def _classes(self, request: Request) -> Response:
         return JSONResponse(self._network(request).loaded.categories or [])
@@ -173,8 +171,9 @@ class Page:
 
     async def _maps(self, request: Request) -> Response:
         plan, network, source = self._parse_request(request)
-        options = PlaneOptions.from_query(request.query_params)
-        content = await self._compute(request, _maps_of, network, plan, source, options)
+        voxel = parse_voxel(request.query_params.get("voxel", ""))
+        is_stacked = "stacked" in request.query_params
+        content = await self._compute(request, _maps_of, network, plan, source, voxel, is_stacked)
         return Response(content, media_type=_BINARY)
 
     async def _atlas(self, request: Request) -> Response:
@@ -230,12 +229,12 @@ class Page:
         return bytes(content)
 
 
-def _maps_of(network: Network, plan: RunPlan, source: Source, options: PlaneOptions) -> bytes:
+def _maps_of(network: Network, plan: RunPlan, source: Source, voxel: Voxel | None, is_stacked: bool) -> bytes:
     explanation = network.explain(plan, source)
     size = network.size(source)
     slices = network.slices(source)
     if slices is not None:
-        return encode_planes(explanation, size, slices, network.planes(plan, source, options))
+        return encode_planes(explanation, size, slices, network.planes(plan, source, voxel, is_stacked))
     fields = {} if explanation.answer is None else {"answer": explanation.answer}
     return encode_maps(explanation, size, **fields)
 
@@ -281,7 +280,7 @@ def _network_status(network: Network) -> JsonObject:
         "methods": [_method_status(method) for method in network.methods],
         "texts": network.takes_texts,
         "answers": network.answers,
-        "volumes": network.is_for_volumes,
+        "volumes": network.axes == "DHW",
     }
 
 
@@ -331,7 +330,7 @@ def encode_maps(explanation: Explanation, size: Size, **fields: Any) -> bytes:
     return _encode(description, [map_.display_values for map_ in explanation.maps])
 
 
-def encode_planes(explanation: Explanation, size: Size, slices: Slices, view: PlanesView) -> bytes:
+def encode_planes(explanation: Explanation, size: Size, slices: Clips, view: PlanesView) -> bytes:
     """The maps of a volume with slices of a size (width, height), encoded as those of a photo are.
 
     The description has the picture of three planes, too, and each map has values in each of them.
@@ -340,13 +339,7 @@ def encode_planes(explanation: Explanation, size: Size, slices: Slices, view: Pl
     for map_, arrays in zip(explanation.maps, view.values, strict=True):
         planes = [{**plane, "shape": array.shape} for plane, array in zip(view.planes, arrays, strict=True)]
         maps.append({**_describe_map(map_, size, slices), "planes": planes})
-    description = {
-        "size": view.size,
-        "picture": base64.b64encode(view.picture).decode(),
-        "volume": view.volume,
-        "subjects": subjects_json(explanation.subjects),
-        "maps": maps,
-    }
+    description = {**view.description, "subjects": subjects_json(explanation.subjects), "maps": maps}
     return _encode(description, [array for arrays in view.values for array in arrays])
 
 
@@ -357,7 +350,7 @@ def _encode(description: JsonObject, arrays: Iterable[FloatArray]) -> bytes:
     return b"".join([len(text).to_bytes(4, "little"), text, *values])
 
 
-def _describe_map(map_: Map, size: Size, slices: Slices | None = None) -> JsonObject:
+def _describe_map(map_: Map, size: Size, slices: Clips | None = None) -> JsonObject:
     """What is said of a map; the ends of its scales, None for one on which it is blank, are in the map's own units."""
     scales = {}
     for name, style in _STYLES.items():

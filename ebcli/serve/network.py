@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ebcli.datatypes.explanation import Box, Explanation, JsonObject, Size, Subject
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.files.clips import Slices
+from ebcli.files.clips import Clips
 from ebcli.files.naming import slug
 from ebcli.files.sources import Source
 from ebcli.methods.table import CONTRASTIVE, PICTURE, Method, find_method, method_names
@@ -24,12 +24,12 @@ from ebcli.run.plan import RunPlan, as_command
 from ebcli.run.plan_parts import WINDOWS, MapOptions, OutputOptions, WordOptions
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.serve.photos import PhotoCache
-from ebcli.serve.volumes import PlaneOptions, PlanesView, view_planes
 from ebcli.workers import Workers
 
 if TYPE_CHECKING:
     from ebcli.models import LoadedModel
     from ebcli.run.explainer import Explainer
+    from ebcli.serve.volumes import PlanesView, Voxel
 
 ALL_LAYERS = "every"  # in place of a layer: all that the page offers
 _NUM_EXPLAINERS = 32  # in memory
@@ -90,7 +90,7 @@ class Network:
         self._explainer = lru_cache(num_explainers)(self._explainer_for)
         self._inputs = PhotoCache[NetworkInput](_CACHE_SIZE)
         self._explanations = PhotoCache[Explanation](_CACHE_SIZE)
-        self._views = PhotoCache[PlanesView](_CACHE_SIZE)
+        self._views: PhotoCache[PlanesView] = PhotoCache(_CACHE_SIZE)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -112,11 +112,6 @@ class Network:
     def axes(self) -> str:
         """``"DHW"`` of a network for volumes, else ``"HW"``, also until it is loaded."""
         return "HW" if self._loaded_model is None else self._loaded_model.transforms.axes
-
-    @property
-    def is_for_volumes(self) -> bool:
-        """Whether it is loaded, and gets volumes in place of photos."""
-        return self.axes == "DHW"
 
     @property
     def title(self) -> str:
@@ -242,7 +237,7 @@ class Network:
     @property
     def _has_windows(self) -> bool:
         """Whether classes are compared at each place of a photo, for which it is asked about windows."""
-        return self.loaded.task == CLASSIFICATION and not (self.takes_texts or self.is_for_volumes)
+        return self.loaded.task == CLASSIFICATION and self.axes == "HW" and not self.takes_texts
 
     @property
     def _has_background(self) -> bool:
@@ -272,8 +267,6 @@ class Network:
 
     def explain_frame(self, plan: RunPlan, source: Source) -> CameraFrame:
         """The maps of a frame of a camera, of which nothing is kept; for what it raises, see ``explain``."""
-        if self.is_for_volumes:
-            raise ImageError(f"{self.loaded.name} is for volumes: choose one in place of the camera")
         frame = self._read(source, replace(self._reader, has_windows=False))
         likeliest = plan
         if not self.takes_texts:
@@ -288,16 +281,17 @@ class Network:
         """The width and height of a photo."""
         return self._input(source).size
 
-    def slices(self, source: Source) -> Slices | None:
+    def slices(self, source: Source) -> Clips | None:
         """The slices of a volume; None of a photo."""
-        clips = self._input(source).clips
-        return clips if isinstance(clips, Slices) else None
+        return self._input(source).clips
 
-    def planes(self, plan: RunPlan, source: Source, options: PlaneOptions) -> PlanesView:
+    def planes(self, plan: RunPlan, source: Source, voxel: Voxel | None, is_stacked: bool) -> PlanesView:
         """The planes of a volume with the maps of a plan; for what it raises, see ``explain`` and ``view_planes``."""
-        plan = replace(plan, **_UNDRAWN)
-        arguments = source, self._input(source), self._reader, self.explain(plan, source), options
-        return self._views.get(source, (plan, options), partial(self._workers.call, view_planes, *arguments))
+        from ebcli.serve.volumes import view_planes
+
+        arguments = source, self._input(source), self._reader, self.explain(plan, source), voxel, is_stacked
+        view = partial(self._workers.call, view_planes, *arguments)
+        return self._views.get(source, (replace(plan, **_UNDRAWN), voxel, is_stacked), view)
 
     def picture(self, plan: RunPlan, source: Source) -> bytes:
         """The picture of the only map of a photo, as a run writes it; for what it raises, see ``explain``."""
@@ -379,5 +373,5 @@ class Network:
             raise ImageError(f"{problem}: start eb-saliency serve with the photo's file")
         network_input = self._workers.call(reader.load, source)
         if network_input is None:
-            raise ImageError(f"it is not {'a volume' if self.is_for_volumes else 'an image'}")
+            raise ImageError(f"it is no {reader.unit}")
         return network_input

@@ -3,10 +3,9 @@
 import io
 import os
 from collections import ChainMap
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -15,12 +14,12 @@ from PIL import Image
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.overlay import downscale
 from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files.clips import ClipOptions
 from ebcli.files.images import decode, limit_pixels
 from ebcli.files.media.medium import INPUT_FORMATS, PHOTO, InputFormat
 from ebcli.files.paths import RemoteOptions, url_of
 from ebcli.files.sources import Source, find_sources
 from ebcli.models.classes import printable
-from ebcli.run.reading import Reader
 from ebcli.workers import Workers
 
 T = TypeVar("T")
@@ -77,6 +76,7 @@ class Photos:
         names: the path of each photo, or an upload's name, by what addresses of the page call it: the path, or a digest
             of the upload. So an address means the same photo after a restart.
         most_bytes: the size of the largest upload.
+        num_hidden: how many photos there are besides the first ones, which are shown.
     """
 
     def __init__(
@@ -86,35 +86,27 @@ class Photos:
             if url_of(path) is None and not os.path.lexists(path):
                 raise ConfigurationError(f"'{path}' does not exist: name photos or directories of photos")
         files = find_sources(paths, remote=remote, as_one=_OF_VOLUMES)
+        photos = list(filter(_is_photo, files))
         volumes = list(filter(_is_volume, files))
-        photos = [source for source in files if source not in volumes and _is_photo(source)]
         if paths and not (photos or volumes):
             raise ConfigurationError("there are no photos: name files, or directories that contain some")
         self.most_bytes = remote.max_bytes
         self._workers = workers
         self._max_pixels = max_pixels
-        self._all = {"HW": photos, "DHW": volumes}
-        self._sources = _by_path([*photos[:_MAX_PHOTOS], *volumes[:_MAX_PHOTOS]])
+        self.num_hidden = len(photos[_MAX_PHOTOS:]) + len(volumes[_MAX_PHOTOS:])
+        self._sources = {"DHW": _by_path(volumes[:_MAX_PHOTOS]), "HW": _by_path(photos[:_MAX_PHOTOS])}
         self._uploads: dict[str, Source] = {}
-        self._photos = ChainMap(self._uploads, self._sources)
+        self._photos = ChainMap(self._uploads, *self._sources.values())
         self._drawings = PhotoCache[bytes](_CACHE_SIZE)
 
     @property
     def names(self) -> dict[str, str]:
         return {key: _path_text(source) for key, source in self._photos.items()}
 
-    def names_for(self, axes: Collection[str]) -> dict[str, str]:
-        """The names of what networks with these axes get, of uploads, and of files that the user named one by one."""
-        fitting = [id(source) for kind in axes for source in self._all[kind]]
-        return {
-            key: _path_text(source)
-            for key, source in self._photos.items()
-            if source.is_explicit or id(source) in fitting
-        }
-
-    def num_hidden(self, axes: Collection[str]) -> int:
-        """How many files there are for networks with these axes besides the first ones, which are shown."""
-        return sum(len(self._all[kind][_MAX_PHOTOS:]) for kind in axes)
+    def names_for(self, axes: Iterable[str]) -> dict[str, str]:
+        """The names of uploads, and of the files for networks with these axes; see ``InputSpec.axes``."""
+        fitting = ChainMap(self._uploads, *(self._sources[kind] for kind in axes))
+        return {key: name for key, name in self.names.items() if key in fitting}
 
     def source(self, key: str) -> Source:
         """The file of a photo.
@@ -166,20 +158,16 @@ class Photos:
 def _small(source: Source, longest: int, max_pixels: int | None) -> bytes:
     limit_pixels(max_pixels)
     file = io.BytesIO()
-    downscale(_picture(source, max_pixels), longest).save(file, "JPEG", quality=90)
+    downscale(_picture(source), longest).save(file, "JPEG", quality=90)
     return file.getvalue()
 
 
-def _picture(source: Source, max_pixels: int | None) -> Image.Image:
+def _picture(source: Source) -> Image.Image:
     """A photo, or the slice in the middle of a volume."""
-    if not _is_volume(source):
+    if PHOTO.has_suffix(source.path) or not _is_volume(source):
         return decode(source.open_content()[1], to_srgb=True)
-    reader = Reader(_VOLUME, max_pixels=max_pixels)
-    volume = reader.load(source)
-    assert volume is not None
-    assert volume.clips is not None
-    slices = reader.frames(source, volume)
-    return next(islice(slices, volume.clips.total // 2, None)).image
+    medium = next(medium for medium in _OF_VOLUMES if _looks_like(source, [medium]))
+    return next(medium.frames(source.open_content()[1], _VOLUME, ClipOptions(), None)).image
 
 
 def _by_path(sources: Sequence[Source]) -> dict[str, Source]:
@@ -202,7 +190,7 @@ def _is_photo(source: Source) -> bool:
 
 
 def _is_volume(source: Source) -> bool:
-    return not _looks_like(source, [PHOTO]) and _looks_like(source, _OF_VOLUMES)
+    return _looks_like(source, _OF_VOLUMES)
 
 
 def _looks_like(source: Source, formats: Sequence[InputFormat]) -> bool:

@@ -141,8 +141,7 @@ def test_an_upload_without_a_path_is_a_volume_too(opened: Callable[..., TestClie
         ({"voxel": "0,1,1"}, "the voxel 0,1,1 is outside of it"),
         ({"voxel": "1,1"}, "the voxel 1,1 is outside of it"),
         ({"voxel": "a,1,1"}, "this is no address of the page"),
-        ({"width": "wide"}, "this is no address of the page"),
-        ({"photo": TEN[0]}, "it is not a volume"),
+        ({"photo": TEN[0]}, "it is no volume"),
     ],
 )
 def test_wrong_addresses_of_volumes_are_one_sentence(
@@ -157,8 +156,6 @@ def test_what_does_not_work_for_volumes_says_so(opened: Callable[..., TestClient
     client = opened(solid())
     atlas = client.get("/atlas", params={"photo": SCANS[0]}).json()
     assert atlas["problem"] == "nets.py:solid has no classes to compare at each place"
-    frame = client.post("/frame", content=Path(TEN[0]).read_bytes()).json()
-    assert frame["problem"] == "nets.py:solid is for volumes: choose one in place of the camera"
 
 
 def test_the_command_makes_the_picture_of_a_volume(opened: Callable[..., TestClient]) -> None:

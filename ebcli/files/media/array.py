@@ -76,19 +76,17 @@ class Arrays(InputFormat):
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> FileContent:
         with reading(file):
             values, _, affine = self.load(file, spec)
-            *depth, height, width = values.shape[1:]
-            slices = None
-            if depth:
-                slices = Slices(starts=(0,), frames=depth[0], frame_rate=1.0, total=depth[0], affine=affine)
+            *_, height, width = values.shape
             pixels = spec.read_array(values)
             bands = [values[number - 1] for number in spec.selected] or [*values]
             has_white = values.dtype.name == "uint16" and spec.range is None
             notes = notes_of_values(bands, WHITE if has_white else None)
-            return FileContent(pixels, (width, height), slices, notes)
+            return FileContent(pixels, (width, height), _slices_of(values, affine), notes)
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         with reading(file):
-            values, window, _ = self.load(file, spec)
+            values, window, affine = self.load(file, spec)
+        slices = _slices_of(values, affine)
         bands = (1, 2, 3) if len(values) > 2 else (1,)
         chosen = [values[number - 1] for number in spec.bands or bands]
         low, high = spec.range or window or _window(chosen)
@@ -99,11 +97,14 @@ class Arrays(InputFormat):
             colors = levels.clip(0, 255).round().astype(np.uint8)
             return Image.fromarray(colors.repeat(3 // len(planes), -1))
 
-        if isinstance(clips, Slices):
-            for i in range(clips.total):
-                yield DisplayFrame(draw([clips.upright(band[i]) for band in chosen]), i, 0, i)
-        else:
+        if slices is None:
             yield DisplayFrame(draw(chosen))
+            return
+        numbers = range(slices.total)
+        if clips is None:  # as a thumbnail of a volume that no network has seen
+            numbers = numbers[slices.total // 2 :][:1]
+        for i in numbers:
+            yield DisplayFrame(draw([slices.upright(band[i]) for band in chosen]), i, 0, i)
 
     def check(self, shape: Sequence[int], kind: np.dtype[Any]) -> None:
         """Raise ImageError if an array of this shape and data type is no image or volume, or too large to be read."""
@@ -115,6 +116,14 @@ class Arrays(InputFormat):
                 f"it has {sides(shape) or 'no'} values, but an array ({axes}) or (C, {axes}) is needed"
             )
         check_pixels((shape[-1], prod(shape[:-1])))
+
+
+def _slices_of(values: AnyArray, affine: Affine | None) -> Slices | None:
+    """The slices of a volume (C, D, H, W); None of an image (C, H, W)."""
+    if values.ndim == 3:
+        return None
+    depth = values.shape[1]
+    return Slices(starts=(0,), frames=depth, frame_rate=1.0, total=depth, affine=affine)
 
 
 def _window(bands: Sequence[AnyArray]) -> Interval:
