@@ -30,7 +30,7 @@ from ebcli.datatypes.explanation import Map
 from ebcli.errors import ImageError
 from ebcli.files.encoding import read_facts
 from ebcli.files.naming import UNFINISHED
-from ebcli.run import films
+from ebcli.run import film_rendering, films
 
 NETS = """
 import sys
@@ -404,24 +404,34 @@ def test_processes_make_the_same_files() -> None:
 
 
 def test_memory_does_not_grow_with_the_length(monkeypatch: pytest.MonkeyPatch, small_parts: None) -> None:
-    """At any time, at most a few parts of a video are in memory, for the network or with their maps."""
-    alive: list[weakref.ref[Any]] = []
-    highest: dict[int, int] = {}
-    read = films.read_film
+    """However slow the network is, at most a few parts of a video are in memory: their pixels, and their maps."""
+    pixels: list[weakref.ref[Any]] = []
+    maps: list[weakref.ref[Any]] = []
+    most = 0
+    read, draw, explain = films.read_film, film_rendering.draw_part, films._FilmRun._explain
 
-    def counted(job: Any, number: int) -> Any:
+    def read_counted(job: Any, number: int) -> Any:
         part = read(job, number)
-        alive.extend(weakref.ref(pixels) for pixels in part.pixels)
-        num_alive = sum(reference() is not None for reference in alive)
-        highest[length] = max(highest.get(length, 0), num_alive)
+        pixels.extend(map(weakref.ref, part.pixels[:1]))
         return part
 
-    monkeypatch.setattr(films, "read_film", counted)
-    for length in (40, 160):
-        write_video(Path("long.mp4"), moving_square(length))
-        alive.clear()
-        outputs(run("long.mp4", "-o", f"{length}.mp4"))
-    assert max(highest.values()) <= 5 * 6  # the part at the network, those ahead of it and those behind
+    def draw_counted(job: Any, number: int, part: Any, of_frames: Any, reel: Any, *others: Any) -> Any:
+        maps.append(weakref.ref(reel.values[0]))
+        return draw(job, number, part, of_frames, reel, *others)
+
+    def explain_last(film: Any, images: Any) -> Any:
+        nonlocal most
+        film._run.workers.submit(int).result()  # the only thread has done all before
+        most = max(most, *(sum(array() is not None for array in arrays) for arrays in (pixels, maps)))
+        return explain(film, images)
+
+    monkeypatch.setattr(films, "read_film", read_counted)
+    monkeypatch.setattr(film_rendering, "draw_part", draw_counted)
+    monkeypatch.setattr(films._FilmRun, "_explain", explain_last)
+    write_video(Path("long.mp4"), moving_square(120))
+    outputs(run("long.mp4", "-o", "out.mp4"))
+    assert len(pixels) == len(maps) == 120 // 6
+    assert 1 < most <= 5
 
 
 SCRIPT = (
