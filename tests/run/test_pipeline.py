@@ -61,7 +61,7 @@ def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_oth
     def is_network_ahead() -> bool:  # at first the drawing waits for the network
         return len(explained) > 20 or len(explained) - len(drawn) >= 2 * 2
 
-    monkeypatch.setattr(Reader, "load", counted(seen, Reader.load))
+    monkeypatch.setattr(Reader, "open", counted(seen, Reader.open))
     monkeypatch.setattr(
         ebcli.run.pipeline, "render", counted(drawn, ebcli.run.pipeline.render, is_network_ahead)
     )
