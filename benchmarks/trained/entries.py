@@ -10,10 +10,8 @@ few and narrow layers, and gets its photos from its own processor.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -28,6 +26,9 @@ from transformers.models.mllama.configuration_mllama import MllamaTextConfig, Ml
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig, Qwen3VLVisionConfig
 from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
 
+import ebcli
+from benchmarks import evidence
+
 SIDE = 64
 COLORS = {
     "red": (220, 40, 40),
@@ -37,15 +38,25 @@ COLORS = {
     "black": (10, 10, 10),
     "white": (250, 250, 250),
 }
+RADIUS = 8
 QUESTION = "describe"
-STEPS = 1200
+STEPS = {"projector": 300, "resampler": 1200, "cross-attention": 300, "deepstack": 300, "tiles": 300}
 BATCH = 32
 RATE = 2e-3
 SEED = 5
 PHOTOS = 24
 
 _SPECIAL = (
-    *("<pad>", "<unk>", "<bos>", "<eos>", "<image>", "<|image|>", "<fake_token_around_image>", "<global-img>"),
+    *(
+        "<pad>",
+        "<unk>",
+        "<bos>",
+        "<eos>",
+        "<image>",
+        "<|image|>",
+        "<fake_token_around_image>",
+        "<global-img>",
+    ),
     *("<end_of_utterance>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
     *(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)),
 )
@@ -84,10 +95,12 @@ class Scene:
     Attributes:
         photo: RGB, 64 x 64 pixels.
         colors: the names of the left and of the right color.
+        discs: (2, 64, 64), the pixels of both discs.
     """
 
     photo: Image.Image
     colors: tuple[str, str]
+    discs: Tensor
 
     @property
     def answer(self) -> str:
@@ -105,13 +118,14 @@ def _scene(generator: torch.Generator) -> Scene:
     names = list(COLORS)
     chosen = [names[number] for number in torch.randperm(len(names), generator=generator)[:2].tolist()]
     rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
+    discs = torch.zeros(2, SIDE, SIDE, dtype=torch.bool)
     for half, name in enumerate(chosen):
-        row, column = torch.randint(10, SIDE // 2 - 10, (2,), generator=generator).tolist()
-        row = 2 * row
-        is_disc = (rows - row) ** 2 + (columns - column - half * SIDE // 2) ** 2 <= 64
-        pixels[is_disc] = torch.tensor(COLORS[name], dtype=torch.float32)
+        row = int(torch.randint(RADIUS, SIDE - RADIUS, (), generator=generator))
+        column = int(torch.randint(RADIUS, SIDE // 2 - RADIUS, (), generator=generator)) + half * SIDE // 2
+        discs[half] = (rows - row) ** 2 + (columns - column) ** 2 <= RADIUS**2
+        pixels[discs[half]] = torch.tensor(COLORS[name], dtype=torch.float32)
     photo = Image.fromarray(pixels.clamp(0, 255).byte().numpy())
-    return Scene(photo, (chosen[0], chosen[1]))
+    return Scene(photo, (chosen[0], chosen[1]), discs)
 
 
 def _tokenizer(image: str) -> Any:
@@ -177,7 +191,9 @@ def resampler() -> tuple[Any, Any]:
         image_token_id=WORDS["<image>"],
     )
     processor = transformers.Idefics2Processor(
-        transformers.Idefics2ImageProcessor(size={"shortest_edge": SIDE, "longest_edge": SIDE}, do_image_splitting=False),
+        transformers.Idefics2ImageProcessor(
+            size={"shortest_edge": SIDE, "longest_edge": SIDE}, do_image_splitting=False
+        ),
         _tokenizer("<image>"),
         image_seq_len=16,
         chat_template=_chat("<image>"),
@@ -201,7 +217,9 @@ def cross_attention() -> tuple[Any, Any]:
         vision_output_dim=3 * _WIDTH,
     )
     text = MllamaTextConfig(**_TEXT | {"num_hidden_layers": 3}, cross_attention_layers=[1])
-    config = transformers.MllamaConfig(vision_config=vision, text_config=text, image_token_index=WORDS["<|image|>"])
+    config = transformers.MllamaConfig(
+        vision_config=vision, text_config=text, image_token_index=WORDS["<|image|>"]
+    )
     processor = transformers.MllamaProcessor(
         transformers.MllamaImageProcessor(size=_SIZE, max_image_tiles=1),
         _tokenizer("<|image|>"),
@@ -255,7 +273,9 @@ def tiles() -> tuple[Any, Any]:
         pad_token_id=WORDS["<pad>"],
     )
     processor = transformers.SmolVLMProcessor(
-        transformers.SmolVLMImageProcessor(size={"longest_edge": SIDE}, max_image_size={"longest_edge": half}),
+        transformers.SmolVLMImageProcessor(
+            size={"longest_edge": SIDE}, max_image_size={"longest_edge": half}
+        ),
         _tokenizer("<image>"),
         transformers.SmolVLMVideoProcessor(),
         image_seq_len=4,
@@ -282,8 +302,9 @@ def encode(processor: Any, batch: list[Scene], with_answers: bool = True) -> dic
     return dict(encoded)
 
 
-def train(kind: str, steps: int = STEPS) -> tuple[Any, Any, float]:
-    """A trained model, its processor, and the share of new photos that it describes without a mistake."""
+def train(kind: str) -> tuple[Any, Any]:
+    """A trained model and its processor."""
+    steps = STEPS[kind]
     torch.manual_seed(0)
     config, processor = KINDS[kind]()
     net = transformers.AutoModelForImageTextToText.from_config(config)
@@ -304,7 +325,7 @@ def train(kind: str, steps: int = STEPS) -> tuple[Any, Any, float]:
         schedule.step()
         if step % 100 == 99:
             print(f"{kind}, step {step + 1}: loss {loss.item():.3f}", flush=True)
-    return net.eval(), processor, accuracy(net.eval(), processor)
+    return net.eval(), processor
 
 
 def _open_gates(net: torch.nn.Module) -> None:
@@ -316,6 +337,7 @@ def _open_gates(net: torch.nn.Module) -> None:
 
 @torch.no_grad()
 def accuracy(net: Any, processor: Any, count: int = 128) -> float:
+    """The share of new photos that are described without a mistake."""
     batch = scenes(count, torch.Generator().manual_seed(1))
     inputs = encode(processor, batch)
     length = len(batch[0].answer.split()) + 1
@@ -323,9 +345,52 @@ def accuracy(net: Any, processor: Any, count: int = 128) -> float:
     return float((written == inputs["input_ids"][:, -length:]).all(1).float().mean())
 
 
+def measure(kind: str, net: Any, processor: Any, count: int = PHOTOS) -> dict[str, Any]:
+    """Where the maps of colors lie, and how much of each word's evidence is in the photo.
+
+    ``share`` is the mean share of a color's map in the half of its disc, ``disc`` that on the disc itself, and ``chance``
+    the part of the photo that the disc covers. ``colors`` and ``grammar`` are the mean shares of evidence in the photo, of
+    colors and of the word "of".
+    """
+    in_half, on_disc, from_photo, of_grammar = [], [], [], []
+    for scene in scenes(count, torch.Generator().manual_seed(SEED)):
+        answer = ebcli.ask(
+            net, scene.photo, QUESTION, processor=processor, answer=scene.answer, all_words=True
+        )
+        maps = torch.from_numpy(answer.heatmap((SIDE, SIDE)))
+        for word, map_, share in zip(answer.words, maps, answer.shares, strict=True):
+            if word in scene.colors:
+                half = scene.colors.index(word)
+                side = slice(half * SIDE // 2, (half + 1) * SIDE // 2)
+                in_half.append(float(map_[:, side].sum() / map_.sum()))
+                on_disc.append(float(map_[scene.discs[half]].sum() / map_.sum()))
+                from_photo.append(share)
+            elif word == "of":
+                of_grammar.append(share)
+    return {
+        "entry": kind,
+        "network": type(net).__name__.removesuffix("ForConditionalGeneration"),
+        "accuracy": f"{accuracy(net, processor):.3f}",
+        "share": f"{fmean(in_half):.3f}",
+        "disc": f"{fmean(on_disc):.3f}",
+        "colors": f"{fmean(from_photo):.3f}",
+        "grammar": f"{fmean(of_grammar):.3f}",
+        "words": len(in_half),
+        **evidence.stamp(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], metavar="KIND", help=", ".join(KINDS))
+    for kind in parser.parse_args().kinds or KINDS:
+        net, processor = train(kind)
+        row = measure(kind, net, processor)
+        print(row, flush=True)
+        evidence.update("entries", [row], ["entry"])
+
+
 if __name__ == "__main__":
-    import sys, time
-    for kind in sys.argv[1:2] or KINDS:
-        t = time.time()
-        net, processor, acc = train(kind, int(sys.argv[2]) if len(sys.argv) > 2 else 300)
-        print(kind, acc, time.time() - t)
+    main()
