@@ -2,9 +2,9 @@
 
     python -m benchmarks.trained.entries [KIND ...]    # train, explain, and write docs/evidence/entries.csv
 
-A photo shows two colored discs on gray noise, one in each half. The answer is "red left of blue ." So the right place of
-each color is known, and the words "of" and "." follow from the words before them. Each model is transformers' own, with
-few and narrow layers, and gets its photos from its own processor.
+A photo shows two colored discs on gray noise, one in each half. The answer is "red left of blue ." So the right place
+of each color is known, and the words "of" and "." follow from the words before them. Each model is transformers' own,
+with few and narrow layers, and gets its photos from its own processor.
 """
 
 from __future__ import annotations
@@ -348,9 +348,8 @@ def accuracy(net: Any, processor: Any, count: int = 128) -> float:
 def measure(kind: str, net: Any, processor: Any, count: int = PHOTOS) -> dict[str, Any]:
     """Where the maps of colors lie, and how much of each word's evidence is in the photo.
 
-    ``share`` is the mean share of a color's map in the half of its disc, ``disc`` that on the disc itself, and ``chance``
-    the part of the photo that the disc covers. ``colors`` and ``grammar`` are the mean shares of evidence in the photo, of
-    colors and of the word "of".
+    ``share`` is the mean share of a color's map in the half of its disc, and ``disc`` that on the disc itself.
+    ``colors`` and ``grammar`` are the mean shares of evidence in the photo, of colors and of the word "of".
     """
     in_half, on_disc, from_photo, of_grammar = [], [], [], []
     for scene in scenes(count, torch.Generator().manual_seed(SEED)):
