@@ -40,7 +40,7 @@ COLORS = {
 }
 RADIUS = 8
 QUESTION = "describe"
-STEPS = {"projector": 300, "resampler": 1200, "cross-attention": 300, "deepstack": 300, "tiles": 300}
+STEPS = {"projector": 600, "resampler": 1600, "cross-attention": 600, "deepstack": 500, "tiles": 600}
 BATCH = 32
 RATE = 2e-3
 SEED = 5
