@@ -307,6 +307,22 @@ def sentences() -> str:
     return markdown(["method", "rule", "best layer", *kinds], lines, 3)
 
 
+def entries() -> str:
+    """For each way in which a photo enters a vision-language model: where the maps of colors lie, and shares."""
+    columns = ("share", "disc", "colors", "grammar")
+    rows = read("entries")
+    lines = [[row["entry"], row["network"], *(percent(row[column]) for column in columns)] for row in rows]
+    heads = [
+        "entry",
+        "network",
+        "in the half",
+        "on the disc",
+        "from the photo: colors",
+        "from the photo: *of*",
+    ]
+    return markdown(heads, lines, 2)
+
+
 def words() -> str:
     """For each kind of word, its probabilities, and the share of its evidence that is in the picture."""
     rows = read("words")
@@ -374,6 +390,7 @@ TABLES: dict[str, Callable[[], str]] = {
         trained,
         sentences,
         words,
+        entries,
         cost,
         rates,
     )
