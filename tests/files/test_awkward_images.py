@@ -124,8 +124,11 @@ def test_every_readable_file_has_its_map_and_every_other_one_its_reason() -> Non
     for name in READABLE:
         record = by_name[str(Path("d", name))]
         assert record["status"] == "done", record
-        assert len(record["output"]) == len(record["classes"]) == 2
-        for path in record["output"]:
+        pictures = [
+            path for path in record["output"] if not path.endswith(".csv")
+        ]  # of an animation's frames
+        assert len(pictures) == len(record["classes"]) == 2
+        for path in pictures:
             with Image.open(path) as picture, Image.open(Path("d", name)) as source:
                 assert picture.size == source.size
     for name, reason in expected.items():
