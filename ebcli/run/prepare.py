@@ -60,6 +60,9 @@ Sources = Sequence[Source]
 _OF_WORDS = "words phrases against all_words max_tokens".split()  # the same for all questions
 _OUTPUT_ONLY = "directory report scale skip_existing overwrite annotations threshold records".split()
 
+# settings that earlier versions lacked, with what those did: results of these stay up to date
+_LATER = {"header": True, "frames": None, "smooth": ClipOptions.smooth}
+
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 FOLDERS = Path("folders")  # in place of a file: an image's class is its directory's name
 
@@ -299,23 +302,25 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     labels = plan.inputs.labels
     labels_hash = str(FOLDERS) if labels == FOLDERS else labels and content_hash(labels)
     regions = _region_options(plan.output)
-    drawing = {**asdict(style), "cmap": style.colormap}
-    if style.header:  # results of earlier versions, which had no other figures, are up to date
-        del drawing["header"]
     settings = {
         **network_settings(model),
         "method": network.method,
         "dtype": plan.execution.dtype,
         "labels": labels_hash,
-        "clips": asdict(plan.inputs.clips),
+        "clips": _without_later(asdict(plan.inputs.clips)),
         "maps": maps,
-        "style": drawing,
+        "style": _without_later({**asdict(style), "cmap": style.colormap}),
         "output": {name: value for name, value in asdict(plan.output).items() if name not in _OUTPUT_ONLY},
         "regions": regions and asdict(regions),
     }
     if plan.words is not None:
         settings["words"] = {name: getattr(plan.words, name) for name in _OF_WORDS}
     return settings
+
+
+def _without_later(settings: dict[str, object]) -> dict[str, object]:
+    """Settings without those that do what earlier versions did, which had no such setting."""
+    return {name: value for name, value in settings.items() if name not in _LATER or value != _LATER[name]}
 
 
 def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> RenderOptions:

@@ -10,6 +10,7 @@ from runs import photos, tiny_model
 
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
+from ebcli.models.loaded import configuration_hash
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 
@@ -85,3 +86,19 @@ def test_a_checkpoint_counts_by_its_content(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(ebcli.run.explainer, "load_model", lambda *_, loaded=loaded, **__: loaded)
         found.append(configuration("--weights", str(checkpoint)))
     assert found[0] == found[2] != found[1]
+
+
+def test_settings_that_earlier_versions_lacked_leave_their_results_up_to_date(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    photos(Path("photos"), 1)
+    written = []
+
+    def hash_of(settings: dict[str, dict[str, object]]) -> str:
+        written.append({*settings["clips"], *settings["style"]} & {"every", "header", "frames", "smooth"})
+        return configuration_hash(settings)
+
+    monkeypatch.setattr("ebcli.run.prepare.configuration_hash", hash_of)
+    configuration()
+    configuration("--panel", "--no-header", "--smooth", "0.5")
+    assert written == [{"every"}, {"every", "header", "smooth"}]
