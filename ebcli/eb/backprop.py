@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ebcli.eb.arguments import Against, Targets, Where, check_network, check_relevance, priors, priors_against
 from ebcli.eb.cells import InputGrid, origins, rearranges
+from ebcli.eb.checkpoints import Checkpoint
 from ebcli.eb.forward import Forward, LayerChoice, evaluating, label_of, recorded, removing
 from ebcli.eb.inputs import Inputs
 from ebcli.eb.joint import LayerShares, LostMass, joint_shares
@@ -483,7 +484,11 @@ class MapComputation:
         ops = path_ops(paths)
 
         if is_joint:
-            return joint_shares(output, -priors if explains == "dual" else priors, paths, self.forward.images)
+            # the weights of one prior at a time fill the memory, unless modules have to be recorded for each
+            count = len(priors) if any(isinstance(op.rule, Checkpoint) for op in ops) else 1
+            start = -priors if explains == "dual" else priors
+            shares = [joint_shares(output, part, paths, self.forward.images) for part in start.split(count)]
+            return tree_map(lambda *parts: torch.cat(parts), *shares)
 
         def down(prior: Tensor) -> list[LayerShares]:
             stepwise = Stepwise(self.forward.tape.ops, explains, tracks=tracks)

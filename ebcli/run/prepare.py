@@ -191,7 +191,7 @@ def _check_model(plan: RunPlan, model: LoadedModel) -> None:
     """Raise ConfigurationError if options are for networks for other data."""
     if model.transforms.depth is not None and plan.inputs.clips != ClipOptions():
         problem = f"but {model.name} explains volumes"
-        raise ConfigurationError(f"--start, --duration and every are for videos, {problem}")
+        raise ConfigurationError(f"--every, --start and --duration are for videos, {problem}")
     has_figures = plan.output.panel or model.transforms.axes != "HW"  # contact sheets of videos and volumes
     style = plan.style
     usual = DrawingStyle.cell_size, DrawingStyle.dpi, DrawingStyle.header
