@@ -140,19 +140,28 @@ class Pane extends Frame {
       const map = this.known.maps.layers.get(this.layer);
       if (map.planes) await this.showPlanes(map);
       if (signal.aborted) return;
-      this.wait(false);
-      this.note();
-      this.showMap(map);
-      this.kept = { ...this.state };
-      this.page.changed(this.isStep);
-      this.isStep = false;
-      this.root.dataset.shown = this.query({ layer: this.layer });
+      this.showAnswer(map);
       if (isFirst) await this.find(signal);
       this.list(this.map.subject);
       this.later = setTimeout(() => this.askRest(signal), this.probe.isWaiting ? 0 : Math.max(IDLE, 2 * (performance.now() - start)));
     } catch (error) {
       if (!signal.aborted) this.problem(error);
     }
+  }
+
+  showAnswer(map) {
+    this.wait(false);
+    this.note();
+    this.showMap(map);
+    this.remember();
+    this.root.dataset.shown = this.query({ layer: this.layer });
+  }
+
+  // The state has an answer: the address follows.
+  remember() {
+    this.kept = { ...this.state };
+    this.page.changed(this.isStep);
+    this.isStep = false;
   }
 
   problem(error) {
@@ -208,14 +217,8 @@ class Pane extends Frame {
     const { maps } = this.known.answer;
     const map = maps[Number(this.state.target)] ?? maps[0];
     this.state.target = String(map.subject.index);
-    this.wait(false);
-    this.note();
-    this.showMap(map);
-    this.kept = { ...this.state };
-    this.page.changed(this.isStep);
-    this.isStep = false;
     this.fillAnswer();
-    this.root.dataset.shown = this.query({ layer: this.layer });
+    this.showAnswer(map);
   }
 
   // The answer, in which each word that has a map shows it when it is pointed at.
@@ -452,11 +455,7 @@ class Pane extends Frame {
     if (!map) this.note(`${this.network.name} finds nothing in this picture`);
     this.fillSubjects();
     this.part("rate").textContent = `${rate.toFixed(rate < 10 ? 1 : 0)} frames per second`;
-    if (isNew) {
-      this.kept = { ...this.state };
-      this.page.changed(this.isStep);
-      this.isStep = false;
-    }
+    if (isNew) this.remember();
     this.root.dataset.shown = this.query({ layer: this.layer });
   }
 
