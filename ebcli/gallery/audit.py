@@ -306,13 +306,11 @@ def read_outcomes(file: Path) -> dict[str, ClassChanges]:
     """What an earlier audit, perhaps an interrupted one, has tested; lines that are something else are ignored."""
     outcomes: dict[str, ClassChanges] = {}
     counts = range(_MAX_TESTED + 1)
+    opposites = (None, *counts)
     with suppress(OSError):
         for entry in read_json_lines(file):
             match entry:
-                case [str(key), num_changed, opposite] if num_changed in counts and opposite in (
-                    None,
-                    *counts,
-                ):
+                case [str(key), num_changed, opposite] if num_changed in counts and opposite in opposites:
                     outcomes[key] = ClassChanges(num_changed, opposite)
     return outcomes
 

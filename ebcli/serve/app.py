@@ -213,9 +213,8 @@ class Page:
         content = bytearray()
         max_bytes = self._photos.most_bytes
         too_large = HTTPException(413, f"it is larger than {max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES")
-        if (
-            int(request.headers.get("content-length", 0)) > max_bytes
-        ):  # which the server has checked to be a number
+        length = int(request.headers.get("content-length", 0))  # the server has checked that it is a number
+        if length > max_bytes:
             raise too_large
         try:
             async with asyncio.timeout(_UPLOAD_TIMEOUT):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from operator import contains
 from typing import TYPE_CHECKING, NamedTuple
 
 from ebcli.datatypes.arrays import FloatArray
@@ -51,7 +50,7 @@ def parse_voxel(text: str) -> Voxel | None:
 
 def is_within(voxel: Voxel, shape: Voxel) -> bool:
     """Whether a volume of a shape (x, y, z) has a voxel."""
-    return len(voxel) == 3 and all(map(contains, map(range, shape), [at - 1 for at in voxel]))
+    return len(voxel) == 3 and all(1 <= at <= length for at, length in zip(voxel, shape, strict=True))
 
 
 def view_planes(
