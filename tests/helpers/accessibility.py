@@ -1,4 +1,4 @@
-"""Whether everybody can use a page: by axe-core, which is told from the package index of npm, and by keyboard."""
+"""Whether everybody can use a page: by axe-core, which Deno downloads from npm, and by keyboard."""
 
 import functools
 import subprocess
