@@ -119,7 +119,7 @@ function photos() {
   for (const button of box.children) button.setAttribute("aria-selected", chosen.includes(button.dataset.key));
   part("camera").setAttribute("aria-pressed", active().isLive);
   const isVolume = Boolean(active().isVolume);
-  part("camera").hidden = isVolume && !active().isLive;
+  part("camera").hidden = !active().takesCamera && !active().isLive;
   part("add").textContent = isVolume ? "Add volumes …" : "Add photos …";
   part("files").accept = isVolume ? "" : "image/*";
   if (!chosen.includes(CAMERA)) camera.close();

@@ -78,6 +78,11 @@ class Pane extends Frame {
     return this.network.volumes;
   }
 
+  // Whether the camera can be in place of a photo.
+  get takesCamera() {
+    return !this.isVolume && !this.network.answers;
+  }
+
   // Whether the planes of a volume are one below the other.
   get isStacked() {
     return Boolean(this.isVolume) && this.part("shown").clientWidth < STACKED;
@@ -175,12 +180,12 @@ class Pane extends Frame {
     this.part("picture").classList.toggle("has-photo", photo !== "");
     if (problem) this.failed(problem);
     else if (photo === "") this.failed(this.isVolume ? "Drop a volume here" : "Drop a photo here, choose one above, or choose Camera");
-    else if (this.isLive && this.isVolume) this.failed(`${name} is for volumes: choose one in place of the camera`);
+    else if (this.isLive && !this.takesCamera) this.failed(`${name} cannot watch the camera: choose a ${this.isVolume ? "volume" : "photo"}`);
     else if (!ready) {
       this.wait(true, "");
       this.note(`Loading ${name} …`);
     }
-    return ready && photo !== "" && !(this.isLive && this.isVolume);
+    return ready && photo !== "" && (this.takesCamera || !this.isLive);
   }
 
   // What the list depends on: with CLIP, on nothing but what was typed.
@@ -226,6 +231,7 @@ class Pane extends Frame {
     const found = this.part("found");
     if (this.answered !== this.known.answer || !found.querySelector(".answer")) {
       this.answered = this.known.answer;
+      this.listed = null; // what was there before is gone
       found.replaceChildren(this.answerText());
     }
     found.classList.remove("stale");
@@ -362,8 +368,8 @@ class Pane extends Frame {
     if (this.shownKey !== this.photoKey) this.showPhoto();
     this.part("target").placeholder = this.network.texts ? "any text" : "name or index";
     this.root.classList.toggle("answers", this.network.answers);
+    this.root.querySelector(".ask label").firstChild.data = this.network.answers ? "Question " : "Class ";
     if (this.network.answers) {
-      this.root.querySelector(".ask label").firstChild.data = "Question ";
       this.part("target").placeholder = "Describe the image.";
       if (document.activeElement !== this.part("target")) this.part("target").value = state.question;
     }

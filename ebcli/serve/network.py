@@ -336,6 +336,8 @@ class Network:
         """The network, asked for the classes of a plan."""
         from ebcli.run.tasks.task import check_options
 
+        if self.answers and plan.words is None:
+            raise ConfigurationError(f"{self.spec.name} answers questions about photos: ask one")
         check_options(plan, self.loaded)
         maps = MapOptions(layers=plan.maps.layers, methods=plan.maps.methods)
         return self._explainer_of(replace(plan, maps=maps, **_UNDRAWN)).with_options(plan.maps)

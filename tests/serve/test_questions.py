@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import color_tasks
 import numpy as np
 import pytest
 import torch
 from accessibility import violations
 from asking import maps, network
 from browser import Browser
+from color_net import RED, painted
 from live import settled, state
 from PIL import Image
 from selenium.webdriver.common.action_chains import ActionChains
@@ -18,6 +20,7 @@ from starlette.testclient import TestClient
 import ebcli
 from benchmarks.trained import sentences
 from benchmarks.trained.rounded import restored
+from ebcli.models import load_model
 from ebcli.models.sources import answers_questions
 
 WEIGHTS = Path(__file__).parents[1] / "evaluate" / "weights" / "LLaVA.pt"
@@ -74,6 +77,37 @@ def test_a_word_that_is_pointed_at_shows_its_map(
     assert state(browser)["question"] == sentences.QUESTION
     assert browser.complaints() == []
     assert violations(browser) == []
+
+
+def test_the_likely_classes_and_a_frame_are_no_questions(
+    model: str, sentence: str, opened: Callable[..., TestClient]
+) -> None:
+    client = opened(network(model), paths=("photo.png",))
+    for answer in (
+        client.get("/subjects", params={"photo": "photo.png"}),
+        client.post("/frame", content=Path("photo.png").read_bytes()),
+    ):
+        assert answer.status_code == 400
+        assert answer.json()["problem"] == f"{model} answers questions about photos: ask one"
+
+
+def test_beside_a_network_that_does_not_answer(
+    model: str, sentence: str, served: Callable[..., str], browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
+    detector = network(f"{color_tasks.__file__}:detector", "backbone.cells")
+    painted((128, 128), (RED, (16, 16, 56, 56))).save("square.png")
+    browser.visit(served(detector, network(model), paths=("square.png",)))
+    settled(browser)
+    browser.until(lambda: browser.all(".found [role=tab]"))
+    for name, number, label in ((model, "1", "Question"), (detector.title, "0", "Class")):
+        browser.choose("select.network", name)
+        settled(browser, network=number)
+        assert browser.one(".ask label").text.startswith(label)
+        assert bool(browser.all(".answer")) == (label == "Question")
+        assert bool(browser.all(".found [role=tab]")) == (label == "Class")
+        assert browser.one("#camera").is_displayed() == (label == "Class")
+    assert browser.complaints() == []
 
 
 def test_only_vision_language_models_answer(model: str) -> None:
