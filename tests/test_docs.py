@@ -141,6 +141,11 @@ def test_links_of(name: str) -> None:
         assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
 
 
+def test_no_page_has_the_marks_of_a_merge() -> None:
+    marks = re.compile(r"^(<{7}|={7}|>{7})( |$)", re.MULTILINE)
+    assert not [name for name in PAGES if marks.search((ROOT / name).read_text(encoding="utf-8"))]
+
+
 def test_the_list_for_language_models_has_its_format_and_commands_that_exist() -> None:
     """As on llmstxt.org: a title, a summary, details, and lists of links."""
     text = (ROOT / "docs/llms.txt").read_text(encoding="utf-8")
