@@ -56,12 +56,12 @@ def merge(maps: Sequence[Map], signed: bool) -> FloatArray:
 
 def scale_end(maps: Sequence[Map], style: DrawingStyle) -> float:
     """The end of the color scale of a video, in units of a uniform map, by maps of a sample of its frames."""
-    ends = [1.0]
+    ends = []
     for map_ in maps:
         values = np.nan_to_num(map_.display_values)
         if visible(values, style).any():
             ends.append(limits(values, style)[1] * values.size)
-    return max(ends[1:] or ends)
+    return max(ends, default=1.0)
 
 
 def smooth(maps: FloatArray, times: DoubleArray, at: DoubleArray, seconds: float) -> FloatArray:

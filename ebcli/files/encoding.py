@@ -22,6 +22,7 @@ from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import JsonObject
 from ebcli.errors import EbcliError, ImageError, import_optional, sides
 from ebcli.files.images import open_image
+from ebcli.files.media.video import open_container
 from ebcli.files.paths import safe_open
 
 Facts = Mapping[str, str]
@@ -144,7 +145,7 @@ def _of_arrays(file: BinaryIO) -> _Facts:
 
 
 def _of_video(file: BinaryIO) -> _Facts:
-    with import_optional("av").open(file) as container:
+    with open_container(import_optional("av"), file) as container:
         metadata = {name.lower(): text for name, text in container.metadata.items()}  # WebM's are in capitals
         return metadata["description"], metadata["comment"]
 

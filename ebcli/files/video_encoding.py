@@ -22,6 +22,7 @@ from PIL import Image
 from ebcli.datatypes.explanation import Size
 from ebcli.errors import ConfigurationError, ImageError, import_optional, sides
 from ebcli.files.encoding import SOFTWARE, Facts, as_texts, made_by, shorten
+from ebcli.files.media.video import open_container
 
 MP4 = "mp4"
 WEBM = "webm"
@@ -258,22 +259,31 @@ def join(chunks: Sequence[Chunk], target: Path, suffix: str, facts: Facts, sound
         target.write_bytes(_join_animation(chunks, suffix, facts))
         return ""
     av = import_optional("av")
+    problem = ""
+    try:
+        _mux(av, chunks, target, suffix, facts, sound)
+    except (av.FFmpegError, ValueError, NotImplementedError):
+        if sound is None:
+            raise
+        _mux(av, chunks, target, suffix, facts, None)
+        problem = "its sound cannot be read, so it is left out"
+    return problem
+
+
+def _mux(
+    av: Any, chunks: Sequence[Chunk], target: Path, suffix: str, facts: Facts, sound: Sound | None
+) -> None:
     options = {"movflags": "faststart"} if suffix == MP4 else {}
     with av.open(target, "w", format=suffix, options=options) as container:
         container.metadata.update(_metadata(facts))
         with av.open(chunks[0].path) as first:
             picture_stream = container.add_stream_from_template(first.streams.video[0])
         packets = [_pictures(av, chunks, picture_stream)]
-        problem = ""
         if sound is not None:
-            try:
-                packets.append(_sound(av, sound, container, _SOUND[suffix]))
-            except (av.FFmpegError, ValueError, NotImplementedError):
-                problem = "its sound cannot be read, so it is left out"
+            packets.append(_sound(av, sound, container, _SOUND[suffix]))
         # the muxer would keep all packets of one stream until there are some of the other
         for _, packet in heapq.merge(*packets, key=lambda item: item[0]):
             container.mux(packet)
-    return problem
 
 
 def _join_animation(chunks: Sequence[Chunk], suffix: str, facts: Facts) -> bytes:
@@ -306,7 +316,7 @@ def _pictures(av: Any, chunks: Sequence[Chunk], stream: Any) -> _Packets:
 
 def _sound(av: Any, sound: Sound, container: Any, codec: str) -> _Packets:
     """The packets of a sound. The stream is added to the container at once, before the first packet is asked for."""
-    source = av.open(sound.path, metadata_errors="replace")
+    source = open_container(av, sound.path)
     stream = source.streams.best("audio")
     if stream is None:
         source.close()

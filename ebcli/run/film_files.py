@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 
 from ebcli.errors import ImageError
 from ebcli.files.encoding import SOFTWARE
-from ebcli.files.naming import array_marks
+from ebcli.files.naming import array_marks, as_cell
 from ebcli.files.records import ClassRecord
 from ebcli.files.video_encoding import Chunk, Sound, join
 from ebcli.run.film_parts import FilmJob, load_part
@@ -70,7 +70,7 @@ def _cells(time: float, records: Sequence[ClassRecord]) -> Iterator[dict[str, An
     if not records:
         yield row
     for record in records:
-        cells = {name: getattr(record, name) for name in _OF_MAP}
+        cells = {name: getattr(record, name) for name in _OF_MAP} | {"name": as_cell(record.name or "")}
         if record.box is not None:
             cells |= zip(_BOX, record.box.xywh, strict=True)
         yield row | cells

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from ebcli.datatypes.explanation import Box, Map
 from ebcli.drawing.film import merge
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames
+from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.encoding import encode_arrays
 from ebcli.files.images import File
 from ebcli.files.media.film import Film, FilmPart, read_part
 from ebcli.files.naming import OBJECTS
+from ebcli.files.paths import FileState
 from ebcli.files.records import ClassRecord, finite
 from ebcli.files.sources import Source
 from ebcli.run.reading import Reader
@@ -128,6 +130,7 @@ class FilmJob:
 
     Attributes:
         source: the video.
+        stamp: its state.
         film: what is known of it.
         reader: how it is read.
         options: how it is drawn, and the names of results.
@@ -140,6 +143,7 @@ class FilmJob:
     """
 
     source: Source
+    stamp: FileState
     film: Film
     reader: Reader
     options: RenderOptions
@@ -150,10 +154,17 @@ class FilmJob:
     folder: Path
     thumbnail_names: ThumbnailNames | None = None
 
-    @property
-    def file(self) -> File:
-        """The content of the video. Raises ImageError if it cannot be read any more."""
-        return self.source.open_content()[1]
+    def open(self) -> File:
+        """The content of the video, which this process decodes as the run says from here on.
+
+        Raises:
+            ImageError: it changed during the run, or cannot be read any more.
+        """
+        self.reader.set_limits()
+        stamp, file = self.source.open_content()
+        if stamp != self.stamp:
+            raise ImageError("the file changed during the run")
+        return file
 
     @property
     def part(self) -> ClipOptions:
@@ -208,7 +219,7 @@ class DrawnPart(NamedTuple):
 
 def read_film(job: FilmJob, number: int) -> FilmPart:
     """What the network gets of a part."""
-    return read_part(job.file, job.film, job.reader.spec, job.part, number)
+    return read_part(job.open(), job.film, job.reader.spec, job.part, number)
 
 
 def save_part(job: FilmJob, drawn: DrawnPart, maps: Sequence[Sequence[Map]]) -> None:
@@ -222,10 +233,10 @@ def save_part(job: FilmJob, drawn: DrawnPart, maps: Sequence[Sequence[Map]]) -> 
         "scores": reel.scores,
         "place": reel.place or (),
         "times": drawn.read.times,
-        "ends": drawn.read.ends,
+        "end": drawn.read.end,
         "rest": json.dumps([*drawn.read[3:], rows]),
     }
-    with CompleteFile(job.table(drawn.number)) as file:
+    with complete_file(job.table(drawn.number)) as file:
         file.write(encode_arrays(arrays))
 
 
@@ -244,7 +255,7 @@ def load_part(job: FilmJob, number: int) -> DrawnPart | None:
     with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), np.load(job.table(number)) as arrays:
         num_broken, is_last, problem, rows = json.loads(str(arrays["rest"]))
         times = arrays["times"].tolist()
-        part = FilmPart(times, arrays["ends"].tolist(), [], num_broken, is_last, problem)
+        part = FilmPart(times, float(arrays["end"]), [], num_broken, is_last, problem)
         place = Box(*arrays["place"].tolist()) if len(arrays["place"]) else None
         values = [arrays[f"values{i}"] for i in range(len(job.tracks))]
         reel = Reel(np.array(times), values, arrays["scores"], place)
@@ -253,18 +264,10 @@ def load_part(job: FilmJob, number: int) -> DrawnPart | None:
     return None
 
 
-class CompleteFile:
-    """A file to write, which is at its path when it is complete: ``with CompleteFile(path) as file``."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._temporary = path.with_suffix(".part")
-
-    def __enter__(self) -> Any:
-        self._file = self._temporary.open("w+b")
-        return self._file
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._file.close()
-        if kind is None:
-            self._temporary.replace(self._path)
+@contextmanager
+def complete_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which is at its path when it is complete."""
+    temporary = path.with_suffix(".part")
+    with temporary.open("w+b") as file:
+        yield file
+    temporary.replace(path)

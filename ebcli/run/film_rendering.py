@@ -20,11 +20,12 @@ from ebcli.files.media.film import FilmPart, part_frames
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.files.records import ClassRecord
 from ebcli.files.video_encoding import Video
-from ebcli.run.film_parts import CompleteFile, DrawnPart, FilmJob, Reel, Row, ScoresOverTime, save_part
+from ebcli.run.film_parts import DrawnPart, FilmJob, Reel, Row, ScoresOverTime, complete_file, save_part
 from ebcli.run.rendering import class_record
 
 _BOX_SIDE = 128  # pixels, of the image in which boxes are found
 _OF_MAXIMUM = 0.5  # above which a box reaches
+_MOST_POINTS = 4000  # of a curve, which is drawn again in each frame
 
 
 def draw_part(
@@ -56,7 +57,7 @@ def draw_part(
     with ExitStack() as stack:
         videos = []
         for video_number in range(job.videos):
-            target = stack.enter_context(CompleteFile(job.chunk(number, video_number)))
+            target = stack.enter_context(complete_file(job.chunk(number, video_number)))
             videos.append(Video(target, job.suffix, job.film.rate / job.part.every, {}))
         for i, image in _images(job, number, part.times):
             drawn_values = [array[i] for array in values]
@@ -76,7 +77,7 @@ def draw_part(
 def _images(job: FilmJob, number: int, times: Sequence[float]) -> Iterator[tuple[int, Image.Image]]:
     """The images of the frames at some times, with their numbers."""
     numbers = {time: i for i, time in enumerate(times)}
-    for frame in part_frames(job.file, job.film, job.part, number):
+    for frame in part_frames(job.open(), job.film, job.part, number):
         if frame is not None and frame.time in numbers:  # others are broken
             yield numbers[frame.time], frame.load().resize(job.film.size)
             if frame.time == times[-1]:  # behind it, the file may be broken
@@ -127,7 +128,8 @@ def _curves(job: FilmJob, parts: Sequence[ScoresOverTime]) -> list[drawing.Curve
         end = max(end, start + job.film.duration)
     low = min(0.0, float(np.nanmin(scores, initial=0.0)))
     high = max(1.0, float(np.nanmax(scores, initial=0.0)))
-    return [drawing.Curve(times, row, (start, end), (low, high)) for row in scores]
+    step = 1 + len(times) // _MOST_POINTS
+    return [drawing.Curve(times[::step], row, (start, end), (low, high)) for row in scores[:, ::step]]
 
 
 def _records(job: FilmJob, maps: Sequence[Map]) -> list[ClassRecord]:
@@ -165,6 +167,6 @@ def _save_thumbnails(job: FilmJob, number: int, image: Image.Image, maps: Sequen
     style = job.options.style
     frame_maps = [FrameMaps.from_map(map_, size, None, style, i) for i, map_ in enumerate(maps)]
     files = thumbnails(job.thumbnail_names, DisplayFrame(image), frame_maps)
-    with CompleteFile(job.thumbnails(number)) as file, zipfile.ZipFile(file, "w") as archive:
+    with complete_file(job.thumbnails(number)) as file, zipfile.ZipFile(file, "w") as archive:
         for path, content in files.items():
             archive.writestr(str(path), content)

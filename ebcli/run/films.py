@@ -22,7 +22,7 @@ from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import Box, Map
 from ebcli.drawing.film import scale_end
 from ebcli.drawing.painters import rounded_up
-from ebcli.drawing.style import ATLAS
+from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import ImageError, import_optional, plural
 from ebcli.files.media.film import Film, FilmPart
@@ -68,6 +68,7 @@ def explain_film(run: Run, explainer: Explainer, source: Source, film: Film) -> 
         OutputError: the results cannot be written.
     """
     _check(run.plan)
+    import_optional("av")  # chunks are encoded by it, whatever they become
     stamp, content = source.open_content()
     sample = sample_inputs(film)
     explainer, predicted = explainer.for_film(sample, source.label)
@@ -79,22 +80,31 @@ def explain_film(run: Run, explainer: Explainer, source: Source, film: Film) -> 
     has_objects = bool(tracks) and tracks[0].class_index is None
     names = run.options.names.of_film(suffix, has_objects)
     facts = {**run.options.provenance, "input": file_name(source)}
-    key = (source.name, stamp, run.common.configuration, film.size, film.rate, tracks, styles, suffix, names)
+    record = run.record(
+        source,
+        "done",
+        input_bytes=stamp.bytes,
+        input_mtime_ns=stamp.mtime_ns,
+        label=source.label,
+        predicted=predicted,
+    )
+    thumbnail_names = None
+    if run.plan.output.report:
+        thumbnail_names = ThumbnailNames(record.place, stamp, record.configuration, record.method)
+    key = (
+        *(source.name, stamp, record.configuration, film.size, film.rate),
+        *(tracks, styles, suffix, names, thumbnail_names),
+    )
     packages = [version(name) for name in ("eb-saliency", "pillow")]
     work = unfinished_work(run.sink.workplace, source.name, sha256(repr((key, packages)).encode()))
     with work as folder:
+        local = source
         if not isinstance(content, Path):  # each process reads it from there
-            path = folder / f"source{source.path.suffix}"
-            path.write_bytes(content.getvalue())
-            local = Source(path)
-        else:
-            local = source
-        thumbnail_names = None
-        if run.plan.output.report:
-            common = run.common
-            thumbnail_names = ThumbnailNames(str(source.relpath), stamp, common.configuration, common.method)
+            local = Source(folder / f"source{source.path.suffix}")
+            local.path.write_bytes(content.getvalue())
         job = FilmJob(
             source=local,
+            stamp=local.open_content()[0],
             film=replace(film, sample=[]),
             reader=run.reader,
             options=replace(run.options, names=names),
@@ -104,14 +114,6 @@ def explain_film(run: Run, explainer: Explainer, source: Source, film: Film) -> 
             facts=facts,
             folder=folder,
             thumbnail_names=thumbnail_names,
-        )
-        record = run.record(
-            source,
-            "done",
-            input_bytes=stamp.bytes,
-            input_mtime_ns=stamp.mtime_ns,
-            label=source.label,
-            predicted=predicted,
         )
         return _FilmRun(run, explainer, source, record, job).finished_record()
 
@@ -144,7 +146,7 @@ def _tracks(plan: RunPlan, explainer: Explainer, sample: Sequence[Sequence[Map]]
     return [Track(*pair) for pair in dict.fromkeys(pairs)]
 
 
-def _style(run: Run, track: Track, sample: Sequence[Sequence[Map]]) -> Any:
+def _style(run: Run, track: Track, sample: Sequence[Sequence[Map]]) -> DrawingStyle:
     """The style of a result video: its color scale ends at the largest value in a sample of its frames."""
     style = run.options.style
     if style.vmax is not None:
@@ -162,7 +164,6 @@ def _suffix(plan: RunPlan, source: Source) -> str:
         suffix = MOVING_FORMATS.get(output.directory.suffix.lower(), suffix)
     elif output.format == WEBP:
         suffix = WEBP
-    import_optional("av")  # chunks are encoded by it, whatever they become
     return suffix
 
 
@@ -255,6 +256,7 @@ class _FilmRun:
             self._draw(waiting.popleft())
         for future in self._drawing:
             self._add(future.result())
+        self._finished.sort()  # those of an earlier run came before others
 
     def _draw(self, part: _Part) -> None:
         smooth = self._job.part.smooth
@@ -269,7 +271,7 @@ class _FilmRun:
 
     def _add(self, part: DrawnPart) -> None:
         """Count a part that is drawn."""
-        self._finished.append(FinishedPart(part.number, part.read.times[0], part.read.ends[-1]))
+        self._finished.append(FinishedPart(part.number, part.read.times[0], part.read.end))
         self._place = self._place or part.reel.place
         for row in part.rows:
             self._totals.add(row)
@@ -353,8 +355,7 @@ class _FilmRun:
         raw = None
         if job.options.raw_provenance is not None:
             raw = job.options.raw_provenance | self._raw_fields()
-        finished = sorted(self._finished)
-        left_out = self._call(film_files.finish, finished, raw).result()
+        left_out = self._call(film_files.finish, self._finished, raw).result()
         if left_out:
             self._problem = "; ".join(filter(None, (self._problem, left_out)))
         maps = [
@@ -372,13 +373,13 @@ class _FilmRun:
     def _raw_fields(self) -> dict[str, Any]:
         """What the file of arrays has beside maps; see ``ebcli.run.rendering.arrays_of``."""
         tracks = [*{track[2:]: track for track in self._job.tracks}.values()]
-        means = {record.index: record.number for record in self._totals.records}
+        means: dict[int | None, float] = {record.index: record.number for record in self._totals.records}
         return {
             "image_size": self._job.film.size,
             "crop": self._place or (0, 0, *self._job.film.size),
             "classes": [-1 if track.class_index is None else track.class_index for track in tracks],
             "names": [track.name or "" for track in tracks],
-            "scores": np.array([means.get(track.class_index or 0, np.nan) for track in tracks], np.float32),
+            "scores": np.array([means.get(track.class_index, np.nan) for track in tracks], np.float32),
         }
 
 

@@ -177,8 +177,7 @@ class Run:
                 yield number, loading
                 continue
             if isinstance(item, Film):
-                for future in self._explain_film(source, item):
-                    yield number, future
+                yield from self._explain_film(number, source, item)
                 continue
             groups.setdefault(item.form, []).append(_NumberedInput(number, source, item))
             oldest = number - _BATCHES_APART * batch_size
@@ -217,7 +216,7 @@ class Run:
         for (number, source, item), explanation in zip(images, explanations, strict=True):
             yield number, self.workers.submit(self._render, source, item, explanation)
 
-    def _explain_film(self, source: Source, film: Film) -> Iterator[Future[Record]]:
+    def _explain_film(self, number: int, source: Source, film: Film) -> Iterator[_Rendering]:
         """The record of a video whose frames are explained as images; none after a stop."""
         if self.stopping.is_set() or self.explainer is None:
             return
@@ -229,9 +228,9 @@ class Run:
             done.set_result(explain_film(self, self.explainer, source, film))
         except CancelledError:
             return
-        except (EbcliError, MemoryError, RuntimeError) as error:
+        except Exception as error:
             done.set_result(self.failed(source, error, perf_counter() - start))
-        yield done
+        yield number, done
 
     @property
     def _batch_size(self) -> int:

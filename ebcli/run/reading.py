@@ -170,10 +170,14 @@ class Reader:
         )
 
     def _medium(self, source: Source) -> InputFormat | None:
-        """The kind of data of a file. From here on, this process decodes images as the run says."""
+        """The kind of data of a file."""
+        self.set_limits()
+        return medium_of(source, self.spec, self.media)
+
+    def set_limits(self) -> None:
+        """Make this process decode images as the run says, from here on."""
         limit_pixels(self.max_pixels)
         allow_truncated(self.allow_truncated)
-        return medium_of(source, self.spec, self.media)
 
     def frames(self, source: Source, network_input: NetworkInput) -> Iterator[DisplayFrame]:
         """The frames to draw, all of one size. They are decoded a second time: keeping thousands of photos until the

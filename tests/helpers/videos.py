@@ -1,6 +1,8 @@
 """Small videos whose maps are known, and a network for them."""
 
+import struct
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -75,3 +77,60 @@ def read_video(path: Path) -> list[Image.Image]:
     """The frames of a video."""
     with av.open(path) as container:
         return [frame.to_image() for frame in container.decode(video=0)]
+
+
+def times_of(path: Path) -> list[float]:
+    with av.open(path) as container:
+        return [frame.time for frame in container.decode(video=0)]
+
+
+def write_uneven(path: Path, frames: Sequence[Image.Image], times: Sequence[int]) -> None:
+    """A video without loss, whose frames are shown at times in milliseconds."""
+    with av.open(path, "w") as container:
+        stream = container.add_stream("libx264rgb", rate=10, options={"qp": "0"})
+        stream.width, stream.height = frames[0].size
+        stream.pix_fmt = "rgb24"
+        stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
+        for frame, moment in zip(frames, times, strict=True):
+            picture = av.VideoFrame.from_image(frame)
+            picture.pts = moment
+            picture.time_base = stream.codec_context.time_base
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+
+
+def add_sound(source: Path, target: Path, seconds: float, silence: float = 0) -> None:
+    """The same video with a tone after some seconds of silence."""
+    with av.open(source) as silent, av.open(target, "w") as container:
+        pictures = silent.streams.video[0]
+        copy = container.add_stream_from_template(pictures)
+        sound = container.add_stream("aac", rate=48000)
+        for packet in silent.demux(pictures):
+            if packet.dts is not None:
+                packet.stream = copy
+                container.mux(packet)
+        tone = np.sin(np.arange(int(48000 * seconds)) * 0.05).astype(np.float32)
+        tone[: int(48000 * silence)] = 0
+        for first in range(0, len(tone), 1024):
+            frame = av.AudioFrame.from_ndarray(tone[None, first : first + 1024], format="flt", layout="mono")
+            frame.rate = 48000
+            frame.pts = first
+            container.mux(sound.encode(frame))
+        container.mux(sound.encode())
+
+
+def rotated(content: bytes, width: int) -> bytes:
+    """An MP4 file whose display matrix turns frames by 90° clockwise, as in ISO/IEC 14496-12, 6.2.2."""
+    matrix = content.index(b"tkhd") + 44
+    one = 1 << 16
+    turned = struct.pack(">9i", 0, one, 0, -one, 0, 0, width * one, 0, 1 << 30)
+    return content[:matrix] + turned + content[matrix + len(turned) :]
+
+
+def break_packet(source: Path, target: Path, number: int) -> None:
+    """The same video with one packet that no decoder can read."""
+    with av.open(source) as container:
+        packet = [packet for packet in container.demux(video=0) if packet.size][number]
+        content = bytearray(source.read_bytes())
+        content[packet.pos + 4 : packet.pos + packet.size] = bytes(packet.size - 4)
+    target.write_bytes(content)

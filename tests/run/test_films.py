@@ -4,12 +4,12 @@ import csv
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,17 @@ from color_net import BLUE, RED, SIDE, painted
 from numpy.typing import NDArray
 from PIL import Image
 from runs import records
-from videos import moving_square, read_video, write_frames, write_video
+from videos import (
+    add_sound,
+    break_packet,
+    moving_square,
+    read_video,
+    rotated,
+    times_of,
+    write_frames,
+    write_uneven,
+    write_video,
+)
 
 import ebcli
 from ebcli.cli.saliency import main
@@ -88,11 +98,6 @@ def levels(path: Path) -> NDArray[np.floating]:
     return np.stack([np.asarray(frame.convert("L"), float) for frame in read_video(path)])
 
 
-def times_of(path: Path) -> list[float]:
-    with av.open(path) as container:
-        return [frame.time for frame in container.decode(video=0)]
-
-
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return [*csv.DictReader(file)]
@@ -101,41 +106,6 @@ def rows(path: Path) -> list[dict[str, str]]:
 def squares(colors: Sequence[tuple[int, int, int]]) -> list[Image.Image]:
     """Frames with a square of a color each."""
     return [painted((SIDE, SIDE), (color, (8, 8, 24, 24))) for color in colors]
-
-
-def write_uneven(path: Path, frames: Sequence[Image.Image], times: Sequence[int]) -> None:
-    """A video without loss, whose frames are shown at times in milliseconds."""
-    with av.open(path, "w") as container:
-        stream = container.add_stream("libx264rgb", rate=10, options={"qp": "0"})
-        stream.width, stream.height = frames[0].size
-        stream.pix_fmt = "rgb24"
-        stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
-        for frame, moment in zip(frames, times, strict=True):
-            picture = av.VideoFrame.from_image(frame)
-            picture.pts = moment
-            picture.time_base = stream.codec_context.time_base
-            container.mux(stream.encode(picture))
-        container.mux(stream.encode())
-
-
-def add_sound(source: Path, target: Path, seconds: float, silence: float = 0) -> None:
-    """The same video with a tone after some seconds of silence."""
-    with av.open(source) as silent, av.open(target, "w") as container:
-        pictures = silent.streams.video[0]
-        copy = container.add_stream_from_template(pictures)
-        sound = container.add_stream("aac", rate=48000)
-        for packet in silent.demux(pictures):
-            if packet.dts is not None:
-                packet.stream = copy
-                container.mux(packet)
-        tone = np.sin(np.arange(int(48000 * seconds)) * 0.05).astype(np.float32)
-        tone[: int(48000 * silence)] = 0
-        for first in range(0, len(tone), 1024):
-            frame = av.AudioFrame.from_ndarray(tone[None, first : first + 1024], format="flt", layout="mono")
-            frame.rate = 48000
-            frame.pts = first
-            container.mux(sound.encode(frame))
-        container.mux(sound.encode())
 
 
 def test_each_frame_has_its_map_and_the_video_its_times(small_parts: None) -> None:
@@ -209,10 +179,17 @@ def test_maps_are_averaged_over_time_across_parts(small_parts: None) -> None:
 
 
 def test_every_and_a_part_keep_the_times() -> None:
-    (path, _) = outputs(run("move.mp4", "--every", "3", "--start", "0.5", "--duration", "1.2"))
+    (path, _) = outputs(run("move.mp4", "--every", "3", "--start", "0.5", "--duration", "1"))
     assert times_of(Path(path)) == pytest.approx([0, 0.3, 0.6, 0.9], abs=1e-3)
     with av.open(path) as container:
-        assert container.duration / av.time_base == pytest.approx(1.2, abs=1e-3)
+        assert container.duration / av.time_base == pytest.approx(1, abs=1e-3)
+
+
+def test_frames_at_the_same_time_are_one() -> None:
+    moments = [*range(0, 1000, 100), 900, 900, *range(1000, 1800, 100)]
+    write_uneven(Path("equal.mkv"), moving_square(20), moments)
+    outputs(run("equal.mkv", "-o", "out.mp4"))
+    assert times_of(Path("out.mp4")) == pytest.approx([i / 10 for i in range(18)], abs=1e-3)
 
 
 @pytest.mark.parametrize(("suffix", "kind"), [("gif", "GIF"), ("webp", "WEBP"), ("png", "PNG")])
@@ -277,6 +254,17 @@ def test_sound_is_copied_or_encoded_again() -> None:
     assert span_of_sound(Path("out.webm")) == pytest.approx((0, 2), abs=0.05)
 
 
+def test_broken_sound_costs_the_sound() -> None:
+    add_sound(Path("move.mp4"), Path("loud.mp4"), 2)
+    content = Path("loud.mp4").read_bytes()
+    for packet in sound_packets(Path("loud.mp4")):
+        content = content.replace(packet, b"\xff" * len(packet))
+    Path("loud.mp4").write_bytes(content)
+    result = run("loud.mp4", "-o", "out.mp4")
+    assert "loud.mp4: its sound cannot be read, so it is left out" in result.stderr
+    assert times_of(Path("out.mp4")) == times_of(Path("loud.mp4"))
+
+
 @pytest.mark.parametrize("name", ["part.mp4", "part.webm"])
 def test_a_part_has_its_own_sound(name: str) -> None:
     """The tone begins at 1.2 s, so in a part from 0.7 s on at 0.5 s."""
@@ -285,14 +273,6 @@ def test_a_part_has_its_own_sound(name: str) -> None:
     assert span_of_sound(Path(name)) == pytest.approx((0, 1), abs=0.05)
     times, samples = sound(Path(name))
     assert times[np.abs(samples) > 0.3].min() == pytest.approx(0.5, abs=0.05)
-
-
-def rotated(content: bytes, width: int) -> bytes:
-    """An MP4 file whose display matrix turns frames by 90° clockwise, as in ISO/IEC 14496-12, 6.2.2."""
-    matrix = content.index(b"tkhd") + 44
-    one = 1 << 16
-    turned = struct.pack(">9i", 0, one, 0, -one, 0, 0, width * one, 0, 1 << 30)
-    return content[:matrix] + turned + content[matrix + len(turned) :]
 
 
 def test_frames_are_turned_as_their_file_says() -> None:
@@ -317,15 +297,6 @@ def test_pixels_that_are_not_square_are_those_of_the_source() -> None:
         container.mux(stream.encode())
     outputs(run("wide.mkv", "-o", "out.mp4"))
     assert read_video(Path("out.mp4"))[0].size == (64, 32)
-
-
-def break_packet(source: Path, target: Path, number: int) -> None:
-    """The same video with one packet that no decoder can read."""
-    with av.open(source) as container:
-        packet = [packet for packet in container.demux(video=0) if packet.size][number]
-        content = bytearray(source.read_bytes())
-        content[packet.pos + 4 : packet.pos + packet.size] = bytes(packet.size - 4)
-    target.write_bytes(content)
 
 
 def test_a_broken_frame_costs_that_frame() -> None:
@@ -353,6 +324,40 @@ def test_a_broken_file_of_a_directory_costs_that_frame() -> None:
     assert result.exit_code == 1
     assert "1 broken frame left out" in result.stderr
     assert times_of(Path("saliency/shots.0-red.mp4")) == pytest.approx([0, 0.25, 0.75, 1, 1.25, 1.5, 1.75])
+
+
+def test_a_directory_of_broken_files_says_what_is_wrong_with_them() -> None:
+    write_frames(Path("shots"), moving_square(2))
+    for path in Path("shots").iterdir():
+        path.write_bytes(b"broken")
+    result = run("shots", "--frames", "4")
+    assert "its frame frame1.png: not an image that Pillow can read" in result.stderr
+
+
+def test_each_process_reads_frames_as_the_run_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether truncated images are read is a setting of each thread, so a new one stands for another process."""
+
+    def call_in_thread(_: Any, function: Any, *arguments: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(function, *arguments).result()
+
+    monkeypatch.setattr("ebcli.workers.Workers.call", call_in_thread)
+    write_frames(Path("shots"), moving_square(8))
+    content = Path("shots/frame3.png").read_bytes()
+    Path("shots/frame3.png").write_bytes(content[: len(content) - 40])
+    _, table = outputs(run("shots", "--frames", "4", "--allow-truncated"))
+    assert len(rows(Path(table))) == 8
+
+
+def test_a_changed_file_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    explain = films._FilmRun._explain
+
+    def change(film: Any, images: Any) -> Any:
+        write_video(Path("move.mp4"), moving_square(30))
+        return explain(film, images)
+
+    monkeypatch.setattr(films._FilmRun, "_explain", change)
+    assert "move.mp4: the file changed during the run" in run("move.mp4").stderr
 
 
 def test_of_a_truncated_video_what_can_be_read_is_explained() -> None:
@@ -474,7 +479,7 @@ def test_a_killed_run_resumes_at_its_last_finished_part() -> None:
     assert not Path("out", UNFINISHED).exists()
 
 
-@pytest.mark.parametrize("changed", ["question", "style", "file", "nothing"])
+@pytest.mark.parametrize("changed", ["question", "style", "file", "report", "nothing"])
 def test_only_the_same_command_uses_finished_parts(
     monkeypatch: pytest.MonkeyPatch, small_parts: None, changed: str
 ) -> None:
@@ -490,6 +495,8 @@ def test_only_the_same_command_uses_finished_parts(
         options += ["--style", "heatmap"]
     elif changed == "file":
         write_video(Path("move.mp4"), moving_square(20)[::-1])
+    elif changed == "report":
+        options += ["--report"]
     result = run("move.mp4", *options)
     outputs(result)
     assert ("move.mp4: resumes" in result.stderr) == (changed == "nothing")

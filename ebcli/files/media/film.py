@@ -5,14 +5,12 @@ resumes a killed one.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
-
-from PIL import Image
 
 from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import Size
@@ -26,6 +24,7 @@ from ebcli.files.media.video import VIDEO_SUFFIXES, Frame, Frames, frames, read_
 SAMPLE = 16  # frames, by which the class and the color scale of a video are chosen
 PART = 96  # explained frames
 _USUAL_RATE = 10.0  # of animations, whose frames can each have their own delay
+_SHORTEST = 1e-4  # seconds between frames; result videos have no two at the same time
 _ADVICE = "eb-saliency VIDEO -o out.mp4 explains its frames"
 
 
@@ -52,7 +51,8 @@ class FilmPart(NamedTuple):
     """A part of a film.
 
     Attributes:
-        times, ends: when each frame is shown, and until when, in seconds from the start of the video.
+        times: when each frame is shown, in seconds from the start of the video.
+        end: until when the last one is shown.
         pixels: what the network gets of each.
         num_broken: how many broken frames are left out.
         is_last: whether nothing follows.
@@ -60,7 +60,7 @@ class FilmPart(NamedTuple):
     """
 
     times: list[float]
-    ends: list[float]
+    end: float
     pixels: list[AnyArray]
     num_broken: int = 0
     is_last: bool = False
@@ -103,11 +103,9 @@ def survey(file: File, spec: InputSpec, part: ClipOptions) -> Film:
         sample = _spread(file, header.rate, part)
     else:
         sample = _seek(file, header.rate, part.start, duration)
-    pictures = _load(sample)
-    if not pictures:
+    if not sample:
         raise ImageError(f"it has no frames after {part.start:g} s: lower --start")
-    size = pictures[0].size
-    pixels = [spec.read(picture.resize(size)) for picture in pictures]
+    size, pixels = _read_sample(sample, spec)
     return Film(size=size, rate=header.rate, duration=duration, sample=pixels, has_sound=header.has_sound)
 
 
@@ -117,13 +115,26 @@ def _seek(file: File, rate: float, start: float, duration: float) -> list[Frame]
     return [frame for time in times for frame in islice(_from(file, rate, time, inf), 1)]
 
 
-def _load(sample: Sequence[Frame]) -> list[Image.Image]:
-    """The images of frames, without files of a directory that are broken."""
-    pictures = []
+def _read_sample(sample: Sequence[Frame], spec: InputSpec) -> tuple[Size, list[AnyArray]]:
+    """The size of frames and what the network gets of each, without files of a directory that are broken.
+
+    Raises:
+        ImageError: all are broken.
+    """
+    sizes: list[Size] = []
+    pixels: list[AnyArray] = []
+    problems: list[ImageError] = []
     for frame in sample:
-        with suppress(ImageError):
-            pictures.append(frame.load())
-    return pictures
+        try:
+            picture = frame.load()
+        except ImageError as error:
+            problems.append(error)
+            continue
+        sizes.append(picture.size)
+        pixels.append(spec.read(picture.resize(sizes[0])))
+    if not pixels:
+        raise problems[0]
+    return sizes[0], pixels
 
 
 def _spread(file: File, rate: float, part: ClipOptions) -> list[Frame]:
@@ -149,13 +160,15 @@ def _spread(file: File, rate: float, part: ClipOptions) -> list[Frame]:
 
 
 def _from(file: File, rate: float, start: float, end: float) -> Iterator[Frame]:
-    """The frames that begin in a span of time, each half a frame earlier at the most."""
+    """The frames that begin in a span of time, or half a frame earlier; of those at the same time, one."""
     margin = 0.5 / rate
+    last_time = -inf
     with closing(frames(file, rate, start)) as source:  # type: ignore[type-var]
         for frame in source:
             if frame.time >= end - margin:
                 return
-            if frame.time >= start - margin:
+            if frame.time >= start - margin and frame.time - last_time > _SHORTEST:
+                last_time = frame.time
                 yield frame
 
 
@@ -186,7 +199,10 @@ def part_frames(file: File, film: Film, part: ClipOptions, number: int) -> Itera
 
 def read_part(file: File, film: Film, spec: InputSpec, part: ClipOptions, number: int) -> FilmPart:
     """What the network gets of a part of a film; for the arguments, see ``part_frames``."""
-    result = FilmPart([], [], [])
+    times: list[float] = []
+    pixels: list[AnyArray] = []
+    end = 0.0
+    limit = part.start + (film.duration or part.duration or inf)
     is_last = True
     problem = ""
     num_broken = 0
@@ -197,13 +213,14 @@ def read_part(file: File, film: Film, spec: InputSpec, part: ClipOptions, number
                 break
             num_broken += frame.num_broken
             try:
-                pixels = spec.read(frame.load().resize(film.size))
+                pixels.append(spec.read(frame.load().resize(film.size)))
             except ImageError:  # a file of a directory
                 num_broken += 1
                 continue
-            result.times.append(frame.time)
-            result.ends.append(frame.end if part.every == 1 else frame.time + part.every / film.rate)
-            result.pixels.append(pixels)
+            times.append(frame.time)
+            end = frame.end
+            if part.every > 1:
+                end = max(end, min(frame.time + part.every / film.rate, limit))
     except ImageError as error:
         problem = str(error)
-    return result._replace(num_broken=num_broken, is_last=is_last, problem=problem)
+    return FilmPart(times, end, pixels, num_broken, is_last, problem)

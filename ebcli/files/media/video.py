@@ -271,13 +271,18 @@ def _delay(picture: Image.Image) -> float:
     return delay if delay > 0.01 else _DELAY
 
 
+def open_container(av: Any, file: File) -> Any:
+    """A file of a format of videos, opened by FFmpeg; any error of PyAV is passed on."""
+    # before PyAV 19, titles that are not UTF-8 were errors
+    lenient = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+    return av.open(file, options={"format_whitelist": _DEMUXERS}, **lenient)
+
+
 @contextmanager
 def _open_video(av: Any, file: BinaryIO) -> Iterator[tuple[Any, Any]]:
     """A video file, and the stream of its pictures. Raises ImageError if it is none."""
-    # before PyAV 19, titles that are not UTF-8 were errors
-    lenient = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
     try:
-        container = av.open(file, options={"format_whitelist": _DEMUXERS}, **lenient)
+        container = open_container(av, file)
     except (av.FFmpegError, ValueError, EOFError) as error:
         raise ImageError("it is not a video that FFmpeg can read, or is truncated") from error
     with container:
