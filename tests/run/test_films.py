@@ -1,7 +1,5 @@
 """Videos by networks for images: each frame is explained, with one question, one scale and the source's times."""
 
-import csv
-import json
 import os
 import signal
 import subprocess
@@ -9,60 +7,25 @@ import sys
 import time
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from color_net import BLUE, RED, SIDE, painted
-from numpy.typing import NDArray
+from films import GRAY, NETS, levels, outputs, rows, run
 from PIL import Image
 from runs import records
-from videos import (
-    add_sound,
-    break_packet,
-    moving_square,
-    read_video,
-    rotated,
-    times_of,
-    write_frames,
-    write_uneven,
-    write_video,
-)
+from videos import moving_square, read_video, times_of, write_frames, write_uneven, write_video
 
 import ebcli
 from ebcli.cli.saliency import main
 from ebcli.datatypes.explanation import Map
 from ebcli.errors import ImageError
-from ebcli.files.encoding import read_facts
 from ebcli.files.naming import UNFINISHED
 from ebcli.run import film_rendering, films
-
-NETS = """
-import sys
-from ebcli import Preprocessing
-from color_net import color_net
-import color_tasks
-
-def count(*_):
-    with open("calls.txt", "a") as calls:
-        calls.write("x")
-
-def colors():
-    '''Logits are 20 times the mean of red, green and blue, so a marginal map is the brightness of its color.'''
-    net = color_net()
-    net.preprocessing = Preprocessing(resize=32, crop=32, mean=0.0, std=1.0)
-    net.categories = ["red", "green", "blue"]
-    net.register_forward_hook(count)
-    return net
-
-detector, segmenter = color_tasks.detector, color_tasks.Segmenter
-"""
-SMALL_PARTS = "import ebcli.files.media.film as film\nfilm.PART = 6\n"
 
 
 @pytest.fixture(autouse=True)
@@ -76,31 +39,6 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ebcli.files.media.film.PART", 6)
-
-
-def run(*arguments: str, model: str = "colors", layer: str | None = "2", workers: int = 0) -> Result:
-    options = ["--model", f"nets.py:{model}", "--workers", str(workers)]
-    if layer is not None:
-        options += ["--layer", layer]
-    return CliRunner().invoke(main, [*options, *arguments])
-
-
-def outputs(result: Result) -> list[str]:
-    assert result.exit_code == 0, result.output
-    return result.stdout.splitlines()
-
-
-GRAY = ("--style", "heatmap", "--cmap", "gray", "--marginal", "--target", "red")
-
-
-def levels(path: Path) -> NDArray[np.floating]:
-    """The gray values (frames, h, w) of a video drawn as a gray heatmap."""
-    return np.stack([np.asarray(frame.convert("L"), float) for frame in read_video(path)])
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return [*csv.DictReader(file)]
 
 
 def squares(colors: Sequence[tuple[int, int, int]]) -> list[Image.Image]:
@@ -192,189 +130,6 @@ def test_frames_at_the_same_time_are_one() -> None:
     assert times_of(Path("out.mp4")) == pytest.approx([i / 10 for i in range(18)], abs=1e-3)
 
 
-@pytest.mark.parametrize(("suffix", "kind"), [("gif", "GIF"), ("webp", "WEBP"), ("png", "PNG")])
-def test_animations_keep_their_format_and_delays(suffix: str, kind: str) -> None:
-    first, *others = moving_square(6)
-    delays = [100, 200, 100, 300, 100, 100]
-    first.save(f"move.{suffix}", save_all=True, append_images=others, duration=delays, loop=0)
-    (path, _) = outputs(run(f"move.{suffix}", "--target", "red", "--caption"))
-    assert path == f"saliency/move.{suffix}.0-red.{suffix}"
-    assert read_facts(Path(path))["class"] == "0 red"
-    with Image.open(path) as result:
-        assert (result.format, result.n_frames) == (kind, 6)
-        found = []
-        for number in range(6):
-            result.seek(number)
-            result.load()
-            found.append(result.info["duration"])
-    assert found == pytest.approx(delays, abs=10)
-
-
-def test_a_still_gif_is_a_picture() -> None:
-    moving_square(1)[0].save("still.gif")
-    assert outputs(run("still.gif")) == ["saliency/still.gif.0-red.png"]
-
-
-@pytest.mark.parametrize("name", ["out.mp4", "out.webm", "out.gif", "out.webp", "out.apng"])
-def test_one_video_goes_to_a_file(name: str) -> None:
-    assert outputs(run("move.mp4", "-o", name)) == [name]
-    assert read_facts(Path(name))["input"] == "move.mp4"
-    assert outputs(run("move.mp4", "-o", name)) == [name]  # which is this program's own
-    assert not Path(UNFINISHED).exists()
-    refused = run("move.mp4", "-o", "out.jpg")
-    assert refused.exit_code == 2
-    assert "'out.jpg' cannot hold a video: choose .mp4, .webm, .gif, .webp or .apng" in refused.stderr
-
-
-def sound(path: Path) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """The times and the values of the samples of a file."""
-    with av.open(path) as container:
-        frames = list(container.decode(audio=0))
-    times = [frame.time + np.arange(frame.samples) / frame.rate for frame in frames]
-    return np.concatenate(times), np.concatenate([frame.to_ndarray()[0] for frame in frames])
-
-
-def span_of_sound(path: Path) -> tuple[float, float]:
-    times, _ = sound(path)
-    return times[0], times[-1]
-
-
-def sound_packets(path: Path) -> list[bytes]:
-    with av.open(path) as container:
-        return [bytes(packet) for packet in container.demux(audio=0) if packet.size]
-
-
-def test_sound_is_copied_or_encoded_again() -> None:
-    add_sound(Path("move.mp4"), Path("loud.mp4"), 2)
-    outputs(run("loud.mp4", "-o", "out.mp4"))
-    assert sound_packets(Path("out.mp4")) == sound_packets(Path("loud.mp4"))
-    outputs(run("loud.mp4", "-o", "out.webm"))
-    with av.open("out.webm") as container:
-        assert container.streams.audio[0].codec_context.name in ("opus", "libopus")
-    assert span_of_sound(Path("out.webm")) == pytest.approx((0, 2), abs=0.05)
-
-
-def test_broken_sound_costs_the_sound() -> None:
-    add_sound(Path("move.mp4"), Path("loud.mp4"), 2)
-    content = Path("loud.mp4").read_bytes()
-    for packet in sound_packets(Path("loud.mp4")):
-        content = content.replace(packet, b"\xff" * len(packet))
-    Path("loud.mp4").write_bytes(content)
-    result = run("loud.mp4", "-o", "out.mp4")
-    assert "loud.mp4: its sound cannot be read, so it is left out" in result.stderr
-    assert times_of(Path("out.mp4")) == times_of(Path("loud.mp4"))
-
-
-@pytest.mark.parametrize("name", ["part.mp4", "part.webm"])
-def test_a_part_has_its_own_sound(name: str) -> None:
-    """The tone begins at 1.2 s, so in a part from 0.7 s on at 0.5 s."""
-    add_sound(Path("move.mp4"), Path("loud.mp4"), 2, silence=1.2)
-    outputs(run("loud.mp4", "--start", "0.7", "--duration", "1", "-o", name))
-    assert span_of_sound(Path(name)) == pytest.approx((0, 1), abs=0.05)
-    times, samples = sound(Path(name))
-    assert times[np.abs(samples) > 0.3].min() == pytest.approx(0.5, abs=0.05)
-
-
-def test_frames_are_turned_as_their_file_says() -> None:
-    """After a clockwise turn, what was on the left is above."""
-    left_half = painted((64, 32), (RED, (0, 0, 32, 32)))
-    write_video(Path("lying.mp4"), [left_half] * 5)
-    Path("turned.mp4").write_bytes(rotated(Path("lying.mp4").read_bytes(), 32))
-    outputs(run("turned.mp4", *GRAY, "-o", "out.mp4"))
-    values = levels(Path("out.mp4"))
-    assert values.shape == (5, 64, 32)
-    assert values[:, 4:28].min() > 230
-    assert values[:, 36:60].max() < 25
-
-
-def test_pixels_that_are_not_square_are_those_of_the_source() -> None:
-    with av.open("wide.mkv", "w") as container:
-        stream = container.add_stream("libx264", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
-        stream.codec_context.sample_aspect_ratio = Fraction(2, 1)
-        for frame in moving_square(5):
-            container.mux(stream.encode(av.VideoFrame.from_image(frame)))
-        container.mux(stream.encode())
-    outputs(run("wide.mkv", "-o", "out.mp4"))
-    assert read_video(Path("out.mp4"))[0].size == (64, 32)
-
-
-def test_a_broken_frame_costs_that_frame() -> None:
-    write_video(Path("intra.mp4"), moving_square(20), codec="mpeg4", g="1")
-    with av.open("intra.avi", "w") as container:  # each frame by itself
-        stream = container.add_stream("mjpeg", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuvj420p"
-        for frame in moving_square(20):
-            container.mux(stream.encode(av.VideoFrame.from_image(frame)))
-        container.mux(stream.encode())
-    break_packet(Path("intra.avi"), Path("broken.avi"), 7)
-    result = run("broken.avi", "--target", "red")
-    assert result.exit_code == 1
-    assert "broken.avi: 1 broken frame left out: the frame before stays" in result.stderr
-    times = times_of(Path("saliency/broken.avi.0-red.mp4"))
-    assert times == pytest.approx([i / 10 for i in range(20) if i != 7], abs=1e-3)
-    (record,) = records(Path("saliency"))
-    assert (record["status"], record["film"]["frames"], record["film"]["broken"]) == ("done", 19, 1)
-
-
-def test_a_broken_file_of_a_directory_costs_that_frame() -> None:
-    write_frames(Path("shots"), moving_square(8))
-    Path("shots/frame3.png").write_bytes(b"broken")
-    result = run("shots", "--frames", "4", "--target", "red")
-    assert result.exit_code == 1
-    assert "1 broken frame left out" in result.stderr
-    assert times_of(Path("saliency/shots.0-red.mp4")) == pytest.approx([0, 0.25, 0.75, 1, 1.25, 1.5, 1.75])
-
-
-def test_a_directory_of_broken_files_says_what_is_wrong_with_them() -> None:
-    write_frames(Path("shots"), moving_square(2))
-    for path in Path("shots").iterdir():
-        path.write_bytes(b"broken")
-    result = run("shots", "--frames", "4")
-    assert "its frame frame1.png: not an image that Pillow can read" in result.stderr
-
-
-def test_each_process_reads_frames_as_the_run_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether truncated images are read is a setting of each thread, so a new one stands for another process."""
-
-    def call_in_thread(_: Any, function: Any, *arguments: Any) -> Any:
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(function, *arguments).result()
-
-    monkeypatch.setattr("ebcli.workers.Workers.call", call_in_thread)
-    write_frames(Path("shots"), moving_square(8))
-    content = Path("shots/frame3.png").read_bytes()
-    Path("shots/frame3.png").write_bytes(content[: len(content) - 40])
-    _, table = outputs(run("shots", "--frames", "4", "--allow-truncated"))
-    assert len(rows(Path(table))) == 8
-
-
-def test_a_changed_file_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    explain = films._FilmRun._explain
-
-    def change(film: Any, images: Any) -> Any:
-        write_video(Path("move.mp4"), moving_square(30))
-        return explain(film, images)
-
-    monkeypatch.setattr(films._FilmRun, "_explain", change)
-    assert "move.mp4: the file changed during the run" in run("move.mp4").stderr
-
-
-def test_of_a_truncated_video_what_can_be_read_is_explained() -> None:
-    noise = np.random.default_rng(0).integers(0, 255, (40, 64, 64, 3), np.uint8)
-    write_video(Path("whole.mkv"), [Image.fromarray(pixels) for pixels in noise])
-    content = Path("whole.mkv").read_bytes()
-    Path("cut.mkv").write_bytes(content[: len(content) // 2])
-    result = run("cut.mkv", "--target", "red")
-    assert result.exit_code == 1
-    assert "so it is truncated or broken" in result.stderr
-    count = len(read_video(Path("saliency/cut.mkv.0-red.mp4")))
-    assert 5 < count < 35
-    (record,) = records(Path("saliency"))
-    assert (record["status"], record["film"]["frames"]) == ("done", count)
-    assert "truncated" in record["problem"]
-
-
 def test_the_objects_of_a_frame_are_in_one_picture() -> None:
     patches = [
         [(RED, (4 * i, 20, 4 * i + 48, 68)), (BLUE, (120, 70, 168, 118))][: 2 - i // 6] for i in range(8)
@@ -439,6 +194,7 @@ def test_memory_does_not_grow_with_the_length(monkeypatch: pytest.MonkeyPatch, s
     assert 1 < most <= 5
 
 
+SMALL_PARTS = "import ebcli.files.media.film as film\nfilm.PART = 6\n"
 SCRIPT = (
     "import sys\nsys.path[:0] = {path!r}\n" + SMALL_PARTS + "from ebcli.cli.saliency import main\nmain()\n"
 )
@@ -517,12 +273,6 @@ def test_several_videos_and_photos_share_a_run_that_can_be_resumed_and_verified(
     assert (verified.exit_code, "8 intact" in verified.output) == (0, True)
     page = Path("saliency/report/index.html").read_text()
     assert "a.mp4.0-red.mp4" in page
-    data = (
-        json.loads(page.partition('id="data">')[2].partition("</script>")[0])
-        if 'id="data">' in page
-        else None
-    )
-    assert data is None or all(image["outcomes"][0]["photo"] for image in data["images"])
 
 
 def test_a_video_has_a_label_and_one_prediction(small_parts: None) -> None:
@@ -543,15 +293,6 @@ def test_a_scale_of_the_run_is_that_of_its_videos_too() -> None:
     for name, level in (("small", 255), ("large", 64)):
         values = levels(Path(f"saliency/{name}.0-red+marginal.mp4"))
         np.testing.assert_allclose(values[:, 12, 12], level, atol=6)
-
-
-def test_a_video_can_come_from_stdin() -> None:
-    options = ["--model", "nets.py:colors", "--layer", "2", "--workers", "0", "--target", "red"]
-    runner = CliRunner()
-    result = runner.invoke(main, [*options, "-", "-o", "out.mp4"], input=Path("move.mp4").read_bytes())
-    assert outputs(result) == ["out.mp4"]
-    assert times_of(Path("out.mp4")) == times_of(Path("move.mp4"))
-    assert read_facts(Path("out.mp4"))["input"] == "stdin"
 
 
 @pytest.mark.parametrize("options", [("--sufficiency",), ("--annotations", "boxes"), ("--style", "mask")])
