@@ -28,6 +28,12 @@ def colors():
     net.register_forward_hook(count)
     return net
 
+def unsure():
+    '''The same, whose scores of black frames are no numbers.'''
+    net = colors()
+    net.register_forward_hook(lambda net, inputs, output: output / (inputs[0].amax((1, 2, 3)) > 0)[:, None])
+    return net
+
 detector, segmenter = color_tasks.detector, color_tasks.Segmenter
 """
 

@@ -1,5 +1,6 @@
 """Videos by networks for images: each frame is explained, with one question, one scale and the source's times."""
 
+import json
 import os
 import signal
 import subprocess
@@ -83,6 +84,13 @@ def test_the_class_with_the_highest_mean_score_is_explained_in_all_frames() -> N
     assert outputs(run("shots", "--frames", "10", "-k", "2", "--panel", "-o", "panel.mp4")) == ["panel.mp4"]
     (width, height) = read_video(Path("panel.mp4"))[0].size
     assert width > 2 * height
+
+
+def test_frames_without_scores_have_no_maps_and_no_say_in_the_class() -> None:
+    write_frames(Path("shots"), squares([BLUE] * 6 + [(0, 0, 0)] * 2))
+    result = run("shots", "--frames", "10", model="unsure")
+    assert "2 frames without a map, as scores are not finite" in result.stderr
+    assert result.stdout.splitlines() == ["saliency/shots.2-blue.mp4", "saliency/shots.frames.csv"]
 
 
 def test_all_frames_share_a_scale() -> None:
@@ -273,6 +281,8 @@ def test_several_videos_and_photos_share_a_run_that_can_be_resumed_and_verified(
     assert (verified.exit_code, "8 intact" in verified.output) == (0, True)
     page = Path("saliency/report/index.html").read_text()
     assert "a.mp4.0-red.mp4" in page
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert [bool(image["outcomes"][0]["photo"]) for image in data["images"]] == [True] * 3
 
 
 def test_a_video_has_a_label_and_one_prediction(small_parts: None) -> None:
