@@ -168,7 +168,8 @@ class Explainer:
             return self, None
         guard = guard_user_code(self.loaded.name)
         with self._lock, evaluating(self.loaded.net), guard, self._other_inputs(sample[0]):
-            scores = self._scores_of([image.pixels for image in sample], self._piece_batch_size).nanmean(0)
+            # one by one, for which there is enough memory if there is for anything
+            scores = self._scores_of([image.pixels for image in sample], 1).nanmean(0)
             subjects = self._task.subjects(scores, replace(self._request(sample[0]), label=label))
         other = copy(self)
         network = replace(self.network, classes=[(subject.index,) for subject in subjects])

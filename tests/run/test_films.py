@@ -93,6 +93,12 @@ def test_frames_without_scores_have_no_maps_and_no_say_in_the_class() -> None:
     assert result.stdout.splitlines() == ["saliency/shots.2-blue.mp4", "saliency/shots.frames.csv"]
 
 
+def test_batches_are_halved_when_memory_runs_out() -> None:
+    write_frames(Path("shots"), squares([BLUE] * 8))
+    paths = outputs(run("shots", "--frames", "10", "--batch-size", "8", model="narrow"))
+    assert len(rows(Path(paths[1]))) == 8
+
+
 def test_all_frames_share_a_scale() -> None:
     """A marginal map spreads the same mass over a square of four times the area, so it is drawn a fourth as bright."""
     sides = [8] * 4 + [16] * 4
