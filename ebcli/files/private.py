@@ -73,9 +73,8 @@ def finish_killed_runs(directory: Path, restore: bool = True) -> None:
             private.rmdir()
         with suppress(OSError):  # another user's, already removed, or without such a file
             with safe_open(private / _OF_RUN, follow=False, flags=os.O_RDWR) as lock:
-                if (
-                    os.fstat(lock.fileno()).st_nlink != 1
-                ):  # somebody's other file, which is not to be written to
+                # somebody's other file, which is not to be written to
+                if os.fstat(lock.fileno()).st_nlink != 1:
                     continue
                 if not lock_descriptor(lock.fileno(), blocking=False):  # in use
                     continue

@@ -50,8 +50,8 @@ def draw_part(
     """
     rows = [(time, _records(job, frame_maps)) for time, frame_maps in zip(part.times, maps, strict=True)]
     best = max(range(len(rows)), key=lambda i: evidence_of(rows[i]))
-    at = reel.times
-    values = [drawing.smooth(array, context.times, at, job.part.smooth) for array in context.values]
+    times = reel.times
+    values = [drawing.smooth(array, context.times, times, job.part.smooth) for array in context.values]
     curves = _curves(job, [*past, (context.times, context.scores)])
     place = context.place or Box(0, 0, *job.film.size)
     with ExitStack() as stack:
@@ -61,12 +61,12 @@ def draw_part(
             videos.append(Video(target, job.suffix, job.film.rate / job.part.every, {}))
         for i, image in _images(job, number, part.times):
             drawn_values = [array[i] for array in values]
-            drawn_curves = [curve.until(at[i]) for curve in curves]
+            drawn_curves = [curve.until(times[i]) for curve in curves]
             pictures = _draw(job, image, drawn_values, maps[i], place, drawn_curves)
             if i == best:
                 _save_thumbnails(job, number, image, maps[i])
             for video, picture in zip(videos, pictures, strict=True):
-                video.add(picture, float(at[i] - at[0]))
+                video.add(picture, float(times[i] - times[0]))
         for video in videos:
             video.close()
     drawn = DrawnPart(number, part, reel, rows)

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
 Sources = Sequence[Source]
 
-# options of the output that change no picture, record or array
 _OF_WORDS = "words phrases against all_words max_tokens".split()  # the same for all questions
+# options of the output that change no picture, record or array
 _OUTPUT_ONLY = "directory report scale skip_existing overwrite annotations threshold records".split()
 
 # settings that earlier versions lacked, with what those did: results of these stay up to date

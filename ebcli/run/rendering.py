@@ -31,10 +31,8 @@ from ebcli.files.video_encoding import video_writer
 from ebcli.models.classes import printable
 
 if TYPE_CHECKING:
-    from ebcli.run.reading import NetworkInput, Reader
-
-if TYPE_CHECKING:
     from ebcli.drawing.planes import Orthogonal
+    from ebcli.run.reading import NetworkInput, Reader
 
 Arrays = dict[str, ArrayLike]
 Facts = Mapping[str, str]
