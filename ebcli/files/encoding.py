@@ -21,8 +21,7 @@ from PIL.PngImagePlugin import PngInfo
 from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import JsonObject
 from ebcli.errors import EbcliError, ImageError, import_optional, sides
-from ebcli.files.images import open_image
-from ebcli.files.media.video import open_container
+from ebcli.files.images import open_container, open_image
 from ebcli.files.paths import safe_open
 
 Facts = Mapping[str, str]

@@ -27,6 +27,8 @@ from ebcli.files.paths import safe_open
 File = Path | BinaryIO
 Notes = dict[str, str]  # sentences about a file that its user may not expect, by topic
 
+# Other formats of FFmpeg are playlists and devices, which open files and addresses of their own
+_DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 
@@ -279,6 +281,13 @@ def open_image(file: File) -> Iterator[Image.Image]:
     """Open an image of a format that Pillow decodes; any error of Pillow is passed on."""
     with open_file(file) as content, Image.open(content, formats=_formats()) as image:
         yield image
+
+
+def open_container(av: Any, file: File) -> Any:
+    """Open a file of a format of videos by FFmpeg, given PyAV; any error of PyAV is passed on."""
+    # before PyAV 19, titles that are not UTF-8 were errors
+    lenient = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+    return av.open(file, options={"format_whitelist": _DEMUXERS}, **lenient)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from PIL import Image
 from ebcli.datatypes.explanation import Size
 from ebcli.errors import ConfigurationError, ImageError, import_optional, sides
 from ebcli.files.encoding import SOFTWARE, Facts, as_texts, made_by, shorten
-from ebcli.files.media.video import open_container
+from ebcli.files.images import open_container
 
 MP4 = "mp4"
 WEBM = "webm"

@@ -25,8 +25,6 @@ from ebcli.files.media.medium import DisplayFrame, DisplayFrames, InputFormat, P
 _ANIMATION_SUFFIXES = {".gif", ".png", ".apng", ".webp"}
 _ANIMATIONS = {"GIF", "PNG", "WEBP"}
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
-# Other formats of FFmpeg are playlists and devices, which open files and addresses of their own
-_DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 _DELAY = 0.1  # seconds; browsers show a frame of an animation that long if its delay is 0 to 10 ms
 _LARGEST_CLIPS = 1 << 30  # bytes of frames as the network sees them
 _LONGEST_ANIMATION = 50  # times the largest image, in pixels; all frames before a part are decoded, too
@@ -271,18 +269,11 @@ def _delay(picture: Image.Image) -> float:
     return delay if delay > 0.01 else _DELAY
 
 
-def open_container(av: Any, file: File) -> Any:
-    """A file of a format of videos, opened by FFmpeg; any error of PyAV is passed on."""
-    # before PyAV 19, titles that are not UTF-8 were errors
-    lenient = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
-    return av.open(file, options={"format_whitelist": _DEMUXERS}, **lenient)
-
-
 @contextmanager
 def _open_video(av: Any, file: BinaryIO) -> Iterator[tuple[Any, Any]]:
     """A video file, and the stream of its pictures. Raises ImageError if it is none."""
     try:
-        container = open_container(av, file)
+        container = images.open_container(av, file)
     except (av.FFmpegError, ValueError, EOFError) as error:
         raise ImageError("it is not a video that FFmpeg can read, or is truncated") from error
     with container:
