@@ -13,7 +13,7 @@ import torch
 import transformers
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests/helpers"))
+sys.path[:0] = str(ROOT), str(ROOT / "tests/helpers")
 
 PHOTO = ROOT / "sample_images/chelsea.jpg"
 QUESTION = "what is on the table ?"

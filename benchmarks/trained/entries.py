@@ -47,17 +47,8 @@ SEED = 5
 PHOTOS = 24
 
 _SPECIAL = (
-    *(
-        "<pad>",
-        "<unk>",
-        "<bos>",
-        "<eos>",
-        "<image>",
-        "<|image|>",
-        "<fake_token_around_image>",
-        "<global-img>",
-    ),
-    *("<end_of_utterance>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+    *"<pad> <unk> <bos> <eos> <image> <|image|> <fake_token_around_image> <global-img>".split(),
+    *"<end_of_utterance> <|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|>".split(),
     *(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)),
 )
 WORDS = {
@@ -85,6 +76,7 @@ _VISION: dict[str, Any] = {
     "patch_size": 8,
     "image_size": SIDE,
 }
+ROPE = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
 _SIZE = {"height": SIDE, "width": SIDE}
 
 
@@ -146,7 +138,8 @@ def _tokenizer(image: str) -> Any:
     )
 
 
-def _chat(image: str) -> str:
+def chat(image: str) -> str:
+    """A template of chats in which something stands for a photo."""
     part = "{% if part['type'] == 'image' %}" + image + " {% else %}{{ part['text'] }} {% endif %}"
     return (
         "{% for message in messages %}user : {% for part in message['content'] %}"
@@ -169,7 +162,7 @@ def projector() -> tuple[Any, Any]:
         _tokenizer("<image>"),
         patch_size=8,
         vision_feature_select_strategy="full",
-        chat_template=_chat("<image>"),
+        chat_template=chat("<image>"),
     )
     return config, processor
 
@@ -196,7 +189,7 @@ def resampler() -> tuple[Any, Any]:
         ),
         _tokenizer("<image>"),
         image_seq_len=16,
-        chat_template=_chat("<image>"),
+        chat_template=chat("<image>"),
     )
     return config, processor
 
@@ -223,14 +216,13 @@ def cross_attention() -> tuple[Any, Any]:
     processor = transformers.MllamaProcessor(
         transformers.MllamaImageProcessor(size=_SIZE, max_image_tiles=1),
         _tokenizer("<|image|>"),
-        chat_template=_chat("<|image|>"),
+        chat_template=chat("<|image|>"),
     )
     return config, processor
 
 
 def deepstack() -> tuple[Any, Any]:
     """Qwen3-VL: patches become tokens, and earlier features of them are added in the first layers of the text part."""
-    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
     vision = Qwen3VLVisionConfig(
         depth=2,
         hidden_size=_WIDTH,
@@ -243,7 +235,7 @@ def deepstack() -> tuple[Any, Any]:
         deepstack_visual_indexes=[0, 1],
     )
     config = transformers.Qwen3VLConfig(
-        text_config=Qwen3VLTextConfig(**_TEXT, head_dim=16, rope_parameters=rope),
+        text_config=Qwen3VLTextConfig(**_TEXT, head_dim=16, rope_parameters=ROPE),
         vision_config=vision,
         image_token_id=WORDS["<|image_pad|>"],
         video_token_id=WORDS["<|video_pad|>"],
@@ -257,7 +249,7 @@ def deepstack() -> tuple[Any, Any]:
         images,
         _tokenizer("<|image_pad|>"),
         transformers.Qwen3VLVideoProcessor(patch_size=4, merge_size=2),
-        chat_template=_chat("<|vision_start|> <|image_pad|> <|vision_end|>"),
+        chat_template=chat("<|vision_start|> <|image_pad|> <|vision_end|>"),
     )
     return config, processor
 
@@ -279,7 +271,7 @@ def tiles() -> tuple[Any, Any]:
         _tokenizer("<image>"),
         transformers.SmolVLMVideoProcessor(),
         image_seq_len=4,
-        chat_template=_chat("<image>"),
+        chat_template=chat("<image>"),
     )
     return config, processor
 

@@ -14,7 +14,7 @@ from ebcli.cli.click_types import PATH, SectionOption
 from ebcli.cli.commands import alter_option, command
 from ebcli.cli.console import display_path
 from ebcli.cli.execution import execute, sink_of
-from ebcli.cli.inputs import rank, with_listed, with_stdin
+from ebcli.cli.inputs import shard_from_environment, with_listed, with_stdin
 from ebcli.cli.options import option, values_in
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import STDIN, STDOUT
@@ -91,7 +91,7 @@ def ask(photos: tuple[str, ...], from_file: IO[bytes] | None, **options: Any) ->
     names, question = _split(photos, has_list=from_file is not None)
     values = values_in(options) | {
         "images": with_listed(tuple(map(path_of, names)), from_file, options["null"]),
-        "shard": options["shard"] or rank(),
+        "shard": options["shard"] or shard_from_environment(),
         "words": part_of(WordOptions, options | {"question": question}),
         "against": None,  # here, it is a word
     }

@@ -238,8 +238,9 @@ def plain_warnings(quiet: bool) -> Iterator[None]:
         else:
             # Pillow warns at half the size it refuses, without naming the file
             warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
-            # of onnx2torch's slices
-            warnings.filterwarnings("ignore", message="Using a non-tuple|Truncating the start")
+            # of onnx2torch's slices, and of vmap, which goes on by a loop
+            messages = "Using a non-tuple|Truncating the start|There is a performance drop"
+            warnings.filterwarnings("ignore", message=messages)
             # the same one again only after many others
             warn_once = lru_cache(lambda message: say(f"Warning: {one_line(message)}"))
             warnings.showwarning = lambda message, *_, **__: warn_once(str(message))

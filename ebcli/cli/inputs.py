@@ -70,7 +70,7 @@ def _lines(content: bytes) -> list[bytes]:
     return lines
 
 
-def rank() -> tuple[int, int] | None:
+def shard_from_environment() -> tuple[int, int] | None:
     """The shard of one process among many, as torchrun and others number them from 0."""
     rank = os.environ.get("RANK", "")
     size = os.environ.get("WORLD_SIZE", "")

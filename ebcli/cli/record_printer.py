@@ -146,9 +146,10 @@ class RecordPrinter:
         is_wanted = self.is_only or self.verbose
         if words is None or not record.is_answered or not is_wanted:
             return
-        said = {str(class_.name).lower() for class_ in record.classes}
+        said = [_words_alone(class_.label) for class_ in record.classes]
         for text in (*words.words, *words.phrases):
-            if " ".join(text.lower().split()) not in said:
+            words_alone = _words_alone(text)
+            if not any(words_alone in explained for explained in said):
                 hint = closest(text, re.findall(r"\w+", record.answer or ""))
                 note(f"{name}: not said: {text!r}" + (f"; {hint}" if hint else ""))
 
@@ -183,6 +184,12 @@ class RecordPrinter:
             advice = "--fit pad explains it in one piece"
             hints["test"] = f"it is explained in tiles, so sufficiency is not tested; {advice}"
         return hints
+
+
+def _words_alone(text: str) -> str:
+    """The words of a text between single spaces: a phrase may be said with a hyphen, or as part of another one."""
+    words = re.findall(r"\w+", text.lower())
+    return f" {' '.join(words)} "
 
 
 def _why_no_map(maps: MapOptions) -> str:

@@ -16,7 +16,7 @@ from ebcli.cli.click_types import Input, SectionedCommand
 from ebcli.cli.commands import Paths, main
 from ebcli.cli.console import display_path
 from ebcli.cli.execution import execute, sink_of
-from ebcli.cli.inputs import rank, with_listed, with_stdin
+from ebcli.cli.inputs import shard_from_environment, with_listed, with_stdin
 from ebcli.cli.options import CONTEXT, OPTIONS, values_in
 from ebcli.errors import ConfigurationError, closest
 from ebcli.files.naming import STDIN, STDOUT
@@ -93,7 +93,7 @@ def run(images: Paths, from_file: IO[bytes] | None, **options: Any) -> int:
     images = with_listed(images, from_file, options["null"])
     values = values_in(options) | {
         "images": images,
-        "shard": options["shard"] or rank(),
+        "shard": options["shard"] or shard_from_environment(),
         "track_lost_mass": options["verbose"],
     }
     # stdout is for results: networks print, and so does Ray

@@ -19,7 +19,7 @@ from ebcli.eb.mode import RecordingMode, refuse
 from ebcli.eb.operations import ACTIVE_TAPE, AnyFunction, Op, Tensors, Value, as_tuple
 from ebcli.eb.paths import descend, without_rule
 from ebcli.eb.places import Marks, Places
-from ebcli.eb.rules.rule import BackwardContext, Gradients, Incoming, Rule, Shares
+from ebcli.eb.rules.rule import RecordingRule
 from ebcli.eb.tape import Tape
 from ebcli.eb.torch_private import tree_flatten, tree_unflatten
 from ebcli.errors import EbcliError
@@ -39,8 +39,8 @@ class Recorded(NamedTuple):
     ops: list[Op]
 
 
-class Checkpoint(Rule):
-    """The rule of a module's call as one operation."""
+class Checkpoint(RecordingRule):
+    """The rule of a module's call as one operation, through which `ebcli.eb.joint` propagates."""
 
     def __init__(self, tape: Tape, signals: Tensors) -> None:
         self._net = tape.net
@@ -97,15 +97,6 @@ class Checkpoint(Rule):
 
     def places(self, op: Op, places: Places) -> Marks:
         return places.everything(op)
-
-    def describe(self, op: Op, facts: Facts) -> None:
-        raise NotImplementedError
-
-    def shares(self, op: Op, P: Incoming, context: BackwardContext) -> Shares:
-        raise NotImplementedError
-
-    def slopes(self, op: Op, G: Incoming) -> Gradients:
-        raise NotImplementedError
 
 
 def _norms(tensors: Tensors) -> list[Tensor]:

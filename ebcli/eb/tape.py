@@ -31,7 +31,7 @@ from ebcli.eb.operations import (
 )
 from ebcli.eb.rules import entry_for
 from ebcli.eb.rules.moves import MISSING
-from ebcli.eb.rules.rule import Decomposition, Entry, Rule
+from ebcli.eb.rules.rule import Decomposition, Entry, RecordingRule
 from ebcli.eb.torch_private import OpOverload, TorchDispatchMode, is_composite, schema_of
 from ebcli.errors import EbcliError
 
@@ -170,7 +170,7 @@ class Tape(TorchDispatchMode):
             expand = partial(self._expand, shape=result.shape)
             values, by_name = map_arguments(expand, values, by_name)
         op = make_op(operator.name, func, values, by_name, operator.entry)
-        if isinstance(op.rule, Rule) and op.rule.reads_memory:
+        if isinstance(op.rule, RecordingRule) and op.rule.reads_memory:
             _count_from(args[0].storage_offset(), op)
         if isinstance(op.rule, Decomposition):
             self.equate(self._decompose(op.rule, args, kwargs), result, is_gate=op.rule.is_gate)
@@ -211,7 +211,7 @@ class Tape(TorchDispatchMode):
         """A value of its own for a tensor whose value is also elsewhere."""
         return self._add("alias", aten.alias.default, (value,), {}, tensor).out
 
-    def call(self, name: str, compute: Any, function: Any, signals: Tensors, rule: Rule) -> Any:
+    def call(self, name: str, compute: Any, function: Any, signals: Tensors, rule: RecordingRule) -> Any:
         """The value of a function, recorded as one operation with a rule of its own."""
         if name.endswith("_"):
             self.memory.before_write(signals[0])
@@ -327,7 +327,7 @@ def make_op(name: str, function: Any, args: Sequence[Any], kwargs: Kwargs, entry
     """An operation with its rule."""
     op = Op(name, function, args, kwargs)
     op.rule = entry.choose(op)
-    if isinstance(op.rule, Rule):
+    if isinstance(op.rule, RecordingRule):
         op.operands = op.rule.operands(op)
     return op
 

@@ -191,7 +191,7 @@ def read_rows(path: Path, noun: str) -> list[tuple[int, list[str]]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(iter(partial(file.readline, _LONGEST_LINE), ""))
-            return [(reader.line_num, row) for row in reader if row]
+            return [(reader.line_num, [*map(from_cell, row)]) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigurationError(f"cannot read {noun} from '{path}': {reason(error)}") from error
 
@@ -225,7 +225,7 @@ def read_labels(path: Path, categories: Names, num_classes: int) -> Labels:
         title = f"{path}, line {line}"
         if len(row) != 2:
             raise ConfigurationError(f"{title}: {','.join(row)!r} must be a file, a comma, a class")
-        photo, target = map(from_cell, row)
+        photo, target = row
         try:
             label = resolve_class(categories, target.strip(), num_classes)
         except ConfigurationError as error:

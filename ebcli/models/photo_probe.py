@@ -168,14 +168,14 @@ def _trace(net: nn.Module, inputs: Inputs) -> list[TracedCall]:
 
     handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in names]
     try:
-        with torch.no_grad():
-            net(**cast(net, inputs))
+        net(**cast(net, inputs))
     finally:
         for handle in handles:
             handle.remove()
     return trace
 
 
+@torch.no_grad()
 def find_entry(
     net: nn.Module, read: Reader, size: tuple[int, int], word: int
 ) -> tuple[PhotoEntry, PhotoTokens]:
@@ -247,6 +247,7 @@ def _embeddings(traces: Sequence[list[TracedCall]], entry: Call) -> list[str]:
     return [*dict.fromkeys(names)]
 
 
+@torch.no_grad()
 def find_tokens(net: nn.Module, read: Reader, size: tuple[int, int], entry: PhotoEntry) -> PhotoTokens | None:
     """The tokens of photos of one size (width, height); None if most of what they read reaches several of them.
 
@@ -254,8 +255,7 @@ def find_tokens(net: nn.Module, read: Reader, size: tuple[int, int], entry: Phot
         ConfigurationError: no token has a place.
     """
     photos = [read(_noise(size, seed)) for seed in (0, 1)]
-    with torch.no_grad():
-        one, other = (_arguments(net, inputs, entry.call, entry.photo) for inputs in photos)
+    one, other = (_arguments(net, inputs, entry.call, entry.photo) for inputs in photos)
     rows = [(a != b).any(1) for a, b in zip(one, other, strict=True)]
     where = _coordinates(read, size)
     inputs = photos[0]

@@ -22,7 +22,7 @@ from ebcli.run.explainer import Explainer
 from ebcli.run.image_arguments import read_all
 from ebcli.run.network_description import in_a_sentence
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import WordOptions
+from ebcli.run.plan_parts import DTYPES, WordOptions
 from ebcli.run.saliency import Saliency
 
 _HTML = ".html"
@@ -168,6 +168,8 @@ def _load(model: Any, processor: Any, device: str, dtype: str) -> VisionLanguage
     if isinstance(model, (str, Path)):
         if processor is not None:
             raise ConfigurationError("a model that is loaded brings its processor: drop processor")
+        if dtype not in DTYPES:
+            raise ConfigurationError(f"dtype is {dtype!r}, but it must be {' or '.join(DTYPES)}")
         return VisionLanguage(str(model), resolve_device(device), getattr(torch, dtype))
     if processor is None:
         raise ConfigurationError(

@@ -83,8 +83,7 @@ def _read(image: Any, spec: InputSpec) -> Frame:
     if hasattr(image, "read"):
         image = decode(image)
     if not isinstance(image, Image.Image):
-        problem = f"image is {reprlib.repr(image)}"
-        raise ConfigurationError(f"{problem}, but explain() takes {_KINDS}, or a list of these")
+        raise ConfigurationError(f"image is {reprlib.repr(image)}: pass {_KINDS}, or a list of these")
     return NetworkInput.from_image(to_rgb(image), spec), DisplayFrame(to_rgb(in_srgb(image)))
 
 

@@ -15,29 +15,12 @@ from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import (
 from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLTextConfig, Qwen2VLVisionConfig
 from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
 
+from benchmarks.trained.entries import ROPE, chat
+
 _SPECIAL = (
-    *(
-        "<pad>",
-        "<unk>",
-        "<bos>",
-        "<eos>",
-        "<image>",
-        "<fake_token_around_image>",
-        "<global-img>",
-        "<end_of_utterance>",
-    ),
-    *(
-        "<img>",
-        "</img>",
-        "<|image|>",
-        "<im_patch>",
-        "<im_col>",
-        "<im_start>",
-        "<low_res_im_start>",
-        "<im_end>",
-    ),
-    *("<frame_start>", "<frame_end>", "<im_low>"),
-    *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+    *"<pad> <unk> <bos> <eos> <image> <fake_token_around_image> <global-img> <end_of_utterance> <img> </img>".split(),
+    *"<|image|> <im_patch> <im_col> <im_start> <low_res_im_start> <im_end> <frame_start> <frame_end>".split(),
+    *"<im_low> <|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|>".split(),
     *(f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)),
 )
 _WORDS = "describe what is on the table a red cup dog cat of and . ? : user assistant yes no".split()
@@ -63,6 +46,8 @@ VISION: dict[str, Any] = {
     "patch_size": 8,
     "image_size": 32,
 }
+MERGED = {"depth": 2, "hidden_size": 32, "out_hidden_size": 32, "intermediate_size": 48, "num_heads": 2}
+MERGED |= {"patch_size": 4, "spatial_merge_size": 2}  # of patches, 2 x 2 of which become one token
 PINPOINTS = [[32, 64], [64, 32], [64, 64]]
 
 
@@ -107,15 +92,6 @@ def byte_level_tokenizer(texts: list[str]) -> Any:
     )
 
 
-def chat(image: str) -> str:
-    part = "{% if part['type'] == 'image' %}" + image + " {% else %}{{ part['text'] }} {% endif %}"
-    return (
-        "{% for message in messages %}user : {% for part in message['content'] %}"
-        + part
-        + "{% endfor %}{% endfor %}assistant :"
-    )
-
-
 def _clip() -> Any:
     return transformers.CLIPVisionConfig(**VISION, projection_dim=32)
 
@@ -147,9 +123,8 @@ def _llava_next() -> tuple[Any, Any]:
 
 
 def qwen(config_class: Any, text_class: Any, vision: Any, processor_class: Any) -> tuple[Any, Any]:
-    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
     config = config_class(
-        text_config=text_class(**TEXT, rope_parameters=rope),
+        text_config=text_class(**TEXT, rope_parameters=ROPE),
         vision_config=vision,
         image_token_id=IDS["<|image_pad|>"],
         video_token_id=IDS["<|video_pad|>"],
@@ -172,17 +147,7 @@ def _qwen2_vl() -> tuple[Any, Any]:
 
 
 def _qwen2_5_vl() -> tuple[Any, Any]:
-    vision = Qwen2_5_VLVisionConfig(
-        depth=2,
-        hidden_size=32,
-        out_hidden_size=32,
-        intermediate_size=48,
-        num_heads=2,
-        patch_size=4,
-        spatial_merge_size=2,
-        window_size=16,
-        fullatt_block_indexes=[1],
-    )
+    vision = Qwen2_5_VLVisionConfig(**MERGED, window_size=16, fullatt_block_indexes=[1])
     return qwen(transformers.Qwen2_5_VLConfig, Qwen2_5_VLTextConfig, vision, transformers.Qwen2_5_VLProcessor)
 
 

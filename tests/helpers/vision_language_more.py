@@ -13,25 +13,16 @@ from transformers.models.molmo2.configuration_molmo2 import (
     Molmo2VisionConfig,
 )
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig, Qwen3VLVisionConfig
-from vision_language import IDS, PINPOINTS, SIZE, TEXT, VISION, chat, qwen, tokenizer
+from vision_language import IDS, MERGED, PINPOINTS, SIZE, TEXT, VISION, qwen, tokenizer
+
+from benchmarks.trained.entries import ROPE, chat
 
 _IMAGE, _VIDEO = IDS["<image>"], IDS["<|video_pad|>"]
-_MROPE = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
 Parts = tuple[Any, Any]  # configuration and processor
 
 
 def _qwen3_vl() -> Parts:
-    vision = Qwen3VLVisionConfig(
-        depth=2,
-        hidden_size=32,
-        out_hidden_size=32,
-        intermediate_size=48,
-        num_heads=2,
-        patch_size=4,
-        spatial_merge_size=2,
-        deepstack_visual_indexes=[0, 1],
-        num_position_embeddings=64,
-    )
+    vision = Qwen3VLVisionConfig(**MERGED, deepstack_visual_indexes=[0, 1], num_position_embeddings=64)
     return qwen(transformers.Qwen3VLConfig, Qwen3VLTextConfig, vision, transformers.Qwen3VLProcessor)
 
 
@@ -115,17 +106,8 @@ def _mistral3() -> Parts:
 
 
 def _glm4v() -> Parts:
-    vision = Glm4vVisionConfig(
-        depth=2,
-        hidden_size=32,
-        out_hidden_size=32,
-        intermediate_size=48,
-        num_heads=2,
-        patch_size=8,
-        image_size=32,
-        spatial_merge_size=2,
-    )
-    rope = _MROPE | {"partial_rotary_factor": 1.0}
+    vision = Glm4vVisionConfig(**MERGED | {"patch_size": 8}, image_size=32)
+    rope = ROPE | {"partial_rotary_factor": 1.0}
     config = transformers.Glm4vConfig(
         vision_config=vision,
         text_config=Glm4vTextConfig(**TEXT, rope_parameters=rope),

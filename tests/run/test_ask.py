@@ -79,6 +79,12 @@ def test_a_network_is_left_as_it_was(loaded: tuple[Any, Any], ask: Callable[...,
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
+def test_a_network_in_memory_is_probed_once(ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ask()
+    monkeypatch.setattr("ebcli.models.sources.vision_language.find_entry", None)
+    np.testing.assert_array_equal(ask().maps, first.maps)
+
+
 def test_words_phrases_and_several_photos(ask: Callable[..., Any]) -> None:
     first, second = ask([PIXELS, PIXELS[::-1].copy()], words=["dog"], phrases="red cup")
     assert first.words == second.words == ["red cup", "dog"]
@@ -109,6 +115,7 @@ def test_figures_and_pages(ask: Callable[..., Any], tmp_path: Path) -> None:
     [
         (lambda net, processor: (net, PIXELS), {}, "needs its processor"),
         (lambda net, processor: ("name", PIXELS), {"processor": 1}, "brings its processor"),
+        (lambda net, processor: ("name", PIXELS), {"dtype": "float"}, "must be float32 or bfloat16"),
         (lambda net, processor: (net, PIXELS), {"processor": 1, "against": "a", "all_words": True}, "drop"),
     ],
 )

@@ -83,13 +83,13 @@ def test_against_a_class_is_signed(bundled: ebcli.LoadedModel) -> None:
     [
         ("nowhere.jpg", (), "'nowhere.jpg': no such file"),
         (["a.jpg", "b.jpg"], (), "'a.jpg': no such file"),
-        ([PHOTO, 3], (), r"image is 3, but explain\(\) takes a path, a URL, a Pillow image, an array"),
+        ([PHOTO, 3], (), "image is 3: pass a path, a URL, a Pillow image, an array"),
         (
             np.zeros((9, 9, 7), np.uint8),
             (),
             "image 1 of 1: it has 7 channels, but efficientnet_lite0 takes 3",
         ),
-        (ROOT, (), r"explain\(\) takes a path"),
+        (ROOT, (), ": pass a path"),
         (None, (), "image is None"),
         (PHOTO, ("tigercat",), "did you mean"),
         (PHOTO, (1000,), "1000"),

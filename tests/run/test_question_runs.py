@@ -163,6 +163,13 @@ def test_of_one_photo_the_answer_is_printed_and_the_word_that_it_lacks(cwd: Path
     assert (record["status"], record["model"]) == ("not said", model)
 
 
+def test_what_is_said_in_other_signs_or_in_a_phrase_is_said(cwd: Path, model: str) -> None:
+    command = ["ask", "photos/0/0000.jpg", "what", "--model", model, "--answer", "a red . cup"]
+    result = CliRunner().invoke(main, [*command, "--phrase", "red cup", "--word", "cup"])
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "a red . cup")
+    assert "not said" not in result.stderr
+
+
 def test_the_last_word_is_the_question_unless_it_is_a_photo(cwd: Path, model: str) -> None:
     command = ["ask", "photos/0/0000.jpg", "photos/1/0001.jpg", "--model", model, "-o", "out"]
     command += ["--workers", "0", "--dry-run"]
@@ -222,6 +229,14 @@ def test_tables_that_are_none(tmp_path: Path, content: str, message: str) -> Non
     path.write_text(content)
     with pytest.raises(ConfigurationError, match=message):
         read_queries(path, WordOptions(answers=path))
+
+
+def test_cells_of_tables_that_runs_wrote(tmp_path: Path) -> None:
+    """An apostrophe keeps spreadsheets from taking a text for a formula."""
+    path = tmp_path / "answers.csv"
+    path.write_text("'=1.jpg,'-- a cup\n")
+    (key, queries) = read_queries(path, WordOptions(answers=path)).popitem()
+    assert (key, queries.queries[0].answer) == (("=1.jpg",), "-- a cup")
 
 
 @pytest.mark.parametrize(

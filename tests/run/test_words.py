@@ -16,7 +16,7 @@ from vision_language_more import MORE
 
 from ebcli.datatypes.explanation import Explanation
 from ebcli.errors import ConfigurationError
-from ebcli.models.sources.vision_language import VisionLanguage
+from ebcli.models.sources.vision_language import _ENTRIES, VisionLanguage
 from ebcli.run.network_description import NetworkDescription
 from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput
@@ -309,7 +309,7 @@ def test_places_that_the_network_contradicts_are_refused(
         return inputs | {"pixel_values": pixels[torch.randperm(len(pixels), generator=generator)]}
 
     monkeypatch.setattr(model, "read", shuffled)
-    monkeypatch.setattr(model, "_entry", None)
+    monkeypatch.delitem(_ENTRIES, model.net, raising=False)
     with pytest.raises(ConfigurationError, match=r"the photo's tokens|hardly any tokens"):
         model.photo_tokens(SIZE, "what is")
 

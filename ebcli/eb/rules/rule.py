@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
@@ -47,7 +47,7 @@ class Entry(ABC):
     expands_responses = False
 
     @abstractmethod
-    def choose(self, op: Op) -> "Rule | Decomposition":
+    def choose(self, op: Op) -> "RecordingRule | Decomposition":
         """The rule of an operation, or what it is explained as."""
 
 
@@ -62,8 +62,8 @@ class Choice(Entry):
         return self.function(op)
 
 
-class Rule(Entry):
-    """How an operation passes probability and weights to its operands, and what is known of its results.
+class RecordingRule(Entry):
+    """What is needed to record an operation: what is known of its results, and where their elements come from.
 
     Attributes:
         joins: constants may be among the elements of the results.
@@ -73,7 +73,7 @@ class Rule(Entry):
     joins = False
     reads_memory = False
 
-    def choose(self, op: Op) -> "Rule":
+    def choose(self, op: Op) -> Self:
         return self
 
     def operands(self, op: Op) -> Values:
@@ -84,8 +84,23 @@ class Rule(Entry):
         """The values whose numbers are needed; others are computed again."""
         return op.inputs
 
+    @abstractmethod
     def learn(self, op: Op) -> None:
         """Note what is known of the results."""
+
+    @abstractmethod
+    def places(self, op: Op, places: Places) -> Marks:
+        """The marks of the results."""
+
+    def touched_axes(self, op: Op) -> Dims | None:
+        """The axes of the operands along which elements move; None if they are unknown."""
+        return None
+
+
+class Rule(RecordingRule):
+    """How an operation passes probability and weights to its operands, and what is known of its results."""
+
+    def learn(self, op: Op) -> None:
         facts = inherit(op)
         self.describe(op, facts)
         for out in op.outs:
@@ -108,14 +123,6 @@ class Rule(Entry):
     @abstractmethod
     def slopes(self, op: Op, G: Incoming) -> Gradients:
         """M^T G: the operands' weights in the joint neuron, in which the results have the weights G."""
-
-    @abstractmethod
-    def places(self, op: Op, places: Places) -> Marks:
-        """The marks of the results."""
-
-    def touched_axes(self, op: Op) -> Dims | None:
-        """The axes of the operands along which elements move; None if they are unknown."""
-        return None
 
 
 class Decomposition(Entry):

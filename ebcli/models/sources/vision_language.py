@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from PIL import Image
@@ -28,7 +29,7 @@ _BLIP = "blip"
 _USUAL_QUESTION = "Describe the image."
 _ADVICE = "save the processor beside the model by save_pretrained(), and install the packages that it needs"
 _MOST_CACHED = 64  # sizes of photos and questions whose tokens are known
-
+_ENTRIES = WeakKeyDictionary[Module, PhotoEntry]()  # of networks that were probed, also by earlier calls
 
 OnText = Callable[[str], None]
 
@@ -94,7 +95,6 @@ class VisionLanguage(HuggingFace):
             # in one operation, experts have no rule
             net = self._load_published(dtype=dtype, experts_implementation="eager")
         self.net: Any = net.eval().requires_grad_(False).to(place)
-        self._entry: PhotoEntry | None = None
         self._photo_tokens: dict[Any, PhotoTokens] = {}
 
     @classmethod
@@ -120,7 +120,7 @@ class VisionLanguage(HuggingFace):
         model = cls.__new__(cls)
         name = net.name_or_path or type(net).__name__
         vars(model).update(name=name, _given_name=name, _library=import_optional("transformers"))
-        vars(model).update(net=net, _config=net.config, _processor=processor, _entry=None, _photo_tokens={})
+        vars(model).update(net=net, _config=net.config, _processor=processor, _photo_tokens={})
         model._chosen_head()  # refuses other kinds
         return model
 
@@ -154,18 +154,20 @@ class VisionLanguage(HuggingFace):
         """
         read = partial(self.read, question=question)
         key = size, question
-        if self._entry is None:
+        entry = _ENTRIES.get(self.net)
+        if entry is None:
             words = self.answer_tokens(_USUAL_QUESTION)
             with self._silent():
-                self._entry, self._photo_tokens[key] = find_entry(self.net, read, size, words[0])
+                entry, self._photo_tokens[key] = find_entry(self.net, read, size, words[0])
+            _ENTRIES[self.net] = entry
         if key not in self._photo_tokens:
-            tokens = find_tokens(self.net, read, size, self._entry)
+            tokens = find_tokens(self.net, read, size, entry)
             if tokens is None:
                 raise self._error("mixes parts of a photo of this size before its text part reads them")
             if len(self._photo_tokens) >= _MOST_CACHED:
                 self._photo_tokens.clear()
             self._photo_tokens[key] = tokens
-        return self._entry, self._photo_tokens[key]
+        return entry, self._photo_tokens[key]
 
     @property
     def _is_blip(self) -> bool:
