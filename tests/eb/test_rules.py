@@ -240,7 +240,8 @@ case("mm", torch.mm, (2, 3), weights(3, 2))
 case("bmm", torch.bmm, (2, 2, 3), weights(2, 3, 2))
 case(
     "solve_triangular",
-    lambda a: torch.linalg.solve_triangular(weights(3, 3), a, upper=False, unitriangular=True),
+    lambda A, a: torch.linalg.solve_triangular(A, a, upper=False, unitriangular=True),
+    weights(3, 3),
     (2, 3, 4),
 )
 case("mv", torch.mv, (3, 2), weights(2))
