@@ -34,9 +34,9 @@ class Sink(AbstractContextManager["Sink"]):
     directory: Path | None = None
 
     @property
-    def workplace(self) -> Path:
-        """The directory in which results that take long may grow."""
-        return Path(tempfile.gettempdir())
+    def workplace(self) -> Path | None:
+        """The directory in which results that take long may grow, and go on after a kill; None if there is none."""
+        return None
 
     def __exit__(self, *_: object) -> None:
         """Nothing has to be closed."""
@@ -158,8 +158,6 @@ def _only_picture(files: Files, record: Record, format_: str, name: str) -> byte
             f"{record.input} has {len(pictures)} maps: "
             "add --panel to draw them in one figure, add --top-k 1, or name a directory with -o"
         )
-    if not pictures and record.film is not None:
-        raise OutputError(f"'{name}' cannot hold a video: choose .mp4, .webm, .gif, .webp or .apng")
     if not pictures:
         raise OutputError(f"'{name}' cannot hold a picture, and {record.model} explains images: choose .png")
     return pictures[0]

@@ -10,7 +10,6 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
-from importlib.metadata import version
 from itertools import count, product
 from pathlib import Path
 from time import perf_counter
@@ -24,14 +23,16 @@ from ebcli.drawing.film import scale_end
 from ebcli.drawing.painters import rounded_up
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames
-from ebcli.errors import ImageError, import_optional, plural
+from ebcli.errors import ImageError, OutputError, import_optional, plural
 from ebcli.files.media.film import Film, FilmPart
-from ebcli.files.naming import MOVING_FORMATS, MapName, sha256
+from ebcli.files.naming import MOVING_FORMATS, STDOUT, MapName, sha256
 from ebcli.files.paths import file_digest
+from ebcli.files.private import private_directory
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
 from ebcli.files.unfinished import unfinished_work
 from ebcli.files.video_encoding import MP4, WEBP
+from ebcli.imports import installed_version
 from ebcli.methods.table import PICTURE
 from ebcli.models.keywords import INPUT
 from ebcli.run import film_files, film_rendering
@@ -68,6 +69,7 @@ def explain_film(run: Run, explainer: Explainer, source: Source, film: Film) -> 
         OutputError: the results cannot be written.
     """
     _check(run.plan)
+    suffix = _suffix(run.plan, source)
     import_optional("av")  # chunks are encoded by it, whatever they become
     stamp, content = source.open_content()
     sample = sample_inputs(film)
@@ -76,7 +78,6 @@ def explain_film(run: Run, explainer: Explainer, source: Source, film: Film) -> 
     sample_maps = [[] if isinstance(item, ImageError) else [*item.maps] for item in explanations]
     tracks = _tracks(run.plan, explainer, sample_maps)
     styles = [_style(run, track, sample_maps) for track in tracks]
-    suffix = _suffix(run.plan, source)
     has_objects = bool(tracks) and tracks[0].class_index is None
     names = run.options.names.of_film(suffix, has_objects)
     facts = {**run.options.provenance, "input": file_name(source)}
@@ -95,8 +96,11 @@ def explain_film(run: Run, explainer: Explainer, source: Source, film: Film) -> 
         *(source.name, stamp, record.configuration, film.size, film.rate),
         *(tracks, styles, suffix, names, thumbnail_names),
     )
-    packages = [version(name) for name in ("eb-saliency", "pillow")]
-    work = unfinished_work(run.sink.workplace, source.name, sha256(repr((key, packages)).encode()))
+    packages = [installed_version(name) for name in ("eb-saliency", "pillow")]
+    workplace = run.sink.workplace
+    work = private_directory()
+    if workplace is not None:
+        work = unfinished_work(workplace, source.name, sha256(repr((key, packages)).encode()))
     with work as folder:
         local = source
         if not isinstance(content, Path):  # each process reads it from there
@@ -157,11 +161,25 @@ def _style(run: Run, track: Track, sample: Sequence[Sequence[Map]]) -> DrawingSt
 
 
 def _suffix(plan: RunPlan, source: Source) -> str:
-    """The format of result videos: that of the only file, else the one that is asked for, else that of the source."""
+    """The format of result videos: that of the only file, else the one that is asked for, else that of the source.
+
+    Raises:
+        OutputError: the only file cannot hold a video.
+    """
     output = plan.output
     suffix = MOVING_FORMATS.get(source.path.suffix.lower(), MP4)
-    if output.is_file:
-        suffix = MOVING_FORMATS.get(output.directory.suffix.lower(), suffix)
+    if output.directory == STDOUT:
+        suffix = MOVING_FORMATS.get(f".{output.format}", "")
+        if not suffix:
+            raise OutputError(
+                "for a video on stdout, add --format webp, or name a file with -o, such as out.mp4"
+            )
+    elif output.is_file:
+        suffix = MOVING_FORMATS.get(output.directory.suffix.lower(), "")
+        if not suffix:
+            raise OutputError(
+                f"'{output.directory}' cannot hold a video: choose .mp4, .webm, .gif, .webp or .apng"
+            )
     elif output.format == WEBP:
         suffix = WEBP
     return suffix

@@ -1,5 +1,6 @@
 """Files of videos by networks for images: animations, sound, pixels that are turned, and broken files."""
 
+import io
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -71,6 +72,15 @@ def test_one_video_goes_to_a_file(name: str) -> None:
     refused = run("move.mp4", "-o", "out.jpg")
     assert refused.exit_code == 2
     assert "'out.jpg' cannot hold a video: choose .mp4, .webm, .gif, .webp or .apng" in refused.stderr
+
+
+def test_a_video_goes_to_stdout() -> None:
+    refused = run("move.mp4", "-o", "-", "--format", "jpg")
+    assert refused.exit_code == 2
+    assert "add --format webp" in refused.stderr
+    written = run("move.mp4", "-o", "-", "--format", "webp")
+    with Image.open(io.BytesIO(written.stdout_bytes)) as film:
+        assert film.n_frames > 1
 
 
 def sound(path: Path) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
