@@ -6,21 +6,21 @@ The frames in memory are measured before and after the video, so that a busy mac
 video include the 16 frames by which the command chooses the class and the color scale.
 """
 
+from __future__ import annotations
+
 import argparse
 import tempfile
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import av
 import numpy as np
 from PIL import Image
 
-from ebcli.files.media.film import Film
-from ebcli.files.sink import OneFile
-from ebcli.run import engine
-from ebcli.run.explainer import Explainer
-from ebcli.run.plan import RunPlan
-from ebcli.run.reading import NetworkInput, sample_inputs
+if TYPE_CHECKING:
+    from ebcli.run.explainer import Explainer
+    from ebcli.run.reading import NetworkInput
 
 RATE = 25
 
@@ -52,6 +52,13 @@ def explain_from_memory(explainer: Explainer, batch: list[NetworkInput], count: 
 
 def main() -> None:
     """Measure and print."""
+    # worker processes import this file, too; those of the command do without PyTorch
+    from ebcli.files.media.film import Film
+    from ebcli.files.sink import OneFile
+    from ebcli.run import engine
+    from ebcli.run.plan import RunPlan
+    from ebcli.run.reading import sample_inputs
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("frames", nargs="?", type=int, default=240)
     parser.add_argument("--model", default="efficientnet_lite0")
