@@ -280,9 +280,14 @@ class ModelUnderTest:
             spec = replace(spec, size=(side, side), resize=resize)
         return spec(image)[None].to(self.device)
 
-    def whole_image(self, image: Image.Image, side: int) -> Tensor:
+    @property
+    def side(self) -> int:
+        """The shorter side of the network's own input, in pixels."""
+        return min(self.loaded.transforms.shape)
+
+    def whole_image(self, image: Image.Image) -> Tensor:
         """Preprocess a whole RGB image: its shorter side resized to ``side``, normalized, (1, 3, H, W)."""
-        spec = replace(self.loaded.transforms, size=None, resize=(side,), fit=CROP)
+        spec = replace(self.loaded.transforms, size=None, resize=(self.side,), fit=CROP)
         return spec(image)[None].to(self.device)
 
     def probabilities(self, inputs: Tensor) -> Tensor:

@@ -48,16 +48,16 @@ POINTING = {
 }
 
 EQUAL_AREA, BEST_IOU = "equal area", "best IoU"  # columns
-SIDE = 224  # length of the shorter side in the paper
 TOLERANCE = 15  # pixels of the image, of a hit from the object, in the paper
 
 
 def pointing(model: ModelUnderTest, data: AnnotatedImages) -> Benchmark:
     """Zhang et al., ECCV 2016, section 4.1.
 
-    Every class in an image is one question. The network gets the whole image, its shorter side resized to ``SIDE``;
-    maps are resized bicubically to the image's own size. The table has the percentage of hits, averaged over classes,
-    for all questions and for the *difficult* ones (``is_difficult``), next to published results.
+    Every class in an image is one question. The network gets the whole image, its shorter side resized to that of
+    the network's own input (224 pixels in the paper); maps are resized bicubically to the image's own size. The table
+    has the percentage of hits, averaged over classes, for all questions and for the *difficult* ones
+    (``is_difficult``), next to published results.
 
     Args:
         model: the network, with one output per class of the data set.
@@ -71,14 +71,14 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages) -> Benchmark:
             f"{model.loaded.name} has {model.num_classes} classes, but {data.name} has {len(data.classes)}: "
             "pass --weights of a network trained on it"
         )
-    model.probe(SIDE, SIDE * 4 // 3)
+    model.probe(model.side, model.side * 4 // 3)
 
     def measure(key: str) -> Iterator[Row]:
         image = data.read(key)
         masks = data.masks(key, image.size)
         if not masks:
             return
-        for method_maps in model.explain(model.whole_image(image, SIDE), [*masks], key):
+        for method_maps in model.explain(model.whole_image(image), [*masks], key):
             for index, saliency in zip(masks, method_maps.maps, strict=True):
                 mask = masks[index]
                 yield {
@@ -97,7 +97,7 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages) -> Benchmark:
             "others (all / difficult)": POINTING.get((data.name, model.loaded.name, rows[0]["method"])),
         }
 
-    settings = model.settings | data.settings | {"tolerance": TOLERANCE, "side": SIDE}
+    settings = model.settings | data.settings | {"tolerance": TOLERANCE, "side": model.side}
     return Benchmark(
         "pointing",
         settings,
@@ -144,7 +144,7 @@ def localize(
     Raises:
         ConfigurationError: the network does not accept such images.
     """
-    model.probe(SIDE, SIDE * 4 // 3)
+    model.probe(model.side, model.side * 4 // 3)
 
     def index_of(name: str) -> int:
         try:
@@ -169,7 +169,7 @@ def localize(
                 )
         if not by_class:
             return
-        for method_maps in model.explain(model.whole_image(image, SIDE), indices, key):
+        for method_maps in model.explain(model.whole_image(image), indices, key):
             for name, saliency in zip(by_class, method_maps.maps, strict=True):
                 fine = resized(saliency, image.size)
                 question = {**method_maps.labels, PHOTO: key, "class": name}
@@ -191,7 +191,7 @@ def localize(
             "photos": num_photos(rows),
         }
 
-    settings = model.settings | images.settings | {"alphas": list(alphas), "side": SIDE}
+    settings = model.settings | images.settings | {"alphas": list(alphas), "side": model.side}
     settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
     settings |= {"boxes": _hash_of(boxes, images.keys)}
     return Benchmark(

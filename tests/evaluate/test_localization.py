@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import color_net
 import pytest
 from click.testing import CliRunner, Result
 from color_net import COLORS, GREEN, RED, painted
@@ -14,13 +15,14 @@ from ebcli.cli.benchmark import benchmark as main
 
 pytestmark = pytest.mark.usefixtures("colors")
 
-SIZE = (448, 224)  # twice as wide as high, and no smaller than the network gets it
+SIZE = (448, 224)  # twice as wide as high, and as the network gets it
 RED_THING, GREEN_THING = Thing("red", (30, 40, 130, 160)), Thing("green", (300, 20, 400, 60))
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """One image that matches its annotation, and one whose red is elsewhere."""
+    monkeypatch.setattr(color_net, "SIDE", SIZE[1])
     images, annotations = tmp_path / "images", tmp_path / "boxes"
     images.mkdir()
     (annotations / "below").mkdir(parents=True)

@@ -76,8 +76,9 @@ def test_maps_are_ordered_by_method_and_layer_and_reproducible() -> None:
 def test_preprocessing_of_the_whole_image_and_its_center() -> None:
     model = ModelUnderTest(ModelSpec("colors", weights="none"), [], ["marginal"], "cpu")
     image = painted((60, 30), (RED, (0, 0, 15, 30)), (GREEN, (15, 0, 45, 30)))
-    assert model.whole_image(image, 10).shape == (1, 3, 10, 20)
-    assert model.whole_image(image, 10)[0, 0, 5, 2] == 1
+    whole = model.whole_image(image)
+    assert whole.shape == (1, 3, SIDE, 2 * SIDE)
+    assert whole[0, 0, SIDE // 2, SIDE // 4] == 1
     seen = model.inputs(image, 20)
     assert seen.shape == (1, 3, 20, 20)
     assert seen[0, 1, 10, 2:-2].min() > 0.9
