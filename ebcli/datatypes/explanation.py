@@ -428,8 +428,8 @@ class Map:
 
     @property
     def peak(self) -> float:
-        """The strongest cell, in units of a uniform map."""
-        return float(self.values.max()) * self.values.size
+        """The strongest cell as it is drawn, in units of a uniform map."""
+        return float(self.display_values.max()) * self.values.size
 
 
 AnswerParts = list[tuple[str, Map | None]]

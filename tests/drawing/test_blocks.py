@@ -80,6 +80,7 @@ def test_a_block_has_what_its_cell_has_but_for_what_lies_beyond_the_edge() -> No
     subject, place = Subject(0, None, 1.0), Box(0, 0, 80, 80)
     map_ = Map(subject=subject, layer="stem", values=values, mass=1.0, placement=place, stride=2)
     np.testing.assert_allclose(map_.display_values, expected)
+    assert map_.peak == pytest.approx(expected.max() * expected.size)  # as pictures say it
 
 
 def test_which_grids_are_subsampled() -> None:
