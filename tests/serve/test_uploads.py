@@ -5,6 +5,7 @@ import json
 import socket
 import tracemalloc
 from collections.abc import Callable
+from http.client import HTTPResponse
 from itertools import product
 from urllib.parse import urlencode, urlsplit
 
@@ -68,10 +69,10 @@ def raw_upload(address: str, length: int, content: bytes) -> socket.socket:
 
 
 def answer_of(connection: socket.socket) -> tuple[int, str]:
-    """What is answered before the connection is closed."""
-    with connection, connection.makefile("rb") as stream:
-        head, _, body = stream.read().partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)["problem"]
+    """What is answered, though the upload has not arrived."""
+    with connection, HTTPResponse(connection) as response:
+        response.begin()
+        return response.status, json.load(response)["problem"]
 
 
 def test_an_upload_is_refused_by_its_announced_length(served: Callable[..., str]) -> None:
