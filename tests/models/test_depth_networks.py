@@ -92,6 +92,7 @@ def loaded(name: str, parent: Path) -> ebcli.LoadedModel:
     return ebcli.load_model(f"hf/{saved(name, parent)}")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_depth_is_that_of_transformers(name: str, parent: Path) -> None:
     model = loaded(name, parent)
@@ -107,6 +108,7 @@ def test_the_depth_is_that_of_transformers(name: str, parent: Path) -> None:
     assert (result.mass > 0.9).all()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["DPT", "Depth Anything", "ZoeDepth"])
 def test_depth_is_explained_as_its_mean_and_at_a_pixel(name: str, parent: Path) -> None:
     coarse = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)

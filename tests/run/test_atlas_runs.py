@@ -116,6 +116,7 @@ def test_a_pixel_outside_of_one_image_fails_that_image_only():
     assert nul.stdout == "saliency/a.png.atlas.png\0"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.usefixtures("photos")
 @pytest.mark.parametrize("suffix", ["png", "svg", pytest.param("pdf", marks=pytest.mark.release)])
 def test_an_atlas_is_one_file_that_is_resumed(suffix):
