@@ -89,6 +89,7 @@ def pytest_collection_finish() -> None:
     """The collector of garbage need not look through all modules and tests again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)  # nor after every 700 new objects
 
 
 def pytest_sessionfinish() -> None:

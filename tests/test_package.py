@@ -93,16 +93,18 @@ def from_name(name):
 metadata.Distribution.from_name = from_name
 """
 IN_ZIP = """
+import ebcli, ebcli.evaluate, ebcli.models
 from ebcli.errors import missing
 from ebcli.cli.saliency import main
 if __name__ == "__main__":
+    print(ebcli.__file__, ebcli.models.Layer.__name__, ebcli.evaluate.resized.__name__)
     assert missing("captum") == "this needs the package captum: pip install captum"
     main("coffee.jpg --report --raw -o maps".split(), standalone_mode=False)
     main(["--version"])
 """
 
 
-def test_commands_run_from_a_zip_file_without_metadata(program: Path, tmp_path: Path) -> None:
+def test_commands_and_names_come_from_a_zip_file_without_metadata(program: Path, tmp_path: Path) -> None:
     shutil.copy(ROOT / "sample_images/coffee.jpg", tmp_path)
     (tmp_path / "start.py").write_text(WITHOUT_METADATA + IN_ZIP)
     environment = {**os.environ, "PYTHONPATH": str(program), "EB_SALIENCY_QUIET": "1"}
@@ -110,25 +112,11 @@ def test_commands_run_from_a_zip_file_without_metadata(program: Path, tmp_path: 
     options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
     done = subprocess.run(command, check=False, **options)
     assert done.returncode == 0, done.stderr
-    picture, *_, version = done.stdout.splitlines()
+    names, picture, *_, version = done.stdout.splitlines()
+    assert names == f"{program / 'ebcli/__init__.py'} Layer resized"
     assert (tmp_path / picture).is_file(), done.stderr
     assert version == "eb-saliency unknown"
     assert "espresso" in (tmp_path / "maps/report/index.html").read_text(encoding="utf-8")
-
-
-def test_names_are_imported_from_a_zip_file(program: Path, tmp_path: Path) -> None:
-    code = (
-        "import torch, ebcli, ebcli.evaluate, ebcli.models\n"
-        "net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2))\n"
-        "maps = ebcli.excitation_backprop(net, torch.rand(1, 3, 4, 4), 1, '0').maps\n"
-        "print(ebcli.__file__, *maps.shape, ebcli.models.Layer.__name__, ebcli.evaluate.resized.__name__)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(program)}
-    command = [sys.executable, "-P", "-c", code]
-    options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120}
-    done = subprocess.run(command, check=False, **options)
-    file = program / "ebcli/__init__.py"
-    assert done.stdout == f"{file} 1 2 2 Layer resized\n", done.stderr
 
 
 def test_exported_names_are_not_shadowed_by_modules() -> None:

@@ -95,7 +95,6 @@ def test_scripts_of_pages_are_linted_together(
     pages = tmp_path / "ebcli/pages"
     shutil.copytree(SCRIPTS.parent / "ebcli/pages", pages)
     command = [sys.executable, tmp_path / ".ci/pages"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stderr == ""
     lines = (pages / script).read_text(encoding="utf-8").count("\n")
     with (pages / script).open("a", encoding="utf-8") as file:
         file.write(f"{mistake}\n")

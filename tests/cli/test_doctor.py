@@ -75,14 +75,20 @@ def test_all_is_well_and_nothing_is_left_behind(elsewhere: Path) -> None:
     assert f"auto takes {'cuda' if gpus else 'cpu'}" in devices
 
 
-def test_a_line_for_each_check() -> None:
+@pytest.fixture
+def no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is explained: the other checks do without it."""
+    monkeypatch.setattr("ebcli.cli.doctor._small_run", str)
+
+
+def test_a_line_for_each_check(no_run: None) -> None:
     result = invoke("doctor")
     assert (result.exit_code, result.stderr) == (0, "")
     assert all(line.startswith("ok  ") for line in result.stdout.splitlines())
     assert len(result.stdout.splitlines()) == 6
 
 
-def test_a_version_of_pytorch_without_a_private_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_of_pytorch_without_a_private_name(no_run: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(torch_private.NAMES, "torch._C._made_up", "nothing; none")
     status, _, unwell = examined()
     assert status == 1
@@ -109,7 +115,7 @@ def test_damaged_weights(a_directory_of_modules: Path, monkeypatch: pytest.Monke
 
 
 def test_a_cache_and_an_output_directory_that_cannot_be_written_to(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+    elsewhere: Path, no_run: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below a file, and in a directory that not even root can write to."""
     file, directory = elsewhere / "file", Path("/proc/self/fdinfo")
@@ -131,12 +137,11 @@ def test_too_little_room(tmp_path: Path) -> None:
         _room(tmp_path / "new", free * 2, "go elsewhere")
 
 
-def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_are_missing(no_run: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("ebcli.cli.doctor.version", missing)
-    monkeypatch.setattr("ebcli.cli.doctor._small_run", str)
     status, _, unwell = examined()
     assert (status, list(unwell)) == (1, ["versions"])
     assert "torch: run pip check" in unwell["versions"]

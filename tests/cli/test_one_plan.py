@@ -90,6 +90,7 @@ def test_the_environment_sets_every_option(name: str, executed: mock.Mock) -> No
     assert executed.call_args.args[0] == command_plan("a.jpg", **value, **needed)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("given", [*VALUES, *COMBINED])
 def test_a_plan_is_told_as_settings_and_as_a_command_line(
     given: str, executed: mock.Mock, monkeypatch: pytest.MonkeyPatch

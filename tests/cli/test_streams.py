@@ -76,6 +76,7 @@ def test_a_run_whose_messages_nobody_can_read_goes_on(cwd: Path) -> None:
     )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("option", ["--help", "-h", "models", "--version"])
 def test_help_and_lists_on_a_full_disk(option: str, cwd: Path) -> None:
     cwd.with_name("cwd.out").symlink_to("/dev/full")

@@ -31,6 +31,7 @@ def drawn(size: tuple[int, int], style: DrawingStyle, values: np.ndarray = SPOT)
     return one.draw(DisplayFrame(Image.new("RGB", size, (90, 140, 60))))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("size", [(40, 30), (300, 200), (200, 300), (2000, 1500)])
 def test_a_caption_is_below_an_unchanged_picture(

@@ -105,6 +105,7 @@ def test_the_top_of_the_scale_is_equally_strong_on_all_photos(sign: str) -> None
     assert max(tops) <= FACTOR * min(tops)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("sign", SIGNS)
 @pytest.mark.parametrize("name", ["gray 0", "gray 255", "colorful 0", "rocket"])
 def test_a_gallery_page_s_thumbnails_blended_as_the_page_does_it_are_the_exported_overlay(

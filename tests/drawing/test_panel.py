@@ -169,6 +169,7 @@ def test_a_figure_with_the_documented_options_is_seven_inches_wide() -> None:
     assert 6.5 < figure.width / 300 <= 7
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("size", [(1, 1), (3, 1000), (1000, 3), (4000, 3000)])
 def test_every_style_and_size_has_a_panel(style: str, size: tuple[int, int]) -> None:

@@ -79,6 +79,7 @@ def mark_in(picture: Image.Image) -> tuple[float, float]:
 ORIENTATIONS = list(itertools.product(itertools.permutations(range(3)), itertools.product((1, -1), repeat=3)))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("angle", [0.0, 0.3])
 @pytest.mark.parametrize(("axes", "signs"), ORIENTATIONS[::5])
 def test_the_left_upper_front_is_where_radiologists_see_it(

@@ -75,11 +75,13 @@ def assert_rows_add_up(net):
             assert_close(together.mass, masses, f"the masses of {what}")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_each_image_alone(seed):
     assert_each_alone(random_net(seed, mixes_images=False))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_maps_of_rows_add_up_where_images_mix(seed):
     assert_rows_add_up(random_net(seed, mixes_images=True))
@@ -95,6 +97,7 @@ def test_each_step(step):
     assert_each_alone(net_with(step))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("step", MIXES)
 def test_each_step_that_mixes_images(step):
     assert_rows_add_up(net_with(step))

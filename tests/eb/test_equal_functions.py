@@ -157,6 +157,7 @@ AVERAGES = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", AVERAGES)
 def test_an_average_over_tokens_is_one_however_it_is_spelt(name):
     net, twin = (seeded(lambda read=read: Tokens(read=read)) for read in (AVERAGES[name], READS["average"]))

@@ -216,6 +216,7 @@ class Transformer(nn.Module):
         return self.head(tokens[0] if self.tokens_first else tokens[:, 0])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize("layer", ["joined", "attended"])
 @pytest.mark.parametrize("contrastive", [False, True])

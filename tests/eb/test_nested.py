@@ -152,6 +152,7 @@ def two_calls():
     return [*inner, *around]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("ask", [*(partial(inner_result, inner) for inner in INNER), the_mode, two_calls])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_call_inside(place, ask):

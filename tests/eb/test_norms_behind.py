@@ -50,6 +50,7 @@ def assert_as_defined(net, layers):
             torch.testing.assert_close(result.relevance, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("act", ACTIVATIONS.values(), ids=ACTIVATIONS)
 @pytest.mark.parametrize("name", MOVED)
 def test_batch_norm_behind_moves_is_a_part_of_the_layer_by_definition(name, act):
@@ -58,6 +59,7 @@ def test_batch_norm_behind_moves_is_a_part_of_the_layer_by_definition(name, act)
     assert_as_defined(net, [None, "conv"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("act", ACTIVATIONS.values(), ids=ACTIVATIONS)
 @pytest.mark.parametrize("name", AVERAGED)
 def test_batch_norm_behind_averages_is_no_part_of_the_layer(name, act):

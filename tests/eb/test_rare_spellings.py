@@ -19,6 +19,7 @@ TURNED_SUMS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", TURNED_SUMS)
 def test_attention_by_a_sum_over_any_axis(name):
     """The average behind it takes cells together that attention has mixed, wherever their axis is."""

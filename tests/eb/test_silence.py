@@ -85,6 +85,7 @@ def warnings_are_errors():
     torch.set_warn_always(False)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("name", NETS)
 def test_nothing_is_warned_of(name, joint, warnings_are_errors):

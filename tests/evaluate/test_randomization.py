@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from click.testing import CliRunner
 from color_net import COLORS, color_images
-from scipy.stats import spearmanr
 from torch import nn
 
 import ebcli
@@ -112,6 +112,6 @@ def test_maps_are_compared_with_those_of_the_intact_network(tmp_path: Path) -> N
         for name in names[: row["randomized"]]:
             shuffle_parameters(net.get_submodule(name), name)
         changed = ebcli.excitation_backprop(net, inputs, likely, layer=layer).maps[0]
-        expected = spearmanr(np.ravel(intact), np.ravel(changed)).statistic
+        expected = scipy.stats.spearmanr(np.ravel(intact), np.ravel(changed)).statistic
         assert row["rank correlation"] == pytest.approx(expected, abs=1e-6)
         assert row["rank correlation"] < 0.99

@@ -51,6 +51,7 @@ def test_the_default_map_is_on_the_right_object(measured: tuple[str, Pictures, d
     assert found["against the other"].share > found["contrastive"].share - 0.01
 
 
+@pytest.mark.one_in(2)
 def test_the_network_decides_for_the_better_rule(
     measured: tuple[str, Pictures, dict[str, Maps], str],
 ) -> None:

@@ -13,7 +13,6 @@ from browser import Browser
 from click.testing import CliRunner, Result
 from galleries import framed
 from PIL import Image
-from selenium.webdriver.common.action_chains import ActionChains
 
 import ebcli
 from benchmarks.trained import sentences
@@ -188,7 +187,7 @@ def test_in_a_notebook_a_word_shows_its_map(model: Path, sentence: str, browser:
     Path("view.html").write_text(f"<meta charset=utf-8>{answer._repr_html_()}")
     browser.visit(Path("view.html").absolute().as_uri())
     for number, word in enumerate(browser.all("label")):
-        ActionChains(browser.driver).move_to_element(word).perform()
+        browser.actions().move_to_element(word).perform()
         shown = [figure.is_displayed() for figure in browser.all("figure")]
         assert shown == [other == number for other in range(len(answer.words))]
     assert [word.text for word in browser.all("label")] == answer.words

@@ -89,6 +89,7 @@ def test_a_page_of_others_is_not_replaced(maps: Path) -> None:
     assert len(Page(write_gallery(maps, overwrite=True)).data["images"]) == 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_missing_thumbnails_are_made_from_what_there_is(workers: int, maps: Path) -> None:
     add(maps, photo(Path("all.png")), keep=("raw",))

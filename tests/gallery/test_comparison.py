@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
+import scipy
 from browser import Browser
 from galleries import CATS, add, photo
 from lightness import difference, lightness

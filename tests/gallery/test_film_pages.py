@@ -7,7 +7,6 @@ import pytest
 from browser import Browser
 from click.testing import CliRunner
 from color_net import load_colors
-from selenium.webdriver import ActionChains
 from videos import moving_square, write_video
 
 from ebcli.cli.saliency import main
@@ -38,7 +37,7 @@ def test_a_poster_frame_plays_while_the_pointer_is_on_it(browser: Browser, index
     poster = browser.all(".card .picture")[index]
     assert poster.find_elements("css selector", ".photo, .map")
     assert not browser.all(".film")
-    ActionChains(browser.driver, duration=0).move_to_element(poster).perform()
+    browser.actions(duration=0).move_to_element(poster).perform()
     (film,) = browser.until(lambda: browser.all(f"{tag}.film"))
     if tag == "video" and browser.run(
         "return document.createElement('video').canPlayType('video/mp4; codecs=avc1')"
@@ -47,7 +46,7 @@ def test_a_poster_frame_plays_while_the_pointer_is_on_it(browser: Browser, index
     elif tag == "img":
         browser.until(lambda: browser.run("return document.querySelector('.film').naturalWidth") == 64)
     assert film.get_attribute("src").endswith(("move.gif.0-red.gif", "move.mp4.0-red.mp4"))
-    ActionChains(browser.driver, duration=0).move_to_element(browser.one("h1")).perform()
+    browser.actions(duration=0).move_to_element(browser.one("h1")).perform()
     browser.until(lambda: not browser.all(".film"))
     assert browser.complaints() == []
 

@@ -1,9 +1,12 @@
 """Photos whose classes are ranked at each place, in a file: what it shows, and that it asks nothing."""
 
+from __future__ import annotations
+
 import base64
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from browser import Browser
@@ -11,10 +14,12 @@ from click.testing import CliRunner, Result
 from color_net import BLUE, GREEN, RED, load_colors, painted
 from PIL import Image
 from runs import invoke, records
-from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from ebcli.cli.saliency import main
+
+if TYPE_CHECKING:
+    from selenium.webdriver import ActionChains
 
 SIZE = (300, 200)
 RED_AT, GREEN_AT, NOTHING_AT = (70, 100), (230, 100), (3, 195)  # columns and rows
@@ -45,7 +50,7 @@ def point(browser: Browser, place: tuple[int, int]) -> ActionChains:
         "const { left, top, width } = document.querySelector('#photo').getBoundingClientRect();"
         "return [left, top, width / 300]"
     )
-    actions = ActionChains(browser.driver, duration=0)
+    actions = browser.actions(duration=0)
     x, y = (round(start + at * frame[2]) for start, at in zip(frame, place, strict=False))
     actions.w3c_actions.pointer_action.move_to_location(x, y)
     return actions
@@ -74,11 +79,11 @@ def test_it_opens_from_disk_and_answers(browser: Browser, size: tuple[int, int],
 
     rows = {row.text.split("\n")[0]: row for row in browser.all("#classes button")}
     assert [*rows][:2] in (["red", "green"], ["green", "red"])
-    ActionChains(browser.driver).move_to_element(rows["red"]).perform()
+    browser.actions().move_to_element(rows["red"]).perform()
     assert "lit" in browser.one("#photo").get_attribute("class")
     rows["red"].click()
     assert rows["red"].get_attribute("aria-pressed") == "true"
-    ActionChains(browser.driver).move_to_element(browser.one("h1")).perform()
+    browser.actions().move_to_element(browser.one("h1")).perform()
     browser.run("document.activeElement.blur()")
     assert browser.one(".region").is_displayed()  # it is kept
 

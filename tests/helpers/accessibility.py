@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from browser import Browser
-from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 _SCRIPTS = Path(__file__).parents[1] / "pages"
@@ -96,7 +95,7 @@ def unreached(browser: Browser, settle: Callable[[], object] = lambda: None) -> 
     """
 
     def press(key: str) -> bool:
-        ActionChains(browser.driver, duration=0).send_keys(key).perform()
+        browser.actions(duration=0).send_keys(key).perform()
         return browser.run(_MARK)
 
     browser.run(_START)

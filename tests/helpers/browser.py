@@ -1,20 +1,24 @@
 """A page in a real browser, without a window."""
 
+from __future__ import annotations
+
 import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
 from stub_run import program
+
+if TYPE_CHECKING:
+    from selenium.webdriver import ActionChains  # slow to import, as all of Selenium that drives
+    from selenium.webdriver.remote.webelement import WebElement
 
 T = TypeVar("T")
 
@@ -98,6 +102,10 @@ class Browser:
 
         Select(self.one(selector)).select_by_visible_text(option)
 
+    def actions(self, **options: Any) -> ActionChains:
+        """What a pointer and a keyboard do, one thing after another."""
+        return webdriver.ActionChains(self.driver, **options)
+
     def count(self) -> int | None:
         """How many images the page says that it shows."""
         words = self.one("#count").text.replace(",", "").split()
@@ -110,6 +118,8 @@ class Browser:
         )
 
     def until(self, condition: Callable[[], T]) -> T:
+        from selenium.webdriver.support.wait import WebDriverWait
+
         return WebDriverWait(self.driver, 5, 0.02).until(lambda _: condition())
 
     def settle(self) -> None:

@@ -22,7 +22,9 @@ from ebcli.cli.saliency import main
 
 # A server that has imported torch forks each run: they start at once, and have nothing of pytest in them
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torchvision", "ebcli.run.engine", "tqdm", "matplotlib"])
+_CONTEXT.set_forkserver_preload(
+    ["torchvision", "ebcli.run.engine", "ebcli.run.explainer", "pillow_heif", "tqdm", "matplotlib"]
+)
 
 
 def no_references(*_: Any) -> dict[str, float]:

@@ -168,7 +168,7 @@ def small(
     """The same network, or a narrow one, with the smallest input it accepts.
 
     Args:
-        layer: the default layer at the full size, if it is known; to find that of a classifier takes a while.
+        layer: another one than the documented default layer of a classifier.
         side: of the input of a classifier in pixels, if it is another.
     """
     if name in VIDEO:
@@ -178,6 +178,7 @@ def small(
         return specimen_of(name, net, shape, shifts=shifts)
     if name in SEGMENTATION:
         return specimen_of(name, _build(name, weights_backbone=None), (batch, 3, 64, 64), shifts=shifts)
+    layer = documented()[name] if layer is None else layer  # to find it takes a while
     return _classifier(name, side or side_of(name), batch=batch, shifts=shifts, layer=layer, narrow=True)
 
 

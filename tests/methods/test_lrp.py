@@ -97,6 +97,7 @@ def living(make: Callable[[], nn.Module], *, shifts: bool = True) -> zoo.Specime
     return zoo.specimen_of("", make(), (2, 3, 32, 32), layer="", shifts=shifts).double()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("make", "canonizer", "layer"),
     [
@@ -368,6 +369,7 @@ def test_channels_last() -> None:
 # What holds for all networks
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "network",
     [
@@ -392,6 +394,7 @@ def test_relevance_sums_to_the_score_where_there_are_no_biases(network: Any) -> 
     assert_close(found.flatten(2).sum(2), scores)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("make", [small_resnet, small_vit])
 def test_an_image_alone_has_the_relevance_that_it_has_in_a_batch(make: Any) -> None:
     specimen = living(make)

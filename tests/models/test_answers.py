@@ -169,6 +169,7 @@ def maps_of(name: str, loaded: LoadedModel) -> Tensor:
     return table.find_method(name).compute(call)[0].maps
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "factory"),
     [

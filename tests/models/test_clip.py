@@ -53,6 +53,7 @@ def test_the_logits_are_cosine_similarities(model: Any) -> None:
     assert {"config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"} <= files
 
 
+@pytest.mark.one_in(2)
 def test_softmax_and_sigmoid_are_those_of_the_model(model: Any) -> None:
     images = torch.randn(2, 3, SIDE, SIDE)
     expected = own_logits(model, images)
@@ -99,6 +100,7 @@ def test_the_default_layer_is_what_the_first_block_reads(model: Any) -> None:
     assert default_layer(loaded) in below and "vision_model.encoder.layers.2" in below
 
 
+@pytest.mark.one_in(2)
 def test_preprocessing_is_the_processor_s(model: Any) -> None:
     preset = load_model("clip/two", class_names=TEXTS).transforms
     is_squashed = model.config.model_type == "siglip"
@@ -118,6 +120,7 @@ def test_a_checkpoint_of_torch_save(model: Any) -> None:
     torch.testing.assert_close(loaded.net(images), own_logits(model, images), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.one_in(2)
 def test_without_texts_it_is_no_classifier(model: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=r"clip/two compares images with texts: give one, as in --target"

@@ -80,6 +80,7 @@ def test_networks_are_explained_down_to_the_input(parent: Path, task: str, name:
         assert result.maps[0].sum().item() > 0.05
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [*TASKS["video"], "SegFormer", "UperNet", "DETR", "YOLOS"])
 def test_logits_are_those_of_transformers(parent: Path, name: str) -> None:
     model = loaded(name, parent)

@@ -13,6 +13,8 @@ import torch
 import torchvision
 from method_maps import method_maps
 from torch import Tensor, nn
+from torchvision.models._utils import IntermediateLayerGetter
+from torchvision.models.segmentation import fcn
 from two_heads import COLOR, KIND, TwoHeads, as_dict
 
 import ebcli
@@ -234,8 +236,9 @@ def test_segmentation() -> None:
 
 def test_the_default_layer_of_an_auxiliary_head_is_what_it_reads() -> None:
     """In torchvision's networks, it reads ``layer3``, of which ``layer4`` is computed for the other head."""
-    options = {"weights": None, "weights_backbone": None, "aux_loss": True, "num_classes": 4}
-    net = torchvision.models.segmentation.fcn_resnet50(**options)
+    parts = {"layer4": "out", "layer3": "aux"}
+    backbone = IntermediateLayerGetter(torchvision.models.resnet18(), parts)
+    net = fcn.FCN(backbone, fcn.FCNHead(512, 4), fcn.FCNHead(256, 4)).eval()
     for head, layer in ((None, "backbone.layer4"), ("out", "backbone.layer4"), ("aux", "backbone.layer3")):
         assert ebcli.default_layer(ebcli.load_model(net, head=head)) == layer
     found = ebcli.explain(net, torch.rand(3, 64, 64), head="aux")

@@ -62,6 +62,7 @@ def test_the_bundled_network() -> None:
     assert default_layer(loaded) == "features.11"
 
 
+@pytest.mark.one_in(2)
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["test_vit", "test_resnet"])
 def test_timm_without_head(name: str) -> None:
@@ -92,6 +93,7 @@ def test_hugging_face_with_and_without_head() -> None:
     check_cosines(loaded, tokens[:, 0])
 
 
+@pytest.mark.one_in(2)
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["DINOv3ViT", "DINOv3ConvNext"])
 def test_hugging_face_without_any_head(kind: str) -> None:

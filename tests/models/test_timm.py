@@ -17,6 +17,7 @@ from ebcli.models import load_model
 PHOTO = Path(__file__).parents[2] / "sample_images/chelsea.jpg"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv4_conv_small", "convnext_atto", "test_vit"])
 def test_preprocessing_matches_timm(name: str) -> None:
     loaded = load_model(f"timm/{name}", "none")

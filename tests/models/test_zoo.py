@@ -74,11 +74,6 @@ def each(names, default):
     return pytest.mark.parametrize("name", list(known))
 
 
-def small(name, **options):
-    """With the documented default layer, which test_default_layer_is_the_documented_one checks."""
-    return zoo.small(name, layer=zoo.documented()[name], **options)
-
-
 every_network = each([*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION], SMALLEST)
 
 
@@ -95,7 +90,7 @@ def state_of(net):
 
 @every_network
 def test_marginal(name):
-    specimen = small(name)
+    specimen = zoo.small(name)
     plain = specimen.forward()
     specimen.net.train()  # the pass itself uses evaluation mode
     before = state_of(specimen.net)
@@ -120,7 +115,7 @@ def test_marginal(name):
 @every_network
 def test_mass_is_one_without_shifts(name):
     """If no constant is added to the signal, every active unit has an input that explains it."""
-    specimen = small(name, shifts=False)
+    specimen = zoo.small(name, shifts=False)
     assert specimen.excite(None).mass.item() == pytest.approx(1, abs=1e-4)
     # Class and dual both keep all probability, so their difference sums to 0; float32 is too coarse for this
     result = specimen.double().excite(specimen.layer, contrastive=True)
@@ -132,12 +127,12 @@ def test_mass_is_one_without_shifts(name):
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["convnext_tiny", "swin_t"])
 def test_mass_is_one_if_the_image_fills_kernels_and_windows(name):
-    specimen = small(name, side=224)
+    specimen = zoo.small(name, side=224)
     assert specimen.excite(None).mass.item() == pytest.approx(1, abs=1e-4)
 
 
 def test_vision_transformers_lose_probability_to_the_class_token():
-    specimen = small("vit_b_32")
+    specimen = zoo.small("vit_b_32")
     assert specimen.excite(specimen.layer).mass.item() == pytest.approx(1, abs=1e-4)  # includes the token
     assert specimen.excite("encoder.layers.encoder_layer_0").mass.item() == pytest.approx(1, abs=1e-4)
     at_tokens = specimen.excite("encoder.dropout").relevance  # (1, 1 + 16, 96), the class token first
@@ -149,7 +144,7 @@ def test_vision_transformers_lose_probability_to_the_class_token():
 @each(sorted(({*zoo.CLASSIFIERS} & SMALLEST) | {"maxvit_t"}), EVERY_LAYER)
 def test_every_listed_layer(name):
     """Every listed layer has a map, and none is inside a squeeze-excitation."""
-    specimen = small(name)
+    specimen = zoo.small(name)
     loaded = zoo.as_loaded(specimen)
     gates = tuple(
         f"{path}." for path, module in specimen.net.named_modules() if isinstance(module, SqueezeExcitation)

@@ -31,7 +31,7 @@ def mosaic(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(mosaic):
-    return ebcli.explain("efficientnet_lite0", mosaic, candidates="windows")
+    return ebcli.explain("efficientnet_lite0", mosaic, style="atlas")
 
 
 def test_each_half_of_a_mosaic_is_named(found):
@@ -85,8 +85,7 @@ def test_python_and_the_command_agree(mosaic, found, tmp_path):
     record = json.loads((tmp_path / "records.jsonl").read_text())
     shares = {one["name"]: one["share_at"] for one in record["classes"] if one["share_at"]}
     assert shares == pytest.approx(dict(found.at(150, 120)), abs=1e-4)
-    atlas = ebcli.explain("efficientnet_lite0", mosaic, style="atlas")
-    assert (atlas.classes, atlas.picture.size) == (found.classes, Image.open(path).size)
+    assert found.picture.size == Image.open(path).size
 
 
 @pytest.fixture
@@ -117,6 +116,7 @@ def test_a_pixel_outside_of_one_image_fails_that_image_only():
     assert nul.stdout == "saliency/a.png.atlas.png\0"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.usefixtures("photos")
 @pytest.mark.parametrize("suffix", ["png", "svg", pytest.param("pdf", marks=pytest.mark.release)])
 def test_an_atlas_is_one_file_that_is_resumed(suffix):

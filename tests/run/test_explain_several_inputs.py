@@ -257,6 +257,7 @@ def records(*arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("factory", ["Own", "ByName"])
 @pytest.mark.usefixtures("folder")
 def test_a_factory_reads_its_other_inputs(factory: str) -> None:

@@ -63,6 +63,7 @@ def test_a_still_gif_is_a_picture() -> None:
     assert outputs(run("still.gif")) == ["saliency/still.gif.0-red.png"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["out.mp4", "out.webm", "out.gif", "out.webp", "out.apng"])
 def test_one_video_goes_to_a_file(name: str) -> None:
     assert outputs(run("move.mp4", "-o", name)) == [name]

@@ -45,6 +45,7 @@ def test_the_object_is_explained_with_its_share_of_the_picture(name: str) -> Non
     assert inside(found.maps[0]) == pytest.approx(0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", FACTORIES)
 def test_the_command_says_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

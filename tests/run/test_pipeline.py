@@ -143,6 +143,7 @@ def test_memory_does_not_grow_with_the_number_of_images() -> None:
     assert after - before < 100 * 1000  # what the network gets of a photo has 7,000 bytes
 
 
+@pytest.mark.release
 def test_a_run_holds_no_tensors_of_its_images() -> None:
     photos(Path("photos"), 20)
     in_process(run_on_one_and_on_twenty)

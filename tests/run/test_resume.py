@@ -6,7 +6,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,7 +68,6 @@ def test_killed_at_three_random_moments(cwd: Path, undisturbed: Callable[..., di
         goal = count(maps) + dice.randrange((COUNT - count(maps)) // (4 - kills) + 1)
         run = Started(cwd, *RAW)
         until(lambda: count(maps) >= goal or run.process.exitcode is not None)  # noqa: B023
-        time.sleep(dice.random() * 0.01)
         run.kill(signal.SIGKILL)
         if run.wait() == 0:  # on a quick machine it was done before that
             assert tree(maps) == expected
@@ -147,7 +145,7 @@ def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
     run.process.join(timeout=1)
     assert run.process.exitcode is None
     run.kill(signal.SIGINT)
-    run.process.join(timeout=30)
+    run.process.join(timeout=120)
     assert run.process.exitcode == 130
     assert f"Interrupted. {COUNT} images: " in run.err.read_text()
     assert {record["status"] for record in records(maps)} == {"done"}

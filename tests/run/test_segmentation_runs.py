@@ -114,9 +114,11 @@ def test_a_pixel_and_a_mask_have_maps_of_their_own(size: tuple[int, int]) -> Non
         (first, left), (last, end) = 2 * np.min(expected, 0), 2 * np.max(expected, 0) + 2
         assert (rows.min(), rows.max() + 1) == pytest.approx((first + down, last + down), abs=2)
         assert (columns.min(), columns.max() + 1) == pytest.approx((left + right, end + right), abs=2)
-    if size == SIZE:
-        return
-    place = "3,60" if right else "60,3"
+
+
+@pytest.mark.parametrize(("size", "place"), [((192, 128), "3,60"), ((128, 192), "60,3")])
+def test_a_pixel_outside_the_center_crop_is_refused(size: tuple[int, int], place: str) -> None:
+    painted(size).save("squares.png")
     error = run("--where", place, "--fit", "crop", status=1)["error"]
     assert error == f"the pixel {place} is outside what the network sees of the image"
 

@@ -236,6 +236,7 @@ def test_a_directory_of_photos_has_no_videos() -> None:
     )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "kind"), [("out.mp4", "MP4"), ("out.webp", "WEBP"), ("new/out.png", "PNG"), ("out.jpg", "JPEG")]
 )

@@ -84,6 +84,7 @@ def planes(record: dict[str, Any]) -> list[np.ndarray]:
     ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("signs", [(1, 1, 1), (-1, 1, 1), (1, -1, -1)])
 def test_the_slices_cross_where_the_volume_is_bright_and_are_drawn_as_in_space(
     signs: tuple[int, int, int],

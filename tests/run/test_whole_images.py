@@ -128,6 +128,7 @@ def test_networks_of_one_size_get_a_letterbox_and_it_is_said_once() -> None:
     ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("factory", ["colors", "fixed"])
 @pytest.mark.parametrize("tiles", [1, 2])
 def test_tiles_of_a_long_image_become_one_map_of_all_of_it(factory: str, tiles: int) -> None:

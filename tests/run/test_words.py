@@ -67,6 +67,7 @@ def ask(model: VisionLanguage, photo: Image.Image, question: str, answer: str, *
     return explain(NetworkInput.from_image(photo, loaded.transforms), asked)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_pass_with_the_whole_answer_scores_it_as_generation_does(
     models: dict[str, VisionLanguage], photo: Image.Image, family: str
@@ -102,6 +103,7 @@ def test_words_of_a_byte_level_tokenizer(
         assert tokenizer.decode(said.ids[list(said.tokens(start, start + len(word)))]).strip() == word
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_words_have_maps_over_the_photo_and_shares(
     models: dict[str, VisionLanguage], photo: Image.Image, family: str
@@ -120,6 +122,7 @@ def test_words_have_maps_over_the_photo_and_shares(
         assert (left, right) == pytest.approx((10, 50) if family == "llava" else (0, SIZE[0]), abs=0.1)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_layers_that_are_recorded_one_after_another_give_the_same_maps(
     models: dict[str, VisionLanguage], photo: Image.Image, family: str, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +178,7 @@ PLACES = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", PLACES)
 def test_each_token_lies_where_its_patches_do(models: dict[str, VisionLanguage], family: str) -> None:
     _, tokens = models[family].photo_tokens(SIZE, "what")

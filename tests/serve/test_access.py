@@ -256,6 +256,7 @@ def test_too_many_connections_are_one_sentence(ten_photos: Path) -> None:
     )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name",
     [

@@ -13,7 +13,6 @@ from asking import maps, network, run_command
 from browser import Browser
 from color_net import BLUE, RED, painted
 from live import command, settled, state
-from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 from starlette.testclient import TestClient
 
@@ -51,7 +50,7 @@ def click(browser: Browser, pixel: tuple[int, int]) -> None:
     frame = browser.one(".shown")
     scale = min(frame.size["width"], frame.size["height"]) / SIDE
     offsets = [round((at + 0.5 - SIDE / 2) * scale) for at in pixel]
-    ActionChains(browser.driver).move_to_element_with_offset(frame, *offsets).click().perform()
+    browser.actions().move_to_element_with_offset(frame, *offsets).click().perform()
 
 
 # The positive terms of class 0: the square is a sixteenth of the picture

@@ -19,7 +19,6 @@ from browser import Browser
 from color_net import GREEN, RED, painted
 from live import CATS, CATS_IN_ADDRESSES, SIZE, answers, command, download, settled, state
 from PIL import Image
-from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 from two_towers import clip
 
@@ -113,7 +112,7 @@ def test_the_slider_asks_nothing_and_values_are_those_of_the_map(page: str, brow
     for row, column in ((0, 0), (height // 2, 1), (height - 1, width - 1)):
         x = ((column + 0.5) / width - 0.5) * frame.size["width"]
         y = ((row + 0.5) / height - 0.5) * frame.size["height"]
-        ActionChains(browser.driver).move_to_element_with_offset(frame, round(x), round(y)).perform()
+        browser.actions().move_to_element_with_offset(frame, round(x), round(y)).perform()
         expected = f"cell {column}, {row}: {values[row, column] * values.size:.2f} × even share"
         browser.until(lambda expected=expected: expected in browser.one(".value").text)
 
@@ -268,7 +267,7 @@ def test_objects_are_chosen_by_a_click_on_them(
     scale = min(frame.size["width"], frame.size["height"]) / 128
     for color, (left, top, right, bottom) in squares.items():
         x, y = ((3 * left + right) / 4 - 64) * scale, ((3 * top + bottom) / 4 - 64) * scale
-        ActionChains(browser.driver).move_to_element_with_offset(frame, round(x), round(y)).click().perform()
+        browser.actions().move_to_element_with_offset(frame, round(x), round(y)).click().perform()
         if not may_go_on.is_set():
             browser.until(lambda: browser.one(".here").text == "Looking …")
             may_go_on.set()

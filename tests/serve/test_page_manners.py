@@ -8,9 +8,7 @@ import pytest
 from asking import maps
 from browser import Browser
 from live import CATS, CATS_IN_ADDRESSES, download, settled, state
-from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import Select
 
 from ebcli.serve.network import Network
 
@@ -99,9 +97,9 @@ def test_numbers_have_a_meaning_for_those_who_point_tap_tab_or_listen(page: str,
         button, meaning = (fact.find_element("css selector", name) for name in ("button", ".meaning"))
         assert button.get_attribute("aria-describedby") == meaning.get_attribute("id")
         assert not meaning.is_displayed()
-        ActionChains(browser.driver).move_to_element(button).perform()
+        browser.actions().move_to_element(button).perform()
         assert len(meaning.text) > 40
-        ActionChains(browser.driver).move_to_element(browser.one("h1")).perform()
+        browser.actions().move_to_element(browser.one("h1")).perform()
         assert not meaning.is_displayed()
         browser.run("arguments[0].focus()", button)
         assert meaning.is_displayed()
@@ -129,14 +127,13 @@ def test_numbers_have_a_meaning_for_those_who_point_tap_tab_or_listen(page: str,
 def test_the_method_is_chosen_from_a_menu(page: str, browser: Browser) -> None:
     browser.visit(f"{page}/?photo={CATS_IN_ADDRESSES[0]}&target=2&against=4")
     settled(browser, against="4")
-    menu = Select(browser.one("select.method"))
-    offered = [option.text for option in menu.options]
+    offered = [option.text for option in browser.all("select.method option")]
     assert offered[:3] == ["contrastive", "marginal", "object"]
     assert {"grad-cam", "lrp"} < {*offered}
     assert "rise" not in offered  # which would take a thousand passes
-    menu.select_by_visible_text("object")
+    browser.choose("select.method", "object")
     settled(browser, method="object", against="4")
-    menu.select_by_visible_text("grad-cam")
+    browser.choose("select.method", "grad-cam")
     settled(browser, method="grad-cam", against="")  # which compares no classes
     assert not browser.one("input.against").is_enabled()
     with httpx.Client(base_url=page) as client:

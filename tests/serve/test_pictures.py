@@ -20,6 +20,7 @@ from ebcli.run.controls import references
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "query",
     [
@@ -145,6 +146,7 @@ def test_two_networks_answer_for_themselves(
     assert made == client.get("/picture", params={"photo": TEN[0], "target": "1", "network": "1"}).content
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [

@@ -1,9 +1,12 @@
 """The photo as the question: which class has how much evidence at a point, without a request."""
 
+from __future__ import annotations
+
 import base64
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import color_tasks
 import httpx
@@ -13,7 +16,6 @@ from asking import maps, network, until_loaded
 from browser import Browser
 from color_net import GREEN, RED, load_colors, painted
 from live import SIZE, settled
-from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 import ebcli.serve.app
@@ -33,6 +35,9 @@ const pixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: t
 pixel.drawImage(canvas, -x, -y);
 return pixel.getImageData(0, 0, 1, 1).data[3];
 """
+
+if TYPE_CHECKING:
+    from selenium.webdriver import ActionChains
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def opened(browser: Browser, page: str, size: tuple[int, int] = (1280, 800), sch
 
 def point(browser: Browser, place: tuple[int, int]) -> ActionChains:
     x, y = browser.run(POINT, place)
-    actions = ActionChains(browser.driver, duration=0)
+    actions = browser.actions(duration=0)
     actions.w3c_actions.pointer_action.move_to_location(round(x), round(y))
     return actions
 
@@ -87,13 +92,13 @@ def test_the_pointer(squares: str, browser: Browser, size: tuple[int, int], sche
         assert ranking(browser) == [name, "100%"]
     point(browser, NOTHING_AT).perform()
     assert ranking(browser) == ["nothing clear here"]
-    ActionChains(browser.driver).move_to_element(browser.one("h1")).perform()
+    browser.actions().move_to_element(browser.one("h1")).perform()
     assert not browser.one(".here").is_displayed()
     assert browser.requests() == []
     names = [tab.text for tab in browser.all(".found [role=tab] strong")]
     for name, inside, outside in (("red", RED_AT, GREEN_AT), ("green", GREEN_AT, RED_AT)):
         tab = browser.all(".found [role=tab]")[names.index(name)]
-        ActionChains(browser.driver).move_to_element(tab).perform()
+        browser.actions().move_to_element(tab).perform()
         is_selected = tab.get_attribute("aria-selected") == "true"
         assert browser.one(".region").is_displayed() != is_selected  # the map of that one is shown
         if not is_selected:
@@ -102,7 +107,7 @@ def test_the_pointer(squares: str, browser: Browser, size: tuple[int, int], sche
     other = "green" if browser.one(".found [aria-selected=true] strong").text == "red" else "red"
     point(browser, RED_AT if other == "red" else GREEN_AT).click().perform()
     settled(browser, target={"red": "0", "green": "1"}[other])
-    ActionChains(browser.driver).move_to_element(browser.one("h1")).perform()
+    browser.actions().move_to_element(browser.one("h1")).perform()
     assert ranking(browser) == [other, "100%"]  # it is kept
     assert not [address for address in browser.requests() if "/maps" in address and "every" not in address]
     assert browser.complaints() == []

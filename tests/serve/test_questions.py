@@ -13,7 +13,6 @@ from browser import Browser
 from color_net import RED, painted
 from live import settled, state
 from PIL import Image
-from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from starlette.testclient import TestClient
 
@@ -70,7 +69,7 @@ def test_a_word_that_is_pointed_at_shows_its_map(
     )
     first = browser.pixels(browser.one(".map"))
     words = browser.all(".answer .word")
-    ActionChains(browser.driver).move_to_element(words[-1]).perform()
+    browser.actions().move_to_element(words[-1]).perform()
     settled(browser, question=sentences.QUESTION, target=str(len(words) - 1))
     assert np.abs(browser.pixels(browser.one(".map")) - first).max() > 100
     assert browser.one(".answer [aria-pressed=true]").text == words[-1].text

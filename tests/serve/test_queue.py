@@ -50,7 +50,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, gate: threading.Event) -> Iterator[
         begun.append(words(plan, source))
         assert busy.acquire(blocking=False), "two maps at a time"
         try:
-            assert gate.wait(60)
+            assert gate.wait(120)
             return compute(self, plan, source)
         finally:
             busy.release()
@@ -85,7 +85,7 @@ def test_fifty_requests_at_once_are_answered_in_order(
     async def all_at_once(address: str) -> tuple[list[httpx.Response], list[str]]:
         gate = threading.Event()
         with watched(monkeypatch, gate) as (arrived, begun):
-            async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            async with httpx.AsyncClient(base_url=address, timeout=120) as client:
                 tasks = [asyncio.create_task(client.get("/maps", params=query)) for query in asked]
                 await until(lambda: len(arrived) == 50 and len(begun) > 0)
                 assert begun == arrived[:1]
@@ -94,7 +94,7 @@ def test_fifty_requests_at_once_are_answered_in_order(
         assert begun == arrived
         return found, begun
 
-    with httpx.Client(base_url=served(), timeout=60) as client:
+    with httpx.Client(base_url=served(), timeout=120) as client:
         until_loaded(client)
         answers, begun = asyncio.run(all_at_once(str(client.base_url)))
         assert sorted(begun) == sorted(f"{number % 10} {number // 10}" for number in range(50))
@@ -109,7 +109,7 @@ def test_requests_that_are_given_up_are_not_computed(
     async def some_give_up(address: str) -> list[str]:
         gate = threading.Event()
         with watched(monkeypatch, gate) as (arrived, begun):
-            async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            async with httpx.AsyncClient(base_url=address, timeout=120) as client:
                 tasks = []
                 for number in range(10):
                     tasks.append(asyncio.create_task(client.get("/maps", params=ask(number, 1))))
@@ -123,7 +123,7 @@ def test_requests_that_are_given_up_are_not_computed(
                 assert [answer.status_code for answer in kept] == [200] * 5
         return begun
 
-    with httpx.Client(base_url=served(), timeout=60) as client:
+    with httpx.Client(base_url=served(), timeout=120) as client:
         until_loaded(client)
         assert asyncio.run(some_give_up(str(client.base_url))) == ["0 1", "1 1", "2 1", "8 1", "9 1"]
 
@@ -134,11 +134,11 @@ def test_the_page_is_there_while_a_network_loads(
     gate = threading.Event()
 
     def load(*_: object, **__: object) -> Any:
-        assert gate.wait(30)
+        assert gate.wait(120)
         return tiny_model()
 
     monkeypatch.setattr("ebcli.run.explainer.load_model", load)
-    with httpx.Client(base_url=served(), timeout=60) as client:
+    with httpx.Client(base_url=served(), timeout=120) as client:
         assert "<title>" in client.get("/").text
         assert not client.get("/status").json()["networks"][0]["ready"]
         assert client.get("/photo", params={"photo": TEN[0]}).content.startswith(b"\xff\xd8")
@@ -184,7 +184,7 @@ def test_a_network_that_fails_on_one_photo_answers_for_the_next(
         return real(self, images, *rest)
 
     monkeypatch.setattr(Explainer, "explain", explain)
-    with httpx.Client(base_url=served(), timeout=60) as client:
+    with httpx.Client(base_url=served(), timeout=120) as client:
         until_loaded(client)
         sentence = "this failed: the terminal of eb-saliency serve says why"
         for number in range(10):
@@ -196,7 +196,7 @@ def test_a_network_that_fails_on_one_photo_answers_for_the_next(
 
 @pytest.mark.slow
 def test_memory_stays_flat_over_a_thousand_requests(served: Callable[..., str]) -> None:
-    with httpx.Client(base_url=served(), timeout=60) as client:
+    with httpx.Client(base_url=served(), timeout=120) as client:
         until_loaded(client)
 
         def many(count: int) -> int:

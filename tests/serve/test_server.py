@@ -112,7 +112,7 @@ def test_uploads_are_kept_in_memory_only(how: int, tmp_path: Path) -> None:
                 assert client.post("/photos?name=a.png", content=PHOTO.read_bytes()).status_code == 200
                 assert list(tmp_path.iterdir()) == []
             server.send_signal(how)
-            server.wait(timeout=30)
+            server.wait(timeout=120)
         finally:
             server.kill()
     assert list(tmp_path.iterdir()) == []
