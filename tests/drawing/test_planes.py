@@ -92,13 +92,18 @@ def test_the_left_upper_front_is_where_radiologists_see_it(
     values = volume(affine, axes)
     written.clear()
     _, figure = planes(values, Affine(affine))
-    letters = "".join(text for _, _, text in written if len(text) == 1)
-    assert letters == "RLAP" + "RLSI" + "APSI"
+    letters = [item for item in written if len(item[2]) == 1]
+    assert "".join(text for _, _, text in letters) == "RLAP" + "RLSI" + "APSI"
+    for first in range(0, len(letters), 4):  # on the left, on the right, above and below
+        (left, *_), (right, *_), (_, top, _), (_, foot, _) = letters[first : first + 4]
+        assert (left < right, top < foot) == (True, True)
     words = [words.text for words in figure.words]
     assert [word for word in words if word in NAMES] == list(NAMES)
     _, of_volume = planes(values, Affine(affine), red=True, alpha=0.0)
     pictures = [picture for _, _, picture in figure.pictures[:3] + of_volume.pictures[:3]]
+    lengths = [(int(2 * half / step) + 1) * step for half, step in zip(HALF, STEP, strict=True)]
     for picture, (across, down) in zip(pictures, ((0, 1), (0, 2), (1, 2)) * 2, strict=True):
+        assert picture.width / picture.height == pytest.approx(lengths[across] / lengths[down], rel=0.02)
         x, y = mark_in(picture)
         if (
             not angle
@@ -175,7 +180,8 @@ def test_slices_of_a_sheet_say_of_which_plane_they_are(written: list[tuple[float
     written.clear()
     contact_sheet(frames, [whole._maps], "scan", "about").image()
     texts = [text for _, _, text in written]
-    assert f"sagittal, slice 1 of {len(values)}" in texts
+    titles = [text for text in texts if text.startswith("sagittal")]
+    assert titles == [f"sagittal, slice {number} of {len(values)}" for number in (1, 2)]
     assert [text for text in texts if len(text) == 1 and text.isalpha()] == [*"APSI"] * 2
 
 

@@ -68,6 +68,8 @@ def test_each_frame_has_its_map_and_the_video_its_times(small_parts: None) -> No
     assert lefts == pytest.approx([min(frame, SIDE - 8) for frame in range(20)], abs=1)
     (record,) = records(Path("saliency"))
     assert (record["film"]["frames"], record["film"]["broken"]) == (20, 0)
+    assert record["film"]["start"] == pytest.approx(0, abs=1e-3)
+    assert record["film"]["end"] >= 2
     assert record["classes"][0]["score"] == pytest.approx(np.mean([float(row["score"]) for row in table]))
 
 
@@ -84,11 +86,41 @@ def test_the_class_with_the_highest_mean_score_is_explained_in_all_frames() -> N
     assert width > 2 * height
 
 
+def test_of_two_classes_each_has_its_own_video_maps_and_scores(small_parts: None) -> None:
+    """In all frames, blue is in rows 24 to 28, and red in rows 4 to 12."""
+    targets = ("--target", "blue", *GRAY, "--smooth", "0", "--raw")
+    *videos, table, raw = outputs(run("move.mp4", *targets))
+    with np.load(raw) as file:
+        arrays = dict(file)
+    assert arrays["names"].tolist() == ["blue", "red"]
+    for i, span in enumerate((slice(24, 28), slice(4, 12))):
+        name, maps = arrays["names"][i], arrays["maps"][i]
+        assert Path(videos[i]).name.endswith(f"{name}+marginal.mp4")
+        for values in (maps, levels(Path(videos[i]))):
+            most = 0.6 * values.sum((1, 2))  # H.264 spreads colors
+            assert (values[:, span].sum((1, 2)) > most).all()
+        scores = [float(row["score"]) for row in rows(Path(table)) if row["name"] == name]
+        np.testing.assert_allclose(arrays["frame_scores"][i], scores, rtol=1e-5)
+        assert arrays["scores"][i] == pytest.approx(np.mean(scores), rel=1e-5)
+
+
+def test_a_report_shows_the_frame_with_the_most_evidence(small_parts: None) -> None:
+    dark = (60, 0, 0)
+    write_frames(Path("shots"), squares([dark] * 8 + [RED] + [dark] * 3))
+    outputs(run("shots", "--frames", "10", "--marginal", "--target", "red", "--report"))
+    (photo,) = Path("saliency/report/thumbnails").rglob("*.jpg")
+    with Image.open(photo) as image:
+        assert image.getpixel((12, 12))[0] > 200
+
+
 def test_frames_without_scores_have_no_maps_and_no_say_in_the_class() -> None:
     write_frames(Path("shots"), squares([BLUE] * 6 + [(0, 0, 0)] * 2))
     result = run("shots", "--frames", "10", model="unsure")
     assert "2 frames without a map, as scores are not finite" in result.stderr
     assert result.stdout.splitlines() == ["saliency/shots.2-blue.mp4", "saliency/shots.frames.csv"]
+    table = rows(Path("saliency/shots.frames.csv"))
+    assert [row["name"] for row in table] == ["blue"] * 6 + [""] * 2
+    assert [float(row["time"]) for row in table] == pytest.approx(np.arange(8) / 10)
 
 
 def test_batches_are_halved_when_memory_runs_out() -> None:
@@ -246,7 +278,7 @@ def test_a_killed_run_resumes_at_its_last_finished_part() -> None:
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("changed", ["question", "style", "file", "report", "nothing"])
+@pytest.mark.parametrize("changed", ["question", "style", "file", "report", "first part", "nothing"])
 def test_only_the_same_command_uses_finished_parts(
     monkeypatch: pytest.MonkeyPatch, small_parts: None, changed: str
 ) -> None:
@@ -264,6 +296,8 @@ def test_only_the_same_command_uses_finished_parts(
         write_video(Path("move.mp4"), moving_square(20)[::-1])
     elif changed == "report":
         options += ["--report"]
+    elif changed == "first part":  # others were finished before it
+        min(Path("saliency", UNFINISHED).glob("*/*.npz")).unlink()
     result = run("move.mp4", *options)
     outputs(result)
     assert ("move.mp4: resumes" in result.stderr) == (changed == "nothing")
