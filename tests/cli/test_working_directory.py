@@ -6,8 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from importlib.metadata import packages_distributions
 from pathlib import Path
+from pkgutil import iter_modules
 
 import markupsafe._speedups
 import pytest
@@ -26,7 +26,7 @@ import atexit
 from pathlib import Path
 
 maps = Path("/proc/self/maps")
-if maps.exists():  # Linux lists what is loaded
+if maps.exists():  # in Linux
     atexit.register(lambda: Path({file!r}).write_text(maps.read_text()))
 """
 NETWORK = """
@@ -68,13 +68,12 @@ def folder(tmp_path: Path) -> Path:
     """A photo, settings for matplotlib, a library, and a file for each module of Python and the installed packages."""
     folder = tmp_path / "stranger"
     photos(folder / "photos", 2)
-    module = MODULE.format(marker=str(tmp_path / "ran"))
+    source = MODULE.format(marker=str(tmp_path / "ran"))
     (folder / "matplotlibrc").write_text("this is the file of a stranger")
     # where PyTorch has NVIDIA's libraries, one of them looks there for the driver
     shutil.copy(markupsafe._speedups.__file__, folder / "libcuda.so.1")
-    for name in {*sys.stdlib_module_names, *packages_distributions(), "ebcli"}:
-        if "/" not in name:
-            (folder / f"{name}.py").write_text(module)
+    for name in {*sys.stdlib_module_names, *(module.name for module in iter_modules()), "ebcli"}:
+        (folder / f"{name}.py").write_text(source)
     return folder
 
 
@@ -92,9 +91,10 @@ def test_a_run_imports_nothing_from_the_working_directory(
     assert len(run.stdout.splitlines()) == 2
     assert "matplotlibrc" not in run.stderr
     assert not (folder.parent / "ran").exists(), run.stderr
-    loaded = folder.parent / "loaded"
-    assert not loaded.exists() or "torch/lib/" in loaded.read_text()
-    assert not loaded.exists() or str(folder) not in loaded.read_text()
+    if sys.platform == "linux":
+        loaded = (folder.parent / "loaded").read_text()
+        assert "torch/lib/" in loaded
+        assert str(folder) not in loaded
 
 
 @pytest.mark.release
