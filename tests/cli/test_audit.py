@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import html
 import json
 import os
+import shutil
 import tracemalloc
 from functools import partial
 from pathlib import Path
@@ -75,9 +77,23 @@ def explained(weights: Path, folder: str, *more: str) -> None:
     assert result.exit_code == 0, result.stderr
 
 
-def test_it_names_class_place_and_share_of_a_planted_tag(trained: Path) -> None:
-    tagged.write_photos(Path("photos"), COUNT, tagged=True)
-    explained(trained / "tagged.pth", "photos")
+@pytest.fixture(scope="module")
+def tagged_run(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos with tags, and their maps by the network trained with tags."""
+    folder = tmp_path_factory.mktemp("run")
+    with contextlib.chdir(folder):
+        tagged.write_photos(Path("photos"), COUNT, tagged=True)
+        explained(trained / "tagged.pth", "photos")
+    return folder
+
+
+@pytest.fixture
+def explained_photos(tagged_run: Path, cwd: None) -> None:
+    """The same in the working directory."""
+    shutil.copytree(tagged_run, Path(), dirs_exist_ok=True)
+
+
+def test_it_names_class_place_and_share_of_a_planted_tag(explained_photos: None) -> None:
     before = tree(Path("maps"))
     result = invoke("audit", "maps")
     assert (result.exit_code, result.stdout.splitlines()) == (
@@ -115,9 +131,7 @@ def test_wrong_predictions_are_told_by_what_they_rest_on(trained: Path) -> None:
     assert f"{FOUND}{OPPOSITE}; 4 of the 12 predictions are wrong\n" in invoke("audit", "maps").stdout
 
 
-def test_an_interrupt_leaves_nothing_behind(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tagged.write_photos(Path("photos"), COUNT, tagged=True)
-    explained(trained / "tagged.pth", "photos")
+def test_an_interrupt_leaves_nothing_behind(explained_photos: None, monkeypatch: pytest.MonkeyPatch) -> None:
     before = tree(Path())
 
     def interrupted(*_: object) -> None:
@@ -128,9 +142,7 @@ def test_an_interrupt_leaves_nothing_behind(trained: Path, monkeypatch: pytest.M
     assert tree(Path()) == before
 
 
-def test_an_audit_that_cannot_be_saved_says_so(trained: Path) -> None:
-    tagged.write_photos(Path("photos"), COUNT, tagged=True)
-    explained(trained / "tagged.pth", "photos")
+def test_an_audit_that_cannot_be_saved_says_so(explained_photos: None) -> None:
     Path("maps/audit/tested.jsonl").mkdir(parents=True)
     result = invoke("audit", "maps")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
@@ -138,9 +150,9 @@ def test_an_audit_that_cannot_be_saved_says_so(trained: Path) -> None:
     assert "unexpected" not in result.stderr
 
 
-def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tagged.write_photos(Path("photos"), COUNT, tagged=True)
-    explained(trained / "tagged.pth", "photos")
+def test_what_was_tested_is_not_tested_again(
+    trained: Path, explained_photos: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = invoke("audit", "maps").stdout
     Path("maps/audit/index.html").unlink()
     with Path("maps/audit/tested.jsonl").open("a") as file:
@@ -170,9 +182,7 @@ def test_a_line_that_cannot_be_true_costs_no_other(line: bytes, tmp_path: Path) 
     assert read_outcomes(file) == {"before": (3, None), "after": (4, 1)}
 
 
-def test_nothing_is_written_behind_a_link(trained: Path, tmp_path: Path) -> None:
-    tagged.write_photos(Path("photos"), COUNT, tagged=True)
-    explained(trained / "tagged.pth", "photos")
+def test_nothing_is_written_behind_a_link(explained_photos: None, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     Path("maps/audit").symlink_to(elsewhere)
