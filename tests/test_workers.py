@@ -70,6 +70,7 @@ def test_a_process_that_dies_is_named_and_its_call_made_again(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("how", "message"), [(-signal.SIGSEGV, "was killed by SIGSEGV"), (3, "exited with status 3")]
 )

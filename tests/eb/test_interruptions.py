@@ -17,7 +17,7 @@ from ebcli.eb import layers_on_path
 from ebcli.eb.operations import ACTIVE_TAPE
 
 ENGINE = str(Path(ebcli.__file__).parent / "eb")
-SPREAD = 8  # points of a call
+SPREAD = 4  # points of a call
 START = 80  # points of a call in which it enters what it leaves again at the end
 
 

@@ -62,6 +62,7 @@ def rows_of(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("is_input_rolled", "right"), [(False, ["0"]), (True, ["2", "3"])])
 def test_the_layer_that_is_right_is_chosen(
     is_input_rolled: bool,

@@ -197,6 +197,7 @@ def test_layers_can_be_modules_and_functions_need_one() -> None:
         ebcli.explain(net, x, layer=nn.Linear(2, 2))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["model", "pipeline"])
 def test_models_and_pipelines_of_hugging_face(kind: str) -> None:
     config = transformers.ViTConfig(

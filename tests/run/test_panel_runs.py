@@ -45,12 +45,17 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
     again = invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos")
     assert again.stdout.splitlines() == [f"saliency/{name}" for name in expected[2:4]]
     assert tree(Path("saliency")) == before
-    # the same below workers
+
+
+@pytest.mark.release
+def test_workers_make_the_same_panels() -> None:
+    photos(Path("photos"), 4)
+    assert invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "photos").exit_code == 0
     workers = finish(
         Path.cwd(), "--panel", "--top-k", "3", "--raw", *LAYERS, "-o", "workers", "photos", workers=2
     )
     assert len(workers.out.read_text().splitlines()) == 8
-    assert tree(Path("workers")) == before
+    assert tree(Path("workers")) == tree(Path("saliency"))
 
 
 @pytest.mark.one_in(2)

@@ -289,6 +289,7 @@ def test_frames_of_other_sizes_are_drawn_in_that_of_the_first() -> None:
     assert [frame.size for frame in read_video(Path("saliency/changing.0-red.mp4"))] == [(SIDE, SIDE)] * 12
 
 
+@pytest.mark.release  # those of longer videos are a default test of test_films.py
 def test_processes_make_the_same_files() -> None:
     write_frames(Path("clips/a"), moving_square(9))
     write_frames(Path("clips/b"), moving_square(12))
