@@ -92,10 +92,6 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000)  # nor after every 700 new objects
 
 
-def pytest_sessionfinish() -> None:
-    gc.unfreeze()
-
-
 @pytest.fixture
 def worker() -> Iterator[mock.Mock]:
     """Stands in for the run; a gallery page would need its records."""
