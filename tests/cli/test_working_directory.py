@@ -79,7 +79,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "engine",
-    [["--workers", "2"], pytest.param(["--engine", "ray"], marks=pytest.mark.release)],
+    [["--workers", "1"], pytest.param(["--engine", "ray"], marks=pytest.mark.release)],
     ids=["workers", "ray"],
 )
 def test_a_run_imports_nothing_from_the_working_directory(

@@ -339,7 +339,7 @@ def parameters():
         yield pytest.param(name, marks=[pytest.mark.release] * is_like_others)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", parameters())
 def test_rule(name):
     fn, inputs, options = CASES[name]

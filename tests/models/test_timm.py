@@ -134,6 +134,4 @@ def test_the_default_layer_of_branches_has_cells_that_probability_reaches(name: 
     assert ebcli.default_layer(loaded) == layer
     noise = torch.rand(1, 3, *loaded.transforms.shape, generator=torch.Generator().manual_seed(0))
     enliven(loaded.net, noise)
-    result = ebcli.excitation_backprop(loaded.net, noise, 1, layer, contrastive=True)
-    assert result.maps.abs().max() > 0
     assert ebcli.excitation_backprop(loaded.net, noise, 1, layer).maps.sum() > 0.5

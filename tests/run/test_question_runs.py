@@ -21,7 +21,7 @@ from ebcli.run.plan_parts import WordOptions
 from ebcli.run.questions import read_queries
 
 QUESTIONS = "what is on the table ?\nis a dog on the table ?\n"
-ASKED = "--questions", "questions.txt", "--answer", "a red cup on the table"
+ASKED = "--questions", "questions.txt", "--answer", "a red cup"
 
 
 @pytest.fixture(scope="module")
