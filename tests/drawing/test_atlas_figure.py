@@ -1,6 +1,7 @@
 """Atlases: which pixels are tinted how, and labels that do not collide."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,6 +101,24 @@ def test_pixels_of_regions_are_tinted_and_others_as_they_are():
     assert len({tuple(pixel) for pixel in drawn[12:28, 32:48].reshape(-1, 3)}) > 1  # the mark
     words = [one.text for one in figure.words]
     assert words.count("right") >= 1 and any("unmarked" in text for text in words)
+
+
+def test_labels_and_the_legend_name_the_region_of_their_color():
+    photo = Image.new("RGB", (80, 40), (128, 128, 128))
+    style = DrawingStyle("atlas", cell_size=400)
+    both = [replace(one, style=style) for one in maps([[1, 0, 0, 0]], [[0, 0, 0, 0.3]])]
+    figure = atlas_figure([DisplayFrame(photo)], both, "photo", "about")
+    (start, _, drawn), *swatches = figure.pictures
+    names = [words for words in figure.words if words.text in ("left", "right")]
+    labels = {one.text: one.left - start for one in names if one.left < start + drawn.width}
+    assert labels["left"] < 26 / 80 * drawn.width
+    assert labels["right"] > 0.6 * drawn.width
+    lines = sorted((one.top, one.text) for one in names if one.left >= start + drawn.width)
+    colors = sorted((top, swatch.getpixel((0, 0))) for _, top, swatch in swatches)
+    assert [text for _, text in lines] == ["left", "right"]  # the largest region first
+    assert [color for _, color in colors] == [*COLORS[:2]]
+    shares = [words.text for words in figure.words if "of the photo" in words.text]
+    assert shares[1] == "29% of the photo, score 1.000"  # evidence 0.1 is at 56.7 of 80
 
 
 @pytest.mark.parametrize("at", [(0, 0), (120, 20), (159, 79)])

@@ -174,7 +174,7 @@ def test_a_panel_s_photo_has_all_boxes() -> None:
 
 @pytest.mark.parametrize("shares", [(0.2, 0.1, 0.0, 0.05), (0.9, 0.45, 0.0, 0.225)])
 def test_the_bar_of_the_channel_with_the_largest_share_is_the_highest_that_there_is_room_for(
-    shares: tuple[float, ...],
+    shares: tuple[float, ...], written: list[tuple[float, float, str]]
 ) -> None:
     picture = Image.new("RGB", (200, 100), "red")
     both = with_bars(picture, shares)
@@ -183,3 +183,4 @@ def test_the_bar_of_the_channel_with_the_largest_share_is_the_highest_that_there
     heights = bars.all(2).sum(0)[: len(shares)]
     assert heights[0] > 25
     assert heights / heights[0] == pytest.approx([1, 0.5, 0, 0.25], abs=0.1)
+    assert [(left, number) for left, _, number in written] == [(25, "1"), (75, "2"), (125, "3"), (175, "4")]

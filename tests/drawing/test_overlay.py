@@ -295,6 +295,9 @@ def test_a_peak_at_an_edge_of_the_crop_counts_where_the_image_goes_on() -> None:
         assert not peaks_at_border(size, values, Box(0, 0, 60, 40))
         assert not peaks_at_border(size, values, Box(-20, -30, 80, 70))  # padded on all sides
         assert not peaks_at_border(size, values * 0, crop)
+        # at the left, the image goes on at the right only; at the foot, above only
+        assert peaks_at_border(size, values, Box(0, 0, 40, 40)) == (column == 4), (row, column)
+        assert peaks_at_border(size, values, Box(0, 10, 60, 40)) == (row == 0), (row, column)
 
 
 @pytest.mark.parametrize(("row", "column"), [(6, 3), (3, 6), (0, 3), (3, 0), (3, 3)])
@@ -306,3 +309,5 @@ def test_a_map_with_cells_in_the_padding_alone_is_blank(row: int, column: int) -
     assert is_blank_on(size, values, place) is is_outside
     painted = np.asarray(picture(Image.new("RGB", size, "red"), values, place, DrawingStyle()))
     assert (painted == painted[..., :1]).all() == is_outside  # no color
+    at_the_left = Box(-10, 0, 60, 50)  # padded at the left and at the right only
+    assert is_blank_on(size, values, at_the_left) == (column in (0, 6))

@@ -92,8 +92,11 @@ def test_the_left_upper_front_is_where_radiologists_see_it(
     values = volume(affine, axes)
     written.clear()
     _, figure = planes(values, Affine(affine))
-    letters = "".join(text for _, _, text in written if len(text) == 1)
-    assert letters == "RLAP" + "RLSI" + "APSI"
+    letters = [item for item in written if len(item[2]) == 1]
+    assert "".join(text for _, _, text in letters) == "RLAP" + "RLSI" + "APSI"
+    for first in range(0, len(letters), 4):  # on the left, on the right, above and below
+        (left, *_), (right, *_), (_, top, _), (_, foot, _) = letters[first : first + 4]
+        assert (left < right, top < foot) == (True, True)
     words = [words.text for words in figure.words]
     assert [word for word in words if word in NAMES] == list(NAMES)
     _, of_volume = planes(values, Affine(affine), red=True, alpha=0.0)
