@@ -101,7 +101,9 @@ def test_the_left_upper_front_is_where_radiologists_see_it(
     assert [word for word in words if word in NAMES] == list(NAMES)
     _, of_volume = planes(values, Affine(affine), red=True, alpha=0.0)
     pictures = [picture for _, _, picture in figure.pictures[:3] + of_volume.pictures[:3]]
+    lengths = [(int(2 * half / step) + 1) * step for half, step in zip(HALF, STEP, strict=True)]
     for picture, (across, down) in zip(pictures, ((0, 1), (0, 2), (1, 2)) * 2, strict=True):
+        assert picture.width / picture.height == pytest.approx(lengths[across] / lengths[down], rel=0.02)
         x, y = mark_in(picture)
         if (
             not angle

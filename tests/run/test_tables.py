@@ -25,7 +25,8 @@ def read(name: str) -> pandas.DataFrame:
 
 
 @pytest.mark.parametrize("name", ["maps.csv", "tables/maps.parquet"])
-def test_a_table_has_a_row_per_map_of_the_last_records(name: str) -> None:
+def test_a_table_has_a_row_per_map_of_the_last_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebcli.gallery.exports._AT_A_TIME", 3)  # rows of 8
     photos(Path("others"), 1)
     assert invoke("photos", "others", "--top-k", "3").exit_code == 1
     options = ("photos", "--top-k", "2", "--annotations", "boxes", "--records", name)
@@ -54,6 +55,11 @@ def test_a_table_has_a_row_per_map_of_the_last_records(name: str) -> None:
     same, order = table.columns.drop("seconds"), ["input", "index"]  # failed inputs were tried again
     again, before = (one[same].sort_values(order, ignore_index=True) for one in (read(name), table))
     pandas.testing.assert_frame_equal(again, before)
+    # a photo that was broken has its maps in place of its failure
+    Path("photos/broken.jpg").write_bytes(Path("photos/1/0001.jpg").read_bytes())
+    assert invoke(*options, "--skip-existing").exit_code == 1
+    table = read(name)
+    assert table[table.input == "photos/broken.jpg"].status.to_list() == ["done", "done"]
 
 
 def test_other_files_are_not_replaced() -> None:

@@ -162,7 +162,8 @@ def test_a_geotiff_map_lies_where_the_image_is_bright(raster: int, layout: str) 
     values[:, 30:34, 12:16] = 60000
     keys = (*KEYS[:11], raster, *KEYS[12:])
     if layout == "scale":
-        where = [(33550, "d", 3, (10.0, 20.0, 0.0)), (33922, "d", 6, (0.0, 0.0, 0.0, 5e5, 4e6, 0.0))]
+        point = (7.0, 3.0, 0.0, 5e5 + 10 * 7, 4e6 - 20 * 3, 0.0)  # column and row, and where that is
+        where = [(33550, "d", 3, (10.0, 20.0, 0.0)), (33922, "d", 6, point)]
     else:
         where = [(34264, "d", 16, (10.0, 0, 0, 5e5, 0, -20.0, 0, 4e6, 0, 0, 0, 0, 0, 0, 0, 1))]
     tags = [(*tag, True) for tag in (*where, (34735, "H", len(keys), keys), (34737, "s", 0, "WGS 84|"))]
@@ -176,7 +177,7 @@ def test_a_geotiff_map_lies_where_the_image_is_bright(raster: int, layout: str) 
     row, column = center(map_) + (0.5 if raster == 1 else 0)  # of areas, corners have positions
     found = matrix @ [column, row, 0, 1]
     shift = 0 if raster == 1 else 0.5
-    np.testing.assert_allclose(found[:2], [5e5 + 10 * (14 - shift), 4e6 - 20 * (32 - shift)], atol=5)
+    np.testing.assert_allclose(found[:2], [5e5 + 10 * (14 - shift), 4e6 - 20 * (32 - shift)], atol=1)
 
 
 def test_no_field_about_a_patient_is_in_any_result() -> None:
