@@ -226,7 +226,8 @@ def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, 
         Map(subject=one, layer="5", values=ones, mass=mass, placement=place)
         for one, mass in zip(subjects, (0.125, 0.75), strict=True)
     ]
-    drawn(Image.new("RGB", (40, 40)), maps, DrawingStyle(), "a.jpg", "about")
+    drawn(Image.new("RGB", (60, 40)), maps, DrawingStyle(), "a.jpg", "about")
+    assert "60 × 40 pixels" in [line for *_, line in written]
     told = [line for *_, line in written if ", score" in line or "mass" in line]
     assert told == ["cat, score 0.500", "marginal mass 0.125", "class 8, score 0.250", "marginal mass 0.750"]
     # only a marginal map sums to its mass

@@ -50,7 +50,9 @@ AFFINES = {
 @pytest.mark.parametrize("name", AFFINES)
 @pytest.mark.parametrize("network", ["solid", "fixed"])
 def test_a_nifti_map_lies_where_the_volume_is_bright(name: str, network: str) -> None:
-    nibabel.save(nibabel.Nifti1Image(volume(SHAPE, PLACE).T, AFFINES[name]), "scan.nii.gz")
+    scan = nibabel.Nifti1Image(volume(SHAPE, PLACE).T, AFFINES[name])
+    scan.header.set_xyzt_units("micron")
+    nibabel.save(scan, "scan.nii.gz")
     (record,) = run(network, "scan.nii.gz", "--raw")
     assert [Path(path).name for path in record["output"]] == [
         "scan.nii.gz.0-bright@0+marginal.png",
@@ -60,6 +62,7 @@ def test_a_nifti_map_lies_where_the_volume_is_bright(name: str, network: str) ->
     ]
     found = nibabel.load(record["output"][3])
     map_ = np.asarray(found.dataobj)
+    assert found.header.get_xyzt_units()[0] == "micron"
     assert map_.shape == (SHAPE[::-1] if network == "solid" else (16, 16, 12))
     where = found.affine @ [*center(map_), 1]
     expected = AFFINES[name] @ [*PLACE[::-1], 1]
