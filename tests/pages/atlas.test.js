@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { load } from "./scripts.js";
 
-const { Atlas, percent } = load(["atlas.js"], ["Atlas", "percent"]);
+const { Atlas, Probe, percent } = load(["atlas.js"], ["Atlas", "Probe", "percent"]);
 
 // Two classes in two rows of three cells, over the middle of a photo of 180 x 60 pixels.
 const CAT = [0, 0, 0.2, 0, 1, 0.4];
@@ -48,6 +48,21 @@ Deno.test("a region has its class where its lead is clear, and none elsewhere", 
   const { width, height, named } = atlasOf(0.25).regions;
   assert.deepEqual([width, height], [180, 60]);
   assert.deepEqual([[90, 30], [90, 10], [20, 30], [110, 10]].map(([x, y]) => named[y * width + x]), [0, 1, -1, -1]);
+});
+
+// A photo of a size in a frame at 30, 5 of the window, which it fills as `object-fit: contain` does, clicked at a point.
+function pixelOf(size, [width, height], [clientX, clientY]) {
+  const frame = { getBoundingClientRect: () => ({ left: 30, top: 5, width, height }) };
+  return Object.assign(Object.create(Probe.prototype), { frame, size }).pixel({ clientX, clientY });
+}
+
+Deno.test("a click on a photo is at its pixel, beside margins at the left or above", () => {
+  assert.deepEqual(pixelOf([100, 100], [200, 100], [30 + 50 + 20, 5 + 10]), [20, 10]);
+  assert.deepEqual(pixelOf([50, 50], [100, 300], [30 + 40, 5 + 100 + 6]), [20, 3]); // twice as large
+});
+
+Deno.test("a click on a margin is at no pixel", () => {
+  for (const x of [30 + 49, 30 + 151]) assert.equal(pixelOf([100, 100], [200, 100], [x, 15]), null);
 });
 
 Deno.test("shares are printed in whole percent", () => assert.equal(percent(0.666), "67%"));
