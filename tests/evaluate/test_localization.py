@@ -190,6 +190,14 @@ def test_a_box_outside_the_image_is_reported(folders: tuple[Path, Path], tmp_pat
     assert rows(result)[0]["equal area"] == pytest.approx(1, abs=0.03)
 
 
+def test_a_map_that_is_half_on_an_object_of_its_size(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """Half of the pixels are right; of all that the map or the object covers, a third is in both."""
+    (tmp_path / "boxes.csv").write_text("wrong.png,red,20,0,60,40")
+    (row,) = rows(run((folders[0], tmp_path / "boxes.csv")))
+    assert row["equal area"] == pytest.approx(1 / 2, abs=0.03)
+    assert row["best IoU"] == pytest.approx(1 / 3, abs=0.03)
+
+
 def test_other_boxes_in_the_same_file_are_measured_anew(folders: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "boxes.csv").write_text("wrong.png,red,0,0,40,40")
     assert rows(run((folders[0], tmp_path / "boxes.csv")))[0]["error"] == 0

@@ -78,6 +78,23 @@ def test_text_from_outside_stays_text(maps: Path) -> None:
     assert page.data["images"][1]["outcomes"][0]["error"] == HOSTILE
 
 
+def test_each_map_has_what_its_record_says(maps: Path) -> None:
+    apart = replace(CATS[0], name=None, against="Egyptian cat")  # which runs write last, and pages show first
+    done = add(maps, photo(Path("a.png")), [*CATS, apart])
+    append(maps, replace(done, label=285, predicted=282, seconds=3.0))
+    data = Page(write_gallery(maps)).data
+    ((outcome,),) = [image["outcomes"] for image in data["images"]]
+    assert (outcome["label"], outcome["predicted"], outcome["seconds"]) == (285, 282, 3.0)
+    assert data["layers"][outcome["layer"]] == done.layer
+    assert data["methods"][outcome["method"]] == done.method
+    assert data["models"][outcome["model"]] == ["vgg16", "untrained"]
+    assert [entry["against"] for entry in outcome["maps"]] == ["Egyptian cat", None, None]
+    for entry, class_record in zip(outcome["maps"], (apart, *CATS), strict=True):
+        assert data["classes"][entry["class"]] == {"index": class_record.index, "name": class_record.name}
+        assert (entry["score"], entry["mass"]) == (class_record.score, class_record.mass)
+        assert f".{class_record.index}" in entry["result"]
+
+
 def test_a_page_of_others_is_not_replaced(maps: Path) -> None:
     add(maps, photo(Path("a.png")))
     (maps / "report" / "index.html").write_text("mine")

@@ -41,11 +41,15 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("suffix", "kind"), [("gif", "GIF"), ("webp", "WEBP"), ("png", "PNG")])
-def test_animations_keep_their_format_and_delays(suffix: str, kind: str) -> None:
+def test_animations_keep_their_format_and_delays(
+    suffix: str, kind: str, written: list[tuple[float, float, str]]
+) -> None:
     first, *others = moving_square(6)
     delays = [100, 200, 100, 300, 100, 100]
     first.save(f"move.{suffix}", save_all=True, append_images=others, duration=delays, loop=0)
     (path, _) = outputs(run(f"move.{suffix}", "--target", "red", "--caption"))
+    letters = [text[0] for *_, text in written]
+    assert letters[:4] == ["r", "s"] * 2  # red, and its strength below, of each frame
     assert path == f"saliency/move.{suffix}.0-red.{suffix}"
     assert read_facts(Path(path))["class"] == "0 red"
     with Image.open(path) as result:

@@ -84,11 +84,41 @@ def test_the_class_with_the_highest_mean_score_is_explained_in_all_frames() -> N
     assert width > 2 * height
 
 
+def test_of_two_classes_each_has_its_own_video_maps_and_scores(small_parts: None) -> None:
+    """In all frames, blue is in rows 24 to 28, and red in rows 4 to 12."""
+    targets = ("--target", "blue", *GRAY, "--smooth", "0", "--raw")
+    *videos, table, raw = outputs(run("move.mp4", *targets))
+    with np.load(raw) as file:
+        arrays = dict(file)
+    assert arrays["names"].tolist() == ["blue", "red"]
+    for i, span in enumerate((slice(24, 28), slice(4, 12))):
+        name, maps = arrays["names"][i], arrays["maps"][i]
+        assert Path(videos[i]).name.endswith(f"{name}+marginal.mp4")
+        for values in (maps, levels(Path(videos[i]))):
+            most = 0.6 * values.sum((1, 2))  # H.264 spreads colors
+            assert (values[:, span].sum((1, 2)) > most).all()
+        scores = [float(row["score"]) for row in rows(Path(table)) if row["name"] == name]
+        np.testing.assert_allclose(arrays["frame_scores"][i], scores, rtol=1e-5)
+        assert arrays["scores"][i] == pytest.approx(np.mean(scores), rel=1e-5)
+
+
+def test_a_report_shows_the_frame_with_the_most_evidence(small_parts: None) -> None:
+    dark = (60, 0, 0)
+    write_frames(Path("shots"), squares([dark] * 8 + [RED] + [dark] * 3))
+    outputs(run("shots", "--frames", "10", "--marginal", "--target", "red", "--report"))
+    (photo,) = Path("saliency/report/thumbnails").rglob("*.jpg")
+    with Image.open(photo) as image:
+        assert image.getpixel((12, 12))[0] > 200
+
+
 def test_frames_without_scores_have_no_maps_and_no_say_in_the_class() -> None:
     write_frames(Path("shots"), squares([BLUE] * 6 + [(0, 0, 0)] * 2))
     result = run("shots", "--frames", "10", model="unsure")
     assert "2 frames without a map, as scores are not finite" in result.stderr
     assert result.stdout.splitlines() == ["saliency/shots.2-blue.mp4", "saliency/shots.frames.csv"]
+    table = rows(Path("saliency/shots.frames.csv"))
+    assert [row["name"] for row in table] == ["blue"] * 6 + [""] * 2
+    assert [float(row["time"]) for row in table] == pytest.approx(np.arange(8) / 10)
 
 
 def test_batches_are_halved_when_memory_runs_out() -> None:

@@ -49,6 +49,8 @@ def test_objects_are_found_and_explained_one_by_one(
         assert top - 2 <= y <= bottom + 2
         query = {"photo": "squares.png", "target": str(one["index"])}
         if one["box"] is not None:
+            corners = np.array(one["outlines"][0])
+            assert one["box"] == pytest.approx([*corners.min(0), *np.ptp(corners, axis=0)], abs=0.1)
             query["box"] = ",".join(map(str, one["box"]))
         about, (values,) = maps(client, **query)
         assert [subject["name"] for subject in about["subjects"]] == [one["name"]]
