@@ -68,6 +68,8 @@ def test_each_frame_has_its_map_and_the_video_its_times(small_parts: None) -> No
     assert lefts == pytest.approx([min(frame, SIDE - 8) for frame in range(20)], abs=1)
     (record,) = records(Path("saliency"))
     assert (record["film"]["frames"], record["film"]["broken"]) == (20, 0)
+    assert record["film"]["start"] == pytest.approx(0, abs=1e-3)
+    assert record["film"]["end"] >= 2
     assert record["classes"][0]["score"] == pytest.approx(np.mean([float(row["score"]) for row in table]))
 
 
@@ -276,7 +278,7 @@ def test_a_killed_run_resumes_at_its_last_finished_part() -> None:
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("changed", ["question", "style", "file", "report", "nothing"])
+@pytest.mark.parametrize("changed", ["question", "style", "file", "nothing", "first part", "report"])
 def test_only_the_same_command_uses_finished_parts(
     monkeypatch: pytest.MonkeyPatch, small_parts: None, changed: str
 ) -> None:
@@ -294,6 +296,8 @@ def test_only_the_same_command_uses_finished_parts(
         write_video(Path("move.mp4"), moving_square(20)[::-1])
     elif changed == "report":
         options += ["--report"]
+    elif changed == "first part":  # others were finished before it
+        min(Path("saliency", UNFINISHED).glob("*/*.npz")).unlink()
     result = run("move.mp4", *options)
     outputs(result)
     assert ("move.mp4: resumes" in result.stderr) == (changed == "nothing")

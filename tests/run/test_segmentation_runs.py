@@ -12,6 +12,8 @@ from color_net import BLUE, GREEN, RED, painted
 from PIL import Image
 
 from ebcli.cli.saliency import main
+from ebcli.datatypes.explanation import Box
+from ebcli.run.masks import polygons
 
 SIZE = 128, 128  # halved for the network
 RED_SQUARE, GREEN_SQUARE, SPECK = (16, 16, 56, 56), (80, 40, 120, 100), (10, 100, 14, 104)
@@ -169,3 +171,11 @@ def test_a_mask_counts_by_its_content() -> None:
         computed(name, box) for name, box in (("a.png", boxes[0]), ("b.png", boxes[0]), ("a.png", boxes[1]))
     ]
     assert found == [1, 0, 1]
+
+
+def test_outlines_are_around_their_pixels_of_the_image() -> None:
+    """Of an output of 2 x 4 pixels, each has 10 x 15 pixels of the image, from 20 and 30 on."""
+    mask = np.zeros((2, 4), bool)
+    mask[1, 2] = True
+    (outline,) = polygons(mask, Box(20, 30, 60, 60))
+    np.testing.assert_allclose((outline.min(0), outline.max(0)), [(40, 45), (50, 60)])
