@@ -196,7 +196,9 @@ def test_one_file_takes_one_map() -> None:
     assert Path("one.png").is_file()
 
 
-@pytest.mark.parametrize(("fit", "side"), [("whole", 64), ("pad", 96)])  # an input of 96 x 64 pixels, or of 96 x 96
+@pytest.mark.parametrize(
+    ("fit", "side"), [("whole", 64), ("pad", 96)]
+)  # an input of 96 x 64 pixels, or of 96 x 96
 def test_boxes_of_an_image_wider_than_high_are_in_its_pixels(fit: str, side: int) -> None:
     options = f"resize={side}, crop={side}, mean=0.0, std=1.0, fit='{fit}'"
     Path("wide.py").write_text(
