@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import html
 import json
-import re
 import os
+import re
 import tracemalloc
 from functools import partial
 from pathlib import Path
