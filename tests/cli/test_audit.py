@@ -7,7 +7,7 @@ import gc
 import html
 import json
 import os
-import shutil
+import re
 import tracemalloc
 from functools import partial
 from pathlib import Path
@@ -103,6 +103,10 @@ def test_it_names_class_place_and_share_of_a_planted_tag(explained_photos: None)
     page = html.unescape(Path("maps/audit/index.html").read_text())
     assert page.count("<article>") == 1
     assert "12 of 12 'horse' maps share the lower left corner" in page
+    heads = re.findall('<th scope="col">(.*?)</th>', page)
+    rows = [re.findall("<td>(.*?)</td>", row) for row in page.split("<tr>")[2:]]
+    (horse,) = [dict(zip(heads, row, strict=True)) for row in rows if "horse" in row]
+    assert float(horse["lower left corner"]) > 0.5 > float(horse["upper right corner"])
     assert "The frame is the place that was covered." in page
     pictures = {path.name for path in Path("maps/audit").iterdir()} - {"index.html", "tested.jsonl"}
     assert all(f'src="{name}"' in page for name in pictures)

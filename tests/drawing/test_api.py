@@ -100,7 +100,7 @@ def test_what_cannot_be_drawn_is_refused(saliency: Tensor, options: dict[str, ob
         ebcli.draw_map(PHOTO, saliency, **options)  # type: ignore[arg-type]
 
 
-def test_a_notebook_shows_each_map_in_its_place() -> None:
+def test_a_notebook_shows_each_map_in_its_place(written: list[tuple[float, float, str]]) -> None:
     """Maps (B, K, h, w) that are even but for one corner: rows are images, columns are targets."""
     maps = torch.ones(2, 3, 4, 4)
     for b in range(2):
@@ -116,6 +116,8 @@ def test_a_notebook_shows_each_map_in_its_place() -> None:
         dark = np.abs(heatmap - ends[0]).sum(-1) < np.abs(heatmap - ends[1]).sum(-1)
         rows, columns = np.nonzero(dark)
         assert (int(rows.mean() // 50), int(columns.mean() // 50)) == (3 * b, k)
+    titles = [text for *_, text in written if text.startswith("image")]
+    assert titles == [f"image {b}, target {k}" for b in range(2) for k in range(3)]
 
 
 def test_contrastive_maps_are_shown_signed() -> None:
@@ -127,10 +129,11 @@ def test_contrastive_maps_are_shown_signed() -> None:
         assert np.abs(found[row, column] - expected).max() <= 4
 
 
-def test_maps_of_other_shapes() -> None:
+def test_maps_of_other_shapes(written: list[tuple[float, float, str]]) -> None:
     clip = displayed(result(torch.rand(1, 5, 3, 6)))
     assert clip is not None
     assert len(heatmaps(clip, (100, 200))) == 5
+    assert [text for *_, text in written].count("6 × 3 cells") == 5
     signal = displayed(result(torch.rand(1, 10)))
     assert signal is not None
     assert len(heatmaps(signal, (20, 200))) == 1

@@ -11,7 +11,7 @@ CURVE = Curve(np.array([2.0, 3.0, 4.0]), np.array([0.0, 0.5, 1.0]), ends=(2.0, 6
 
 
 def curve_places(curve: Curve) -> np.ndarray:
-    """The columns and rows of the pixels of a curve below a white frame of 400 x 200 pixels; nothing else is colored."""
+    """The columns and rows of the pixels of a curve below a white frame of 400 x 200 pixels."""
     pixels = np.asarray(add_curve(Image.new("RGB", (400, 200), "white"), ["", ""], curve)).astype(int)
     return np.argwhere(np.ptp(pixels, axis=2) > 100)[:, ::-1]
 

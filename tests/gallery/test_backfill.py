@@ -80,11 +80,13 @@ def test_text_from_outside_stays_text(maps: Path) -> None:
 
 def test_each_map_has_what_its_record_says(maps: Path) -> None:
     apart = replace(CATS[0], name=None, against="Egyptian cat")  # which runs write last, and pages show first
-    done = add(maps, photo(Path("a.png")), [*CATS, apart])
+    asked = replace(COMMON, question="what is it?", answer="a cat")
+    done = add(maps, photo(Path("a.png")), [*CATS, apart], common=asked)
     append(maps, replace(done, label=285, predicted=282, seconds=3.0))
     data = Page(write_gallery(maps)).data
     ((outcome,),) = [image["outcomes"] for image in data["images"]]
     assert (outcome["label"], outcome["predicted"], outcome["seconds"]) == (285, 282, 3.0)
+    assert (outcome["question"], outcome["answer"]) == ("what is it?", "a cat")
     assert data["layers"][outcome["layer"]] == done.layer
     assert data["methods"][outcome["method"]] == done.method
     assert data["models"][outcome["model"]] == ["vgg16", "untrained"]

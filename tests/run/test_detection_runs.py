@@ -194,3 +194,22 @@ def test_one_file_takes_one_map() -> None:
     assert not Path("one.png").exists()
     assert invoke("squares.png", "--top-k", "1", "-o", "one.png").exit_code == 0
     assert Path("one.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("fit", "side"), [("whole", 64), ("pad", 96)]
+)  # an input of 96 x 64 pixels, or of 96 x 96
+def test_boxes_of_an_image_wider_than_high_are_in_its_pixels(fit: str, side: int) -> None:
+    options = f"resize={side}, crop={side}, mean=0.0, std=1.0, fit='{fit}'"
+    Path("wide.py").write_text(
+        "import color_tasks, ebcli\n"
+        "class Wide(color_tasks.Yolo):\n"
+        f"    preprocessing = ebcli.Preprocessing({options})\n"
+    )
+    square = (128, 32, 160, 64)
+    painted((192, 128), (GREEN, square)).save("wide.png")
+    arguments = ["--model", "wide.py:Wide", "--layer", "cells", "--target", "green", "--json"]
+    result = CliRunner().invoke(main, ["wide.png", *arguments, "--workers", "0"])
+    assert result.exit_code == 0, result.output
+    boxes = [one["box"] for one in json.loads(result.stdout)["classes"]]
+    assert boxes and all(is_inside(center(box), square) for box in boxes)
