@@ -8,6 +8,7 @@ import html
 import json
 import os
 import re
+import shutil
 import tracemalloc
 from functools import partial
 from pathlib import Path
