@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageCms, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageCms, ImageFile, ImageOps, UnidentifiedImageError
 
 from ebcli.datatypes.arrays import AnyArray
 from ebcli.datatypes.explanation import Box, Interval, Size
@@ -116,15 +116,37 @@ def read_photo(file: File, limits: Interval | None = None, *, to_srgb: bool = Fa
     with reading(file), open_image(file) as image:
         notes = _load(image)
         ImageOps.exif_transpose(image, in_place=True)  # a copy of a large photo takes a lot of memory
-        picture: Image.Image = image
-        if _is_gray(image):
-            values = mark_missing(np.asarray(image), getattr(image, "tag_v2", {}).get(NO_DATA_TAG))
-            notes |= notes_of_values([values], None if limits else _limits(values, image.mode)[1])
-            if values.dtype.kind == "f":
-                picture = Image.fromarray(values)
-        elif to_srgb:
-            picture = in_srgb(image)
-        return Decoded(to_rgb(picture, limits), notes)
+        photo = _convert(image, limits, to_srgb)
+        return Decoded(photo.image, notes | photo.notes)
+
+
+def as_photo(image: Image.Image, limits: Interval | None = None, *, to_srgb: bool = False) -> Decoded:
+    """What ``read_photo`` makes of the file of an image that is open in Pillow, which stays as it is.
+
+    An image that was made in Pillow is upright, whatever its metadata say: they are often those of another image.
+    """
+    with reading():
+        notes = _load(image)
+        if isinstance(image, ImageFile.ImageFile) and ExifTags.Base.Orientation in image.getexif():
+            image = ImageOps.exif_transpose(image)
+        photo = _convert(image, limits, to_srgb)
+        return Decoded(photo.image, notes | photo.notes)
+
+
+def _convert(image: Image.Image, limits: Interval | None, to_srgb: bool) -> Decoded:
+    """An upright image of any mode in RGB."""
+    if not is_gray(image):
+        return Decoded(to_rgb(in_srgb(image) if to_srgb else image, limits), {})
+    values = values_of(image)
+    notes = notes_of_values([values], None if limits else _limits(values, image.mode)[1])
+    if values.dtype.kind == "f":
+        image = Image.fromarray(values)
+    return Decoded(to_rgb(image, limits), notes)
+
+
+def values_of(image: Image.Image) -> AnyArray:
+    """The values (H, W) or (H, W, C) of an image; of gray ones, NaN for no data."""
+    return mark_missing(np.asarray(image), getattr(image, "tag_v2", {}).get(NO_DATA_TAG))
 
 
 def _load(image: Image.Image) -> Notes:
@@ -184,8 +206,8 @@ def in_srgb(image: Image.Image) -> Image.Image:
 
 
 @contextmanager
-def reading(file: File) -> Iterator[None]:
-    """Raise an ImageError, one sentence, for whatever Pillow raises of a file."""
+def reading(file: File | None = None) -> Iterator[None]:
+    """Raise an ImageError, one sentence, for whatever Pillow raises of a file, or of an image that is open."""
     try:
         yield
     except (EbcliError, MemoryError):
@@ -316,7 +338,7 @@ def to_rgb(image: Image.Image, limits: Interval | None = None) -> Image.Image:
     Raises:
         ImageError: none of its values is a finite number.
     """
-    if _is_gray(image):
+    if is_gray(image):
         values = np.asarray(image, dtype=np.float64)
         is_missing = ~np.isfinite(values)
         if is_missing.all():
@@ -334,7 +356,7 @@ def to_rgb(image: Image.Image, limits: Interval | None = None) -> Image.Image:
     return image.convert("RGB")
 
 
-def _is_gray(image: Image.Image) -> bool:
+def is_gray(image: Image.Image) -> bool:
     """Whether an image has numbers of more than 8 bits, which are no colors."""
     return image.mode.startswith(("I", "F"))
 

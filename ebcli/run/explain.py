@@ -116,9 +116,10 @@ def explain(
         model: a name for `load_model`, which loads it at each call; a `LoadedModel`; any `torch.nn.Module`; a model or
             a pipeline of Hugging Face; or a function from images (B, C, H, W) to logits, together with modules as
             `layer`, which runs as it is.
-        images: a path, a URL, a Pillow image, an open file, an array (H, W) or (H, W, 3), or a tensor (3, H, W). Arrays
-            and tensors are images if they are of 8 bits, or arrays of floats from 0 to 1. A tensor of floats is the
-            network's input as it is, preprocessed. A list of these, or a batch with another axis in front, gives a list
+        images: a path, a URL, a Pillow image, an open file, an array (H, W) or (H, W, 3), or a tensor (3, H, W). An
+            open image is read as its file. Arrays and tensors are images if they are of 8 bits, or arrays of floats
+            from 0 to 1; with a `range`, other arrays are in its units. A tensor of floats is the network's
+            input as it is, preprocessed. A list of these, or a batch with another axis in front, gives a list
             of results; images of one size share a batch. For a network with several inputs, a tuple of all of its
             tensors, as the network gets them, or a mapping of their names; either one row of each, with a picture
             (C, H, W), or a batch of each. The first that looks like a picture is drawn, and other pictures beside it.

@@ -1,5 +1,6 @@
 """One call from Python makes the command's own maps and picture."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from PIL import Image
+from PIL import ExifTags, Image
 from torch import nn
 
 import ebcli
@@ -101,6 +102,74 @@ def test_wrong_arguments_are_told_in_a_sentence(
     with pytest.raises(ebcli.EbcliError, match=f"(?i){said}") as caught:
         ebcli.explain(bundled, image, *targets)
     assert "\n" not in str(caught.value)
+
+
+LEVELS = np.linspace(500, 3500, 16 * 16).round().reshape(16, 16)
+IN_PILLOW = {
+    "I;16": Image.fromarray(LEVELS.astype(np.uint16)),
+    "I;16B": Image.frombytes("I;16B", (16, 16), LEVELS.astype(">u2").tobytes()),
+    "I": Image.fromarray(LEVELS.astype(np.int32)),
+    "F": Image.fromarray(LEVELS.astype(np.float32)),
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", IN_PILLOW)
+def test_an_open_image_of_more_than_8_bits_is_read_as_its_file(
+    mode: str, channels: int, tmp_path: Path
+) -> None:
+    """The network's value is the mean of its input."""
+    image = IN_PILLOW[mode]
+    assert image.mode == mode
+    loaded = ebcli.load_model(mean_network(channels, range=(0, 4095)), scores="raw")
+    kinds = ["tif", "png"] if mode == "I;16" else ["tif"]  # PNG has no more bits
+    for path in (tmp_path / f"a.{kind}" for kind in kinds):
+        image.save(path)
+        images = [path, Image.open(path), path.open("rb"), io.BytesIO(path.read_bytes())]
+        results = [ebcli.explain(loaded, item) for item in [*images, image, LEVELS.astype(np.uint16)]]
+        values = [result.scores[0] for result in results]
+        assert values == pytest.approx([LEVELS.mean() / 4095] * len(values), abs=0.5 / 255)
+        assert values[1] == values[0]
+        drawn = [np.asarray(result.photo.image, float) for result in results]
+        for pixels in drawn:  # on the scale of the range, too
+            np.testing.assert_allclose(pixels[..., 0] / 255, LEVELS / 4095, atol=1 / 255)
+
+
+def test_an_open_photo_is_turned_upright_as_its_file_and_one_made_in_memory_is_not(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # its first column is the upper row
+    Image.new("RGB", (24, 16)).save(tmp_path / "a.jpg", exif=exif)
+    loaded = ebcli.load_model(mean_network(3), scores="raw")
+    photo = Image.open(tmp_path / "a.jpg")
+    for image in (tmp_path / "a.jpg", photo):
+        assert ebcli.explain(loaded, image).photo.image.size == (16, 24)
+    assert photo.size == (24, 16)
+    assert ebcli.explain(loaded, photo.resize((24, 16))).photo.image.size == (24, 16)
+
+
+def test_floats_from_0_to_1_are_refused_where_the_range_is_much_wider() -> None:
+    loaded = ebcli.load_model(mean_network(1, range=(0, 4095)), scores="raw")
+    with pytest.raises(ebcli.ImageError, match="floats from 0 to 1, but range is 0 to 4095: pass values in"):
+        ebcli.explain(loaded, LEVELS / 4095)
+    assert ebcli.explain(loaded, LEVELS).scores == pytest.approx([LEVELS.mean() / 4095])
+    near = ebcli.load_model(mean_network(1, range=(0, 2)), scores="raw")
+    assert ebcli.explain(near, LEVELS / 4095).scores == pytest.approx([LEVELS.mean() / 4095 / 2])
+
+
+def mean_network(channels: int, **options: Any) -> nn.Module:
+    """A network whose value is the mean of what it gets."""
+    net = nn.Sequential(
+        nn.Conv2d(channels, 1, 1, bias=False),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(1, 1),
+    )
+    nn.init.constant_(net[0].weight, 1 / channels)
+    nn.init.ones_(net[-1].weight)
+    nn.init.zeros_(net[-1].bias)
+    net.preprocessing = ebcli.Preprocessing(resize=16, crop=16, mean=0, std=1, **options)
+    return net
 
 
 def test_networks_for_videos_and_volumes_are_refused(tmp_path: Path) -> None:

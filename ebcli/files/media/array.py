@@ -258,16 +258,25 @@ def _check_segments(file: Any, first: Any, pages: Iterable[Any]) -> None:
 
 def _is_photo(file: File, spec: InputSpec) -> bool:
     """Whether Pillow reads a file as the network gets photos."""
-    if spec.axes != "HW" or spec.channels not in (1, 3) or spec.selected:
+    if spec.axes != "HW" or not _takes_photos(spec):
         return False
     try:
         with _open_tiff(file) as tiff:
             page = tiff.pages[0]
-            is_8_bit = page.bitspersample <= 8 and page.samplesperpixel in (1, 3, 4)
-            is_gray = page.samplesperpixel == 1 and spec.channels == 3
-            return is_gray or (is_8_bit and spec.range is None)
+            return is_tiff_photo(page.samplesperpixel, page.bitspersample, spec)
     except Exception:  # broken, or tifffile is missing: Pillow may read it
         return True
+
+
+def is_tiff_photo(channels: int, bits: int, spec: InputSpec) -> bool:
+    """Whether a network for images gets a TIFF image with so many channels, of so many bits, as it gets photos."""
+    is_8_bit = bits <= 8 and channels in (1, 3, 4)
+    is_gray = channels == 1 and spec.channels == 3
+    return _takes_photos(spec) and (is_gray or (is_8_bit and spec.range is None))
+
+
+def _takes_photos(spec: InputSpec) -> bool:
+    return spec.channels in (1, 3) and not spec.selected
 
 
 register(NumPy("HW"), NumPy("DHW"), Tiff("HW"), Tiff("DHW"))
