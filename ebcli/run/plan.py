@@ -34,6 +34,7 @@ from ebcli.run.plan_parts import (
     OutputOptions,
     Values,
     WordOptions,
+    not_a_picture,
 )
 
 T = TypeVar("T")
@@ -358,9 +359,9 @@ def _format(values: Values) -> str:
     if path == STDOUT or not OutputOptions(path).is_file:
         return format_
     suffix = path.suffix.lower()
-    if suffix not in PICTURES or (suffix in VIDEOS and not _may_be_video(values, suffix)):
-        advice = "choose .png, .jpg or .webp, .pdf or .svg for a figure, or .html for a page"
-        raise ConfigurationError(f"pictures cannot be written as {suffix}: {advice}")
+    is_picture = suffix in PICTURES and (suffix not in VIDEOS or _may_be_video(values, suffix))
+    if not is_picture:
+        raise not_a_picture(path, values["images"][0])
     if suffix in VIDEOS:
         import_optional("av")
     elif format_ not in (AUTO, PICTURES[suffix]):

@@ -20,6 +20,25 @@ FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS, HTML)
 VIDEOS = dict.fromkeys((".mp4", ".webm", ".gif", ".apng"), AUTO)
 PICTURES = {f".{name}": name for name in FORMATS[1:]} | {".jpeg": "jpg"} | VIDEOS  # by a file's suffix
 _OTHER_PICTURES = {".avif", ".bmp", ".eps", ".heic", ".jp2", ".mkv", ".mov", ".tif", ".tiff"}
+_VOLUMES = {".gz", ".nii"}
+_ARRAYS = {
+    ".dcm",
+    ".h5",
+    ".hdf5",
+    ".ima",
+    ".mat",
+    ".mgz",
+    ".mha",
+    ".npy",
+    ".npz",
+    ".nrrd",
+    ".pt",
+    ".pth",
+    ".zarr",
+}
+_TABLES = {".csv", ".parquet", ".tsv", ".xlsx"}
+_TEXTS = {".json", ".jsonl", ".log", ".md", ".toml", ".txt", ".xml", ".yaml", ".yml", ".zip"}
+_NOT_PICTURES = _OTHER_PICTURES | _VOLUMES | _ARRAYS | _TABLES | _TEXTS  # any other name may be a directory's
 DTYPES = ("float32", "bfloat16")
 ONLY = ("wrong",)  # the images that have maps
 SCALES = IMAGE, RUN = "image", "run"
@@ -232,6 +251,23 @@ class WordOptions:
         return words
 
 
+def not_a_picture(path: Path, image: Path) -> ConfigurationError:
+    """The error that a picture of an image cannot have such a name; it says where other results are."""
+    suffix = path.suffix.lower()
+    name = image.name if image.suffix else "INPUT"  # a directory may hold many inputs
+    advice = "choose .png, .jpg or .webp, .pdf or .svg for a figure, or .html for a page"
+    if suffix in _VOLUMES:
+        suffix = "".join(path.suffixes[-2:]).lower()
+        advice = f"with -o DIRECTORY --raw, the map of a volume is 'DIRECTORY/{name}.INDEX-CLASS.nii.gz'"
+    elif suffix in _ARRAYS:
+        advice = f"with -o DIRECTORY --raw, the maps are in 'DIRECTORY/{name}.npz'"
+    elif suffix in _TABLES:
+        advice = "name a directory, and add --records FILE.csv for a table with a row per map"
+    elif suffix in _TEXTS:
+        advice = "name a directory, whose records.jsonl has the numbers, or add --json to print them"
+    return ConfigurationError(f"pictures cannot be written as {suffix}: {advice}")
+
+
 @dataclass(frozen=True)
 class OutputOptions:
     """Which files are written, and where.
@@ -274,8 +310,8 @@ class OutputOptions:
     def is_file(self) -> bool:
         """Whether the only picture goes to a file of this name, or to stdout, and not to a directory."""
         path = self.directory
-        is_picture = path.suffix.lower() in PICTURES.keys() | _OTHER_PICTURES
-        return path == STDOUT or (is_picture and not os.path.isdir(path))
+        is_file = path.suffix.lower() in PICTURES.keys() | _NOT_PICTURES
+        return path == STDOUT or (is_file and not os.path.isdir(path))
 
     def __post_init__(self) -> None:
         check_at_least(1, max_side=self.max_side)

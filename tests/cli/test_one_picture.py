@@ -141,6 +141,21 @@ def test_a_figure_as_pdf_or_svg_has_the_size_that_dpi_says_and_tells_how_it_was_
         (["in.jpg", "-o", "out.png", "--skip-existing"], "--skip-existing needs a directory"),
         (["in.jpg", "-o", "out.png", "--format", "jpg"], "'out.png' is not jpg"),
         (["in.jpg", "-o", "out.tif"], "choose .png, .jpg or .webp"),
+        (
+            ["scan.nii.gz", "-o", "map.nii.gz"],
+            "written as .nii.gz: with -o DIRECTORY --raw, the map of a volume is "
+            "'DIRECTORY/scan.nii.gz.INDEX-CLASS.nii.gz'",
+        ),
+        (
+            ["d", "-o", "map.nii"],
+            "written as .nii: with -o DIRECTORY --raw, the map of a volume is 'DIRECTORY/INPUT.",
+        ),
+        (
+            ["in.jpg", "-o", "map.npy"],
+            "written as .npy: with -o DIRECTORY --raw, the maps are in 'DIRECTORY/in.jpg.npz'",
+        ),
+        (["in.jpg", "-o", "maps.csv"], "written as .csv: name a directory, and add --records FILE.csv"),
+        (["in.jpg", "-o", "maps.json"], "written as .json: name a directory, whose records.jsonl"),
         (["in.jpg", "-o", "-", "--json"], "--json prints records"),
     ],
 )
