@@ -105,8 +105,11 @@ _COLUMNS_IN_WORDS = 3
 
 
 def strength_words(strength: float | None, times_noise: float | None, evidence: str | None) -> list[str]:
-    """The strength and the evidence of a map in words, as far as they are known, with the score if that decides."""
-    if strength is None:
+    """The strength and the evidence of a map in words, as far as they are known, with the score if that decides.
+
+    Nothing if noise is known and the evidence is not judged: a multiple of strong noise would be taken for a judgment.
+    """
+    if strength is None or (times_noise is not None and evidence is None):
         return []
     words = [f"strength {strength:.3f}"]
     if times_noise is not None:

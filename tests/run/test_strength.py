@@ -74,10 +74,9 @@ def test_nothing_is_said_of_the_evidence_if_noise_is_strong(noise: float, eviden
         noise=noise,
     )
     assert strongest.evidence == evidence
-    assert strongest.evidence_words == [
-        f"strength {1 / noise:.1f}× noise",
-        *([f"{evidence} evidence"] if evidence else []),
-    ]
+    words = [f"strength {1 / noise:.1f}× noise", f"{evidence} evidence"]
+    assert strongest.evidence_words == (words if evidence else [])
+    assert strongest.times_noise == 1 / noise
     assert strongest.brightness(signed=False) == 1.0
 
 
