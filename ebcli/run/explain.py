@@ -31,7 +31,7 @@ from ebcli.models.running import default_batch_size, resolve_device
 from ebcli.models.several_inputs import METHOD, PICTURE_AXES, Rows, is_image, takes_several
 from ebcli.models.sources.in_memory import FunctionOfTensor
 from ebcli.run.explainer import Explainer, Results
-from ebcli.run.image_arguments import Frame, is_input, read_all
+from ebcli.run.image_arguments import Frame, check_axes, check_kind, is_input, read_all
 from ebcli.run.input_evidence import frame_at
 from ebcli.run.network_description import in_a_sentence, target_names, warn_of_several
 from ebcli.run.plan import RunPlan
@@ -187,6 +187,7 @@ def explain(
     elif columns is not None:
         raise ConfigurationError("columns are those of tables: pass a tuple of all inputs, or drop columns")
     all_images = [*images] if isinstance(images, (list, tuple)) or is_list else [images]
+    check_axes(all_images, least=1 if others else 2)  # beside others, one may be a table
     shapes = [tuple(image.shape) if is_input(image) else None for image in all_images]
     if None not in shapes and fit is not None:
         raise ConfigurationError("a tensor of floats is the network's input as it is: drop fit")
@@ -325,6 +326,7 @@ def _make_plan(
     settings: Values = {"model": model, "scores": scores, "head": None if head is None else str(head)}
     names: dict[Any, str] = {}
     if network is not None:  # texts that are its classes are so already
+        check_kind(network.transforms)
         settings |= {"model": network.name, "head": network.head, "class_names": ()}
         settings |= vars(network.preprocessing)
         names = {module: name for name, module in network.net.named_modules()}

@@ -28,6 +28,9 @@ from ebcli.run.reading import NetworkInput, Reader
 Frame = tuple[NetworkInput, DisplayFrame]  # what the network gets, and what its maps are drawn over
 
 _KINDS = "a path, a URL, a Pillow image, an array (H, W, 3), a tensor (3, H, W) or an open file"
+_OTHER_DATA = (
+    "call excitation_backprop(net, x, class, layer, contrastive=True) with its input x, or use the command"
+)
 _COLORS = (1, 3, 4)  # channels: gray, RGB, with transparency
 _WIDEST_OF_SCALED = (
     8  # of ranges in which values from 0 to 1 may be meant; in wider ones, they would all look alike
@@ -39,6 +42,22 @@ def is_input(image: Any) -> bool:
     return isinstance(image, Tensor) and image.is_floating_point()
 
 
+def check_kind(spec: InputSpec) -> None:
+    """Raise ConfigurationError if a network is not for images."""
+    if spec.axes != "HW":
+        kind = "videos" if spec.frames is not None else "volumes"
+        raise ConfigurationError(f"{spec.network} is for {kind}, explain() for images: {_OTHER_DATA}")
+
+
+def check_axes(images: Sequence[Any], least: int) -> None:
+    """Raise ConfigurationError if an array or a tensor has too many axes for an image, or less than the least."""
+    for image in images:
+        if isinstance(image, (np.ndarray, Tensor)) and not least <= image.ndim <= 3:
+            shape = tuple(image.shape)
+            problem = f"an image has the shape {shape}, but (H, W) or (C, H, W) is needed, or a batch"
+            raise ConfigurationError(f"{problem}: for volumes or videos, {_OTHER_DATA}")
+
+
 def read_all(images: Sequence[Any], spec: InputSpec) -> list[Frame]:
     """What the network gets of each image, and what its maps are drawn over.
 
@@ -46,9 +65,7 @@ def read_all(images: Sequence[Any], spec: InputSpec) -> list[Frame]:
         ConfigurationError: the network is not for images, or gets no such thing.
         ImageError: an image cannot be read; the message names it.
     """
-    if spec.axes != "HW":
-        kind = "videos" if spec.frames is not None else "volumes"
-        raise ConfigurationError(f"{spec.network} is for {kind}, explain() for images: use the command")
+    check_kind(spec)
     inputs = []
     topics: set[str] = set()
     for number, image in enumerate(images, 1):

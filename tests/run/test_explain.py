@@ -172,14 +172,26 @@ def mean_network(channels: int, **options: Any) -> nn.Module:
     return net
 
 
-def test_networks_for_videos_and_volumes_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["videos", "volumes"])
+def test_networks_for_videos_and_volumes_are_refused(what: str, tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(bright_nets.NETS)
-    for name, what in (("mc3_18", "videos"), (f"{tmp_path}/nets.py:fixed", "volumes")):
-        loaded = ebcli.load_model(name, weights=None if what == "volumes" else "none")
+    if what == "videos":
+        loaded = ebcli.load_model("mc3_18", weights="none")
+    else:
+        loaded = ebcli.load_model(f"{tmp_path}/nets.py:fixed")
+    advice = r"call excitation_backprop\(net, x, class, layer, contrastive=True\) with its input x, or use the command"
+    for image in (PHOTO, torch.rand(1, 8, 8), torch.rand(1, 4, 8, 8)):
         with pytest.raises(
-            ebcli.ConfigurationError, match=f"is for {what}, explain\\(\\) for images: use the comm"
+            ebcli.ConfigurationError, match=f"is for {what}, explain\\(\\) for images: {advice}"
         ):
-            ebcli.explain(loaded, PHOTO)
+            ebcli.explain(loaded, image)
+    x = torch.rand(1, 1, 4, 8, 8)
+    for model in (loaded, loaded.net, small_network()):
+        for image in (x, [x], [x[0]], x.numpy(), x[0, 0, 0, 0]):
+            with pytest.raises(
+                ebcli.ConfigurationError, match=rf"an image has the shape \([148, ]+\), .*{advice}"
+            ):
+                ebcli.explain(model, image)
 
 
 def test_classes_of_a_batch_are_those_of_every_image_or_a_row_for_each() -> None:
