@@ -16,6 +16,7 @@ from ebcli.files.naming import GEOTIFF, NIFTI
 
 _PIXEL_IS_POINT = 2  # of GeoTIFF: positions are those of the pixels' centers
 _PLACES = 33550, 33922, 34264  # GeoTIFF's scale, tie points and matrix
+_FARTHEST = 1e12  # from the origin; more would be a header that lies
 _KEYS = 34735, 34736, 34737  # its coordinate system: directory, numbers and texts
 
 
@@ -63,6 +64,13 @@ class Affine(Coordinates):
         """The distances of cells along x, y and z."""
         lengths = np.linalg.norm(self.matrix[:3, :3], axis=0)
         return tuple(np.where(np.isfinite(lengths) & (lengths > 0), lengths, 1.0).tolist())
+
+    def position(self, voxel: Sequence[int]) -> tuple[float, ...] | None:
+        """Where the center of a voxel lies, given its indices along x, y and z, from 0; None if it is nowhere."""
+        place = (self.matrix @ [*voxel, 1])[:3]
+        if not np.isfinite(place).all() or np.abs(place).max() > _FARTHEST:
+            return None
+        return tuple(place.tolist())
 
     @property
     def codes(self) -> str:

@@ -70,6 +70,11 @@ class ClassRecord:
         evidence: how much the map rests on: ``"hardly any"``, ``"weak"`` or ``"clear"``; None if that is unknown.
         at_border: whether the maximum is at an edge of the center crop, with more of the image outside.
         box: the box of a detection, in the upright image; in files, left, top, width and height.
+        voxel: of a volume, the voxel at the map's maximum: its indices in the file along x, y and z, from 0, as viewers
+            and nibabel count. Of an array (D, H, W), they index W, H and D; of DICOM, columns, rows and the slices
+            sorted by position. Pictures and the live page count from 1.
+        world: the position of the center of this voxel, in millimeters unless NIfTI names another unit: x grows to the
+            right, y to the front and z to the top, as in NIfTI, also for DICOM; None if the file does not say.
         sufficiency: with ``--sufficiency``, for the first map: the parts of the image, 0 to 1, that keep half of the
             score in the order of the map (``part``), of the map ``shuffled``, of a blob at the ``center`` and of the
             ``gradient``; the ``score``, the score ``without`` the part, and of the image all ``blurred``; ``suffices``
@@ -103,6 +108,8 @@ class ClassRecord:
     region: JsonObject | None = None
     at_border: bool = False
     box: Box | None = None
+    voxel: tuple[int, ...] | None = None
+    world: tuple[float, ...] | None = None
     strength: float | None = None
     times_noise: float | None = None
     evidence: str | None = None
@@ -122,8 +129,9 @@ class ClassRecord:
     def parse(cls, values: JsonObject) -> "ClassRecord":
         """That of a JSON object."""
         values["channels"] = tuple(values.get("channels", ()))
-        if values.get("span") is not None:
-            values["span"] = tuple(values["span"])
+        for name in ("span", "voxel", "world"):
+            if values.get(name) is not None:
+                values[name] = tuple(values[name])
         for place in (values, values.get("region") or {}):
             if place.get("box") is not None:
                 place["box"] = Box.from_xywh(*place["box"])
@@ -170,7 +178,9 @@ class ClassRecord:
         _check(map(vars(self).get, _OF_CLASS), _OF_CLASS.values())
         if self.index < 0:
             raise ValueError(self.index)
-        numbers = [*(self.box or ()), *(self.span or ()), *self.channels, *self.inputs.values()]
+        numbers = [*self.channels, *self.inputs.values()]
+        for place in (self.box, self.span, self.voxel, self.world):
+            numbers += place or ()
         for values in self.columns.values():
             numbers += values.values()
         if self.sufficiency is not None:

@@ -23,6 +23,8 @@ from ebcli.files.sink import atomic_write, check_file
 from ebcli.gallery.comparison import SIDE, Files, read_maps
 
 _BOX = ("left", "top", "width", "height")
+_VOXEL = ("voxel_x", "voxel_y", "voxel_z")
+_WORLD = ("world_x", "world_y", "world_z")
 _OF_RECORD = {
     **dict.fromkeys(("input", "status", "error", "model", "weights", "method"), "string"),
     **{"label": "int64", "predicted": "int64", "seconds": "float64"},
@@ -33,7 +35,14 @@ _OF_MAP = {
     **{"blank": "bool", "at_border": "bool"},
 }
 # and their types, as Arrow names them
-COLUMNS = {**_OF_RECORD, "output": "string", **_OF_MAP, **dict.fromkeys(_BOX, "float64")}
+COLUMNS = {
+    **{**_OF_RECORD, "output": "string", **_OF_MAP},
+    **{
+        **dict.fromkeys(_BOX, "float64"),
+        **dict.fromkeys(_VOXEL, "int64"),
+        **dict.fromkeys(_WORLD, "float64"),
+    },
+}
 # the same of a run with questions
 WORD_COLUMNS = {
     **dict.fromkeys(("input", "status", "error", "model", "method", "question", "answer"), "string"),
@@ -121,6 +130,10 @@ def _rows(record: Record, columns: Collection[str]) -> Iterator[JsonObject]:
         box = class_.box or (class_.region or {}).get("box")
         if box:
             row |= zip(_BOX, box.xywh, strict=True)
+        if class_.voxel:
+            row |= zip(_VOXEL, class_.voxel, strict=True)
+        if class_.world:
+            row |= zip(_WORLD, class_.world, strict=True)
         yield row
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ebcli.datatypes.atlas import Atlas
-from ebcli.datatypes.explanation import Explanation, Interval, Map, Size, Subject
+from ebcli.datatypes.explanation import Explanation, Interval, JsonObject, Map, Size, Subject
 from ebcli.datatypes.query import Query
 from ebcli.drawing.frame_maps import FrameMaps
 from ebcli.drawing.legend import scale_labels
@@ -229,6 +229,9 @@ def class_record(
         fields["sufficiency"] = map_.sufficiency.record_fields
     if shares is not None:
         fields["share_at"] = round(shares.get(subject, 0.0), 4)
+    planes = _planes_of(maps)
+    if planes is not None and not maps.is_blank:
+        fields |= _place_in_volume(planes, maps.clips)
     score: float | None = subject.score
     if subject.is_value:
         fields["value"] = subject.score
@@ -246,6 +249,13 @@ def class_record(
         window_score=subject.window_score,
         **fields,
     )
+
+
+def _place_in_volume(planes: Orthogonal, slices: Clips | None) -> JsonObject:
+    """Where the planes through a map's maximum cross, as records have it."""
+    voxel = tuple(number - 1 for number in planes.voxel)
+    affine = slices.affine if isinstance(slices, Slices) else None
+    return {"voxel": voxel, "world": affine and affine.position(voxel)}
 
 
 class _MapFile:

@@ -85,6 +85,8 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "region": None,
             "at_border": False,
             "box": None,
+            "voxel": None,
+            "world": None,
             "strength": None,
             "times_noise": None,
             "evidence": None,

@@ -1,5 +1,6 @@
 """Runs on volumes and arrays: their maps lie where the evidence is, in files that viewers lay over the input."""
 
+import csv
 import json
 import math
 import os
@@ -19,6 +20,7 @@ from PIL import Image
 from pydicom.data import get_testdata_file
 
 from ebcli.cli.saliency import main
+from ebcli.files.records import read_records
 
 SHAPE, PLACE = (12, 20, 24), (3, 14, 6)
 
@@ -74,6 +76,45 @@ def test_a_nifti_map_lies_where_the_volume_is_bright(name: str, network: str) ->
         for affine, shape in ((found.affine, map_.shape), (AFFINES[name], SHAPE[::-1]))
     ]
     np.testing.assert_allclose(ends[0], ends[1], atol=1e-4)
+
+
+def test_the_place_of_the_maximum_is_in_records_and_tables_as_viewers_count() -> None:
+    for name, affine in AFFINES.items():
+        nibabel.save(nibabel.Nifti1Image(volume(SHAPE, PLACE).T, affine), f"{name}.nii.gz")
+    np.save("plain.npy", volume(SHAPE, PLACE))
+    np.save("blank.npy", np.zeros(SHAPE, np.int16))
+    dicom_series(Path("ct"), volume(SHAPE, PLACE), (0.5, 0.7, 3.0), RescaleIntercept=0)
+    # one bright voxel, so that no other one is as bright
+    for path in Path().glob("*.nii.gz"):
+        image = nibabel.load(path)
+        values = np.asarray(image.dataobj).copy()
+        values[PLACE[::-1]] = 200
+        nibabel.save(nibabel.Nifti1Image(values, image.affine), path)
+    nibabel.save(nibabel.Nifti1Image(volume(SHAPE, PLACE).T, np.eye(4)), "nowhere.nii")
+    with Path("nowhere.nii").open("r+b") as file:
+        file.seek(280)  # of the first number of the matrix
+        file.write(np.float32(np.nan).tobytes())
+    names = [f"{name}.nii.gz" for name in AFFINES]
+    records = run("solid", *names, "plain.npy", "blank.npy", "nowhere.nii", "ct", "--records", "maps.csv")
+    places = {record["input"]: record["classes"][0] for record in records}
+    voxel = [*PLACE[::-1]]
+    for name, affine in AFFINES.items():
+        place = places[f"{name}.nii.gz"]
+        assert place["voxel"] == voxel
+        assert place["world"] == pytest.approx((affine @ [*voxel, 1])[:3].tolist())
+    assert places["plain.npy"]["world"] is None
+    assert places["nowhere.nii"]["world"] is None
+    assert len([*read_records(Path("saliency"))]) == len(records)
+    assert places["blank.npy"]["voxel"] is None
+    x, y, z = places["ct"]["voxel"]  # in the bright cube
+    assert np.abs(np.subtract((x, y, z), voxel)).max() <= 1
+    assert places["ct"]["world"] == pytest.approx([30 - 0.5 * x, -20 - 0.7 * y, 5 + 3 * z])
+    with Path("maps.csv").open(newline="") as file:
+        rows = {row["input"]: row for row in csv.DictReader(file)}
+    for name in names:
+        assert [int(rows[name][f"voxel_{axis}"]) for axis in "xyz"] == voxel
+        assert [float(rows[name][f"world_{axis}"]) for axis in "xyz"] == pytest.approx(places[name]["world"])
+    assert rows["blank.npy"]["voxel_x"] == rows["plain.npy"]["world_x"] == ""
 
 
 def planes(record: dict[str, Any]) -> list[np.ndarray]:
