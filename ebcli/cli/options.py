@@ -216,7 +216,7 @@ _ALL = (
     _model("--bands N[,N...]", "Show these channels of the file in pictures: one, or red, green and blue."),
     _model(
         "--range LOW,HIGH",
-        "Scale arrays, TIFF, medical images and 16-bit PNG: LOW becomes 0 and HIGH becomes 1, without clipping.",
+        "Scale arrays, TIFF, medical images and 16-bit PNG: LOW becomes 0 and HIGH becomes 1.",
     ),
     _model(
         "--fit",

@@ -136,11 +136,11 @@ class Preprocessing:
             return spec.fit
         if is_photo:
             return self.fit
-        if self.fit == WHOLE:
+        if self.fit in (WHOLE, spec.fit):
             return spec.fit
         problem = "clips are always cropped at the center"
         if spec.depth is not None:
-            problem = f"{spec.network} gets whole volumes"
+            problem = f"{spec.network} gets whole volumes, never cropped or padded"
         elif spec.size is None:
             problem = "the network sees whole images"
         raise ConfigurationError(f"{problem}: drop --fit")

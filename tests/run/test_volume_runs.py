@@ -322,7 +322,7 @@ def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
             ("--compare-with", "grad-cam", "--panel"),
             "--compare-with compares maps of images, but nets.py:solid is for volum",
         ),
-        ("solid", ("--fit", "crop"), "nets.py:solid gets whole volumes: drop --fit"),
+        ("solid", ("--fit", "crop"), "nets.py:solid gets whole volumes, never cropped or padded: drop --fit"),
         ("gray", ("EB_SALIENCY_DEPTH=4",), "nets.py:gray gets no volumes: drop depth"),
         ("solid", ("EB_SALIENCY_DEPTH=0",), "depth is 0, but it must be between 1 and "),
         (
@@ -347,3 +347,10 @@ def test_options_that_do_not_fit_are_refused(network: str, arguments: tuple[str,
     result = CliRunner().invoke(main, command, env=environment)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_the_way_in_which_volumes_are_fitted_can_be_named() -> None:
+    np.save("a.npy", volume((8, 9, 9), (3, 4, 4)))
+    plain, named = run("fixed", "a.npy") + run("fixed", "a.npy", "--fit", "squash", "--overwrite")
+    assert named["fit"] == plain["fit"] == "squash"
+    assert named["classes"] == plain["classes"]
