@@ -39,7 +39,7 @@ OTHERS = {
     ".ci/check": "runs all tests, including these",
     ".ci/versions": "installs other versions of everything",
     "docker": "needs Docker; tests/test_release.py checks the Dockerfile",
-    "python benchmarks/": "measures for minutes",
+    "python -m benchmarks.": "measures for minutes",
 }
 # Options added to commands that have one of these words, and would take long
 LESS = {
