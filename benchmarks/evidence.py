@@ -146,7 +146,7 @@ def faithfulness() -> str:
         cells = ["chance" if method == "random" else method]
         for where in (layer, last):
             (found,) = (row for row in grid if row["method"] == method and row["layer"] in (where, "-"))
-            cells.append(percent(found["score"]))
+            cells += [percent(found["score"]), percent(found["equal area"])]
         for kind in ("insertion", "deletion"):
             gains = [float(row["gain"]) for row in curves if (row["method"], row["kind"]) == (method, kind)]
             cells.append(f"{fmean(gains):.3f}" if gains else "0")
@@ -154,7 +154,9 @@ def faithfulness() -> str:
             alike = [row for row in randomized if row["method"] == method and int(row["randomized"]) == count]
             cells.append(alike[0]["rank correlation"] if alike else "0")
         lines.append(cells)
-    heads = ["method", f"mosaics, `{layer}`", f"mosaics, `{last}`"]
+    heads = ["method"]
+    for where in (layer, last):
+        heads += [f"share in mosaics, `{where}`", f"equal area, `{where}`"]
     counts = (f"{first} of {whole}", "all")
     heads += [f"{kind} gain, `{layer}`" for kind in ("insertion", "deletion")]
     heads += [f"{count} layers randomized, `{layer}`" for count in counts]

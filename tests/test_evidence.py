@@ -48,8 +48,8 @@ def value(name: str, column: str, **where: object) -> float:
     return float(found)
 
 
-def grid(method: str, layer: str) -> float:
-    return value("grid", "score", cell=224, method=method, layer=layer)
+def grid(method: str, layer: str, column: str = "score") -> float:
+    return value("grid", column, cell=224, method=method, layer=layer)
 
 
 def naming(method: str, layer: str, column: str, compared: str = "evidence") -> float:
@@ -113,6 +113,13 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     "At `features.16`, the last block, the shares are closer: {:.0%} and {:.0%}": lambda: (
         grid("contrastive", "features.16"),
         grid("grad-cam", "features.16"),
+    ),
+    "the equal areas are a tie, {:.0%} and {:.0%}; at the default layer, they are {:.0%} and {:.0%}": lambda: (
+        tuple(
+            grid(method, layer, "equal area")
+            for layer in ("features.16", "features.11")
+            for method in ("contrastive", "grad-cam")
+        )
     ),
     "On average, the top {:.0%} of the pixels": lambda: sufficiency("part"),
     "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency(

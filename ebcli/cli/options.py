@@ -315,7 +315,7 @@ _ALL = (
     ),
     _appearance("--caption", "Add class, score and color scale in a strip below each picture."),
     _appearance(
-        "--header/--no-header", "Figures: put the image's name, model, layer and method above the pictures."
+        "--header/--no-header", "Figures: begin with the image's name, and a line with model, layer and method."
     ),
     _appearance(
         "--cell-size PIXELS",
