@@ -315,7 +315,8 @@ _ALL = (
     ),
     _appearance("--caption", "Add class, score and color scale in a strip below each picture."),
     _appearance(
-        "--header/--no-header", "Figures: begin with the image's name, and a line with model, layer and method."
+        "--header/--no-header",
+        "Figures: begin with the image's name, and a line with model, layer and method.",
     ),
     _appearance(
         "--cell-size PIXELS",

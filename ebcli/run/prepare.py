@@ -313,6 +313,9 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
         "output": {name: value for name, value in asdict(plan.output).items() if name not in _OUTPUT_ONLY},
         "regions": regions and asdict(regions),
     }
+    methods = (*plan.maps.method_entries, *plan.maps.entries_beside)
+    if files := [content_hash(Path(method.file)) for method in methods if method.file]:
+        settings["method files"] = files
     if plan.words is not None:
         settings["words"] = {name: getattr(plan.words, name) for name in _OF_WORDS}
     return settings
