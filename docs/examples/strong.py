@@ -3,7 +3,6 @@ import ebcli
 
 @ebcli.method("strong-gradient", source="my thesis, 2026")
 def strong_gradient(call):
-    """The gradient where the activation is above its mean."""
     maps = []
     for layer in call.layers_with_gradients():
         is_strong = layer.activation > layer.activation.mean()
