@@ -80,10 +80,12 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
     assert "contains no eb-saliency metadata" in photo.stderr
 
 
-def test_results_in_another_type_say_so() -> None:
+def test_results_in_another_type_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     photos(Path("photos"), 1)
-    options = ["--raw", "--target", "3", "--dtype", "bfloat16", "-o", "coarse"]
-    picture, raw = invoke(*options, "photos").stdout.split()
+    monkeypatch.setenv("EB_SALIENCY_DTYPE", "bfloat16")
+    result = invoke("--raw", "--target", "3", "photos")
+    assert result.exit_code == 0, result.output
+    picture, raw = result.stdout.split()
     for path in (picture, raw):
         facts = json.loads(CliRunner().invoke(main, ["info", "--json", path]).stdout)
         assert facts["dtype"] == "bfloat16"
