@@ -120,8 +120,8 @@ _ALL = (
     ),
     _map(
         "-x --method NAME",
-        "Compute maps by this method, such as object. contrastive shows why it is this class, and object where the "
-        "object is; docs/methods.md lists all. Repeatable. [default: contrastive]",
+        "Compute maps by this method, such as object, or your own as FILE.py:NAME. contrastive shows why it is this "
+        "class, and object where the object is; docs/methods.md lists all. Repeatable. [default: contrastive]",
         type=METHOD,
         default=(),
     ),
