@@ -1,8 +1,8 @@
 """Each method at its best layer, on objects and on mosaics; writes docs/evidence/objects.csv and mosaics.csv.
 
     pip install -e . --group dev
-    python benchmarks/best_layers.py                      # both networks, half an hour on two CPUs
-    python benchmarks/best_layers.py --network lite0 --tests objects
+    python -m benchmarks.best_layers                      # both networks, half an hour on two CPUs
+    python -m benchmarks.best_layers --network lite0 --tests objects
 
 The photos are the twenty ImageNet photos in the package ``foolbox`` and three of ``sample_images``. We drew the boxes
 of boxes.csv by hand; one photo of the twenty does not show its class, so it has none. Half of the photos, by a hash of
@@ -17,9 +17,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import evidence
-from faithfulness import photos
-
+from benchmarks import evidence
+from benchmarks.faithfulness import photos
 from benchmarks.networks import LITE1
 from ebcli.errors import ImageError
 from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, Row, run_benchmark
@@ -101,20 +100,6 @@ def _refuse(unit: str, error: ImageError) -> None:
     raise RuntimeError(f"{unit}: {error}")
 
 
-def figures(network: str, rows: list[Row]) -> list[evidence.Row]:
-    """Rows for a file: numbers with three digits, intervals as two columns."""
-    lines = []
-    for row in rows:
-        line: evidence.Row = {"network": TITLES[network]}
-        for key, value in row.items():
-            if isinstance(value, list):
-                line |= {f"{key} low": f"{value[0]:.3f}", f"{key} high": f"{value[1]:.3f}"}
-            else:
-                line[key] = f"{value:.3f}" if isinstance(value, float) else value
-        lines.append(line | evidence.stamp())
-    return lines
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "best_layers"))
@@ -124,7 +109,7 @@ def main() -> None:
     for network in options.network or NETWORKS:
         run = Run(network, options.cache)
         for test in options.tests or ("objects", "mosaics"):
-            rows = figures(network, getattr(run, test)())
+            rows = evidence.figures(TITLES[network], getattr(run, test)())
             evidence.update(test, rows, ["network"])
 
 

@@ -1,7 +1,7 @@
 """Frames per second that the live page's camera gets of the bundled EfficientNet-Lite0, and what a frame costs.
 
-    python benchmarks/camera.py             # some seconds
-    python benchmarks/camera.py --threads 2
+    python -m benchmarks.camera             # some seconds
+    python -m benchmarks.camera --threads 2
 
 The frames are those of the page: different JPEGs of 480 x 360 pixels, each decoded in a worker process. A frame
 takes one plain pass for the likeliest classes, and one map. The page sends the next frame when the answer is there, so

@@ -1,7 +1,7 @@
 """Measure the names in atlases by how the compared classes are chosen, and write docs/evidence/candidates.csv.
 
     pip install -e . --group dev
-    python benchmarks/candidates.py                # a quarter of an hour on two CPUs
+    python -m benchmarks.candidates                # a quarter of an hour on two CPUs
 
 The pictures are photos alone, and four photos joined into one picture, which the network gets at its usual size: its
 default layer then has 14 x 14 cells. Four photos are equally large, so that windows of the picture show each of them
@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import evidence
 import numpy as np
-from faithfulness import MODEL, Run
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 import ebcli
+from benchmarks import evidence
+from benchmarks.faithfulness import MODEL, Run
 from ebcli.datatypes.atlas import Atlas
 from ebcli.run.plan_parts import CANDIDATES
 

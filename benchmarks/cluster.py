@@ -1,7 +1,7 @@
 """Cost of ``--engine ray`` relative to the local engine on one machine, and the speed-up of a second worker.
 
-    python benchmarks/cluster.py                 # ten minutes
-    python benchmarks/cluster.py --images 240    # fewer images
+    python -m benchmarks.cluster                 # ten minutes
+    python -m benchmarks.cluster --images 240    # fewer images
 
 Times are those between results, from one fifth to nine tenths of them, so that start and end do not count. Networks
 compute with one thread, as on Ray. Run this on an idle machine with at least two CPUs.

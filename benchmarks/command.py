@@ -1,7 +1,7 @@
 """Overhead of the command over its engine: on one photo, on a directory, and in memory.
 
-    python benchmarks/command.py              # a few minutes
-    python benchmarks/command.py --images 64  # fewer images in the directory
+    python -m benchmarks.command              # a few minutes
+    python -m benchmarks.command --images 64  # fewer images in the directory
 
 All with the bundled EfficientNet-Lite0. The engine is ``excitation_backprop`` on a prepared batch; the plain loop only
 runs the same batches through the network. All with compiled bytecode, as in an installed package, whatever

@@ -1,6 +1,6 @@
 """The files of figures in docs/evidence, and the tables that pages make of them.
 
-    python benchmarks/evidence.py    # write the tables again
+    python -m benchmarks.evidence    # write the tables again
 
 Each of the other scripts here writes its own file, and then the tables. A figure has the month and the version
 of PyTorch that it was measured with.
@@ -8,6 +8,7 @@ of PyTorch that it was measured with.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -65,6 +66,23 @@ def stamp() -> Row:
     return {"date": f"{datetime.now(UTC):%Y-%m}", "torch": torch.__version__.partition("+")[0]}
 
 
+def figures(network: str, rows: Iterable[Row], **more: object) -> list[Row]:
+    """Rows for a file: the network first, numbers with three digits, intervals as two columns, and the stamp."""
+    return [{"network": network, **more, **_columns(row), **stamp()} for row in rows]
+
+
+def _columns(row: Row) -> Row:
+    columns: Row = {}
+    for key, value in row.items():
+        if isinstance(value, list):
+            columns |= {f"{key} low": f"{value[0]:.3f}", f"{key} high": f"{value[1]:.3f}"}
+        elif isinstance(value, float):
+            columns[key] = f"{value:.3f}"
+        else:
+            columns[key] = value
+    return columns
+
+
 def rendered(page: str) -> str:
     """The page with its tables as the files have them."""
     return _TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", page)
@@ -117,7 +135,7 @@ def fits() -> str:
 
 
 def faithfulness() -> str:
-    """For each method: mosaics at the default layer and the last one, insertion, deletion, randomized weights."""
+    """For each method: mosaics at the default layer and the last block, insertion, deletion, randomized weights."""
     grid = [row for row in read("grid") if row["cell"] == "224"]
     curves, randomized = read("perturbation"), read("randomization")
     layer = curves[0]["layer"]
@@ -128,7 +146,7 @@ def faithfulness() -> str:
         cells = ["chance" if method == "random" else method]
         for where in (layer, last):
             (found,) = (row for row in grid if row["method"] == method and row["layer"] in (where, "-"))
-            cells.append(percent(found["score"]))
+            cells += [percent(found["score"]), percent(found["equal area"])]
         for kind in ("insertion", "deletion"):
             gains = [float(row["gain"]) for row in curves if (row["method"], row["kind"]) == (method, kind)]
             cells.append(f"{fmean(gains):.3f}" if gains else "0")
@@ -136,8 +154,13 @@ def faithfulness() -> str:
             alike = [row for row in randomized if row["method"] == method and int(row["randomized"]) == count]
             cells.append(alike[0]["rank correlation"] if alike else "0")
         lines.append(cells)
-    heads = ["method", f"mosaics, `{layer}`", f"mosaics, `{last}`", "insertion gain", "deletion gain"]
-    return markdown([*heads, f"{first} of {whole} layers randomized", "all layers randomized"], lines, 1)
+    heads = ["method"]
+    for where in (layer, last):
+        heads += [f"share in mosaics, `{where}`", f"equal area, `{where}`"]
+    counts = (f"{first} of {whole}", "all")
+    heads += [f"{kind} gain, `{layer}`" for kind in ("insertion", "deletion")]
+    heads += [f"{count} layers randomized, `{layer}`" for count in counts]
+    return markdown(heads, lines, 1)
 
 
 def questions() -> str:
@@ -397,5 +420,10 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-if __name__ == "__main__":
+def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     write_tables()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,8 @@
 """Run the tests of eb-saliency benchmark on the bundled network, and write their files in docs/evidence.
 
     pip install -e . --group dev
-    python benchmarks/faithfulness.py                # a quarter of an hour on two CPUs
+    python -m benchmarks.faithfulness              # all, twenty minutes on two CPUs
+    python -m benchmarks.faithfulness --only grid  # one file; can be repeated
 
 The files are naming.csv, grid.csv, perturbation.csv and randomization.csv, and the pictures grid.png,
 perturbation.png and randomization.png. The photos are the twenty ImageNet photos in the package ``foolbox``,
@@ -13,15 +14,15 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
-import evidence
 import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot
 
+from benchmarks import evidence
 from ebcli.errors import ImageError
 from ebcli.evaluate.benchmark import Benchmark, ModelUnderTest, Row, run_benchmark
 from ebcli.evaluate.data_sets import LabeledImages
@@ -35,24 +36,32 @@ METHODS = ("contrastive", "marginal", "grad-cam", "gradient-x-input")
 STRIDES = {"features.3": 4, "features.5": 8, "features.8": 16, "features.11": 16, "features.16": 32}
 LAYER = "features.11"  # the default
 LAST = "features.17"  # before pooling
+COARSE = "features.16"  # the last block, where Grad-CAM tells classes apart better than at the last layer
 CELLS = (224, 256)
 MOSAICS, STEPS, STOPS = 30, 16, 6
 NAMING_MOSAICS = 12  # with maps of 20 classes each
-NAMING_LAYERS = ["features.11", "features.16"]
+NAMING_LAYERS = [LAYER, COARSE]
 NAMING_METHODS = ("contrastive", "marginal", "grad-cam", "random")
 COLORS = dict(zip(METHODS, ("#c1272d", "#0000a7", "#008176", "#eecc16"), strict=True))
 
 
+def labeled_photos() -> dict[Path, int]:
+    """The files of the photos, and their classes."""
+    spec = importlib.util.find_spec("foolbox")
+    if spec is None or not spec.submodule_search_locations:
+        sys.exit("the photos are those of the package foolbox: pip install foolbox")
+    paths = sorted(Path(spec.submodule_search_locations[0], "data").glob("imagenet_*.jpg"))
+    return {path: int(path.stem.rpartition("_")[2]) for path in paths}
+
+
 def photos(folder: Path) -> tuple[Path, Path]:
     """The directory of photos, and the file of their labels."""
-    spec = importlib.util.find_spec("foolbox")
-    assert spec is not None and spec.submodule_search_locations, "pip install foolbox"
     shown = folder / "photos"
     shown.mkdir(parents=True, exist_ok=True)
     lines = []
-    for path in sorted(Path(spec.submodule_search_locations[0], "data").glob("imagenet_*.jpg")):
+    for path, label in labeled_photos().items():
         shutil.copy(path, shown)
-        lines.append(f"{path.name},{path.stem.rpartition('_')[2]}\n")
+        lines.append(f"{path.name},{label}\n")
     labels = folder / "labels.csv"
     labels.write_text("".join(lines), encoding="utf-8")
     return shown, labels
@@ -71,10 +80,10 @@ class Run:
         self.at_all_layers = ModelUnderTest(
             ModelSpec(MODEL), list(STRIDES), (*METHODS, "random", "center"), "cpu"
         )
-        self.at_one_layer = ModelUnderTest(ModelSpec(MODEL), [LAYER], METHODS, "cpu")
-        loaded = self.at_one_layer.loaded
+        self.at_default = ModelUnderTest(ModelSpec(MODEL), [LAYER], METHODS, "cpu")
+        loaded = self.at_default.loaded
         self.pictures = LabeledImages(
-            self._shown, self._labels, loaded.categories, self.at_one_layer.num_classes
+            self._shown, self._labels, loaded.categories, self.at_default.num_classes
         )
 
     def rows(self, test: Benchmark) -> list[Row]:
@@ -83,7 +92,11 @@ class Run:
 
     def classified(self) -> list[Row]:
         """The predictions for the photos."""
-        return self.rows(classify_images(self.at_one_layer, self.pictures))
+        return self.rows(classify_images(self.at_default, self.pictures))
+
+    def num_recognized(self) -> int:
+        """The number of photos that the network recognizes, which mosaics are made of."""
+        return sum(row["right"] and row["probability"] >= 0.5 for row in self.classified())
 
     def grid(self, cell: int) -> list[Row]:
         """The table of the grid pointing game with mosaics of 2 x 2 cells of so many pixels."""
@@ -98,29 +111,18 @@ class Run:
 
     def perturbation(self, kind: str) -> tuple[list[Row], list[Row]]:
         """The rows, and the table, of deletion or insertion."""
-        test = perturbation(kind, self.at_one_layer, self.pictures, BASELINES, STEPS)  # type: ignore[arg-type]
+        test = perturbation(kind, self.at_default, self.pictures, BASELINES, STEPS)  # type: ignore[arg-type]
         rows = self.rows(test)
         return rows, test.summarize(rows)
 
     def sanity(self) -> list[Row]:
         """The table of the randomized parameters."""
-        test = sanity(self.at_one_layer, self.pictures, STOPS)
+        test = sanity(self.at_default, self.pictures, STOPS)
         return test.summarize(self.rows(test))
 
 
 def _refuse(unit: str, error: ImageError) -> None:
     raise RuntimeError(f"{unit}: {error}")
-
-
-def figures(rows: Iterable[Row], **more: object) -> list[evidence.Row]:
-    """Rows for a file: numbers with three digits, the network first, when they were measured last."""
-    return [
-        {"network": MODEL}
-        | more
-        | {key: f"{value:.3f}" if isinstance(value, float) else value for key, value in row.items()}
-        | evidence.stamp()
-        for row in rows
-    ]
 
 
 def draw_grid(tables: dict[int, list[Row]], path: Path) -> None:
@@ -178,30 +180,56 @@ def draw_sanity(rows: list[Row], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def write_naming(run: Run) -> None:
+    """Write naming.csv."""
+    more = {"mosaics": NAMING_MOSAICS, "photos": run.num_recognized()}
+    evidence.write("naming", evidence.figures(MODEL, run.naming(), **more))
+
+
+def write_grid(run: Run) -> None:
+    """Write grid.csv and its picture."""
+    tables = {cell: run.grid(cell) for cell in CELLS}
+    draw_grid(tables, evidence.FOLDER / "grid.png")
+    rows = [
+        {"cell": cell, "stride": STRIDES.get(row["layer"], "")} | row
+        for cell in CELLS
+        for row in tables[cell]
+    ]
+    evidence.write("grid", evidence.figures(MODEL, rows, mosaics=MOSAICS))
+
+
+def write_perturbation(run: Run) -> None:
+    """Write perturbation.csv and its picture."""
+    kinds = {kind: run.perturbation(kind) for kind in ("deletion", "insertion")}
+    draw_curves({kind: rows for kind, (rows, _) in kinds.items()}, evidence.FOLDER / "perturbation.png")
+    by_kind = [{"kind": kind} | row for kind, (_, table) in kinds.items() for row in table]
+    evidence.write("perturbation", evidence.figures(MODEL, by_kind, steps=STEPS))
+
+
+def write_randomization(run: Run) -> None:
+    """Write randomization.csv and its picture."""
+    rows = run.sanity()
+    draw_sanity(rows, evidence.FOLDER / "randomization.png")
+    evidence.write("randomization", evidence.figures(MODEL, rows))
+
+
+FILES = {
+    "naming": write_naming,
+    "grid": write_grid,
+    "perturbation": write_perturbation,
+    "randomization": write_randomization,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", choices=[*FILES], action="append", help="write this file only")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "faithfulness"))
-    parser.add_argument("--naming", action="store_true", help="write naming.csv only")
     options = parser.parse_args()
     mpl.use("Agg")
     run = Run(options.cache)
-    sure = sum(row["right"] and row["probability"] >= 0.5 for row in run.classified())
-    evidence.write("naming", figures(run.naming(), mosaics=NAMING_MOSAICS, photos=sure))
-    if options.naming:
-        return
-    grids = {cell: run.grid(cell) for cell in CELLS}
-    draw_grid(grids, evidence.FOLDER / "grid.png")
-    by_cell = [
-        {"cell": cell, "stride": STRIDES.get(row["layer"], "")} | row for cell in CELLS for row in grids[cell]
-    ]
-    evidence.write("grid", figures(by_cell, mosaics=MOSAICS, photos=sure))
-    kinds = {kind: run.perturbation(kind) for kind in ("deletion", "insertion")}
-    draw_curves({kind: rows for kind, (rows, _) in kinds.items()}, evidence.FOLDER / "perturbation.png")
-    by_kind = [{"kind": kind} | row for kind, (_, rows) in kinds.items() for row in rows]
-    evidence.write("perturbation", figures(by_kind, steps=STEPS))
-    randomized = run.sanity()
-    draw_sanity(randomized, evidence.FOLDER / "randomization.png")
-    evidence.write("randomization", figures(randomized))
+    for name in options.only or FILES:
+        FILES[name](run)
 
 
 if __name__ == "__main__":

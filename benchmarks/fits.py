@@ -1,8 +1,8 @@
 """Compare the ways to fit photos into the bundled network, and write docs/evidence/fits.csv and tiles.csv.
 
     pip install -e . --group dev
-    python benchmarks/fits.py        # some minutes
-    python benchmarks/fits.py fits   # or tiles: one of the two
+    python -m benchmarks.fits        # some minutes
+    python -m benchmarks.fits fits   # or tiles: one of the two
 
 The photos are the twenty ImageNet photos in the package ``foolbox``, labeled by their file names. Each photo is shown
 
@@ -18,20 +18,19 @@ whose class no other photo of it has.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
-import evidence
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 import ebcli
+from benchmarks import evidence
+from benchmarks.faithfulness import labeled_photos
 from ebcli.datatypes.explanation import Box, Map, Subject
 from ebcli.datatypes.input_spec import InputSpec
 from ebcli.drawing.overlay import peaks_at_border
@@ -212,13 +211,11 @@ def cut(photo: Image.Image, ratio: float) -> Image.Image:
 
 def photos() -> list[tuple[Image.Image, int]]:
     """The photos as squares, and their classes."""
-    spec = importlib.util.find_spec("foolbox")
-    assert spec is not None and spec.submodule_search_locations, "pip install foolbox"
-    found = []
-    for path in sorted(Path(spec.submodule_search_locations[0], "data").glob("imagenet_*.jpg")):
+    squares = []
+    for path, label in labeled_photos().items():
         with Image.open(path) as photo:
-            found.append((photo.convert("RGB").resize((SIDE, SIDE)), int(path.stem.rpartition("_")[2])))
-    return found
+            squares.append((photo.convert("RGB").resize((SIDE, SIDE)), label))
+    return squares
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Excitation Backprop through one network of each family of timm: docs/networks/timm.csv.
 
-    python benchmarks/library_table.py                   # all families: half an hour, 4 GB of memory
-    python benchmarks/library_table.py --only 'swin*'    # a few; may be given several times
-    python benchmarks/library_table.py --only nothing    # write the table again
+    python -m benchmarks.library_table                   # all families: half an hour, 4 GB of memory
+    python -m benchmarks.library_table --only 'swin*'    # a few; may be given several times
+    python -m benchmarks.library_table --only nothing    # write the table again
 
 Results are kept in a JSON lines file (``--cache``), so an interrupted run resumes. ``--again`` ignores it. The networks
 have random weights and inputs as small as they take, and are explained down to the input.

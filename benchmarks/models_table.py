@@ -1,8 +1,8 @@
 """Run Excitation Backprop on every supported network: docs/networks/models.csv and the table of docs/networks.md.
 
-    python benchmarks/models_table.py                    # all networks: an hour, 14 GB of memory
-    python benchmarks/models_table.py --only 'resnet*'   # some; can be repeated
-    python benchmarks/models_table.py --only nothing     # write the tables again
+    python -m benchmarks.models_table                    # all networks: an hour, 14 GB of memory
+    python -m benchmarks.models_table --only 'resnet*'   # some; can be repeated
+    python -m benchmarks.models_table --only nothing     # write the tables again
 
 Measurements are kept in a JSON lines file (``--cache``), so that an interrupted run can be resumed. ``--again`` repeats
 measurements. Networks that were not measured keep their lines of the CSV file.

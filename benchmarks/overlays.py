@@ -1,6 +1,6 @@
 """Ways to draw a map over a photo, side by side on many photos, with the difference that a reader sees.
 
-    python benchmarks/overlays.py overlays.png   # prints a table and draws the sheet
+    python -m benchmarks.overlays overlays.png   # prints a table and draws the sheet
 
 The photos are sample_images/, those of scikit-image, scikit-learn and matplotlib, and plain ones. The difference is the
 mean distance between photo and overlay in CIELAB. It should rise by at least 8 from each fifth of the scale to the next
@@ -9,7 +9,7 @@ on every photo, and be about equally large at the top. docs/figures.md has the c
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,6 +126,9 @@ def differences(draw: Treatment, photo: Image.Image) -> NDArray[np.floating]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("sheet", nargs="?", default="overlays.png", help="the picture to write")
+    path = parser.parse_args().sheet
     pictures = photos()
     print("| treatment | at 0 | least rise of a fifth | on | at the top | ratio |\n|---|--:|--:|---|--:|--:|")
     for name, draw in TREATMENTS.items():
@@ -153,7 +156,7 @@ def main() -> None:
             )
     for column, name in enumerate(["photo", *TREATMENTS]):
         ImageDraw.Draw(sheet).text((column * width, 2), name, fill="black")
-    sheet.save(sys.argv[1] if len(sys.argv) > 1 else "overlays.png")
+    sheet.save(path)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """CPU seconds that a directory of large photos costs per photo, beside the network's plain pass, with their goals.
 
-    python benchmarks/photos.py               # 12-megapixel JPEG photos, some minutes
-    python benchmarks/photos.py --megapixels 0.2
-    python benchmarks/photos.py --csv         # also write docs/evidence/photos.csv
-    python benchmarks/photos.py --check       # a few photos; fails if they take too long, three times in a row
+    python -m benchmarks.photos               # 12-megapixel JPEG photos, some minutes
+    python -m benchmarks.photos --megapixels 0.2
+    python -m benchmarks.photos --csv         # also write docs/evidence/photos.csv
+    python -m benchmarks.photos --check       # a few photos; fails if they take too long, three times in a row
 
 CPU seconds of all processes, from two runs of different length, so that start-up drops out. Other load on the machine
 hardly matters to them. The plain pass is the bundled EfficientNet-Lite0 on one image in a batch of 8, before and after
@@ -73,7 +73,7 @@ def main() -> None:
             if options.check:
                 sys.exit(f"a photo takes {each / plain:.0f} plain passes instead of {EXPECTED}")
     if options.csv:
-        import evidence
+        from benchmarks import evidence
 
         work = {"network": "efficientnet_lite0", "megapixels": f"{options.megapixels:g}"}
         rows = [work | {"work": key, "CPU-s per photo": f"{value:.2f}"} for key, value in measured.items()]

@@ -1,10 +1,10 @@
 """Cost of a saliency map in forward passes of the same network on the same batch.
 
-    python benchmarks/speed.py                  # the whole table, some minutes
-    python benchmarks/speed.py --only 'vgg16*'  # some rows; can be repeated
-    python benchmarks/speed.py --peers          # also zennit, captum and grad-cam, if installed
-    python benchmarks/speed.py --csv            # also write docs/evidence/cost.csv: runs of one month show as a range
-    python benchmarks/speed.py --check          # two small rows; fails if a ratio is too high, three times in a row
+    python -m benchmarks.speed                  # the whole table, some minutes
+    python -m benchmarks.speed --only 'vgg16*'  # some rows; can be repeated
+    python -m benchmarks.speed --peers          # also zennit, captum and grad-cam, if installed
+    python -m benchmarks.speed --csv            # also write docs/evidence/cost.csv: runs of one month show as a range
+    python -m benchmarks.speed --check          # two small rows; fails if a ratio is too high, three times in a row
 
 The unit is one plain forward pass in ``torch.inference_mode``. It runs the same network as the map, on the same inputs.
 The network is in ``torch.channels_last``, as in the command, and the inputs are in the default layout. Other libraries
@@ -251,7 +251,7 @@ def measure(row: Row, rounds: int, peers: bool, clock: Clock) -> Iterator[Measur
 
 def save(row: Row, found: Measured) -> None:
     """Add a figure to docs/evidence/cost.csv. Those of other layouts, months and versions are dropped."""
-    import evidence
+    from benchmarks import evidence
 
     work = {
         "network": row.model,

@@ -1,7 +1,7 @@
 """How strong maps of noise are, and how often the evidence is called clear; writes docs/evidence/strength.csv.
 
     pip install -e '.[compare,hf]' --group dev
-    python benchmarks/strength.py           # ten minutes on one CPU, and more the first time, for training
+    python -m benchmarks.strength           # ten minutes on one CPU, and more the first time, for training
 
 The bundled network explains the twenty ImageNet photos in the package ``foolbox``, each for its own class and for
 twenty random ones. The small networks explain pictures of two letters or captions, each for all classes. Some have the
@@ -10,20 +10,21 @@ weights of tests/evaluate/weights, and the others are trained.
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import evidence
 import numpy as np
 import torch
-from faithfulness import photos
 from numpy.typing import NDArray
 from torch import Tensor
 
 import ebcli
+from benchmarks import evidence
+from benchmarks.faithfulness import photos
 from benchmarks.trained import captions
 from benchmarks.trained.networks import FAMILIES
 from benchmarks.trained.pictures import TASKS
@@ -148,5 +149,10 @@ def clip() -> Iterator[evidence.Row]:
         yield from rows("CLIP", net, 64, found, pictures.labels.tolist(), count)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     evidence.write("strength", [*bundled(), *small(), *clip()])
+
+
+if __name__ == "__main__":
+    main()

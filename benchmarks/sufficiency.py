@@ -1,7 +1,7 @@
 """The sufficiency of each method's maps on the bundled network, and docs/evidence/sufficiency.csv, which has the means.
 
     pip install -e '.[compare]' --group dev
-    python benchmarks/sufficiency.py           # a few minutes on one CPU
+    python -m benchmarks.sufficiency           # a few minutes on one CPU
 
 Sufficiency is tested as by ``eb-saliency --sufficiency``. The photos are those of ``sample_images`` and the twenty
 ImageNet photos in the package ``foolbox``, whole, each explained for its most likely class.
@@ -9,6 +9,7 @@ ImageNet photos in the package ``foolbox``, whole, each explained for its most l
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-import evidence
 import torch
-from faithfulness import LAST, LAYER, MODEL, photos
 from torch import Tensor
 
+from benchmarks import evidence
+from benchmarks.faithfulness import LAST, LAYER, MODEL, photos
 from ebcli.datatypes.arrays import FloatArray
 from ebcli.datatypes.explanation import Explanation, Sufficiency
 from ebcli.files.clips import ClipOptions
@@ -82,6 +83,7 @@ def values_of(net: torch.nn.Module, inputs: Tensor, index: int) -> dict[tuple[st
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         directory, _ = photos(Path(folder))
         tests = measured([*sorted(SAMPLES.glob("*.jpg")), *sorted(directory.glob("*.jpg"))])

@@ -1,6 +1,6 @@
 """Excitation Backprop through one network of each family of transformers' tasks: docs/networks/transformers.csv.
 
-    python benchmarks/task_table.py      # two minutes
+    python -m benchmarks.task_table      # two minutes
 
 The networks are small and have random weights. They are saved as those on the hub are, loaded as by the command, and
 explained at the default layer and down to the input.
@@ -8,6 +8,7 @@ explained at the default layer and down to the input.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import sys
 import tempfile
@@ -56,6 +57,7 @@ def measure(name: str, folder: Path) -> dict[str, str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         rows = [measure(name, Path(folder)) for name in task_models.NETWORKS]

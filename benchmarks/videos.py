@@ -1,6 +1,6 @@
 """How fast a video is explained, beside the same frames that are in memory already: frames per second, and their ratio.
 
-    python benchmarks/videos.py [FRAMES] [--model NAME] [--device NAME] [--size WIDTH HEIGHT]
+    python -m benchmarks.videos [FRAMES] [--model NAME] [--device NAME] [--size WIDTH HEIGHT]
 
 The frames in memory are measured before and after the video, so that a busy machine slows both down. The seconds of the
 video include the 16 frames by which the command chooses the class and the color scale.

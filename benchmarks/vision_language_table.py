@@ -1,8 +1,9 @@
 """The table of docs/ask.md: `eb-saliency ask` with a small random model of each family, its tokenizer and processor.
 
-python benchmarks/vision_language_table.py
+python -m benchmarks.vision_language_table
 """
 
+import argparse
 import contextlib
 import io
 import sys
@@ -42,6 +43,7 @@ def row(family: str, folder: Path) -> tuple[str, ...]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     from vision_language import FAMILIES
     from vision_language_more import MORE
 

@@ -1,7 +1,7 @@
 """Memory and time of the words of an answer, on a random network of the width of Qwen2.5-VL-3B with two layers.
 
-    python benchmarks/word_memory.py                     # on the CPU
-    python benchmarks/word_memory.py --device cuda --dtype bfloat16
+    python -m benchmarks.word_memory                     # on the CPU
+    python -m benchmarks.word_memory --device cuda --dtype bfloat16
 
 It prints the bytes per token and layer that the record of one layer holds, beside the formula, and what this makes
 of the whole network: recorded at once, and one layer after another as `ask` does. The unit of time is one forward

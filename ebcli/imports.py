@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ebcli.errors import DISTRIBUTION, ConfigurationError, EbcliError, in_words
@@ -120,6 +123,35 @@ def printing_to(file: Any) -> Iterator[None]:
             by_thread.users -= 1
             if not by_thread.users and sys.stdout is by_thread:
                 sys.stdout = by_thread.stdout
+
+
+@contextmanager
+def importing_beside(path: Path) -> Iterator[None]:
+    """Let user code import modules next to its file."""
+    before = sys.path.copy()
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+class _SourceLoader(SourceFileLoader):
+    """Runs the file that was named: Python would prefer a compiled one in ``__pycache__``, which nobody has read."""
+
+    def get_code(self, _fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def execute_file(path: Path) -> ModuleType:
+    """Import a file of a user as a module, under a name that shadows no other."""
+    name = f"_factory_of_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look it up
+    spec.loader.exec_module(module)
+    return module
 
 
 @contextmanager

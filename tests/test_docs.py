@@ -199,7 +199,7 @@ def test_what_the_readme_says_of_its_picture_holds() -> None:
 
 def test_examples_are_on_the_pages_and_their_commands_have_valid_options() -> None:
     text = "".join((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
-    for name in ("nets.py", "heads.py", "arrays.py", "digits.py", "diagnosis.py"):
+    for name in ("nets.py", "heads.py", "arrays.py", "digits.py", "diagnosis.py", "strong.py"):
         assert f"```python\n{(ROOT / 'docs/examples' / name).read_text(encoding='utf-8')}```\n" in text, name
     run_script((ROOT / "docs/examples/slurm.sh").read_text(encoding="utf-8"))
     job = (ROOT / "docs/examples/kubernetes.yaml").read_text(encoding="utf-8")

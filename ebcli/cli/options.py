@@ -120,8 +120,8 @@ _ALL = (
     ),
     _map(
         "-x --method NAME",
-        "Compute maps by this method, such as object. contrastive shows why it is this class, and object where the "
-        "object is; docs/methods.md lists all. Repeatable. [default: contrastive]",
+        "Compute maps by this method, such as object, or your own as FILE.py:NAME. contrastive shows why it is this "
+        "class, and object where the object is; docs/methods.md lists all. Repeatable. [default: contrastive]",
         type=METHOD,
         default=(),
     ),
@@ -315,7 +315,8 @@ _ALL = (
     ),
     _appearance("--caption", "Add class, score and color scale in a strip below each picture."),
     _appearance(
-        "--header/--no-header", "Figures: put the image's name, model, layer and method above the pictures."
+        "--header/--no-header",
+        "Figures: begin with the image's name, and a line with model, layer and method.",
     ),
     _appearance(
         "--cell-size PIXELS",

@@ -44,10 +44,10 @@ _TITLE = 16
 _LINE = 19
 _GAP = 16
 _TILE = 300  # the longer side of each tile's picture
-_NARROWEST = 150  # room for the notes below a picture
-_NARROWEST_LEGEND = 630  # room for the color scale and its words
-_WIDEST_LEGEND = 900
+_NARROWEST = 80  # room for the notes below a picture
+_MOST_LINES = 4  # of a text
 _BAR_WIDTH = 240
+_BAR_SHARE = 0.3  # of the width of a figure, at most
 _BAR_HEIGHT = 14
 _ANSWER_TEXT = 18
 _ANSWER_LINE = 28
@@ -106,49 +106,65 @@ class Figure:
         """The font of all words but titles."""
         return font(self.pixels(_TEXT))
 
+    def lines(self, text: str, room: int, bold: bool = False) -> list[str]:
+        """A text in at most ``_MOST_LINES`` lines that fit into the room, shortened at its end."""
+        letters = font(self.pixels(_TITLE if bold else _TEXT), bold)
+        text = printable(text[: _MOST_LINES * room])  # letters are wider than a pixel
+        lines = [truncate(line, letters, room) for line in in_lines(text, letters, room)]
+        if len(lines) > _MOST_LINES:
+            lines[_MOST_LINES - 1 :] = [f"{lines[_MOST_LINES - 1]}…"]
+        return lines
+
     def write(
         self, left: int, top: int, text: str, room: int | None = None, bold: bool = False, fill: Color = BLACK
-    ) -> None:
-        """Add words, shortened to the room there is: by default, up to a gap at the right."""
+    ) -> int:
+        """Add words in lines that fit into the room: by default, up to a gap at the right.
+
+        Returns:
+            The top of what follows below.
+        """
         if room is None:
             room = self.width - self.gap - left
         size = self.pixels(_TITLE if bold else _TEXT)
-        text = truncate(printable(text), font(size, bold), room)
-        self.words.append(Words(left, top, text, size, bold, fill))
+        for line in self.lines(text, room, bold):
+            self.words.append(Words(left, top, line, size, bold, fill))
+            top += self.line
+        return top
 
     def write_line(self, text: str, bold: bool = False, fill: Color = BLACK) -> None:
-        """Add a line at the foot."""
-        self.write(self.gap, self.height, text, bold=bold, fill=fill)
-        self.height += self.line
+        """Add words at the foot."""
+        self.height = self.write(self.gap, self.height, text, bold=bold, fill=fill)
 
     def write_title(self, name: str, subtitle: str, style: DrawingStyle) -> None:
         """Add the first two lines, if the style has them."""
         self.height = self.gap
         if not style.header:
             return
-        self.write_line(name, bold=True)
+        letters = font(self.pixels(_TITLE), bold=True)
+        # a path, whose end says most
+        self.write_line(truncate(printable(name), letters, self.width - 2 * self.gap), bold=True)
         self.write_line(subtitle, fill=SECONDARY)
 
     def add_tile(self, tile: "Tile", left: int, top: int, room: int) -> None:
         """Add a tile; the figure grows as far as it reaches."""
-        self.write(left, top, tile.title, room)
-        top += self.line
+        top = self.write(left, top, tile.title, room)
         self.pictures.append((left, top, tile.picture))
         top += tile.picture.height
         for note in tile.notes:
-            self.write(left, top + self.pixels(2), note, room, fill=SECONDARY)
-            top += self.line
+            top = self.write(left, top + self.pixels(2), note, room, fill=SECONDARY) - self.pixels(2)
         self.height = max(self.height, top)
 
     def write_scale(self, style: DrawingStyle, labels: tuple[str, str]) -> None:
         """Add the color scale at the foot, with its ends in words."""
         low, high = labels
-        colors = bar(style, (self.pixels(_BAR_WIDTH), self.pixels(_BAR_HEIGHT)))
+        share = round(_BAR_SHARE * self.width)
+        colors = bar(style, (min(self.pixels(_BAR_WIDTH), share), self.pixels(_BAR_HEIGHT)))
+        low = truncate(printable(low), self.letters, share)  # a class, on a scale between two
         top = self.height
         self.write_line(low)
         left = self.gap + round(self.letters.getlength(low)) + self.gap // 2
         self.pictures.append((left, top + self.pixels(1), colors))
-        self.write(left + colors.width + self.gap // 2, top, high)
+        self.height = max(self.height, self.write(left + colors.width + self.gap // 2, top, high))
 
     def image(self) -> Image.Image:
         """The figure as an RGB image."""
@@ -367,18 +383,13 @@ def lay_out(
     """
     figure = Figure(style.dpi)
     gap = figure.gap
-    letters = figure.letters
-    legend_width = figure.pixels(_BAR_WIDTH) + round(letters.getlength("".join(scale))) + 4 * gap
-    legend_width = min(figure.pixels(_WIDEST_LEGEND), max(figure.pixels(_NARROWEST_LEGEND), legend_width))
     columns = min(columns, max(len(row.tiles) for row in rows))
     room = max(tile.picture.width for row in rows for tile in row.tiles)
     room = max(figure.pixels(_NARROWEST), room)
-    figure.width = gap + max(columns * (room + gap), legend_width)
-    if columns == 1:  # wide pictures one below another, with their notes in one line
-        room = figure.width - 2 * gap
+    figure.width = gap + columns * (room + gap)
     figure.write_title(name, subtitle, style)
     if sufficiency:
-        for words in in_lines(printable(sufficiency), letters, figure.width - 2 * gap):
+        for words in in_lines(printable(sufficiency), figure.letters, figure.width - 2 * gap):
             figure.write_line(words)
     if style.header or sufficiency:
         figure.height += gap
@@ -388,9 +399,14 @@ def lay_out(
             figure.height += gap // 2
         for start in range(0, len(row.tiles), columns):
             top = figure.height
-            for column, tile in enumerate(row.tiles[start : start + columns]):
+            tiles = row.tiles[start : start + columns]
+            title_lines = [len(figure.lines(tile.title, room)) for tile in tiles]
+            for column, tile in enumerate(tiles):
                 notes = [", ".join(tile.notes)] if columns == 1 else tile.notes
-                figure.add_tile(tile._replace(notes=notes), gap + column * (room + gap), top, room)
+                blank_lines = max(title_lines) - title_lines[column]  # so that the pictures have the same top
+                left = gap + column * (room + gap)
+                tile_top = top + blank_lines * figure.line
+                figure.add_tile(tile._replace(notes=notes), left, tile_top, room)
             figure.height += gap
     figure.write_scale(style, scale)
     figure.write_line("Scale and peaks are multiples of an even share, 1 / number of cells", fill=SECONDARY)

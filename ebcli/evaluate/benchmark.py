@@ -27,7 +27,7 @@ from ebcli.methods.table import PICTURE, check_methods, find_method
 from ebcli.models import ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
 from ebcli.models.keywords import CLASSIFICATION, CROP, INPUT
-from ebcli.models.loaded import configuration_hash, network_settings
+from ebcli.models.loaded import configuration_hash, content_hash, network_settings
 from ebcli.models.running import probe, resolve_device
 
 Row = dict[str, Any]  # of a table; values are text and numbers
@@ -242,6 +242,8 @@ class ModelUnderTest:
         ]
         check_methods(self._methods, self._layers == [INPUT])
         self.settings = network_settings(model) | {"layers": self._layers, "methods": [*names]}
+        if files := [content_hash(Path(method.file)) for method in self._methods if method.file]:
+            self.settings["method files"] = files
         self.probe(*model.transforms.shape)
 
     def choice(self, column: str, photos: Iterable[str]) -> LayerChoice | None:

@@ -256,7 +256,10 @@ class VocBoxes(Boxes):
     def __init__(self, folder: Path) -> None:
         self._files = {path.stem: path for path in folder.rglob("*.xml")}
         if not self._files:
-            raise ConfigurationError(f"there are no annotations (*.xml) in '{folder}'")
+            formats = (
+                "a directory of VOC's XML files, a file in COCO's format (.json), or a CSV file of boxes"
+            )
+            raise ConfigurationError(f"there are no annotations (*.xml) in '{folder}': name {formats}")
 
     def of_image(self, key: str) -> Sequence[AnnotatedObject]:
         stem = Path(key).stem

@@ -28,8 +28,8 @@ Facts = Mapping[str, str]
 
 SOFTWARE = "eb-saliency"
 _FACT_NAMES = (
-    "input model weights head layer fit tiles method style scale class score output value strength sufficiency "
-    "version"
+    "input model weights head dtype layer fit tiles method style scale class score output value strength "
+    "sufficiency version versions"
 )
 FACTS = tuple(_FACT_NAMES.split())
 

@@ -2,12 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ebcli.errors import ConfigurationError, LayerError, closest, import_optional
 from ebcli.imports import METHODS as PLUGINS
-from ebcli.imports import load_plugin, plugins
+from ebcli.imports import (
+    execute_file,
+    guard_user_code,
+    importing_beside,
+    load_plugin,
+    name_in_errors,
+    plugins,
+)
 
 if TYPE_CHECKING:
     from ebcli.methods.call import MethodCall, MethodMaps
@@ -37,6 +46,7 @@ class Method:
         takes_against: it can contrast with other classes.
         knows_class: its maps depend on the class.
         module: what it needs beside this package; empty for nothing.
+        file: the file that registered it; empty for an installed one.
         passes: of methods that take many forward passes, how many an image takes: a function of the sides of the
             network's picture, such as (height, width), or the ``module:name`` of one.
     """
@@ -51,6 +61,7 @@ class Method:
     takes_against: bool = False
     knows_class: bool = True
     module: str = ""
+    file: str = ""
     passes: "Passes | str | None" = None
 
     def compute(self, call: "MethodCall") -> Sequence["MethodMaps"]:
@@ -189,19 +200,47 @@ def method_names() -> list[str]:
 def find_method(name: str) -> Method:
     """A method by its name, however it is spelt: Grad-CAM, gradcam and grad_cam are grad-cam.
 
+    ``FILE.py:NAME`` is a method that a file registers. The file runs as Python code.
+
     Raises:
         ConfigurationError: there is no such method.
     """
+    path, _, name_in_file = name.rpartition(":")
+    if path.endswith(".py"):
+        return _method_of_file(name, Path(path).resolve(), name_in_file)
     entry = _known(name)
     if entry is None:
         for point in plugins(PLUGINS):
             if _letters(point.name) == _letters(name):
-                load_plugin(point, register_method)
+                load_plugin(point, _register_plugin)
         entry = _known(name)
     if entry is None:
         hint = closest(name, method_names()) or f"choose one of {', '.join(method_names())}"
         raise ConfigurationError(f"there is no method {name!r}: {hint}")
     return entry
+
+
+@cache  # a file runs once
+def _method_of_file(name: str, path: Path, name_in_file: str) -> Method:
+    """A method that a file registers, by its whole name, under which nothing else can be registered."""
+    if not path.is_file():
+        raise ConfigurationError(f"the file {name.rpartition(':')[0]} does not exist")
+    before = dict(_TABLE)
+    try:
+        with guard_user_code(name), name_in_errors(name), importing_beside(path):
+            execute_file(path)
+        entries = [entry for entry in _TABLE.values() if before.get(entry.name) is not entry]
+    finally:
+        _TABLE.clear()
+        _TABLE.update(before)
+    for entry in entries:
+        if _letters(entry.name) == _letters(name_in_file):
+            return replace(entry, name=name, file=str(path))
+    names = [entry.name for entry in entries]
+    hint = "decorate a function with @ebcli.method"
+    if names:
+        hint = closest(name_in_file, names) or f"choose one of {', '.join(names)}"
+    raise ConfigurationError(f"{name.rpartition(':')[0]} registers no method {name_in_file!r}: {hint}")
 
 
 def _known(name: str) -> Method | None:
@@ -243,8 +282,14 @@ def register_method(entry: Method) -> None:
     _TABLE[entry.name] = entry
 
 
+def _register_plugin(plugin: object) -> None:
+    """Register an entry point that is a `Method`; a decorated function has registered itself."""
+    if isinstance(plugin, Method):
+        register_method(plugin)
+
+
 def method(name: str, **fields: Any) -> Callable[["Function"], "Function"]:
-    """Register a function as a method, for ``--method NAME`` and ``method=``.
+    """Register a function as a method, for ``method=``, and for ``--method FILE.py:NAME`` if it is in a file.
 
     Args:
         name: what options call it.

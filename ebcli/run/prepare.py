@@ -45,7 +45,16 @@ from ebcli.run.network_description import (
 from ebcli.run.photo_tables import match_rows
 from ebcli.run.pipeline import Run, configuration_of, workers_for
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, WINDOWS, InputOptions, OutputOptions
+from ebcli.run.plan_parts import (
+    ANNOTATIONS,
+    BOXES,
+    MASKS,
+    RUN,
+    WINDOWS,
+    ExecutionOptions,
+    InputOptions,
+    OutputOptions,
+)
 from ebcli.run.questions import with_queries
 from ebcli.run.reading import NetworkInput, Reader, has_films, medium_of, sample_inputs
 from ebcli.run.rendering import Arrays, RenderOptions, render
@@ -313,6 +322,9 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
         "output": {name: value for name, value in asdict(plan.output).items() if name not in _OUTPUT_ONLY},
         "regions": regions and asdict(regions),
     }
+    methods = (*plan.maps.method_entries, *plan.maps.entries_beside)
+    if files := [content_hash(Path(method.file)) for method in methods if method.file]:
+        settings["method files"] = files
     if plan.words is not None:
         settings["words"] = {name: getattr(plan.words, name) for name in _OF_WORDS}
     return settings
@@ -333,6 +345,9 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     video = ""
     if network.loaded.task == VIDEO:
         video = video_format(output.format)
+    type_ = {}
+    if plan.execution.dtype != ExecutionOptions.dtype:
+        type_["dtype"] = plan.execution.dtype
     marks = {method.name: _method_mark(method, plan, network) for method in plan.maps.method_entries}
     names = ResultNames(
         format=format_,
@@ -350,8 +365,8 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         style=style,
         names=names,
         subtitle=in_a_sentence(provenance),
-        provenance=provenance | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"},
-        raw_provenance=_raw_provenance(network) if output.raw else None,
+        provenance=provenance | type_ | {"style": style.name, "version": ", ".join(_versions()[:2])},
+        raw_provenance=_raw_provenance(network) | type_ if output.raw else None,
         regions=_region_options(output),
         max_side=output.max_side,
         at=plan.maps.at,
@@ -387,10 +402,12 @@ def _raw_provenance(network: NetworkDescription) -> Arrays:
     fields = network.provenance
     if len(network.layers) > 1:
         fields["layer"] = network.layers
-    fields["versions"] = [
-        f"{name} {installed_version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")
-    ]
+    fields["versions"] = _versions()
     return fields
+
+
+def _versions() -> list[str]:
+    return [f"{name} {installed_version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]
 
 
 def with_labels(sources: Sources, inputs: InputOptions, model: LoadedModel, reader: Reader) -> Sources:

@@ -188,7 +188,11 @@ class Network:
             raise ConfigurationError(
                 f"this is no address of the page ({error}): open the page again"
             ) from error
-        method = find_method(options.get("method", self._base_plan.maps.methods[0]))
+        own_methods = self._base_plan.maps.methods
+        name = options.get("method", own_methods[0])
+        if name not in (*own_methods, *method_names()):  # an address must not name a file of code
+            raise ConfigurationError(f"the page has no method {name!r}: open the page again")
+        method = find_method(name)
         layers: tuple[str, ...] = (options.get("layer", self.default),)
         if method.place == PICTURE:
             layers = (INPUT,)

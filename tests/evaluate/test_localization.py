@@ -105,7 +105,9 @@ def test_images_without_annotation_are_reported(folders: tuple[Path, Path]) -> N
     (folders[1] / "right.xml").unlink()
     nothing = run(folders)
     assert nothing.exit_code == 2
-    assert f"there are no annotations (*.xml) in '{folders[1]}'" in nothing.stderr
+    assert (
+        f"there are no annotations (*.xml) in '{folders[1]}': name a directory of VOC's XML" in nothing.stderr
+    )
 
 
 def write_csv(path: Path) -> Path:

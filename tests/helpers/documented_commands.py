@@ -39,7 +39,7 @@ OTHERS = {
     ".ci/check": "runs all tests, including these",
     ".ci/versions": "installs other versions of everything",
     "docker": "needs Docker; tests/test_release.py checks the Dockerfile",
-    "python benchmarks/": "measures for minutes",
+    "python -m benchmarks.": "measures for minutes",
 }
 # Options added to commands that have one of these words, and would take long
 LESS = {
@@ -72,7 +72,7 @@ def write_files(folder: Path) -> None:
     shutil.copytree(ROOT / "sample_images", folder / "photos", ignore=shutil.ignore_patterns("*.md"))
     Image.linear_gradient("L").save(folder / "photos/gradient.jpg")  # mosaics need four classes
     shutil.copy(ROOT / "sample_images/mosaic.jpg", folder / "img.jpg")
-    for name in ("nets.py", "heads.py", "arrays.py", "digits.py", "diagnosis.py"):
+    for name in ("nets.py", "heads.py", "arrays.py", "digits.py", "diagnosis.py", "strong.py"):
         shutil.copy(ROOT / "docs/examples" / name, folder)
     (folder / "labels.csv").write_text("".join(f"{name}.jpg,{index}\n" for name, index in LABELS.items()))
     (folder / "LOC_synset_mapping.txt").write_text("".join(f"n{index:08} a name\n" for index in range(1000)))

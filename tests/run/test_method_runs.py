@@ -1,5 +1,7 @@
 """Maps of several methods: in the command, in records, in raw files, in Python, and of an image of any task."""
 
+import shutil
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import ebcli
 from ebcli.cli.saliency import main
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.gallery.page import read_entries
+from ebcli.methods import table
 from ebcli.models import load_model
 from ebcli.run.plan import RunPlan
 
@@ -158,25 +161,71 @@ def test_a_method_of_a_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_method_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib.metadata import EntryPoint
-
-    from ebcli.methods import table
-
     monkeypatch.setattr(table, "_TABLE", {**table._TABLE})
-    point = EntryPoint("uniform", "uniform_method:UNIFORM", table.PLUGINS)
+    point = EntryPoint("uniform", "uniform_method:uniform", table.PLUGINS)
     Path("uniform_method.py").write_text(
         "from ebcli.methods.call import MethodMaps\n"
-        "from ebcli.methods.table import Method\n"
+        "import ebcli\n"
+        "@ebcli.method('uniform')\n"
         "def uniform(call):\n"
         "    return [MethodMaps(layer=name, maps=call.picture.new_ones(len(call.picture), 1, 4, 4))"
         " for name in call.layers]\n"
-        "UNIFORM = Method(name='uniform', words='uniform', function=uniform, source='nobody')\n"
     )
     monkeypatch.syspath_prepend(str(Path.cwd()))
     monkeypatch.setattr(table, "plugins", lambda _group: [point])
     assert table.method_names()[-1] == "uniform"
     (found,) = ebcli.explain(tiny_model().net, torch.rand(1, 3, 24, 24), 3, layer="2", method="uniform")
     assert found.maps == pytest.approx(np.full((1, 4, 4), 1 / 16))
+
+
+STRONG = Path(__file__).parents[2] / "docs/examples/strong.py"
+
+
+def test_a_method_of_a_file() -> None:
+    """As in docs/methods.md: the command takes it from the file, records name the file, and a change is noticed."""
+    photos(Path("photos"), 1)
+    shutil.copy(STRONG, "mine.py")
+    name = "mine.py:strong-gradient"
+    arguments = ("photos", "--target", "3", "-x", name, "--raw")
+    assert invoke(*arguments).exit_code == 0
+    (record,) = records(Path("saliency"))
+    assert [entry["method"] for entry in record["classes"]] == [name]
+    assert "strong-gradient" not in table.method_names()  # elsewhere, its file names it
+    assert invoke(*arguments, "--skip-existing").stdout == ""
+    assert invoke("--config", "saliency/settings.toml", "--overwrite").exit_code == 0
+    with Path("mine.py").open("a") as file:
+        file.write("# changed\n")
+    table._method_of_file.cache_clear()  # as in a new process
+    assert invoke(*arguments, "--skip-existing").stdout
+
+
+def test_a_benchmark_of_a_method_of_a_file() -> None:
+    shutil.copy(STRONG, "theirs.py")
+    photos(Path("photos"), 1)
+    chosen = ("--method", "theirs.py:strong_gradient", "--method", "gradient")
+    result = invoke("benchmark", "deletion", "photos", *chosen, "--limit", "1", "--steps", "2")
+    assert result.exit_code == 0, result.output
+    assert "theirs.py:strong_gradient" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("own.py:nothing", "own.py registers no method 'nothing': choose one of strong-gradient"),
+        ("own.py:strong-gradent", "did you mean"),
+        ("missing.py:strong", "the file missing.py does not exist"),
+        ("broken.py:strong", "broken.py:strong failed (ZeroDivisionError"),
+        ("exits.py:strong", "exits.py:strong called sys.exit(3)"),
+    ],
+)
+def test_why_a_file_has_no_such_method(name: str, problem: str) -> None:
+    shutil.copy(STRONG, "own.py")
+    Path("broken.py").write_text("1 / 0\n")
+    Path("exits.py").write_text("import sys\nsys.exit(3)\n")
+    photos(Path("photos"), 1)
+    result = invoke("photos", "-x", name)
+    assert result.exit_code == 2
+    assert problem in " ".join(result.stderr.split())
 
 
 def test_reports_have_a_tab_for_each_method() -> None:

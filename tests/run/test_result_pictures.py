@@ -63,7 +63,7 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
         "scale": "0 to each map's maximum" if panel else "0 to maximum",
         "class": "3 class d; 5 class f" if panel else "3 class d",
         "score": f"{expected[3]:.4f}, {expected[5]:.4f}" if panel else f"{expected[3]:.4f}",
-        "version": f"eb-saliency {version('eb-saliency')}",
+        "version": f"eb-saliency {version('eb-saliency')}, torch {version('torch')}",
     }
     as_json = CliRunner().invoke(main, ["info", "--json", result.stdout.strip()]).stdout
     assert json.loads(as_json) == facts
@@ -78,6 +78,18 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
     photo = CliRunner().invoke(main, ["info", "photos/0/0000.jpg"])
     assert (photo.exit_code, photo.stdout) == (2, "")
     assert "contains no eb-saliency metadata" in photo.stderr
+
+
+def test_results_in_another_type_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(Path("photos"), 1)
+    monkeypatch.setenv("EB_SALIENCY_DTYPE", "bfloat16")
+    result = invoke("--raw", "--target", "3", "photos")
+    assert result.exit_code == 0, result.output
+    picture, raw = result.stdout.split()
+    for path in (picture, raw):
+        facts = json.loads(CliRunner().invoke(main, ["info", "--json", path]).stdout)
+        assert facts["dtype"] == "bfloat16"
+        assert f"torch {version('torch')}" in facts.get("version", "") + facts.get("versions", "")
 
 
 def test_each_picture_says_its_own_class_layer_and_score() -> None:

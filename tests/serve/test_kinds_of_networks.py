@@ -126,6 +126,15 @@ def test_a_wrong_pixel_is_a_sentence(opened: Callable[..., TestClient], pixel: s
     assert sentence in answer.json()["problem"]
 
 
+def test_an_address_names_no_file_as_a_method(opened: Callable[..., TestClient]) -> None:
+    Path("uploaded.py").write_text("from pathlib import Path\nPath('it-ran').touch()\n")
+    client = opened(heights(), paths=("a.png",))
+    answer = client.get("/maps", params={"photo": "a.png", "method": "uploaded.py:anything"})
+    assert answer.status_code == 400
+    assert "the page has no method 'uploaded.py:anything'" in answer.json()["problem"]
+    assert not Path("it-ran").exists()
+
+
 def test_a_pixel_of_a_classifier_is_refused(opened: Callable[..., TestClient]) -> None:
     client = opened(patient(), paths=("a.png",))
     answer = client.get("/maps", params={"photo": "a.png", "pixel": "48,16"})

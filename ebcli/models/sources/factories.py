@@ -3,21 +3,18 @@
 The file or module runs as Python code.
 """
 
-import contextlib
 import importlib
-import importlib.util
 import inspect
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from importlib.machinery import SourceFileLoader
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import CodeType, ModuleType
 
 from torch.nn import Module
 
 from ebcli.eb.forward import unwrap
 from ebcli.errors import ConfigurationError, closest
+from ebcli.imports import execute_file, importing_beside
 from ebcli.models.keywords import FACTORY
 from ebcli.models.sources.answers import AnswerOnly
 from ebcli.models.sources.base import ModelSource
@@ -52,7 +49,7 @@ class Factory(ModelSource):
             if not os.path.isfile(path):
                 raise ConfigurationError(f"the file {path} does not exist")
         with self._beside_file():
-            module = _execute(self._path) if self._path else importlib.import_module(path)
+            module = execute_file(self._path) if self._path else importlib.import_module(path)
         factory = getattr(module, function, None)
         if not callable(factory):
             functions = [key for key, value in vars(module).items() if callable(value)]
@@ -89,31 +86,5 @@ class Factory(ModelSource):
             return []
         return [Path(self._file)]
 
-    @contextlib.contextmanager
-    def _beside_file(self) -> Iterator[None]:
-        """Let user code import modules next to its file."""
-        before = sys.path.copy()
-        if self._path is not None:
-            sys.path.insert(0, str(self._path.resolve().parent))
-        try:
-            yield
-        finally:
-            sys.path[:] = before
-
-
-class _SourceLoader(SourceFileLoader):
-    """Runs the file that was named: Python would prefer a compiled one in ``__pycache__``, which nobody has read."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
-def _execute(path: Path) -> ModuleType:
-    """Import a file as a module, under a name that shadows no other."""
-    name = f"_factory_of_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look it up
-    spec.loader.exec_module(module)
-    return module
+    def _beside_file(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._path is None else importing_beside(self._path)
