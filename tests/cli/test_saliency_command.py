@@ -191,8 +191,8 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
     assert first["schema"] == second["schema"] == 1
     assert (first["status"], first["output"]) == ("done", [PICTURE])
     unknown = (
-        "value losses region box voxel world strength times_noise evidence sufficiency position span share unplaced share_at "
-        "window_score against"
+        "value losses region box voxel world strength times_noise evidence sufficiency position span share unplaced "
+        "share_at window_score against"
     )
     known = {
         "index": 282,
