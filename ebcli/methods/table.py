@@ -1,5 +1,6 @@
 """The table of methods: what each is called, what it needs and says, and what computes its maps. Imports no torch."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -198,7 +199,7 @@ def method_names() -> list[str]:
 
 
 def find_method(name: str) -> Method:
-    """A method by its name, however it is spelt: Grad-CAM, gradcam and grad_cam are grad-cam.
+    """A method by its name, in any case, with or without ``-``, ``_`` and spaces: Grad CAM and gradcam are grad-cam.
 
     ``FILE.py:NAME`` is a method that a file registers. The file runs as Python code.
 
@@ -211,11 +212,15 @@ def find_method(name: str) -> Method:
     entry = _known(name)
     if entry is None:
         for point in plugins(PLUGINS):
-            if _letters(point.name) == _letters(name):
+            if _spelling(point.name) == _spelling(name):
                 load_plugin(point, _register_plugin)
         entry = _known(name)
     if entry is None:
-        hint = closest(name, method_names()) or f"choose one of {', '.join(method_names())}"
+        names = method_names()
+        hint = f"choose one of {', '.join(names)}"
+        near = closest(name, names)
+        if near:
+            hint = f"{near} Else {hint}"
         raise ConfigurationError(f"there is no method {name!r}: {hint}")
     return entry
 
@@ -234,7 +239,7 @@ def _method_of_file(name: str, path: Path, name_in_file: str) -> Method:
         _TABLE.clear()
         _TABLE.update(before)
     for entry in entries:
-        if _letters(entry.name) == _letters(name_in_file):
+        if _spelling(entry.name) == _spelling(name_in_file):
             return replace(entry, name=name, file=str(path))
     names = [entry.name for entry in entries]
     hint = "decorate a function with @ebcli.method"
@@ -244,11 +249,12 @@ def _method_of_file(name: str, path: Path, name_in_file: str) -> Method:
 
 
 def _known(name: str) -> Method | None:
-    return next((entry for entry in _TABLE.values() if _letters(entry.name) == _letters(name)), None)
+    return next((entry for entry in _TABLE.values() if _spelling(entry.name) == _spelling(name)), None)
 
 
-def _letters(word: str) -> str:
-    return "".join(filter(str.isalnum, word.lower()))
+def _spelling(name: str) -> str:
+    """A name without case and separators; other marks count, as Grad-CAM++ is not Grad-CAM."""
+    return re.sub("[-_ ]", "", name.casefold())
 
 
 def check_methods(methods: Sequence[Method], is_input: bool) -> None:
@@ -277,7 +283,7 @@ def register_method(entry: Method) -> None:
     Raises:
         ConfigurationError: the package has a method of that name.
     """
-    if entry.name in _OWN_NAMES:
+    if _spelling(entry.name) in map(_spelling, _OWN_NAMES):
         raise ConfigurationError(f"there is a method {entry.name!r} already: choose another name")
     _TABLE[entry.name] = entry
 

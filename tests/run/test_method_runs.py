@@ -88,6 +88,8 @@ def test_maps_are_those_of_the_method_in_units_of_their_positive_part() -> None:
         ("-x grad-cam -x hires-cam --signed", "grad-cam maps have no negative values"),
         ("-x object --style atlas", "an atlas compares classes by contrastive maps"),
         ("-x rise", "rise makes maps of the picture: drop --layer"),
+        ("-x grad-cam++", "there is no method 'grad-cam++': did you mean 'grad-cam'? Else choose one of"),
+        ("-x GRAD_CAM!!", "there is no method 'GRAD_CAM!!'"),
     ],
 )
 def test_what_a_method_cannot_do_is_one_sentence_before_the_run(arguments: str, sentence: str) -> None:
