@@ -118,7 +118,7 @@ def test_detections_of_supervision_go_in_and_out(kind: str) -> None:
 def test_maps_of_classes_are_detections_too() -> None:
     photo = red_squares()[0]
     found = ebcli.explain(
-        color_net(), photo, [0, 2], layer="input", categories=["red", "green", "blue"]
+        color_net(), photo, [0, 2], layer="input", class_names=["red", "green", "blue"]
     ).detections()
     assert found.xyxy[0] == pytest.approx((2, 4, 7, 9), abs=1)
     assert found.class_id[0] == 0

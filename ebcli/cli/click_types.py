@@ -18,6 +18,7 @@ from ebcli.errors import ConfigurationError, closest
 from ebcli.files.paths import path_of, url_of
 from ebcli.methods.table import find_method, method_names
 from ebcli.run.plan_parts import CANDIDATES as CANDIDATE_CHOICES
+from ebcli.run.plan_parts import NO_THRESHOLD, OutputOptions
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 PATH = click.Path(path_type=Path)
@@ -213,7 +214,7 @@ def first_sentence(text: str) -> str:
 
 
 class MethodName(click.ParamType):
-    """A method by its name, however it is spelt.
+    """A method by its name, as `find_method` reads it.
 
     Args:
         extra_names: words that are accepted beside the methods.
@@ -297,13 +298,6 @@ def _shard(text: str) -> tuple[int, int]:
     return i, n
 
 
-def _threshold(text: str) -> tuple[str, float]:
-    kind, _, share = text.rpartition(":")
-    if kind not in ("", "max", "mass") or not 0 < float(share) < 1:
-        raise ValueError
-    return kind or "max", float(share)
-
-
 def _numbers(kind: type[float] | type[int]) -> Callable[[str], tuple[float, ...]]:
     return lambda text: tuple(map(kind, text.split(",")))
 
@@ -335,7 +329,8 @@ def _candidates(text: str) -> str | Path:
 
 
 SHARD = ParsedText(_shard, "is not a shard: 2/4, for example, is the second of four")
-THRESHOLD = ParsedText(_threshold, "is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8")
+THRESHOLD = ParsedText(OutputOptions.of_threshold, NO_THRESHOLD)
+RESIZE = ParsedText(int, "is not one number of pixels: 160 --fit squash makes squares of 160")
 PIXEL = ParsedText(_pixel, "is not a pixel: 300,200, for example, is in column 300 and row 200, from 0")
 CANDIDATES = ParsedText(_candidates, "is neither windows, photo nor the file of the names of classes")
 PLACE = ParsedText(_place, "is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask")

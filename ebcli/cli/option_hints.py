@@ -20,6 +20,7 @@ HINTS = {
     "--conf": "use --score SCORE",
     "--class": "use --target CLASS",
     "--classes": "use --target CLASS",
+    "--csv": "use --records FILE.csv",
     "--gpu": "use --device cuda",
     "--threads": "use --workers N",
 }

@@ -17,6 +17,7 @@ from ebcli.cli.click_types import (
     PATH,
     PIXEL,
     PLACE,
+    RESIZE,
     SHARD,
     THRESHOLD,
     SectionOption,
@@ -65,6 +66,7 @@ _TYPES: dict[str, click.ParamType] = {  # by the types of values of plans, or by
     "candidates": CANDIDATES,
     "shard": SHARD,
     "threshold": THRESHOLD,
+    "resize": RESIZE,
     "output": OUTPUT,
     "similar_to": PATH,
     "target": CLASS,
@@ -207,8 +209,11 @@ _ALL = (
         "Explain this output of a network that returns several, by its name or position. [default: the only one, or "
         "the one named logits, pred or out]",
     ),
-    _model("--resize PIXELS", "Resize the shorter side to PIXELS."),
-    _model("--crop PIXELS", "Crop the center to PIXELS."),
+    _model(
+        "--resize PIXELS",
+        "Resize the shorter side to PIXELS, with --fit pad the longer one, with squash both.",
+    ),
+    _model("--crop PIXELS", "Crop the center to PIXELS, in place of the whole image."),
     _model("--depth SLICES", "Resize volumes to this many slices."),
     _model("--mean", "Subtract this mean from pixels of 0 to 1: one number, or one for each channel."),
     _model("--std", "Divide pixels by this standard deviation."),
@@ -222,7 +227,7 @@ _ALL = (
         "--fit",
         "Fit the image to the network: whole keeps the whole image and its aspect ratio, crop cuts out the "
         "central square, squash distorts it to a square, pad adds borders. [default: whole; the model's own "
-        "with --resize or --crop, and in benchmark]",
+        "with --crop, and in benchmark]",
     ),
     _model(
         "--scores",

@@ -165,7 +165,7 @@ def _load(image: Image.Image) -> Notes:
         if share:
             problem += f", and about {share:.0%} of its rows are there"
         if not _allows_truncated.get():
-            advice = "copy it again, or explain what can be read of it with --allow-truncated"
+            advice = "copy it again, or let the command explain what can be read with --allow-truncated"
             raise ImageError(f"{problem}: {advice}") from error
     else:
         return {}

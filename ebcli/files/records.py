@@ -63,7 +63,7 @@ class ClassRecord:
         blank: whether the map is empty.
         losses: with ``--verbose``, the probability lost at each operation.
         layer: the layer of the map.
-        method: the name of its method.
+        method: the name of its method, as ``--method`` takes it.
         peak: the map's maximum; 1 is an even spread of all probability over its cells.
         strength: the sum of a contrastive map's positive cells, 0 to 1; None for marginal maps.
         times_noise: the strength as a multiple of that of noise at the layer; None if that is unknown.
@@ -209,7 +209,7 @@ class Record:
         place: the path below the output directory; the names of the results start with it.
         input_bytes, input_mtime_ns: the size and modification time of the input; None if it could not be read.
         configuration: a hash of all settings that the results depend on.
-        model, weights, layer, method: how the maps were computed.
+        model, weights, layer, method: how the maps were computed, in words.
         head: the output that was explained, of a network that returns several; None of the only one.
         against: the indices of the classes of ``--against``.
         output_sha256: the checksums of the result files.

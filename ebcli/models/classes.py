@@ -111,7 +111,7 @@ def _with_name(categories: Names, name: str, count: int | None) -> tuple[int, ..
     advice = closest(name, categories) or did_you_mean(parts[:_MAX_NAMES])
     advice = (
         advice
-        or f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
+        or f"give one of the {len(categories)} class names or an index, or use the model clip/NAME for any text"
     )
     like = dict(zip(names, categories, strict=True))
     close = [like[key] for key in difflib.get_close_matches(lowercase, like, cutoff=_LIKE)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.keywords import BUNDLED, CROP, DEFAULT, FITS, PAD, WHOLE
+from ebcli.models.keywords import BUNDLED, CROP, DEFAULT, FITS, PAD, SQUASH, WHOLE
 
 if TYPE_CHECKING:
     from ebcli.datatypes.input_spec import InputSpec
@@ -29,7 +29,8 @@ class Preprocessing:
 
     Attributes:
         resize: length of the shorter side after resizing, in pixels.
-        crop: side of the center crop in pixels, the network's input size.
+        crop: side of the center crop in pixels, the network's input size. None for the model's own, and for ``resize``
+            if ``fit`` is ``"squash"`` or ``"pad"``.
         mean, std: normalization of pixels from 0 to 1, (pixel - mean) / std; one number, or one for each channel.
         fit: ``"crop"`` resizes the shorter side and cuts off the ends of the longer one, ``"squash"`` resizes both
             sides regardless of the aspect ratio, ``"pad"`` resizes the longer side and pads the shorter one with the
@@ -155,21 +156,25 @@ class Preprocessing:
             spec = replace(spec, size=(self.crop, self.crop))
         if self.resize is not None:
             spec = replace(spec, resize=(self.resize,), longest=None)
+            if self.crop is None and self.fit in (SQUASH, PAD) and spec.size is not None:
+                spec = replace(spec, size=(self.resize, self.resize))
         elif spec.size is not None and (takes_volumes or not keeps_fit):
             spec = replace(spec, resize=spec.size[:1])
         if self.resize or self.crop:
             self._check_crop(spec)
         return spec
 
-    @staticmethod
-    def _check_crop(spec: InputSpec) -> None:
+    def _check_crop(self, spec: InputSpec) -> None:
         if spec.fit == WHOLE or spec.size is None or spec.resize is None:
             return
         side = spec.size[0]
         shorter = min(spec.resize)
         if side > shorter:
             problem = f"the crop of {side} pixels is larger than the resized image of {shorter}"
-            raise ConfigurationError(f"{problem}: set --resize, too")
+            advice = "set --resize, too"
+            if self.resize is not None:
+                advice = f"set --crop {shorter}, too" if self.crop is None else "crop less, or resize to more"
+            raise ConfigurationError(f"{problem}: {advice}")
 
     def _norm(self, name: str, spec: InputSpec) -> tuple[float, ...]:
         """The mean or the standard deviation of each channel."""

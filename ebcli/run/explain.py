@@ -38,7 +38,7 @@ from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import CANDIDATES, WINDOWS, Values
 from ebcli.run.saliency import Saliency
 
-File = str | os.PathLike[str] | IO[bytes] | Image.Image
+File = str | os.PathLike[str] | IO[bytes] | bytes | Image.Image
 Array = AnyArray | Tensor
 Targets = str | int | Sequence[str | int | Sequence[str | int]] | None
 Place = tuple[int, int] | str | os.PathLike[str] | None
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         style: AnyStyle
         fit: str | None
         transform: Any
-        categories: NamesOfHeads
+        class_names: NamesOfHeads
         scores: str | None
         where: Place
         boxes: Any
@@ -100,7 +100,7 @@ def explain(
     style: AnyStyle = "overlay",
     fit: str | None = None,
     transform: Any = None,
-    categories: NamesOfHeads = None,
+    class_names: NamesOfHeads = None,
     scores: str | None = None,
     where: Place = None,
     boxes: Any = None,
@@ -116,9 +116,9 @@ def explain(
         model: a name for `load_model`, which loads it at each call; a `LoadedModel`; any `torch.nn.Module`; a model or
             a pipeline of Hugging Face; or a function from images (B, C, H, W) to logits, together with modules as
             `layer`, which runs as it is.
-        images: a path, a URL, a Pillow image, an open file, an array (H, W) or (H, W, 3), or a tensor (3, H, W). An
-            open image is read as its file. Arrays and tensors are images if they are of 8 bits, or arrays of floats
-            from 0 to 1; with a `range`, other arrays are in its units. A tensor of floats is the network's
+        images: a path, a URL, a Pillow image, an open file or its bytes, an array (H, W) or (H, W, 3), or a tensor
+            (3, H, W). An open image is read as its file. Arrays and tensors are images if they are of 8 bits, or arrays
+            of floats from 0 to 1; with a `range`, other arrays are in its units. A tensor of floats is the network's
             input as it is, preprocessed. A list of these, or a batch with another axis in front, gives a list
             of results; images of one size share a batch. For a network with several inputs, a tuple of all of its
             tensors, as the network gets them, or a mapping of their names; either one row of each, with a picture
@@ -142,9 +142,9 @@ def explain(
             an atlas.
         style: how maps are drawn: `atlas`, or a style of `draw_map`.
         fit: how images are fitted: `whole`, `crop`, `squash` or `pad`, see `Preprocessing`. None for the whole image,
-            unless the model was loaded with settings of its own.
+            unless the model was loaded with a crop or a fit of its own.
         transform: of a `torch.nn.Module`, what makes its input of an image; see `load_model`.
-        categories: the names of the classes, for models that do not know them; or a mapping of heads to names.
+        class_names: the names of the classes, for models that do not know them; or a mapping of heads to names.
         scores: how outputs become scores: `softmax`, `sigmoid`, or `raw` for numbers instead of classes; see
             `load_model`.
         where: of a segmentation network or one that returns maps of values, explain this pixel (x, y) of each image, or
@@ -161,7 +161,8 @@ def explain(
     Raises:
         ConfigurationError: the model, a class, the layer or the style does not exist or does not fit, or the
             preprocessing is unknown.
-        ImageError: an image cannot be read, or nothing is found in it.
+        ImageError: an image cannot be read, or nothing is found in it. Of a list, it is named, and no results return:
+            to go on without it, call this for each image.
         UnsupportedOpError: the network has operations without an excitation rule.
 
     Examples:
@@ -220,7 +221,7 @@ def explain(
         if shape is not None:
             (channels,) = shape[:-2] or (1,)
             spec = InputSpec.as_is(shape[-2:], channels)
-        plan, network = _make_plan(model, transform, categories, scores, head, layers, spec, values)
+        plan, network = _make_plan(model, transform, class_names, scores, head, layers, spec, values)
         numbers = [i for i, item in enumerate(groups) if item == group]
         frames = read_all([all_images[i] for i in numbers], network.transforms)
         if plan.maps.candidates == WINDOWS:
@@ -313,7 +314,7 @@ def _flat(*targets: Targets) -> tuple[str, ...]:
 def _make_plan(
     model: Any,
     transform: Any,
-    categories: Any,
+    class_names: Any,
     scores: str | None,
     head: HeadChoice,
     layers: Sequence[Any],
@@ -322,7 +323,7 @@ def _make_plan(
 ) -> tuple[RunPlan, LoadedModel]:
     """The plan, and the network with its preprocessing; with a `spec` if it gets inputs of that size as they are."""
     modules = [layer for layer in layers if isinstance(layer, nn.Module)]
-    network = _load(model, modules, transform, categories, scores, head, spec)
+    network = _load(model, modules, transform, class_names, scores, head, spec)
     settings: Values = {"model": model, "scores": scores, "head": None if head is None else str(head)}
     names: dict[Any, str] = {}
     if network is not None:  # texts that are its classes are so already
@@ -351,27 +352,27 @@ def _load(
     model: Any,
     modules: Sequence[nn.Module],
     transform: Any,
-    categories: Any,
+    class_names: Any,
     scores: str | None,
     head: HeadChoice,
     spec: InputSpec | None,
 ) -> LoadedModel | None:
     """The network; None if it is a name, which the plan's settings load."""
     if isinstance(model, LoadedModel):
-        if (transform, categories, scores, head) != (None, None, None, None):
+        if (transform, class_names, scores, head) != (None, None, None, None):
             advice = "pass transform, class_names, scores and head to load_model()"
             raise ConfigurationError(f"{model.name} is loaded already: {advice}")
         return model
     if isinstance(model, str):
-        if categories is None:
+        if class_names is None:
             return None
-        return load_model(model, class_names=categories, transform=transform, scores=scores, head=head)
+        return load_model(model, class_names=class_names, transform=transform, scores=scores, head=head)
     is_function = (
         callable(model) and not isinstance(model, nn.Module) and not hasattr(model, "image_processor")
     )
     if modules and is_function:
         model = FunctionOfTensor(model, modules)
-    return load_model(model, class_names=categories, transform=spec or transform, scores=scores, head=head)
+    return load_model(model, class_names=class_names, transform=spec or transform, scores=scores, head=head)
 
 
 def _has_several_inputs(model: Any, images: Any) -> bool:

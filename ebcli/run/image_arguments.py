@@ -27,7 +27,7 @@ from ebcli.run.reading import NetworkInput, Reader
 
 Frame = tuple[NetworkInput, DisplayFrame]  # what the network gets, and what its maps are drawn over
 
-_KINDS = "a path, a URL, a Pillow image, an array (H, W, 3), a tensor (3, H, W) or an open file"
+_KINDS = "a path, a URL, a Pillow image, an array (H, W, 3), a tensor (3, H, W), an open file or its bytes"
 _OTHER_DATA = (
     "call excitation_backprop(net, x, class, layer, contrastive=True) with its input x, or use the command"
 )
@@ -96,6 +96,8 @@ def _read(image: Any, spec: InputSpec) -> Frame:
         return _of_array(values, spec, values.dtype.kind == "f")
     if isinstance(image, np.ndarray):
         return _of_array(_channels_first(image, spec), spec)
+    if isinstance(image, bytes):
+        image = io.BytesIO(image)
     if hasattr(image, "read"):
         return _of_file(_open_source(image), spec)
     if not isinstance(image, Image.Image):

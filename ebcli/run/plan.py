@@ -133,7 +133,7 @@ class RunPlan:
         _derive_style(values)
         if values["format"] in FIGURE_FORMATS:
             values["panel"] = True
-        if not {"fit", "resize", "crop"} & values.keys():
+        if not {"fit", "crop"} & values.keys():
             values["fit"] = usual_fit
         if "words" in values:  # an answer is one figure
             values["panel"] = True

@@ -4,6 +4,7 @@ Imports neither torch nor Click.
 """
 
 import os
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ BOXES, MASKS, HEATMAPS = "boxes", "masks", "heatmaps"
 CANDIDATES = WINDOWS, PHOTO = "windows", "photo"
 ANNOTATIONS = {BOXES: (COCO,), MASKS: (COCO,), HEATMAPS: FIFTYONE_FILES}  # and their files
 ENGINES = ("local", "ray")
+NO_THRESHOLD = "is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8"
 Names = tuple[str, ...]
 Shard = tuple[int, int]  # its number, from 1, and how many there are
 Values = dict[str, Any]  # of options
@@ -317,6 +319,15 @@ class OutputOptions:
         check_at_least(1, max_side=self.max_side)
         if self.annotations == HEATMAPS:
             object.__setattr__(self, "raw", True)
+
+    @staticmethod
+    def of_threshold(threshold: str | float) -> tuple[str, float]:
+        """What ``0.5``, ``max:0.5`` or ``mass:0.8`` means. Raises ConfigurationError for anything else."""
+        kind, _, share = str(threshold).rpartition(":")
+        with suppress(ValueError):
+            if kind in ("", "max", "mass") and 0 < float(share) < 1:
+                return kind or "max", float(share)
+        raise ConfigurationError(f"{threshold!r} {NO_THRESHOLD}")
 
     @staticmethod
     def of_scale(text: str) -> Values:

@@ -27,6 +27,7 @@ from ebcli.drawing.style import ATLAS, AnyStyle, DrawingStyle
 from ebcli.errors import ConfigurationError, import_optional
 from ebcli.files.media.medium import DisplayFrame
 from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import OutputOptions
 from ebcli.run.rendering import frame_maps_of
 
 
@@ -107,9 +108,17 @@ class Saliency:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:
         return self.heatmap().astype(dtype or np.float32, copy=False)
 
-    def boxes(self, threshold: float = 0.5) -> list[Box | None]:
-        """The box around the largest region above a share of each map's maximum, in pixels; None if a map is blank."""
-        options = RegionOptions("max", threshold, masks=False)
+    def boxes(self, threshold: str | float = 0.5) -> list[Box | None]:
+        """The box around the largest region above a threshold, in pixels; None if a map is blank.
+
+        Args:
+            threshold: a share of each map's maximum, between 0 and 1; or ``"mass:0.8"`` for the smallest region with
+                that share of its positive values.
+
+        Raises:
+            ConfigurationError: it is no threshold.
+        """
+        options = RegionOptions(*OutputOptions.of_threshold(threshold), masks=False)
         size = self._frame.image.size
         boxes = []
         for map_ in self._maps:
@@ -151,7 +160,7 @@ class Saliency:
         evidence = self._atlas.evidence
         return np.array([*self.classes, ""])[self._atlas.winners(evidence)], evidence.max(0)
 
-    def detections(self, threshold: float = 0.5) -> Any:
+    def detections(self, threshold: str | float = 0.5) -> Any:
         """The maps that are not blank as `Detections` of supervision: detections' own boxes, else those of `boxes`.
 
         Their ``data`` has ``class_name`` and ``strength``.
@@ -223,6 +232,33 @@ class Saliency:
         """The photo under its map, or a panel of several maps."""
         return self._draw(self.style)
 
+    def draw(
+        self, style: AnyStyle | None = None, *, cmap: str | None = None, alpha: float | None = None
+    ) -> Image.Image:
+        """The picture in another style, colormap (of matplotlib) or opacity.
+
+        Args:
+            style: see `explain`.
+            cmap: the name of a colormap of matplotlib.
+            alpha: the opacity of an overlay at the upper end of the scale, 0 to 1.
+
+        Raises:
+            ConfigurationError: there is no such style or colormap, or the opacity is out of range.
+        """
+        return self._draw(self._restyle(None, style, cmap, alpha))
+
+    def _restyle(
+        self, format_: str | None, style: AnyStyle | None, cmap: str | None, alpha: float | None
+    ) -> DrawingStyle:
+        values: dict[str, Any] = {"format": format_, "panel": len(self._maps) > 1}
+        if style is not None:
+            values |= {"style": style, "signed": None}
+        if cmap is not None:
+            values["cmap"] = cmap
+        if alpha is not None:
+            values["alpha"] = alpha
+        return self.plan.replace(**values).style
+
     def _draw(self, style: DrawingStyle) -> Image.Image:
         maps = self._frame_maps(style)
         if len(maps) == 1 and style.name != ATLAS:
@@ -233,19 +269,21 @@ class Saliency:
     def _frame_maps(self, style: DrawingStyle) -> list[FrameMaps]:
         return frame_maps_of(self.explanation, self._frame.image.size, None, style)
 
-    def save(self, path: str | os.PathLike[str], style: AnyStyle | None = None) -> None:
-        """Write the picture to a file of any format that Pillow writes, also in another style.
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        style: AnyStyle | None = None,
+        *,
+        cmap: str | None = None,
+        alpha: float | None = None,
+    ) -> None:
+        """Write the picture to a file of any format that Pillow writes, also in another style, see `draw`.
 
         Raises:
-            ConfigurationError: there is no such style, or the format cannot hold it.
+            ConfigurationError: as for `draw`, or the format cannot hold the style.
         """
         is_jpeg = Path(path).suffix.lower() in (".jpg", ".jpeg")
-        values: dict[str, Any] = {"format": None, "panel": len(self._maps) > 1}
-        if is_jpeg:
-            values["format"] = "jpg"
-        if style is not None:
-            values |= {"style": style, "signed": None}
-        self._draw(self.plan.replace(**values).style).save(path)
+        self._draw(self._restyle("jpg" if is_jpeg else None, style, cmap, alpha)).save(path)
 
     def _repr_html_(self) -> str:
         if self.photo is None:

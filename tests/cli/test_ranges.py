@@ -51,6 +51,7 @@ def test_a_number_out_of_range_without_a_run() -> None:
         ("--compare-with", "lime", "choose one of contrastive, marginal, object"),
         ("-x", "LayrCAM", "did you mean 'layer-cam'"),
         ("--threshold", "1.5", "a share between 0 and 1"),
+        ("--resize", "160x160", "160 --fit squash makes squares of 160"),
         ("--threshold", "least:0.5", "as in 0.5 or mass:0.8"),
     ],
 )

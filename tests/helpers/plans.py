@@ -41,5 +41,5 @@ def make_plan(*images: Path | str, **options: Any) -> RunPlan:
 
 def command_plan(*images: Path | str, **options: Any) -> RunPlan:
     """The plan that the command makes of options: ``make_plan``, with whole images unless an option crops them."""
-    is_fitted = any(name in options for name in ("fit", "resize", "crop"))
+    is_fitted = any(name in options for name in ("fit", "crop"))
     return make_plan(*images, **({} if is_fitted else {"fit": "whole"}), **options)

@@ -34,7 +34,10 @@ def test_a_fit_replaces_the_presets_and_shows_the_whole_image() -> None:
     torch.testing.assert_close(padded[:, 24:40], functional.normalize(small, preset.mean, preset.std))
     bands = torch.cat([padded[:, :24], padded[:, 40:]], 1)
     assert bands.abs().max() <= 0.5 / 255 + 1e-6  # the mean color in 8 bits
-    assert Preprocessing(fit="squash", resize=72).apply(preset).resize == (72,)
+    for fit in ("squash", "pad"):  # whole without a crop
+        resized = Preprocessing(fit=fit, resize=96).apply(preset)
+        assert (resized.resize, resized.size) == ((96,), (96, 96))
+    assert Preprocessing(fit="squash", resize=72, crop=64).apply(preset).size == (64, 64)
     assert Preprocessing(std=2).apply(squashed).fit == "squash"
     cropped = Preprocessing(fit="crop", resize=72).apply(squashed)
     torch.testing.assert_close(cropped(photo), preset(photo), rtol=0, atol=0)
@@ -80,6 +83,13 @@ def test_as_many_numbers_as_channels_are_needed() -> None:
 def test_a_crop_larger_than_the_resized_image_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="300 pixels is larger than the resized image of 256"):
         Preprocessing(crop=300).apply(InputSpec((224, 224)))
+    for settings, advice in (
+        ({"crop": 300}, "set --resize, too"),
+        ({"resize": 160}, "set --crop 160, too"),
+        ({"crop": 300, "resize": 160}, "crop less, or resize to more"),
+    ):
+        with pytest.raises(ConfigurationError, match=f": {advice}$"):
+            Preprocessing(**settings).apply(InputSpec((224, 224)))
 
 
 def test_a_crop_that_the_network_does_not_accept_is_reported_in_one_sentence() -> None:

@@ -1,6 +1,8 @@
 """One call from Python makes the command's own maps and picture."""
 
 import io
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,14 @@ def test_it_makes_the_picture_and_the_numbers_of_the_command(tmp_path: Path) -> 
         np.testing.assert_allclose(found.maps, arrays["maps"], rtol=1e-5, atol=1e-9)
         assert found.scores == pytest.approx(arrays["scores"].tolist())
     assert found.classes == ["tiger cat"]
+    page = (ROOT / "docs/networks.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (formula,) = [block for block in blocks if "heatmap = " in block]
+    (saliency,) = found.maps
+    variables = {"np": np, "file": dict(np.load(raw)), "saliency": saliency}
+    variables |= zip("hw", saliency.shape, strict=True)
+    exec(formula, variables)
+    np.testing.assert_allclose(variables["heatmap"], found.heatmap()[0], atol=1e-7)
     drawn = np.asarray(found.picture, float)
     assert np.abs(drawn - np.asarray(Image.open(picture), float)).mean() < 4  # JPEG's error
 
@@ -56,6 +66,23 @@ def test_an_open_image_and_a_loaded_network_do_as_well(bundled: ebcli.LoadedMode
     assert len(repr(bundled)) < 100
 
 
+def test_bytes_of_a_file_are_an_image_that_any_colormap_draws(
+    bundled: ebcli.LoadedModel, tmp_path: Path
+) -> None:
+    found = ebcli.explain(bundled, PHOTO.read_bytes(), "tiger cat")
+    np.testing.assert_allclose(found.maps, ebcli.explain(bundled, PHOTO, "tiger cat").maps)
+    spec = ebcli.load_model(preprocessing=ebcli.Preprocessing(fit="whole")).transforms
+    expected = ebcli.draw_map(Image.open(PHOTO), found.maps[0], spec, cmap="jet", alpha=0.5)
+    np.testing.assert_array_equal(found.draw(cmap="jet", alpha=0.5), expected)
+    found.save(tmp_path / "jet.png", cmap="jet", alpha=0.5)
+    np.testing.assert_array_equal(Image.open(tmp_path / "jet.png"), expected)
+    assert not np.array_equal(found.picture, expected)
+    with pytest.raises(ebcli.ConfigurationError, match="alpha is 2"):
+        found.draw(alpha=2)
+    with pytest.raises(ebcli.ConfigurationError, match="did you mean 'jet'"):
+        found.draw(cmap="jett")
+
+
 def test_a_loaded_network_that_crops_sees_the_center(bundled: ebcli.LoadedModel) -> None:
     photo = ROOT / "sample_images/coffee.jpg"  # which the center crop cuts
     loaded = ebcli.explain(bundled, photo)
@@ -70,6 +97,20 @@ def test_the_network_keeps_its_type(bundled: ebcli.LoadedModel) -> None:
     assert next(loaded.net.parameters()).dtype.itemsize == 8
     assert found.strength == [None]
     assert found.maps.sum() == pytest.approx(found.explanation.maps[0].mass, rel=1e-5)
+
+
+def test_boxes_take_the_thresholds_of_the_command(bundled: ebcli.LoadedModel, tmp_path: Path) -> None:
+    found = ebcli.explain(bundled, PHOTO, "tiger cat")
+    for threshold in (0.3, "max:0.3", "mass:0.8"):
+        options = ("--annotations", "boxes", "--threshold", str(threshold), "--overwrite")
+        done = CliRunner().invoke(main, [str(PHOTO), "--target", "tiger cat", "-o", str(tmp_path), *options])
+        assert done.exit_code == 0, done.stderr
+        (region,) = json.loads((tmp_path / "annotations.json").read_text())["annotations"]
+        (box,) = found.boxes(threshold)
+        assert box.xywh == pytest.approx(region["bbox"], abs=0.01)
+    for wrong in (0, 1, 50, 1.5, -1, float("nan"), "area:0.5", "mass:", None):
+        with pytest.raises(ebcli.ConfigurationError, match="a share between 0 and 1, as in"):
+            found.boxes(wrong)
 
 
 def test_against_a_class_is_signed(bundled: ebcli.LoadedModel) -> None:

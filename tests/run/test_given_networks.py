@@ -69,7 +69,7 @@ def test_it_sees_what_the_same_network_sees_by_name() -> None:
     bundled, photo = ebcli.load_model(), "sample_images/coffee.jpg"
     by_name = ebcli.explain("efficientnet_lite0", photo, "cup")
     module = ebcli.explain(
-        bundled.net, photo, "cup", transform=bundled.transforms, categories=bundled.categories
+        bundled.net, photo, "cup", transform=bundled.transforms, class_names=bundled.categories
     )
     np.testing.assert_allclose(module.maps, by_name.maps, atol=1e-6)
     assert module.scores == pytest.approx(by_name.scores)
@@ -94,7 +94,7 @@ def test_it_sees_what_the_same_network_sees_by_name() -> None:
 def test_maps_lie_where_any_transform_looks(transform: Callable[..., Any], seen: tuple[int, ...]) -> None:
     net = color_net()
     found = ebcli.explain(
-        net, PHOTO, "red", layer="input", transform=transform, categories=NAMES, contrastive=False
+        net, PHOTO, "red", layer="input", transform=transform, class_names=NAMES, contrastive=False
     )
     assert found.explanation.maps[0].placement == pytest.approx(seen, abs=0.8)
     assert found.heatmap().shape == (1, 60, 120) == np.asarray(found).shape
@@ -221,7 +221,7 @@ def test_models_and_pipelines_of_hugging_face(kind: str) -> None:
 
 def test_the_numbers_of_a_result() -> None:
     found = ebcli.explain(
-        color_net(), PHOTO, ["red", "green"], layer="input", transform=TO_32, categories=NAMES
+        color_net(), PHOTO, ["red", "green"], layer="input", transform=TO_32, class_names=NAMES
     )
     assert found.mass == [None, None]
     marginal = ebcli.explain(
@@ -230,7 +230,7 @@ def test_the_numbers_of_a_result() -> None:
         ["red", "green"],
         layer="input",
         transform=TO_32,
-        categories=NAMES,
+        class_names=NAMES,
         contrastive=False,
     )
     assert marginal.mass == pytest.approx([1, 1])
@@ -261,7 +261,7 @@ def test_notebooks_show_a_tab_for_each_class_and_the_value_under_the_pointer(
     tmp_path: Path, browser: Any
 ) -> None:
     found = ebcli.explain(
-        color_net(), PHOTO, ["red", "green"], layer="input", transform=TO_32, categories=NAMES
+        color_net(), PHOTO, ["red", "green"], layer="input", transform=TO_32, class_names=NAMES
     )
     (tmp_path / "page.html").write_text(found._repr_html_(), encoding="utf-8")
     browser.visit((tmp_path / "page.html").as_uri())
@@ -293,7 +293,7 @@ def test_no_text_is_a_script_in_notebooks(tmp_path: Path, browser: Any) -> None:
     table = torch.ones(1, 3)
     cells = []
     for names in (texts[:3], texts[3:6], texts[6:]):
-        view = ebcli.explain(net, PHOTO, names, layer=texts[1:3], transform=TO_32, categories=names)
+        view = ebcli.explain(net, PHOTO, names, layer=texts[1:3], transform=TO_32, class_names=names)
         of_table = ebcli.explain(
             RedAndTable(), (torch.ones(1, 3, 8, 8), table), 0, layer="input:table", columns=names
         )[0]
@@ -321,11 +321,11 @@ def test_no_text_is_a_script_in_notebooks(tmp_path: Path, browser: Any) -> None:
             {"transform": TO_32},
             "image 1 of 1: it is float64 with values up to 200",
         ),
-        ("net", PHOTO, {"transform": TO_32, "target": "redd", "categories": NAMES}, "did you mean 'red'"),
+        ("net", PHOTO, {"transform": TO_32, "target": "redd", "class_names": NAMES}, "did you mean 'red'"),
         (
             "net",
             PHOTO,
-            {"transform": TO_32, "categories": NAMES[:2]},
+            {"transform": TO_32, "class_names": NAMES[:2]},
             "there are 2 class names, but .* 3 outputs",
         ),
         ("net", PHOTO, {"transform": 3}, "transform is 3"),

@@ -1,11 +1,13 @@
 """A plan is right or is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from plans import make_plan
 
 from ebcli.errors import ConfigurationError
+from ebcli.run.plan import RunPlan
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,9 @@ from ebcli.errors import ConfigurationError
 def test_values_out_of_range_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make_plan(**{"images": ("a.jpg",), **wrong})
+
+
+def test_a_crop_shows_no_whole_image_and_a_size_does() -> None:
+    for values, fit in (({}, "whole"), ({"resize": 160}, "whole"), ({"crop": 160}, None)):
+        plan = RunPlan.from_values(images=(Path("a.jpg"),), **values)
+        assert plan.model.preprocessing.fit == fit
