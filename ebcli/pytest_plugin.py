@@ -6,12 +6,24 @@ from typing import Any
 
 import pytest
 
+_NAME = "saliency_unchanged"
 _networks: list[Any] = []  # the network of the test that runs
 
 
 def network() -> Any:
     """The factory that the command is told of."""
-    return _networks[-1]
+    from ebcli.models import LoadedModel
+    from ebcli.models.running import shallow_copy
+
+    net = _networks[-1]
+    if not isinstance(net, LoadedModel):
+        return net
+    twin: Any = shallow_copy(net.net)
+    twin.preprocessing = net.transforms
+    twin.categories = net.categories
+    twin.scores = net.scores
+    twin.task = net.task
+    return twin
 
 
 @pytest.fixture
@@ -19,7 +31,8 @@ def saliency_unchanged(tmp_path: Path) -> Callable[..., None]:
     """A function that repeats a run with another network, and fails the test if the maps differ from the run's.
 
     Call it as ``saliency_unchanged(baseline, net, min_correlation=0.9)``: the directory of a run with ``--raw``; the
-    network, if it is another one, a module or a model's name; and options of `eb-saliency check`, with underscores.
+    network, if it is another one, a module, a `LoadedModel` or a model's name; and options of `eb-saliency check`, with
+    underscores.
     """
 
     def check(baseline: str | Path, net: Any = None, **options: Any) -> None:
@@ -39,7 +52,8 @@ def saliency_unchanged(tmp_path: Path) -> Callable[..., None]:
         finally:
             _networks.pop()
         if result.exit_code > 1:
-            pytest.fail(result.stderr.strip(), pytrace=False)
+            message = result.stderr.strip().replace(f"{__name__}:{network.__name__}", f"{_NAME}'s network")
+            pytest.fail(message, pytrace=False)
         if result.exit_code:
             *wrong, report = result.stdout.splitlines()
             pytest.fail("\n".join([f"the saliency maps changed, see {report}", *wrong]), pytrace=False)

@@ -28,6 +28,16 @@ def test_same(saliency_unchanged):
     saliency_unchanged("base")
     saliency_unchanged("base", net(0), min_correlation=0.99)
 
+def test_loaded(saliency_unchanged):
+    saliency_unchanged("base", ebcli.load_model(net(0)), min_correlation=0.99)
+    names = ["a", "b", "c", "d", "e"]
+    custom = ebcli.Preprocessing(resize=32, crop=32)
+    loaded = ebcli.load_model("test_maps.py:small", preprocessing=custom, class_names=names)
+    saliency_unchanged("base", loaded, min_correlation=0.99)
+
+def test_no_network(saliency_unchanged):
+    saliency_unchanged("base", 3)
+
 def test_moved(saliency_unchanged):
     saliency_unchanged("base", net(1))
 
@@ -55,7 +65,8 @@ def test_a_network_whose_maps_moved_fails_with_a_sentence_and_the_picture(workin
     session.start()
     session.join(timeout=300)
     printed = Path("printed").read_text()
-    assert "2 failed, 1 passed" in printed, printed
+    assert "3 failed, 2 passed" in printed, printed
+    assert "saliency_unchanged's network returned a int, but a torch.nn.Module" in printed
     assert "the saliency maps changed, see " in printed
     assert "class 3: correlation " in printed
     page = Path("kept/test_moved0/saliency/comparison/index.html")

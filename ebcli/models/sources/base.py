@@ -155,6 +155,8 @@ class ModelSource(ABC):
                 rate = float(custom_rate)
             spec = replace(_USUAL_CLIPS, frames=frames, rate=rate, network=self.name)
         settings = getattr(net, "preprocessing", None)
+        if isinstance(settings, InputSpec):
+            return settings
         if not isinstance(settings, Preprocessing):
             settings = Preprocessing()
         if settings.depth:
