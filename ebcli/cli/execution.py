@@ -27,7 +27,7 @@ from ebcli.cli.console import (
 )
 from ebcli.cli.options import Options
 from ebcli.cli.record_printer import RecordPrinter
-from ebcli.datatypes.explanation import HARDLY_ANY
+from ebcli.datatypes.explanation import HARDLY_ANY, JsonObject
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, plural
 from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, STDOUT
@@ -271,6 +271,17 @@ def _unit(work: Run, plan: RunPlan) -> str:
     return work.reader.unit if plan.words is None else "answer"
 
 
+def _why_insufficient(test: JsonObject) -> str:
+    """Why sufficiency is not shown, by the fields of a `Sufficiency`; empty if it is."""
+    if test["suffices"]:
+        return ""
+    if test["blurred"] >= test["score"] / 2:
+        return "half of the score remains if all of the image is blurred"
+    if test["part"] == 1:
+        return "no part of the image keeps half of the score"
+    return "as small a part in random order, or at the center, keeps half of the score"
+
+
 @dataclass(kw_only=True)
 class _Totals:
     """What is said of all records together.
@@ -281,7 +292,7 @@ class _Totals:
         counts: how many records have each status.
         predictions: how many of these are right, and how many wrong.
         evidence: of how many maps only the score is poor, see ``ClassRecord``.
-        tests: how many maps suffice, and how many do not.
+        tests: how many maps suffice, ``""``, and how many do not, by what is said of that.
         unlooked: how many words have hardly any evidence in the picture, and how many have more.
         mapless: how many images have no map, by what is said of their prediction.
         num_incomplete: how many videos could be explained in part only.
@@ -292,7 +303,7 @@ class _Totals:
     counts: Counter[str] = field(default_factory=Counter)
     predictions: Counter[bool] = field(default_factory=Counter)
     evidence: Counter[bool | None] = field(default_factory=Counter)
-    tests: Counter[bool] = field(default_factory=Counter)
+    tests: Counter[str] = field(default_factory=Counter)
     unlooked: Counter[bool] = field(default_factory=Counter)
     mapless: Counter[str] = field(default_factory=Counter)
     num_incomplete: int = 0
@@ -311,13 +322,18 @@ class _Totals:
             elif self.style.name != ATLAS:  # which compares also the unlikely
                 self.evidence[class_.only_score_is_poor] += 1
             if class_.sufficiency is not None:
-                self.tests[class_.sufficiency["suffices"]] += 1
+                self.tests[_why_insufficient(class_.sufficiency)] += 1
 
     def print_sufficiency(self) -> None:
         """Print how many maps were not shown to suffice."""
-        if self.tests[False]:
-            subject = f"{self.tests[False]} of {self.tests.total()} maps"
-            note(f"sufficiency not shown for {subject}: the pictures, the page and --verbose say why")
+        reasons = self.tests.keys() - {""}
+        if not reasons:
+            return
+        total = self.tests.total()
+        reason = min(reasons)
+        if len(reasons) > 1:
+            reason = "the pictures, the page and --verbose say why"
+        note(f"sufficiency not shown for {total - self.tests['']} of {total} maps: {reason}")
 
     def print_evidence(self) -> None:
         """Print how many maps have hardly any evidence."""
@@ -337,8 +353,12 @@ class _Totals:
             ending = ". They are drawn faint"
         if self.style.vmax is not None:
             ending = ""
-        reasons = {False: noise, True: "the score is below chance"}
-        words = ", or ".join(reason for is_poor, reason in reasons.items() if self.evidence[is_poor])
+        num_unlikely = self.evidence[True]
+        words = noise
+        if num_unlikely == num_faint:
+            words = "the score is below chance"
+        elif num_unlikely:
+            words = f"{num_faint - num_unlikely} as strong as maps of noise, {num_unlikely} with a score below chance"
         note(f"{subject} hardly any evidence: {words}{ending}")
 
     def print_accuracy(self) -> None:

@@ -120,6 +120,8 @@ def _rows(record: Record, columns: Collection[str]) -> Iterator[JsonObject]:
     """A row for each map of an input; one for an input without any."""
     common = _fields(record, columns)
     del common["output"]
+    if columns is COLUMNS:
+        del common["method"]  # in words; each map has the name of its own
     if not record.classes:
         yield common
     outputs = record.output

@@ -59,6 +59,28 @@ def test_each_segment_but_the_background_has_a_map_on_its_own_pixels() -> None:
     assert share(red, RED_SQUARE) == pytest.approx(1)
 
 
+def test_a_background_without_a_name_is_explained_and_said() -> None:
+    """Torchvision's networks for classes of one's own have no names: class 0 may be the background, or a class."""
+    Path("nets.py").write_text(
+        "from torchvision.models.segmentation import lraspp_mobilenet_v3_large\n"
+        "def net():\n"
+        "    net = lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4).eval()\n"
+        "    net.classifier.low_classifier.bias.data[0] = 1e4\n"
+        "    return net\n"
+    )
+    model = ("--model", "nets.py:net", "--json", "-o", "maps", "--workers", "0", "squares.png")
+    result = CliRunner().invoke(main, [*model])
+    assert [one["index"] for one in json.loads(result.stdout)["classes"]] == [0]
+    assert (
+        "Warning: class 0 is explained like the others: if it is the background, class names" in result.stderr
+    )
+    Path("names.txt").write_text("background\na\nb\nc\n")
+    named = CliRunner().invoke(main, [*model, "--class-names", "names.txt"])
+    assert json.loads(named.stdout)["classes"] == []
+    for quiet in (named, CliRunner().invoke(main, [*model, "--target", "0"])):
+        assert "class 0 is explained" not in quiet.stderr
+
+
 def test_small_segments_are_explained_if_asked_for() -> None:
     assert [one["name"] for one in run("--above", "0.0001")["classes"]] == ["green", "red", "blue"]
     assert [one["name"] for one in run("--above", "0.12")["classes"]] == ["green"]

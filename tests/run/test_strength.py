@@ -102,7 +102,7 @@ def test_a_run_says_how_many() -> None:
         Image.new("RGB", (240, 240), "white").save(f"{name}.png")
     result = run("a.png", "b.png", str(SAMPLES / "rocket.jpg"))
     assert result.stderr.count("They are drawn faint") == 1
-    assert "2 of 3 maps have hardly any evidence" in result.stderr
+    assert "2 of 3 maps have hardly any evidence: they are about as strong as maps of noise." in result.stderr
 
 
 def test_the_strength_is_the_sum_of_the_positive_cells() -> None:
@@ -155,7 +155,7 @@ def test_the_terminal_says_what_decides() -> None:
         ([coffee, "--target", "daisy"], "the score is below chance. It"),
         (
             ["white.png", coffee, "--target", "daisy"],
-            "as strong as maps of noise, or the score is below chance. They",
+            ": 1 as strong as maps of noise, 1 with a score below chance. They",
         ),
     ):
         assert f"{reasons} " in run(*arguments, "-o", f"out{len(arguments)}").stderr

@@ -42,7 +42,9 @@ def test_a_table_has_a_row_per_map_of_the_last_records(name: str, monkeypatch: p
         ["input", "output", "index", "score", "strength", "left", "top", "width", "height"]
     ]
     assert list(found.itertuples(index=False, name=None)) == expected
+    assert (table[table.status == "done"].method == "contrastive").all()  # as --method takes it
     failed = table[table.status == "failed"]
+    assert failed.method.isna().all()
     assert sorted(failed.input) == ["photos/broken.jpg", 'photos/caf\\xe9, "au\nlait".jpg']
     assert failed.output.isna().all() and failed.error.str.len().min() > 5
     # what is up to date is in it, too, and an earlier table is replaced

@@ -1,5 +1,7 @@
 """Segmentation: the subjects are the classes that an image is segmented into, or those at some pixels."""
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,6 +38,9 @@ def _subjects(scores: Tensor, request: ImageRequest) -> list[Subject]:
     if minimum is None:
         minimum = 0.0 if request.network.classes else _LEAST_SHARE
     chosen = [index for index in _foreground(request.network) if shares[index] > minimum]
+    if 0 in chosen and not (request.network.classes or request.network.loaded.categories):
+        advice = "if it is the background, class names that call it 'background' (--class-names) leave it out"
+        warnings.warn(f"class 0 is explained like the others: {advice}", stacklevel=2)
     chosen.sort(key=shares.__getitem__, reverse=True)
     subjects = []
     for index in chosen[: maps.top_k]:
