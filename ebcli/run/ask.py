@@ -67,14 +67,14 @@ class Answer(Saliency):
             raise ConfigurationError("the answer has none of these words, so there is nothing to draw")
         return answer_figure(self.explanation, [self._frame], self._frame_maps(style), "", self.about).image()
 
-    def save(self, path: Any, style: Any = None) -> None:
+    def save(self, path: Any, style: Any = None, **drawing: Any) -> None:
         """Write the figure to a file of any format that Pillow writes, or the page to one that ends in ``.html``.
 
         Raises:
             ConfigurationError: there are no maps, or the format cannot hold the figure.
         """
         if Path(path).suffix.lower() != _HTML:
-            super().save(path, style)
+            super().save(path, style, **drawing)
             return
         page = answer_page(
             self.explanation, [self._frame], self._frame_maps(self.style), self.text, self.about
