@@ -50,7 +50,7 @@ AFFINES = {
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", AFFINES)
-@pytest.mark.parametrize("network", ["solid", "fixed"])
+@pytest.mark.parametrize("network", ["solid", "fixed", "reordered"])
 def test_a_nifti_map_lies_where_the_volume_is_bright(name: str, network: str) -> None:
     scan = nibabel.Nifti1Image(volume(SHAPE, PLACE).T, AFFINES[name])
     scan.header.set_xyzt_units("micron")
@@ -328,7 +328,7 @@ def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
         (
             "collapsing",
             ("--layer", "1"),
-            "layer '1' has no spatial dimensions (output shape (4, 64, 64)): choose a layer",
+            "layer '1' has no spatial dimensions that follow those of the input (output shape (4, 64, 64)): choose a",
         ),
         ("gray", ("EB_SALIENCY_CHANNELS=0",), "channels is (0,), but must be channels, numbered from 1"),
         (
