@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import Module
 
@@ -25,15 +24,14 @@ class Layout:
         grid: the shape of the map.
         tokens: the token of each cell, row by row; None if the axes are those of the map.
         special: how many tokens are no cells, such as a class token and registers.
-        orders: for each axis, where its elements are in the order of the input, such as backwards; None where they are
-            in this order.
+        mirrored: the axes of the map along which the output holds the cells from the last one to the first.
     """
 
     axes: Shape
     grid: Shape
     tokens: Shape | None = None
     special: int = 0
-    orders: tuple[Shape | None, ...] = ()
+    mirrored: Shape = ()
 
     def sum_channels(self, relevance: Tensor) -> Tensor:
         """The map (B, *grid) of relevance (B, ...)."""
@@ -41,10 +39,7 @@ class Layout:
         cells = moved.reshape(*moved.shape[: 1 + len(self.axes)], -1).sum(-1)
         if self.tokens is not None:
             return cells[:, list(self.tokens)].unflatten(1, self.grid)
-        for axis, order in enumerate(self.orders, 1):
-            if order is not None:
-                cells = cells.index_select(axis, torch.tensor(order, device=cells.device))
-        return cells
+        return cells.flip([1 + axis for axis in self.mirrored])
 
 
 def saliency_map(

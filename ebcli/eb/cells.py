@@ -160,11 +160,11 @@ class InputGrid:
     @cached_property
     def _is_reordered(self) -> bool:
         """Whether the first layer reads the axes of the input in another order, or backwards."""
-        operand = next((op.operand for op in self._ops if is_learned(op)), None)
-        layout = operand and _layout_by_list(operand, self._cells_of_map(), 0)
-        if layout is None:
-            return False
-        return list(layout.axes) != sorted(layout.axes) or any(layout.orders)
+        for op in filter(is_learned, self._ops):
+            layout = _layout_by_list(op.operand, self._cells_of_map(), 0)
+            if layout is not None:
+                return list(layout.axes) != sorted(layout.axes) or bool(layout.mirrored)
+        return False
 
     def tokens_of(self, value: Value, axis: int) -> Tokens | None:
         """The tokens along one axis of a value; None if they form no grid.
@@ -206,12 +206,11 @@ def _layout_by_list(value: Value, cells: Sequence[Cells], images: int) -> Layout
     map_axes = _axes_of_map(value, cells, images)
     if map_axes is None:
         return None
+    mirrored = (index for index, axis in enumerate(map_axes) if _is_mirrored(cells[index].along(value, axis)))
     return Layout(
         tuple(_with_images_first(axis, images) for axis in map_axes),
         tuple(value.shape[axis] for axis in map_axes),
-        orders=tuple(
-            _order(of_axis.along(value, axis)) for of_axis, axis in zip(cells, map_axes, strict=True)
-        ),
+        mirrored=tuple(mirrored),
     )
 
 
@@ -219,7 +218,7 @@ def _axes_of_map(value: Value, cells: Sequence[Cells], images: int) -> list[int]
     """The axis of a value that holds each axis of the map; None if one is unknown."""
     varying_axes = [of_axis.varying_axes(value) for of_axis in cells]
     single_axes = [axis for axis, size in enumerate(value.shape) if size == 1 and axis != images]
-    map_axes = []
+    map_axes: list[int] = []
     for index, of_axis in enumerate(cells):
         own_axes = varying_axes[index].difference(*varying_axes[:index], *varying_axes[index + 1 :])
         if len(own_axes) == 1:
@@ -231,15 +230,10 @@ def _axes_of_map(value: Value, cells: Sequence[Cells], images: int) -> list[int]
     return map_axes
 
 
-def _order(marks: Tensor) -> tuple[int, ...] | None:
-    """Where the elements along an axis are in the order of the input; None if they are in this order."""
+def _is_mirrored(marks: Tensor) -> bool:
+    """Whether the marks along an axis fall; at the ends, padding may have marks from anywhere."""
     steps = marks[marks != 0].diff()
-    is_distinct = bool((steps.abs() > _SAME).all()) and bool(marks.all())
-    if is_distinct and bool((steps < 0).any()):
-        return tuple(marks.argsort().tolist())
-    if int((steps < -_SAME).sum()) > int((steps > _SAME).sum()):  # mirrored, and padded or enlarged
-        return tuple(reversed(range(len(marks))))
-    return None
+    return int((steps < -_SAME).sum()) > int((steps > _SAME).sum())
 
 
 def _are_pixels(axis: int, op: Op, source: Value) -> bool:

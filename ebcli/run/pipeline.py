@@ -198,9 +198,9 @@ class Run:
             return
         self._orientations.setdefault(volume.clips.codes, source.name)
         if len(self._orientations) > 1:
-            files = " and ".join(f"{codes} of '{name}'" for codes, name in self._orientations.items())
-            problem = f"the network gets voxels as they are stored, in different orientations: {files}"
-            warnings.warn(f"{problem}. Set {PREFIX}ORIENTATION to that of its training data", stacklevel=2)
+            files = " and ".join(f"'{name}' is {codes}" for codes, name in self._orientations.items())
+            problem = f"{files}, but the network gets voxels as they are stored"
+            warnings.warn(f"{problem}: set {PREFIX}ORIENTATION to that of its training data", stacklevel=2)
 
     def _read(self, sources: Iterable[Source]) -> Iterator[_Loading]:
         """Each image that is loaded, in order."""

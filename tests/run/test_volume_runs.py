@@ -157,6 +157,18 @@ def test_a_head_has_the_same_map_however_it_is_stored(affine: str) -> None:
     np.testing.assert_allclose(expected / expected.sum(), HEAD * weights / (HEAD * weights).sum(), atol=1e-6)
 
 
+def test_a_dicom_series_is_reoriented_and_its_map_is_where_it_was() -> None:
+    dicom_series(Path("ct"), volume(SHAPE, PLACE), (0.5, 0.7, 3.0))
+    maps = []
+    for settings in ({}, {"orientation": "RAS"}):
+        (record,) = run("solid", "ct", "--raw", "-o", f"maps{len(maps)}", **settings)
+        maps.append((nibabel.load(record["output"][3]), np.load(record["output"][2])["maps"][0]))
+    (usual, stored), (reoriented, in_ras) = maps
+    np.testing.assert_allclose(reoriented.affine, usual.affine)
+    np.testing.assert_allclose(reoriented.get_fdata(), usual.get_fdata(), atol=1e-6)
+    np.testing.assert_allclose(in_ras, stored[:, ::-1, ::-1], atol=1e-6)  # DICOM's slices are in LPS
+
+
 def test_a_volume_without_directions_is_not_reoriented() -> None:
     np.save("a.npy", volume((8, 9, 9), (3, 4, 4)))
     (record,) = run("solid", "a.npy", status=1, orientation="LPS")
@@ -169,10 +181,10 @@ def test_volumes_of_different_orientations_get_one_warning() -> None:
     command = ["--model", "nets.py:sided", *OPTIONS, *files, files[1]]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output
-    assert result.stderr.count("orientation") == 1
+    assert result.stderr.count("ORIENTATION") == 1
     assert (
-        "in different orientations: RAS of 'RAS.nii.gz' and LPS of 'LPS.nii.gz'. "
-        "Set EB_SALIENCY_ORIENTATION to that of its training data"
+        "'RAS.nii.gz' is RAS and 'LPS.nii.gz' is LPS, but the network gets voxels as they are stored: "
+        "set EB_SALIENCY_ORIENTATION to that of its training data"
     ) in " ".join(result.stderr.split())
 
 
