@@ -26,7 +26,7 @@ class Reordered(nn.Module):
 
 
 def convolutions(extent: Sequence[int]) -> nn.Sequential:
-    """Of 5 x 9 x 13 voxels, there are as many channels as rows after the first layer, and as slices after the second."""
+    """Of 5 x 9 x 13 voxels, the first layer has as many channels as rows, and the second as slices."""
     conv = nn.Conv3d if len(extent) == 3 else nn.Conv2d
     shape = [(size + 1) // 2 for size in extent]
     torch.manual_seed(0)
