@@ -24,20 +24,22 @@ class Layout:
         grid: the shape of the map.
         tokens: the token of each cell, row by row; None if the axes are those of the map.
         special: how many tokens are no cells, such as a class token and registers.
+        mirrored: the axes of the map along which the output holds the cells from the last one to the first.
     """
 
     axes: Shape
     grid: Shape
     tokens: Shape | None = None
     special: int = 0
+    mirrored: Shape = ()
 
     def sum_channels(self, relevance: Tensor) -> Tensor:
         """The map (B, *grid) of relevance (B, ...)."""
         moved = relevance.movedim(self.axes, [*range(1, 1 + len(self.axes))])
         cells = moved.reshape(*moved.shape[: 1 + len(self.axes)], -1).sum(-1)
-        if self.tokens is None:
-            return cells
-        return cells[:, list(self.tokens)].unflatten(1, self.grid)
+        if self.tokens is not None:
+            return cells[:, list(self.tokens)].unflatten(1, self.grid)
+        return cells.flip([1 + axis for axis in self.mirrored])
 
 
 def saliency_map(
@@ -75,7 +77,8 @@ def without_map(shape: Shape, layer: str | None) -> LayerError:
     """The error of a layer whose output, with the images first, holds no cells."""
     what = "the input" if layer is None else f"layer {layer!r}"
     return LayerError(
-        f"{what} has no spatial dimensions (output shape {shape[1:]}): choose a layer whose output has height and width"
+        f"{what} has no spatial dimensions that follow those of the input (output shape {shape[1:]}): "
+        "choose a layer whose output has height and width"
     )
 
 
@@ -120,10 +123,15 @@ def layout_by_shape(shape: Shape, extent: Shape) -> Layout | None:
 
 
 def is_told_by_shape(shape: Shape, extent: Shape) -> bool:
-    """Whether the shape of a layer's output leaves no doubt which axes are those of its map."""
+    """Whether the shape of a layer's output leaves no doubt that the axes of its map are behind that of channels."""
     if not 1 < len(extent) == len(shape) - 2:
         return False
-    return fits(shape[2:], extent) != fits(shape[1:-1], extent)
+    return fits(shape[2:], extent) and not fits(shape[1:-1], extent)
+
+
+def is_ambiguous(shape: Shape, extent: Shape) -> bool:
+    """Whether a layer's output may have its channels first or last."""
+    return 1 < len(extent) == len(shape) - 2 and fits(shape[2:], extent) and fits(shape[1:-1], extent)
 
 
 def modules_of(net: Module, kinds: Any) -> list[Any]:

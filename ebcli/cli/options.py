@@ -215,6 +215,7 @@ _ALL = (
     ),
     _model("--crop PIXELS", "Crop the center to PIXELS, in place of the whole image."),
     _model("--depth SLICES", "Resize volumes to this many slices."),
+    _model("--orientation CODES", "Give the network volumes whose axes x, y and z lead there, such as RAS."),
     _model("--mean", "Subtract this mean from pixels of 0 to 1: one number, or one for each channel."),
     _model("--std", "Divide pixels by this standard deviation."),
     _model("--channels", "Give the network these channels of an array or TIFF, from 1."),

@@ -59,6 +59,7 @@ class InputSpec:
         fill: of ``"pad"``, the value of padding, from 0 to 255; None for the mean color.
         channels: channels of the input; photos become gray for 1.
         depth: slices of a volume; 0 for networks that take volumes of any depth, None for images and videos.
+        orientation: where x, y and z of volumes lead, such as ``"RAS"``; empty for the axes of the file.
         selected: the channels of an array that the network gets, from 1; empty for all.
         bands: the channels of an array that pictures show as red, green and blue, from 1; empty for the first ones.
         range: the values of an array that become 0 and 1; None for the whole range of 8 and 16 bits without a sign, and
@@ -82,6 +83,7 @@ class InputSpec:
     fill: int | None = None
     channels: int = 3
     depth: int | None = None
+    orientation: str = ""
     selected: Shape = ()
     bands: Shape = ()
     range: Interval | None = None

@@ -1,9 +1,9 @@
 """Which elements of a layer's output are cells of its map, told by the elements of the input that they come from."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import repeat
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 import torch
@@ -14,8 +14,8 @@ from ebcli.eb.operations import Op, Value, reachable
 from ebcli.eb.paths import is_learned, mixes
 from ebcli.eb.places import Places
 from ebcli.eb.rules.layers import Convolution, Interpolation, ScatterAdd
-from ebcli.eb.rules.moves import Move, Sort, Winner
-from ebcli.layouts import Layout, extent_of, is_told_by_shape, layout_by_shape
+from ebcli.eb.rules.moves import ChannelMove, Move, Sort, Winner
+from ebcli.layouts import Layout, extent_of, is_ambiguous, is_told_by_shape, layout_by_shape
 
 _SAME = 1e-8  # marks that differ by less are those of one row
 
@@ -101,6 +101,8 @@ class InputGrid:
 
     def __init__(self, ops: Sequence[Op], source: Value) -> None:
         self._source = source
+        self._ops = ops
+        self._reordered_at = next((op.index for op in ops if self._may_reorder(op)), inf)
         self._cells = {axis: Cells(source, axis) for axis in range(1, source.ndim)}
         self.channel_axis = self._find_channels(ops)
 
@@ -126,7 +128,8 @@ class InputGrid:
     def layout_of(self, value: Value, images: int) -> Layout | None:
         """The layout of a layer's output; None if it has no map.
 
-        The recorded list is asked where the shape leaves a doubt, and the shape where the list does not tell.
+        The recorded list is asked where the shape leaves a doubt, or where an operation may have changed the order of
+        cells. The shape is asked where the list does not tell, and the first layer reads the axes in their order.
 
         Args:
             value: the output's.
@@ -135,15 +138,33 @@ class InputGrid:
         shape = value.shape[images], *value.shape[:images], *value.shape[images + 1 :]
         extent = extent_of(tuple(self._source.shape), self.channel_axis)
         by_shape = layout_by_shape(shape, extent)
-        if is_told_by_shape(shape, extent):
+        if value.made_at < self._reordered_at and is_told_by_shape(shape, extent):
             return by_shape
         cells = self._cells_of_map()
         if all(map(partial(_is_pooled, value), cells)):
             return None
         layout = _layout_by_list(value, cells, images)
-        if layout is None and not any(of_axis.are_shuffled(value) for of_axis in cells):
-            return by_shape
-        return layout
+        if layout is not None:
+            return layout
+        if self._is_reordered or any(of_axis.are_shuffled(value) for of_axis in cells):
+            return None
+        if by_shape is None or is_ambiguous(shape, extent) or not _agrees(by_shape, value, cells, images):
+            return None
+        return by_shape
+
+    def _may_reorder(self, op: Op) -> bool:
+        if isinstance(op.rule, ChannelMove):
+            return op.signal.ndim != self._source.ndim  # without its channels, it moves cells
+        return not op.rule.keeps_order
+
+    @cached_property
+    def _is_reordered(self) -> bool:
+        """Whether the first layer reads the axes of the input in another order, or backwards."""
+        for op in filter(is_learned, self._ops):
+            layout = _layout_by_list(op.operand, self._cells_of_map(), 0)
+            if layout is not None:
+                return list(layout.axes) != sorted(layout.axes) or bool(layout.mirrored)
+        return False
 
     def tokens_of(self, value: Value, axis: int) -> Tokens | None:
         """The tokens along one axis of a value; None if they form no grid.
@@ -165,18 +186,54 @@ def _is_pooled(value: Value, cells: Cells) -> bool:
     return cells.count > 1 and bool(cells.marks_of(value).all()) and not cells.varying_axes(value)
 
 
+def _agrees(layout: Layout, value: Value, cells: Sequence[Cells], images: int) -> bool:
+    """Whether no cells are known to vary along other axes than those of a layout, whose tokens are not looked at."""
+    if layout.tokens is not None:
+        return True
+    for of_axis, own_axis in zip(cells, layout.axes, strict=True):
+        varying_axes = {_with_images_first(axis, images) for axis in of_axis.varying_axes(value)}
+        if varying_axes and varying_axes.intersection(layout.axes) != {own_axis}:
+            return False
+    return True
+
+
 def _layout_by_list(value: Value, cells: Sequence[Cells], images: int) -> Layout | None:
+    axes = set().union(*(of_axis.varying_axes(value) for of_axis in cells))
+    if not axes or images in axes:
+        return None
+    if len(axes) == 1 and len(cells) > 1:
+        return _layout_of_tokens(value, cells, axes.pop(), images)
+    map_axes = _axes_of_map(value, cells, images)
+    if map_axes is None:
+        return None
+    mirrored = (index for index, axis in enumerate(map_axes) if _is_mirrored(cells[index].along(value, axis)))
+    return Layout(
+        tuple(_with_images_first(axis, images) for axis in map_axes),
+        tuple(value.shape[axis] for axis in map_axes),
+        mirrored=tuple(mirrored),
+    )
+
+
+def _axes_of_map(value: Value, cells: Sequence[Cells], images: int) -> list[int] | None:
+    """The axis of a value that holds each axis of the map; None if one is unknown."""
     varying_axes = [of_axis.varying_axes(value) for of_axis in cells]
-    axes = sorted(set().union(*varying_axes))
-    if images in axes:
-        return None
-    if len(axes) == 1:
-        return _layout_of_tokens(value, cells, axes[0], images)
-    if any(len(varying) != 1 for varying in varying_axes) or len(axes) < len(cells):
-        return None
-    ordered_axes = [axis for (axis,) in varying_axes]
-    positions = tuple(_with_images_first(axis, images) for axis in ordered_axes)
-    return Layout(positions, tuple(value.shape[axis] for axis in ordered_axes))
+    single_axes = [axis for axis, size in enumerate(value.shape) if size == 1 and axis != images]
+    map_axes: list[int] = []
+    for index, of_axis in enumerate(cells):
+        own_axes = varying_axes[index].difference(*varying_axes[:index], *varying_axes[index + 1 :])
+        if len(own_axes) == 1:
+            map_axes += own_axes
+        elif varying_axes[index] or not single_axes or not of_axis.marks_of(value).all():
+            return None
+        else:  # what comes from all cells along an axis is a single one, on any axis of size 1
+            map_axes.append(single_axes.pop())
+    return map_axes
+
+
+def _is_mirrored(marks: Tensor) -> bool:
+    """Whether the marks along an axis fall; at the ends, padding may have marks from anywhere."""
+    steps = marks[marks != 0].diff()
+    return int((steps < -_SAME).sum()) > int((steps > _SAME).sum())
 
 
 def _are_pixels(axis: int, op: Op, source: Value) -> bool:

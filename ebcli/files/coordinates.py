@@ -4,14 +4,14 @@ import gzip
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ebcli.datatypes.arrays import DoubleArray, FloatArray
+from ebcli.datatypes.arrays import AnyArray, DoubleArray, FloatArray
 from ebcli.datatypes.explanation import Interval
-from ebcli.errors import DISTRIBUTION, import_optional
+from ebcli.errors import DISTRIBUTION, ImageError, import_optional
 from ebcli.files.naming import GEOTIFF, NIFTI
 
 _PIXEL_IS_POINT = 2  # of GeoTIFF: positions are those of the pixels' centers
@@ -53,11 +53,13 @@ class Affine(Coordinates):
     Attributes:
         unit: of distances, in nibabel's words.
         is_oriented: whether the file says where the axes lead, and not only how far its cells are apart.
+        stored: that of the file's own axes, which written maps have; None if these are they.
     """
 
     suffix = NIFTI
     unit: str = "mm"
     is_oriented: bool = True
+    stored: "Affine | None" = None
 
     @property
     def spacing(self) -> tuple[float, ...]:
@@ -92,12 +94,48 @@ class Affine(Coordinates):
             shares[direction] = -1  # taken
         return "".join(codes[axis] for axis in range(3))
 
+    def indices_in_file(self, voxel: Sequence[int]) -> tuple[int, ...]:
+        """The indices of a voxel along the file's own x, y and z, from 0."""
+        if self.stored is None:
+            return tuple(voxel)
+        place = np.linalg.solve(self.stored.matrix, self.matrix @ [*voxel, 1])
+        return tuple(np.rint(place[:3]).astype(int).tolist())
+
+    def reorient(self, values: AnyArray, codes: str) -> tuple[AnyArray, "Affine"]:
+        """Values (C, D, H, W) in the order in which x, y and z lead to other directions, and where they lie then.
+
+        Args:
+            values: in the order of this system.
+            codes: as those of ``codes``.
+
+        Raises:
+            ImageError: it is unknown where the axes lead.
+        """
+        if not self.codes:
+            raise ImageError(
+                f"it does not say where its axes lead, so it cannot be reoriented to {codes}: drop orientation"
+            )
+        orientations = import_optional("nibabel").orientations
+        change = _change_of_axes(self.codes, codes)
+        in_space = values.T  # (x, y, z, C)
+        matrix = self.matrix @ orientations.inv_ornt_aff(change, in_space.shape[:3])
+        reoriented = orientations.apply_orientation(in_space, change).T
+        return reoriented, replace(self, matrix=matrix, stored=self)
+
     def encode(self, map_: FloatArray, spans: Sequence[Interval]) -> bytes:
         nibabel = import_optional("nibabel")
         volume = nibabel.Nifti1Image(map_.astype(np.float32).T, self._of_cells(map_, spans, 0.5))
+        if self.stored is not None:
+            volume = volume.as_reoriented(_change_of_axes(self.codes, self.stored.codes))
         volume.header.set_xyzt_units(self.unit)
         volume.header["descrip"] = DISTRIBUTION
         return gzip.compress(volume.to_bytes(), mtime=0)  # equal maps are equal files
+
+
+def _change_of_axes(codes: str, new_codes: str) -> Any:
+    """How axes change that lead to other directions, as nibabel says it."""
+    orientations = import_optional("nibabel").orientations
+    return orientations.ornt_transform(*map(orientations.axcodes2ornt, (codes, new_codes)))
 
 
 @dataclass(frozen=True)

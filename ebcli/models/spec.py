@@ -20,6 +20,7 @@ Classes = tuple[str, ...]  # texts or pictures
 
 _LARGEST_SIDE = 1 << 14  # pixels; more than any photo that is decoded by default
 _MOST_TILES = 16  # across the shorter side; the work grows with the square
+_AXIS_OF_CODE = {letter: axis for axis in ("LR", "AP", "SI") for letter in axis}
 _LARGEST = {"resize": _LARGEST_SIDE, "crop": _LARGEST_SIDE, "depth": _LARGEST_SIDE, "tiles": _MOST_TILES}
 
 
@@ -41,6 +42,8 @@ class Preprocessing:
         tiles: the number of tiles across the shorter side: the image becomes larger than the network's input, which
             sees it in overlapping tiles. None for the whole image at once.
         depth: the number of slices to which volumes are resized; each slice is resized to ``crop``.
+        orientation: where x, y and z of the volumes lead that the network gets as (z, y, x), in nibabel's codes such as
+            ``"RAS"`` for right, anterior and superior; None for the axes of the file.
         channels: the channels of an array that the network gets, numbered from 1, in this order; None for all.
         bands: one channel of an array that pictures show in gray, or three as red, green and blue; None for the first.
         range: the two values of an array that become 0 and 1, before ``mean`` and ``std``.
@@ -63,6 +66,7 @@ class Preprocessing:
     fit: str | None = None
     tiles: int | None = None
     depth: int | None = None
+    orientation: str | None = None
     channels: Sequence[int] | None = None
     bands: Sequence[int] | None = None
     range: Sequence[float] | None = None
@@ -76,6 +80,7 @@ class Preprocessing:
             count = getattr(self, name)
             if count is not None and not 1 <= count <= maximum:
                 raise ConfigurationError(f"{name} is {count}, but it must be between 1 and {maximum}")
+        self._set_orientation()
         self._set_numbers("mean", "a number, or one for each channel", -inf)
         self._set_numbers("std", "a number above 0, or one for each channel", 0.0)
         self._set_channels("channels", "channels")
@@ -96,6 +101,15 @@ class Preprocessing:
         if not is_right:
             raise ConfigurationError(f"{name} is {value}, but must be {requirement}")
         object.__setattr__(self, name, values)
+
+    def _set_orientation(self) -> None:
+        if self.orientation is None:
+            return
+        codes = self.orientation.upper()
+        if sorted(map(_AXIS_OF_CODE.get, codes), key=str) != ["AP", "LR", "SI"]:
+            requirement = "a letter of L or R, one of A or P, and one of S or I, such as RAS"
+            raise ConfigurationError(f"orientation is {self.orientation}, but must be {requirement}")
+        object.__setattr__(self, "orientation", codes)
 
     def _set_channels(self, name: str, noun: str, counts: Sequence[int] = ()) -> None:
         numbers = getattr(self, name)
@@ -118,6 +132,7 @@ class Preprocessing:
         changes: dict[str, Any] = {
             "tiles": self.tiles or 0,
             "depth": self.depth or spec.depth,
+            "orientation": self.orientation or spec.orientation,
             "mean": self._norm("mean", spec),
             "std": self._norm("std", spec),
             "range": self.range or spec.range,
@@ -148,8 +163,9 @@ class Preprocessing:
 
     def _resize(self, spec: InputSpec, keeps_fit: bool) -> InputSpec:
         takes_volumes = spec.depth is not None
-        if self.depth is not None and not takes_volumes:
-            raise ConfigurationError(f"{spec.network} gets no volumes: drop depth")
+        for name in ("depth", "orientation"):
+            if getattr(self, name) is not None and not takes_volumes:
+                raise ConfigurationError(f"{spec.network} gets no volumes: drop {name}")
         if self.crop is not None:
             if spec.size is None and not takes_volumes:
                 raise ConfigurationError("the network sees whole images: drop --crop")

@@ -6,6 +6,7 @@ Imports no torch.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from concurrent.futures import CancelledError, Future
@@ -21,6 +22,7 @@ import numpy as np
 from ebcli.datatypes.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError, in_words, reason
+from ebcli.files.clips import Slices
 from ebcli.files.images import decoding_memory
 from ebcli.files.media.film import Film
 from ebcli.files.naming import sha256
@@ -28,7 +30,7 @@ from ebcli.files.records import Record
 from ebcli.files.sink import Files, Sink
 from ebcli.files.sources import Source
 from ebcli.models.loaded import configuration_hash
-from ebcli.run.plan import RunPlan, as_settings
+from ebcli.run.plan import PREFIX, RunPlan, as_settings
 from ebcli.run.reading import NetworkInput, Reader, has_films
 from ebcli.run.rendering import RenderOptions, render
 from ebcli.workers import Workers, enough_for
@@ -91,6 +93,7 @@ class Run:
     workers: Workers = field(init=False)
     on_frames: Callable[[str, int, int | None], None] | None = None
     on_resume: Callable[[str], None] | None = None
+    _orientations: dict[str, str] = field(init=False, default_factory=dict)
 
     @property
     def results(self) -> Generator[Record]:
@@ -179,6 +182,7 @@ class Run:
             if isinstance(item, Film):
                 yield from self._explain_film(number, source, item)
                 continue
+            self._check_orientation(source, item)
             groups.setdefault(item.form, []).append(_NumberedInput(number, source, item))
             oldest = number - _BATCHES_APART * batch_size
             for form, group in [*groups.items()]:
@@ -187,6 +191,16 @@ class Run:
                     yield from self._explain(groups.pop(form))
         for group in groups.values():
             yield from self._explain(group)
+
+    def _check_orientation(self, source: Source, volume: NetworkInput) -> None:
+        """Warn of the first volume whose axes lead to other directions than those of the volumes before."""
+        if not isinstance(volume.clips, Slices) or not volume.clips.codes or len(self._orientations) > 1:
+            return
+        self._orientations.setdefault(volume.clips.codes, source.name)
+        if len(self._orientations) > 1:
+            files = " and ".join(f"'{name}' is {codes}" for codes, name in self._orientations.items())
+            problem = f"{files}, but the network gets voxels as they are stored"
+            warnings.warn(f"{problem}: set {PREFIX}ORIENTATION to that of its training data", stacklevel=2)
 
     def _read(self, sources: Iterable[Source]) -> Iterator[_Loading]:
         """Each image that is loaded, in order."""

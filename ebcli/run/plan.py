@@ -58,7 +58,7 @@ CHOOSING = ("target", "similar_to", "top_k", "above", "labels", "candidates")
 PREFIX = "EB_SALIENCY_"  # of the variables that set options
 # which no option of the command sets: fine points of data and drawing, what a machine can do, and limits
 SETTINGS_ONLY = frozenset(
-    "bands channels depth background cells dtype fail_fast "
+    "bands channels depth orientation background cells dtype fail_fast "
     "gpus_per_worker timeout retries max_bytes max_pixels image_timeout".split()
 )
 REPEATED = {

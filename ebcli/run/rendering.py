@@ -255,7 +255,9 @@ def _place_in_volume(planes: Orthogonal, slices: Clips | None) -> JsonObject:
     """Where the planes through a map's maximum cross, as records have it."""
     voxel = tuple(number - 1 for number in planes.voxel)
     affine = slices.affine if isinstance(slices, Slices) else None
-    return {"voxel": voxel, "world": affine and affine.position(voxel)}
+    if affine is None:
+        return {"voxel": voxel, "world": None}
+    return {"voxel": affine.indices_in_file(voxel), "world": affine.position(voxel)}
 
 
 class _MapFile:

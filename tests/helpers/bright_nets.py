@@ -41,6 +41,23 @@ def fixed():
     net.preprocessing = ebcli.Preprocessing(depth=12, crop=16)
     return net
 
+class Reordered(nn.Sequential):
+    categories = ["bright", "other"]
+    preprocessing = ebcli.Preprocessing(depth=12, crop=16)
+
+    def forward(self, x):  # (B, C, Z, Y, X)
+        return super().forward(x.permute(0, 1, 4, 3, 2).flip(2))
+
+def reordered():
+    return Reordered(*solid())
+
+def sided():
+    net = solid()
+    net[2] = nn.AdaptiveAvgPool3d((1, 1, 2))
+    net[4] = nn.Linear(2, 2)
+    net[4].weight.data = torch.tensor([[1.0, 3.0], [-1.0, -1.0]])  # the second half of x is worth more
+    return net
+
 def narrow():
     net = solid()
     net[0] = nn.Conv3d(1, 1, 9, bias=False)

@@ -12,6 +12,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "resize": ("72", 72),
     "crop": ("64", 64),
     "depth": ("32", 32),
+    "orientation": ("LPS", "LPS"),
     "channels": ("4,3,2,8", (4, 3, 2, 8)),
     "bands": ("4,3,2", (4, 3, 2)),
     "range": ("-160,240", (-160.0, 240.0)),

@@ -50,7 +50,7 @@ AFFINES = {
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", AFFINES)
-@pytest.mark.parametrize("network", ["solid", "fixed"])
+@pytest.mark.parametrize("network", ["solid", "fixed", "reordered"])
 def test_a_nifti_map_lies_where_the_volume_is_bright(name: str, network: str) -> None:
     scan = nibabel.Nifti1Image(volume(SHAPE, PLACE).T, AFFINES[name])
     scan.header.set_xyzt_units("micron")
@@ -115,6 +115,77 @@ def test_the_place_of_the_maximum_is_in_records_and_tables_as_viewers_count() ->
         assert [int(rows[name][f"voxel_{axis}"]) for axis in "xyz"] == voxel
         assert [float(rows[name][f"world_{axis}"]) for axis in "xyz"] == pytest.approx(places[name]["world"])
     assert rows["blank.npy"]["voxel_x"] == rows["plain.npy"]["world_x"] == ""
+
+
+HEAD = np.random.default_rng(0).integers(0, 50, SHAPE[::-1]).astype(np.int16)
+HEAD[4:7, 12:15, 2:5] = 100  # x, y, z; RAS
+
+
+def save_heads(*orientations: str, affine: str = "anisotropic") -> list[str]:
+    """Write the same head with its axes stored in several ways, as nibabel reorients it."""
+    head = nibabel.Nifti1Image(HEAD, AFFINES[affine])
+    start = nibabel.io_orientation(head.affine)
+    for codes in orientations:
+        end = nibabel.orientations.axcodes2ornt(codes)
+        nibabel.save(head.as_reoriented(nibabel.orientations.ornt_transform(start, end)), f"{codes}.nii.gz")
+    return [f"{codes}.nii.gz" for codes in orientations]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("affine", ["anisotropic", "oblique"])
+def test_a_head_has_the_same_map_however_it_is_stored(affine: str) -> None:
+    files = save_heads("RAS", "LPS", "PSR", "ILA", affine=affine)
+    records = run("sided", *files, "--raw", "--scores", "raw", orientation="ras")
+    halves = HEAD[:12].mean() + 3 * HEAD[12:].mean()
+    found = [record["classes"][0]["value"] for record in records]
+    assert max(found) - min(found) < 1e-5
+    bias = found[0] - halves
+    plain = run("sided", "RAS.nii.gz", "-o", "plain", "--scores", "raw")
+    assert plain[0]["classes"][0]["value"] - halves == pytest.approx(bias, abs=1e-5)
+    expected = None
+    for name, record in zip(files, records, strict=True):
+        source, map_ = nibabel.load(name), nibabel.load(record["output"][3])
+        assert map_.shape == source.shape
+        np.testing.assert_allclose(map_.affine, source.affine, atol=1e-5)  # that of the file itself
+        canonical = np.asarray(nibabel.as_closest_canonical(map_).dataobj)
+        expected = canonical if expected is None else expected
+        np.testing.assert_allclose(canonical, expected, atol=1e-6)
+        place = record["classes"][0]
+        assert map_.dataobj[tuple(place["voxel"])] == expected.max()
+        np.testing.assert_allclose((source.affine @ [*place["voxel"], 1])[:3], place["world"], atol=1e-3)
+    weights = np.where(np.arange(24) < 12, 1, 3)[:, None, None]
+    np.testing.assert_allclose(expected / expected.sum(), HEAD * weights / (HEAD * weights).sum(), atol=1e-6)
+
+
+def test_a_dicom_series_is_reoriented_and_its_map_is_where_it_was() -> None:
+    dicom_series(Path("ct"), volume(SHAPE, PLACE), (0.5, 0.7, 3.0))
+    maps = []
+    for settings in ({}, {"orientation": "RAS"}):
+        (record,) = run("solid", "ct", "--raw", "-o", f"maps{len(maps)}", **settings)
+        maps.append((nibabel.load(record["output"][3]), np.load(record["output"][2])["maps"][0]))
+    (usual, stored), (reoriented, in_ras) = maps
+    np.testing.assert_allclose(reoriented.affine, usual.affine)
+    np.testing.assert_allclose(reoriented.get_fdata(), usual.get_fdata(), atol=1e-6)
+    np.testing.assert_allclose(in_ras, stored[:, ::-1, ::-1], atol=1e-6)  # DICOM's slices are in LPS
+
+
+def test_a_volume_without_directions_is_not_reoriented() -> None:
+    np.save("a.npy", volume((8, 9, 9), (3, 4, 4)))
+    (record,) = run("solid", "a.npy", status=1, orientation="LPS")
+    problem = "it does not say where its axes lead, so it cannot be reoriented to LPS: drop orientation"
+    assert record["error"] == problem
+
+
+def test_volumes_of_different_orientations_get_one_warning() -> None:
+    files = save_heads("RAS", "LPS", "PSR")
+    command = ["--model", "nets.py:sided", *OPTIONS, *files, files[1]]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("ORIENTATION") == 1
+    assert (
+        "'RAS.nii.gz' is RAS and 'LPS.nii.gz' is LPS, but the network gets voxels as they are stored: "
+        "set EB_SALIENCY_ORIENTATION to that of its training data"
+    ) in " ".join(result.stderr.split())
 
 
 def planes(record: dict[str, Any]) -> list[np.ndarray]:
@@ -324,11 +395,17 @@ def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
         ),
         ("solid", ("--fit", "crop"), "nets.py:solid gets whole volumes, never cropped or padded: drop --fit"),
         ("gray", ("EB_SALIENCY_DEPTH=4",), "nets.py:gray gets no volumes: drop depth"),
+        ("gray", ("EB_SALIENCY_ORIENTATION=RAS",), "nets.py:gray gets no volumes: drop orientation"),
+        (
+            "solid",
+            ("EB_SALIENCY_ORIENTATION=RAL",),
+            "orientation is RAL, but must be a letter of L or R, one of A or P, and one of S or I, such as RAS",
+        ),
         ("solid", ("EB_SALIENCY_DEPTH=0",), "depth is 0, but it must be between 1 and "),
         (
             "collapsing",
             ("--layer", "1"),
-            "layer '1' has no spatial dimensions (output shape (4, 64, 64)): choose a layer",
+            "layer '1' has no spatial dimensions that follow those of the input (output shape (4, 64, 64)): choose a",
         ),
         ("gray", ("EB_SALIENCY_CHANNELS=0",), "channels is (0,), but must be channels, numbered from 1"),
         (

@@ -408,6 +408,8 @@ def sampling(op: Op) -> Rule:
 class ScatterAdd(Winner):
     """Adds to what is there: a layer y = a + W b, whose signals are both a and b."""
 
+    keeps_order = False
+
     def describe(self, op: Op, facts: Facts) -> None:
         facts.nonnegative &= not any(map(is_floating_constant, op.args))
         facts.gate = AFTER_SUM.get(facts.gate, 0)

@@ -51,6 +51,7 @@ class Move(Rule):
     """
 
     elementwise = MOVE
+    keeps_order = False
     needs_numbers = False
 
     def __init__(self, axes: Axes = lambda _: None, *, reads_memory: bool = False) -> None:
@@ -91,8 +92,22 @@ class Move(Rule):
         return [*gradients(op.run_floating, leaves, incoming)]
 
 
+class Part(Move):
+    """Elements are left out, repeated or put beside others, all in their order."""
+
+    keeps_order = True
+
+
+class ChannelMove(Move):
+    """The axis of channels moves from behind that of the images to the end, or back."""
+
+    keeps_order = True
+
+
 class Reshape(Move):
     """All elements stay in their order."""
+
+    keeps_order = True
 
     def pull_back(self, op: Op, incoming: Incoming) -> Gradients:
         (gradient,) = incoming
@@ -119,6 +134,7 @@ class Join(Move):
     """Elements move to places beside constants, such as a class token or the zeros of padding."""
 
     joins = True
+    keeps_order = True
     elementwise = 0
 
     def describe(self, op: Op, facts: Facts) -> None:
@@ -128,6 +144,12 @@ class Join(Move):
         facts.nonnegative &= not any(map(is_floating_constant, flatten_arguments(op.args, op.kwargs)))
 
 
+class Write(Join):
+    """Elements go to places that are given by numbers."""
+
+    keeps_order = False
+
+
 class Winner(Move):
     """A maximum, sorting, max pooling: the winner takes all.
 
@@ -135,6 +157,7 @@ class Winner(Move):
         axes: along which values compete; None for all.
     """
 
+    keeps_order = True
     needs_numbers = True
     elementwise = 0
 
@@ -153,6 +176,8 @@ class WindowWinner(Winner):
 
 class Sort(Winner):
     """Values and the indices along an axis that they come from."""
+
+    keeps_order = False
 
     def reorders(self, op: Op, places: Places) -> bool:
         """Whether the order of several places depends on the values. A single winner is made of all that compete."""
@@ -200,6 +225,14 @@ class ShapeOnly(NoShare):
     reads_only_shape = True
 
 
+def _permutation(op: Op) -> Move:
+    ndim = op.signal.ndim
+    axes = [axis % ndim for axis in op.arguments["dims"]]
+    channels_last = [0, *range(2, ndim), 1]
+    channels_first = [0, ndim - 1, *range(1, ndim - 1)]
+    return _CHANNEL_MOVE if axes in (channels_last, channels_first) else _MOVE
+
+
 def is_floating_constant(a: object) -> bool:
     return isinstance(a, Tensor) and a.is_floating_point()
 
@@ -219,6 +252,8 @@ def has_no_negatives(constant: Any) -> bool:
 
 MISSING = Missing()
 NO_SHARE = NoShare()
+_MOVE = Move()
+_CHANNEL_MOVE = ChannelMove()
 along = axes_named("dim", "dims")
 _SORT = Sort(along)
 _WINNER = Winner(along)
@@ -228,19 +263,21 @@ ENTRIES: Table = {
     "view _unsafe_view unsqueeze squeeze view_copy _reshape_alias": Reshape(),
     "flip roll index_select": Move(along),
     "upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d "
-    "upsample_nearest3d _upsample_nearest_exact3d": Move(),
+    "upsample_nearest3d _upsample_nearest_exact3d": Part(),
     "as_strided": Move(reads_memory=True),
-    "permute transpose t expand select slice split unbind diagonal unfold split_with_sizes rot90 "
-    "repeat pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle gather take "
-    "masked_select index im2col unsafe_split unsafe_split_with_sizes _unsafe_index narrow_copy "
-    "split_copy expand_copy permute_copy reflection_pad1d reflection_pad2d reflection_pad3d "
-    "replication_pad1d replication_pad2d replication_pad3d _conj": Move(),
+    "permute permute_copy": Choice(_permutation),
+    "expand expand_copy repeat select slice narrow_copy unfold split split_copy split_with_sizes unsafe_split "
+    "unsafe_split_with_sizes unbind pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle "
+    "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d "
+    "_conj": Part(),
+    "transpose t diagonal rot90 gather take masked_select index im2col _unsafe_index": _MOVE,
     # likewise, but other elements of the result may be constants
     "cat": Join(along),
     "constant_pad_nd": Join(padded_axes),
-    "as_strided_scatter": Join(reads_memory=True),
-    "stack write masked_fill masked_scatter index_copy index_fill tril triu diag_embed block_diag "
-    "select_scatter slice_scatter diagonal_scatter max_unpool2d max_unpool3d": Join(),
+    "as_strided_scatter": Write(reads_memory=True),
+    "write masked_scatter index_copy": Write(),
+    "stack masked_fill index_fill tril triu diag_embed block_diag select_scatter slice_scatter diagonal_scatter "
+    "max_unpool2d max_unpool3d": Join(),
     # the winner takes all
     "max_pool2d_with_indices adaptive_max_pool2d fractional_max_pool2d max_pool3d_with_indices "
     "adaptive_max_pool3d fractional_max_pool3d": WindowWinner(),

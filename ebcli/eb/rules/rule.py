@@ -68,8 +68,10 @@ class RecordingRule(Entry):
     Attributes:
         joins: constants may be among the elements of the results.
         reads_memory: it reads elements where they lie in memory.
+        keeps_order: the axes of space stay in their order, and so do the elements along each of them.
     """
 
+    keeps_order = True
     joins = False
     reads_memory = False
 

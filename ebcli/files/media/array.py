@@ -73,9 +73,17 @@ class Arrays(InputFormat):
     def load(self, file: File, spec: InputSpec) -> Data:
         """What a file holds; any exception says that it is broken."""
 
+    def _load_oriented(self, file: File, spec: InputSpec) -> Data:
+        data = self.load(file, spec)
+        if not spec.orientation:
+            return data
+        affine = data.affine or Affine(np.eye(4), is_oriented=False)
+        values, affine = affine.reorient(data.values, spec.orientation)
+        return data._replace(values=values, affine=affine)
+
     def read(self, file: File, spec: InputSpec, part: ClipOptions) -> FileContent:
         with reading(file):
-            values, _, affine = self.load(file, spec)
+            values, _, affine = self._load_oriented(file, spec)
             *_, height, width = values.shape
             pixels = spec.read_array(values)
             bands = [values[number - 1] for number in spec.selected] or [*values]
@@ -85,7 +93,7 @@ class Arrays(InputFormat):
 
     def frames(self, file: File, spec: InputSpec, part: ClipOptions, clips: Clips | None) -> DisplayFrames:
         with reading(file):
-            values, window, affine = self.load(file, spec)
+            values, window, affine = self._load_oriented(file, spec)
         slices = _slices_of(values, affine)
         bands = (1, 2, 3) if len(values) > 2 else (1,)
         chosen = [values[number - 1] for number in spec.bands or bands]
