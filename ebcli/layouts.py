@@ -131,7 +131,7 @@ def is_told_by_shape(shape: Shape, extent: Shape) -> bool:
 
 def is_ambiguous(shape: Shape, extent: Shape) -> bool:
     """Whether a layer's output may have its channels first or last."""
-    return 1 < len(extent) == len(shape) - 2 and fits(shape[2:], extent) and fits(shape[1:-1], extent)
+    return len(extent) == len(shape) - 2 > 1 and fits(shape[2:], extent) and fits(shape[1:-1], extent)
 
 
 def modules_of(net: Module, kinds: Any) -> list[Any]:

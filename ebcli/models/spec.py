@@ -20,7 +20,7 @@ Classes = tuple[str, ...]  # texts or pictures
 
 _LARGEST_SIDE = 1 << 14  # pixels; more than any photo that is decoded by default
 _MOST_TILES = 16  # across the shorter side; the work grows with the square
-_AXIS_OF_CODE = {letter: axis for axis in ("LR", "AP", "SI") for letter in axis}
+_TO_RAS = str.maketrans("LPI", "RAS")
 _LARGEST = {"resize": _LARGEST_SIDE, "crop": _LARGEST_SIDE, "depth": _LARGEST_SIDE, "tiles": _MOST_TILES}
 
 
@@ -106,7 +106,7 @@ class Preprocessing:
         if self.orientation is None:
             return
         codes = self.orientation.upper()
-        if sorted(map(_AXIS_OF_CODE.get, codes), key=str) != ["AP", "LR", "SI"]:
+        if sorted(codes.translate(_TO_RAS)) != ["A", "R", "S"]:
             requirement = "a letter of L or R, one of A or P, and one of S or I, such as RAS"
             raise ConfigurationError(f"orientation is {self.orientation}, but must be {requirement}")
         object.__setattr__(self, "orientation", codes)
