@@ -75,6 +75,7 @@ class Run:
         workers: the processes that load and render images, while there are results.
         on_frames: gets the name of a video, and how many of its frames are explained, and there are, if that is known.
         on_resume: gets the name of a video of which an earlier run finished some parts.
+        orientations: of the volumes so far, such as ``RAS``, each with the name of its first file.
     """
 
     plan: RunPlan
@@ -93,7 +94,7 @@ class Run:
     workers: Workers = field(init=False)
     on_frames: Callable[[str, int, int | None], None] | None = None
     on_resume: Callable[[str], None] | None = None
-    _orientations: dict[str, str] = field(init=False, default_factory=dict)
+    orientations: dict[str, str] = field(default_factory=dict)
 
     @property
     def results(self) -> Generator[Record]:
@@ -194,11 +195,11 @@ class Run:
 
     def _check_orientation(self, source: Source, volume: NetworkInput) -> None:
         """Warn of the first volume whose axes lead to other directions than those of the volumes before."""
-        if not isinstance(volume.clips, Slices) or not volume.clips.codes or len(self._orientations) > 1:
+        if not isinstance(volume.clips, Slices) or not volume.clips.codes or len(self.orientations) > 1:
             return
-        self._orientations.setdefault(volume.clips.codes, source.name)
-        if len(self._orientations) > 1:
-            files = " and ".join(f"'{name}' is {codes}" for codes, name in self._orientations.items())
+        self.orientations.setdefault(volume.clips.codes, source.name)
+        if len(self.orientations) > 1:
+            files = " and ".join(f"'{name}' is {codes}" for codes, name in self.orientations.items())
             problem = f"{files}, but the network gets voxels as they are stored"
             warnings.warn(f"{problem}: set {PREFIX}ORIENTATION to that of its training data", stacklevel=2)
 

