@@ -20,10 +20,11 @@ from PIL import Image
 
 from ebcli.cli.saliency import main
 
-# A server that has imported torch forks each run: they start at once, and have nothing of pytest in them
+# A server that has imported torch forks each run: they start at once, and have nothing of pytest in them. It has
+# nothing that imports plug-ins, either.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["torch", "torchvision", "ebcli.run.engine", "pillow_heif", "tqdm", "matplotlib"]  # nothing that imports plug-ins
+    ["torch", "torchvision", "ebcli.run.engine", "pillow_heif", "tqdm", "matplotlib"]
 )
 
 
