@@ -77,6 +77,16 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+def check_run(command: list[str], folder: Path, *options: str) -> None:
+    """Explain the photos of the folder, in which nothing is run."""
+    command = [*command, "photos", *options, "--layer", "0", "-o", "maps", "--panel"]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.splitlines()) == 2
+    assert "matplotlibrc" not in run.stderr
+    assert not (folder.parent / "ran").exists(), run.stderr
+
+
 @pytest.mark.parametrize(
     "engine",
     [["--workers", "1"], pytest.param(["--engine", "ray"], marks=pytest.mark.release)],
@@ -85,12 +95,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_run_imports_nothing_from_the_working_directory(
     engine: list[str], command: list[str], folder: Path, options: list[str]
 ) -> None:
-    command = [*command, "photos", *options, "--layer", "0", "-o", "maps", "--panel", *engine]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-    assert run.returncode == 0, run.stderr
-    assert len(run.stdout.splitlines()) == 2
-    assert "matplotlibrc" not in run.stderr
-    assert not (folder.parent / "ran").exists(), run.stderr
+    check_run(command, folder, *options, *engine)
     if sys.platform == "linux":
         loaded = (folder.parent / "loaded").read_text()
         assert "torch/lib/" in loaded
@@ -101,8 +106,7 @@ def test_a_run_imports_nothing_from_the_working_directory(
 def test_python_m_imports_nothing_either_if_its_path_is_safe(
     command: list[str], folder: Path, options: list[str]
 ) -> None:
-    command = [command[0], "-P", "-m", "ebcli"]
-    test_a_run_imports_nothing_from_the_working_directory(["--workers", "2"], command, folder, options)
+    check_run([command[0], "-P", "-m", "ebcli"], folder, *options, "--workers", "2")
 
 
 @pytest.mark.release

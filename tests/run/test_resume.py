@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -101,7 +101,8 @@ def test_interrupted_in_the_middle(cwd: Path, undisturbed: Callable[..., dict[st
     until(lambda: count(maps) >= 10)
     os.kill(run.process.pid, signal.SIGINT)  # type: ignore[arg-type]
     for child in run.children():  # a terminal sends it to all of them
-        os.kill(child, signal.SIGINT)
+        with suppress(ProcessLookupError):  # it may have ended
+            os.kill(child, signal.SIGINT)
     assert run.wait() == 130
     printed = run.out.read_text().splitlines()
     assert 10 <= len(printed) < COUNT
@@ -123,9 +124,11 @@ def test_terminated_in_the_middle(cwd: Path, number: signal.Signals) -> None:
     """As by ``timeout``, systemd or Slurm, or by a terminal that is closed."""
     run = Started(cwd, *PLAIN, workers=2)
     until(lambda: count(cwd / "maps") >= 10)
+    children = run.children()
     run.kill(number)
-    for child in run.children():  # systemd and terminals send it to all of them
-        os.kill(child, number)
+    for child in children:  # systemd and terminals send it to all of them
+        with suppress(ProcessLookupError):  # it may have ended
+            os.kill(child, number)
     assert run.wait() == 128 + number
     assert run.err.read_text().splitlines()[-1].startswith(f"Interrupted. {COUNT} images: ")
     printed = run.out.read_text().splitlines()
