@@ -319,7 +319,7 @@ def test_what_pages_say_of_the_best_layers_holds(network: str) -> None:
     assert max(apart["marginal"], apart["gradient"]) < apart["object"] - 0.2
     assert sorted(cover, key=cover.__getitem__)[:2] == ["random", "contrastive"]
     assert cover["center"] > cover["contrastive"]
-    assert {*sorted(cover, key=cover.__getitem__)[-2:]} == {"marginal", "gradient"}
+    assert max(cover, key=cover.__getitem__) == "marginal"
     assert abs(cover["object"] - cover["grad-cam"]) < 0.03
     assert {row["photos"] for row in rows["objects"].values()} == {"11"}
 
