@@ -24,7 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.trained import balls, captions, scenes, sentences  # noqa: E402
-from benchmarks.trained.pictures import LETTERS  # noqa: E402
 from benchmarks.trained.rounded import restored  # noqa: E402
 from ebcli.cli.saliency import main  # noqa: E402
 
@@ -34,7 +33,7 @@ NETS = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 import ebcli, torch
-from benchmarks.trained import balls, dense_training, networks
+from benchmarks.trained import balls, dense_training
 from benchmarks.trained.pictures import LETTERS
 from benchmarks.trained.rounded import restored
 
@@ -52,14 +51,6 @@ def detector():
 
 def segments():
     net = trained("LRASPP", 11)
-    net.preprocessing = ebcli.Preprocessing(resize=64, crop=64, mean=0.45, std=0.25)
-    return net
-
-
-def vit():
-    net = networks.FAMILIES["ViT"].build(len(LETTERS))
-    net.load_state_dict(restored(torch.load({str(WEIGHTS)!r} + "/ViT.pt", weights_only=True)))
-    net.categories = [*LETTERS]
     net.preprocessing = ebcli.Preprocessing(resize=64, crop=64, mean=0.45, std=0.25)
     return net
 
@@ -154,10 +145,6 @@ def make() -> None:
     picture(scene.images[0]).save("scene.png")
     run("task-detector", "scene.png", "--model", "nets.py:detector", "--top-k", "1")
     run("task-segmentation", "scene.png", "--model", "nets.py:segments", "--top-k", "1")
-
-    letters = [LETTERS[label - 1] for label in scene.labels[0].tolist()]
-    asked = (option for letter in letters for option in ("--target", letter))
-    run("vit", "scene.png", "--model", "nets.py:vit", *asked, "--panel")
 
     torch.manual_seed(0)
     clip = scenes.clips(4, torch.Generator().manual_seed(3)).images[0]
