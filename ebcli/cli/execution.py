@@ -27,7 +27,7 @@ from ebcli.cli.console import (
 )
 from ebcli.cli.options import Options
 from ebcli.cli.record_printer import RecordPrinter
-from ebcli.datatypes.explanation import HARDLY_ANY, JsonObject
+from ebcli.datatypes.explanation import HARDLY_ANY, Sufficiency
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError, plural
 from ebcli.files.naming import COCO, FIFTYONE_FILES, PAGE, STDOUT
@@ -271,17 +271,6 @@ def _unit(work: Run, plan: RunPlan) -> str:
     return work.reader.unit if plan.words is None else "answer"
 
 
-def _why_insufficient(test: JsonObject) -> str:
-    """Why sufficiency is not shown, by the fields of a `Sufficiency`; empty if it is."""
-    if test["suffices"]:
-        return ""
-    if test["blurred"] >= test["score"] / 2:
-        return "half of the score remains if all of the image is blurred"
-    if test["part"] == 1:
-        return "no part of the image keeps half of the score"
-    return "as small a part in random order, or at the center, keeps half of the score"
-
-
 @dataclass(kw_only=True)
 class _Totals:
     """What is said of all records together.
@@ -292,7 +281,7 @@ class _Totals:
         counts: how many records have each status.
         predictions: how many of these are right, and how many wrong.
         evidence: of how many maps only the score is poor, see ``ClassRecord``.
-        tests: how many maps suffice, ``""``, and how many do not, by what is said of that.
+        tests: how many maps have each obstacle, see ``Sufficiency``; the empty one if they suffice.
         unlooked: how many words have hardly any evidence in the picture, and how many have more.
         mapless: how many images have no map, by what is said of their prediction.
         num_incomplete: how many videos could be explained in part only.
@@ -322,7 +311,7 @@ class _Totals:
             elif self.style.name != ATLAS:  # which compares also the unlikely
                 self.evidence[class_.only_score_is_poor] += 1
             if class_.sufficiency is not None:
-                self.tests[_why_insufficient(class_.sufficiency)] += 1
+                self.tests[Sufficiency.from_record(class_.sufficiency).obstacle] += 1
 
     def print_sufficiency(self) -> None:
         """Print how many maps were not shown to suffice."""

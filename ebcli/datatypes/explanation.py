@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -246,6 +246,17 @@ class Sufficiency:
         return self.blurred >= self.score / 2
 
     @property
+    def obstacle(self) -> str:
+        """Why it is not shown that the part suffices, without numbers; empty if it is."""
+        if self._blur_keeps:
+            return "half of the score remains if all of the image is blurred"
+        if self.part == 1:
+            return "no part of the image keeps half of the score"
+        if not self.suffices:
+            return "as small a part in random order, or at the center, keeps half of the score"
+        return ""
+
+    @property
     def words(self) -> str:
         """The result in words."""
         score, without, blurred = map(_short, (self.score, self.without, self.blurred))
@@ -266,6 +277,11 @@ class Sufficiency:
     def record_fields(self) -> JsonObject:
         """The result as records have it."""
         return {**asdict(self), "suffices": self.suffices, "words": self.words}
+
+    @classmethod
+    def from_record(cls, values: JsonObject) -> Sufficiency:
+        """That of such fields."""
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
 class PictureMap(NamedTuple):
