@@ -66,6 +66,12 @@ def write_video(
         container.mux(stream.encode())
 
 
+def fill_folder(folder: Path, nets: str) -> None:
+    """Write the code of networks, nets.py, and a video of 20 frames in which a square moves, move.mp4."""
+    (folder / "nets.py").write_text(nets)
+    write_video(folder / "move.mp4", moving_square(20))
+
+
 def write_frames(folder: Path, frames: Sequence[Image.Image], first: int = 1) -> None:
     """Write a directory of frames."""
     folder.mkdir(parents=True)

@@ -18,6 +18,7 @@ from runs import records
 from videos import (
     add_sound,
     break_packet,
+    fill_folder,
     moving_square,
     read_video,
     rotated,
@@ -35,8 +36,7 @@ from ebcli.run import films
 @pytest.fixture(autouse=True)
 def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    Path("nets.py").write_text(NETS)
-    write_video(Path("move.mp4"), moving_square(20))
+    fill_folder(tmp_path, NETS)
     return tmp_path
 
 

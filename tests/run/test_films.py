@@ -17,7 +17,7 @@ from color_net import BLUE, RED, SIDE, painted
 from films import GRAY, NETS, levels, outputs, rows, run
 from PIL import Image
 from runs import records, until
-from videos import moving_square, read_video, times_of, write_frames, write_uneven, write_video
+from videos import fill_folder, moving_square, read_video, times_of, write_frames, write_uneven, write_video
 
 import ebcli
 from ebcli.cli.saliency import main
@@ -30,8 +30,7 @@ from ebcli.run import film_rendering, films
 @pytest.fixture(autouse=True)
 def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    Path("nets.py").write_text(NETS)
-    write_video(Path("move.mp4"), moving_square(20))
+    fill_folder(tmp_path, NETS)
     return tmp_path
 
 

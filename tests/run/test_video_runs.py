@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 from PIL import Image
 from runs import records
-from videos import NETS, SIDE, SQUARE, left, moving_square, read_video, write_frames, write_video
+from videos import NETS, SIDE, SQUARE, fill_folder, left, moving_square, read_video, write_frames, write_video
 
 from ebcli.cli.saliency import main
 from ebcli.files.encoding import read_facts
@@ -19,8 +19,7 @@ from ebcli.files.naming import parse_result_name
 @pytest.fixture(autouse=True)
 def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    Path("nets.py").write_text(NETS)
-    write_video(Path("move.mp4"), moving_square(20))
+    fill_folder(tmp_path, NETS)
     return tmp_path
 
 
