@@ -202,7 +202,8 @@ def _layout_by_list(value: Value, cells: Sequence[Cells], images: int) -> Layout
     if not axes or images in axes:
         return None
     if len(axes) == 1 and len(cells) > 1:
-        return _layout_of_tokens(value, cells, axes.pop(), images)
+        (axis,) = axes
+        return _layout_of_tokens(value, cells, axis, images)
     map_axes = _axes_of_map(value, cells, images)
     if map_axes is None:
         return None

@@ -34,15 +34,9 @@ _OF_MAP = {
     **dict.fromkeys(("score", "value", "mass", "strength", "times_noise", "peak"), "float64"),
     **{"blank": "bool", "at_border": "bool"},
 }
+_PLACES = dict.fromkeys(_BOX, "float64") | dict.fromkeys(_VOXEL, "int64") | dict.fromkeys(_WORLD, "float64")
 # and their types, as Arrow names them
-COLUMNS = {
-    **{**_OF_RECORD, "output": "string", **_OF_MAP},
-    **{
-        **dict.fromkeys(_BOX, "float64"),
-        **dict.fromkeys(_VOXEL, "int64"),
-        **dict.fromkeys(_WORLD, "float64"),
-    },
-}
+COLUMNS = _OF_RECORD | {"output": "string"} | _OF_MAP | _PLACES
 # the same of a run with questions
 WORD_COLUMNS = {
     **dict.fromkeys(("input", "status", "error", "model", "method", "question", "answer"), "string"),

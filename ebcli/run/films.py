@@ -98,8 +98,9 @@ def explain_film(run: Run, explainer: Explainer, source: Source, film: Film) -> 
     )
     packages = [installed_version(name) for name in ("eb-saliency", "pillow")]
     workplace = run.sink.workplace
-    work = private_directory()
-    if workplace is not None:
+    if workplace is None:
+        work = private_directory()
+    else:
         work = unfinished_work(workplace, source.name, sha256(repr((key, packages)).encode()))
     with work as folder:
         local = source

@@ -32,9 +32,8 @@ _OTHER_DATA = (
     "call excitation_backprop(net, x, class, layer, contrastive=True) with its input x, or use the command"
 )
 _COLORS = (1, 3, 4)  # channels: gray, RGB, with transparency
-_WIDEST_OF_SCALED = (
-    8  # of ranges in which values from 0 to 1 may be meant; in wider ones, they would all look alike
-)
+# of ranges in which values from 0 to 1 may be meant; in wider ones, they would all look alike
+_WIDEST_OF_SCALED = 8
 
 
 def is_input(image: Any) -> bool:

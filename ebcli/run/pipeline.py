@@ -193,11 +193,12 @@ class Run:
         for group in groups.values():
             yield from self._explain(group)
 
-    def _check_orientation(self, source: Source, volume: NetworkInput) -> None:
+    def _check_orientation(self, source: Source, item: NetworkInput) -> None:
         """Warn of the first volume whose axes lead to other directions than those of the volumes before."""
-        if not isinstance(volume.clips, Slices) or not volume.clips.codes or len(self.orientations) > 1:
+        slices = item.clips
+        if not isinstance(slices, Slices) or not slices.codes or len(self.orientations) > 1:
             return
-        self.orientations.setdefault(volume.clips.codes, source.name)
+        self.orientations.setdefault(slices.codes, source.name)
         if len(self.orientations) > 1:
             files = " and ".join(f"'{name}' is {codes}" for codes, name in self.orientations.items())
             problem = f"{files}, but the network gets voxels as they are stored"

@@ -22,23 +22,9 @@ VIDEOS = dict.fromkeys((".mp4", ".webm", ".gif", ".apng"), AUTO)
 PICTURES = {f".{name}": name for name in FORMATS[1:]} | {".jpeg": "jpg"} | VIDEOS  # by a file's suffix
 _OTHER_PICTURES = {".avif", ".bmp", ".eps", ".heic", ".jp2", ".mkv", ".mov", ".tif", ".tiff"}
 _VOLUMES = {".gz", ".nii"}
-_ARRAYS = {
-    ".dcm",
-    ".h5",
-    ".hdf5",
-    ".ima",
-    ".mat",
-    ".mgz",
-    ".mha",
-    ".npy",
-    ".npz",
-    ".nrrd",
-    ".pt",
-    ".pth",
-    ".zarr",
-}
+_ARRAYS = {*".dcm .h5 .hdf5 .ima .mat .mgz .mha .npy .npz .nrrd .pt .pth .zarr".split()}
 _TABLES = {".csv", ".parquet", ".tsv", ".xlsx"}
-_TEXTS = {".json", ".jsonl", ".log", ".md", ".toml", ".txt", ".xml", ".yaml", ".yml", ".zip"}
+_TEXTS = {*".json .jsonl .log .md .toml .txt .xml .yaml .yml .zip".split()}
 _NOT_PICTURES = _OTHER_PICTURES | _VOLUMES | _ARRAYS | _TABLES | _TEXTS  # any other name may be a directory's
 DTYPES = ("float32", "bfloat16")
 ONLY = ("wrong",)  # the images that have maps

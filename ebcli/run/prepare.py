@@ -345,9 +345,9 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     video = ""
     if network.loaded.task == VIDEO:
         video = video_format(output.format)
-    type_ = {}
+    precision = {}
     if plan.execution.dtype != ExecutionOptions.dtype:
-        type_["dtype"] = plan.execution.dtype
+        precision["dtype"] = plan.execution.dtype
     marks = {method.name: _method_mark(method, plan, network) for method in plan.maps.method_entries}
     names = ResultNames(
         format=format_,
@@ -365,8 +365,8 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         style=style,
         names=names,
         subtitle=in_a_sentence(provenance),
-        provenance=provenance | type_ | {"style": style.name, "version": ", ".join(_versions()[:2])},
-        raw_provenance=_raw_provenance(network) | type_ if output.raw else None,
+        provenance=provenance | precision | {"style": style.name, "version": ", ".join(_versions()[:2])},
+        raw_provenance=_raw_provenance(network) | precision if output.raw else None,
         regions=_region_options(output),
         max_side=output.max_side,
         at=plan.maps.at,
